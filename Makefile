@@ -1,0 +1,60 @@
+# Needs Python 3.11 or newer and make; every target sets up the rest by itself.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+EXTRAS ?= test,bench
+CODE := $(wildcard leveret pyspark_leveret simulation benchmarks tests)
+NODE_CLIENTS := node_modules/.amqplib
+
+.PHONY: install run test lint types pytest node-clients bench soak fuzz clean
+
+install: $(STAMP)
+
+# editable_mode=compat is a plain path entry; setuptools' other way, an import hook, costs every start of a node 10 ms.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Leveret needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+	    --editable '.[$(EXTRAS)]'
+	@touch $@
+
+run: $(STAMP)
+	$(PY) -m leveret server
+
+test: lint types node-clients
+	$(PY) -m pytest
+
+lint: $(STAMP)
+	$(PY) -m ruff check $(CODE)
+
+types: $(STAMP)
+	$(PY) -m mypy $(CODE)
+
+pytest: $(STAMP)
+	$(PY) -m pytest
+
+# amqplib, for tests/clients/node. Those tests are skipped where it is missing, and say so.
+node-clients:
+	@if [ -f $(NODE_CLIENTS) ]; then :; \
+	elif ! command -v npm >/dev/null || ! command -v node >/dev/null; then \
+	    echo "node-clients: no npm or node here, so the tests with amqplib are skipped"; \
+	elif npm install --no-save --no-audit --no-fund --no-package-lock --silent --prefix . amqplib; then \
+	    touch $(NODE_CLIENTS); \
+	else \
+	    echo "node-clients: npm could not install amqplib, so the tests with it are skipped"; \
+	fi
+
+bench: $(STAMP)
+	$(PY) -m benchmarks
+
+soak: $(STAMP)
+	$(PY) -m tests.soak
+
+fuzz: $(STAMP)
+	$(PY) -m tests.fuzz
+
+clean:
+	rm -rf $(VENV) node_modules build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,3 @@
+from leveret.cli.main import main
+
+raise SystemExit(main())

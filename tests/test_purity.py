@@ -1,0 +1,104 @@
+"""Machines decide, shells act: what decides can neither wait, nor look at a clock, nor roll dice, nor touch a disk.
+
+Only so can the simulation run a whole cluster in virtual time and replay a failure from its seed. One import is enough
+to lose that, and nothing else would notice.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PURE_PACKAGES = ("amqp", "broker", "mirror", "cluster")
+PURE_MODULES = ("log/block.py", "log/errors.py", "log/format.py", "log/ranges.py")
+IMPURE = frozenset(
+    {
+        "asyncio", "concurrent", "datetime", "ftplib", "http", "importlib", "io", "logging", "multiprocessing", "os",
+        "pathlib", "random", "sched", "secrets", "select", "selectors", "shutil", "signal", "socket", "socketserver",
+        "ssl", "subprocess", "tempfile", "threading", "time", "urllib", "uuid", "uvloop",
+    }
+)
+
+IMPURE_CALLS = ("open", "print", "input")
+
+
+def pure_files() -> list[Path]:
+    leveret = ROOT / "leveret"
+    files = [file for package in PURE_PACKAGES for file in (leveret / package).rglob("*.py")]
+    return sorted(files + [leveret / name for name in PURE_MODULES if (leveret / name).exists()])
+
+
+def imported(tree: ast.AST, package: str) -> Iterator[str]:
+    """Full names of what a module of `package` imports, wherever in it the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join(parts + ([node.module] if node.module else []))
+            yield from (f"{base}.{name.name}" for name in node.names)
+
+
+def is_pure(name: str) -> bool:
+    first, *rest = name.split(".")
+    if first != "leveret":
+        return first not in IMPURE
+    if not rest or rest == ["__version__"]:
+        return True
+    return rest[0] in PURE_PACKAGES or any(
+        "/".join(rest).startswith(module.removesuffix(".py")) for module in PURE_MODULES
+    )
+
+
+def impurities(source: str, package: str) -> list[str]:
+    tree = ast.parse(source)
+    found = [f"imports {name}" for name in imported(tree, package) if not is_pure(name)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            found.append(f"line {node.lineno} waits")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            found.append(f"line {node.lineno} calls {node.func.id}")
+    return found
+
+
+@pytest.mark.parametrize("file", pure_files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_pure(file: Path) -> None:
+    package = ".".join(file.relative_to(ROOT).parent.parts)
+    assert impurities(file.read_text(encoding="utf-8"), package) == []
+
+
+def test_there_is_something_to_check() -> None:
+    packages = {file.relative_to(ROOT).parts[1] for file in pure_files()}
+    assert {"amqp", "broker", "cluster", "log"} <= packages
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "import os.path",
+        "from random import Random",
+        "def f():\n    import asyncio",
+        "from leveret.node import server",
+        "from leveret import node",
+        "from ..node import server",
+        "from .. import log",
+        "from leveret.log.disk import Disk",
+        "async def f(): ...",
+        "open('x')",
+    ],
+)
+def test_the_check_notices(source: str) -> None:
+    assert impurities(source, "leveret.broker")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import struct", "from leveret.amqp.tables import Field", "from . import topic", "from ..log.block import Run"],
+)
+def test_the_check_lets_through(source: str) -> None:
+    assert impurities(source, "leveret.broker") == []
