@@ -1,0 +1,1 @@
+"""Exchanges, queues, consumers and policies: what a broker decides, with no I/O."""
