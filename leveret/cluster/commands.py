@@ -1,0 +1,303 @@
+"""Everything that changes the metadata of a cluster, as values.
+
+A command says what somebody wants; whether it can be done is decided when `store.Metadata` applies it, in the one
+order all nodes agree on. What needs the outside world to be checked (the caller's rights, whether an exchange type
+exists, whether a pattern compiles) is checked before a command is made: two nodes with different versions of
+Python's `re` must not come to different results over the same command.
+
+The names of the classes and the order of their fields are the format on disk and between nodes (`codec`). A new field
+goes to the end and has a default; nothing is renamed or reordered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from leveret.amqp.tables import Table
+from leveret.cluster.specs import DestinationKind, Json
+
+# Vhosts and users
+
+
+@dataclass(frozen=True, slots=True)
+class AddVhost:
+    """Make a vhost with its predeclared exchanges, or give an existing one this description and these tags."""
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVhost:
+    """Remove a vhost and all that is in it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetVhostLimits:
+    """Set the named limits of a vhost (max-connections, max-queues); `replace` drops those not named."""
+
+    vhost: str
+    limits: dict[str, int]
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClearVhostLimits:
+    """Remove one limit of a vhost, or all."""
+
+    vhost: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutUser:
+    """Make a user, or replace its password hash and tags; limits stay."""
+
+    name: str
+    password_hash: str
+    hashing: str
+    tags: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"PutUser(name={self.name!r}, tags={self.tags!r})"  # A hash in a log file is a hash to be cracked.
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    """Remove a user and its permissions."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetUserLimits:
+    """Set the named limits of a user (max-connections, max-channels); `replace` drops those not named."""
+
+    user: str
+    limits: dict[str, int]
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClearUserLimits:
+    """Remove one limit of a user, or all."""
+
+    user: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetPermissions:
+    """Give a user its three patterns in a vhost."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPermissions:
+    """Take a user's access to a vhost."""
+
+    user: str
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTopicPermissions:
+    """Restrict the routing keys a user may use at one topic exchange."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClearTopicPermissions:
+    """Lift a user's restrictions at one topic exchange of a vhost, or at all of them."""
+
+    user: str
+    vhost: str
+    exchange: str | None = None
+
+
+# Exchanges, queues, bindings
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange:
+    """Make an exchange, unless one of that name exists."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Table = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteExchange:
+    """Remove an exchange and the bindings from and to it; with `if_unused`, only if nothing is bound to it."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    """Make a queue on a node, unless one of that name exists."""
+
+    vhost: str
+    name: str
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Table = field(default_factory=dict)
+    owner: str | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """Remove a queue and its bindings; with `id`, only if it is still that queue and no later one of the same name."""
+
+    vhost: str
+    name: str
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Add a binding, unless it exists."""
+
+    vhost: str
+    source: str
+    destination_kind: DestinationKind
+    destination: str
+    key: str
+    arguments: Table = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """Remove a binding."""
+
+    vhost: str
+    source: str
+    destination_kind: DestinationKind
+    destination: str
+    key: str
+    arguments: Table = field(default_factory=dict)
+
+
+# Policies and parameters
+
+
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """Make or replace a policy, or an operator policy."""
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: dict[str, Json]
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPolicy:
+    """Remove a policy, or an operator policy."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetParameter:
+    """Make or replace a component's parameter in a vhost (a shovel, a federation upstream)."""
+
+    component: str
+    vhost: str
+    name: str
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ClearParameter:
+    """Remove a component's parameter."""
+
+    component: str
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGlobalParameter:
+    """Make or replace a parameter of the whole cluster (its name, say)."""
+
+    name: str
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ClearGlobalParameter:
+    """Remove a parameter of the whole cluster."""
+
+    name: str
+
+
+# Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStarted:
+    """Remove what did not outlive the node's last run: its exclusive and non-durable queues.
+
+    With `alone`, no other node was up that could have kept them, so non-durable exchanges are gone as well.
+    """
+
+    node: str
+    alone: bool = False
+
+
+Command: TypeAlias = (
+    AddVhost
+    | DeleteVhost
+    | SetVhostLimits
+    | ClearVhostLimits
+    | PutUser
+    | DeleteUser
+    | SetUserLimits
+    | ClearUserLimits
+    | SetPermissions
+    | ClearPermissions
+    | SetTopicPermissions
+    | ClearTopicPermissions
+    | DeclareExchange
+    | DeleteExchange
+    | DeclareQueue
+    | DeleteQueue
+    | Bind
+    | Unbind
+    | SetPolicy
+    | ClearPolicy
+    | SetParameter
+    | ClearParameter
+    | SetGlobalParameter
+    | ClearGlobalParameter
+    | NodeStarted
+)

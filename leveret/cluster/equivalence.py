@@ -1,0 +1,194 @@
+"""Whether a queue or an exchange that exists is the one a client declares again.
+
+RabbitMQ's answers, texts and order of checks, taken from a running 3.10 server:
+
+- A queue's exclusive lock comes first and has its own code, 405; the rest is 406.
+- Only the arguments that the queue's type knows are compared, in a fixed order; unknown ones are ignored. Of an
+  exchange's arguments only `alternate-exchange` is.
+- Values count, types hardly: 5 is 5 as a byte, a long or a timestamp, and text is text whether a string or bytes; but
+  5 is neither 5.0 nor true. Where both sides have a value, the text shows only values, so that it may read
+  `received '5' but current is '5'`.
+- No `x-queue-type` means `classic`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.amqp.tables import Field, Table, type_name
+from leveret.cluster.refusals import resource
+from leveret.cluster.specs import ExchangeSpec, QueueSpec
+
+_CLASSIC: Final = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-queue-master-locator",
+)
+_QUORUM: Final = (
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-quorum-initial-group-size",
+    "x-delivery-limit",
+    "x-message-ttl",
+    "x-queue-leader-locator",
+)
+_STREAM: Final = (
+    "x-max-length-bytes",
+    "x-queue-type",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-initial-cluster-size",
+    "x-queue-leader-locator",
+)
+_COMPARED: Final = {"classic": _CLASSIC, "quorum": _QUORUM, "stream": _STREAM}
+_DEFAULT_TYPE: Final = Field("S", "classic")
+
+
+def queue_locked(spec: QueueSpec, connection: str | None) -> str | None:
+    """The text of the 405 for `connection`, which wants to use the queue; None if it may."""
+    return _locked_text(spec) if spec.exclusive and spec.owner != connection else None
+
+
+def queue_declare_locked(spec: QueueSpec, exclusive: bool, connection: str | None) -> str | None:
+    """The text of the 405 for `connection`, which declares the queue again; None if that is no matter of the lock."""
+    if spec.exclusive == exclusive and (not exclusive or spec.owner == connection):
+        return None
+    return _locked_text(spec)
+
+
+def _locked_text(spec: QueueSpec) -> str:
+    return (
+        f"cannot obtain exclusive access to locked {resource('queue', spec.name, spec.vhost)}. It could be originally "
+        "declared on another connection or the exclusive property value does not match that of the original "
+        "declaration."
+    )
+
+
+def queue_mismatch(spec: QueueSpec, durable: bool, auto_delete: bool, arguments: Table) -> str | None:
+    """The text of the 406 for a declaration that differs from the queue; None if it does not."""
+    name = resource("queue", spec.name, spec.vhost)
+    for what, wanted, current in (
+        ("durable", durable, spec.durable),
+        ("auto_delete", auto_delete, spec.auto_delete),
+    ):
+        if wanted != current:
+            return _inequivalent(what, name, f"'{_erlang(wanted)}'", f"'{_erlang(current)}'")
+    kind = spec.arguments.get("x-queue-type", _DEFAULT_TYPE).value
+    return _arguments_mismatch(name, _COMPARED.get(kind, _CLASSIC), arguments, spec.arguments)
+
+
+def exchange_mismatch(
+    spec: ExchangeSpec, type: str, durable: bool, auto_delete: bool, internal: bool, arguments: Table
+) -> str | None:
+    """The text of the 406 for a declaration that differs from the exchange; None if it does not."""
+    name = resource("exchange", spec.name, spec.vhost)
+    if type != spec.type:
+        return _inequivalent("type", name, f"'{type}'", f"'{spec.type}'")
+    for what, wanted, current in (
+        ("durable", durable, spec.durable),
+        ("auto_delete", auto_delete, spec.auto_delete),
+        ("internal", internal, spec.internal),
+    ):
+        if wanted != current:
+            return _inequivalent(what, name, f"'{_erlang(wanted)}'", f"'{_erlang(current)}'")
+    return _arguments_mismatch(name, ("alternate-exchange",), arguments, spec.arguments)
+
+
+def _arguments_mismatch(name: str, compared: tuple[str, ...], wanted: Table, current: Table) -> str | None:
+    for argument in compared:
+        new, old = wanted.get(argument), current.get(argument)
+        if new == old:
+            continue
+        if argument == "x-queue-type" and _term(new or _DEFAULT_TYPE) == _term(old or _DEFAULT_TYPE):
+            continue
+        if new is None or old is None:
+            return _inequivalent(argument, name, _typed(new), _typed(old))
+        if _term(new) != _term(old):
+            return _inequivalent(argument, name, _untyped(new), _untyped(old))
+    return None
+
+
+def _inequivalent(what: str, name: str, received: str, current: str) -> str:
+    return f"inequivalent arg '{what}' for {name}: received {received} but current is {current}"
+
+
+def _term(field: Field) -> tuple[str, Any]:
+    """What Erlang compares of a value: not the type on the wire, but the type of the term it became."""
+    kind, value = field
+    if kind == "S":
+        return "binary", value.encode("utf-8", "surrogateescape")
+    if kind == "x":
+        return "binary", value
+    if kind == "A":
+        return "list", [(type_name(each), _term(each)) for each in value]
+    if kind == "F":
+        return "list", [(key, type_name(each), _term(each)) for key, each in sorted(value.items())]
+    return type(value).__name__, value
+
+
+def _typed(field: Field | None) -> str:
+    return "none" if field is None else f"the value '{_erlang_value(field)}' of type '{type_name(field)}'"
+
+
+def _untyped(field: Field) -> str:
+    return "none" if field.kind == "V" else f"'{_erlang_value(field)}'"
+
+
+def _erlang_value(field: Field) -> str:
+    """A value as RabbitMQ prints it: text as it is, anything else as an Erlang term."""
+    if field.kind == "S":
+        text: str = field.value
+        return text
+    if field.kind == "x":
+        return _text(field.value)
+    return _erlang_field(field)
+
+
+def _erlang_field(field: Field) -> str:
+    kind, value = field
+    if kind in ("S", "x"):
+        return _erlang_binary(value if kind == "S" else _text(value))
+    if kind == "A":
+        return "[" + ",".join(f"{{{type_name(each)},{_erlang_field(each)}}}" for each in value) + "]"
+    if kind == "F":
+        rows = (f"{{{_erlang_binary(key)},{type_name(each)},{_erlang_field(each)}}}" for key, each in value.items())
+        return "[" + ",".join(rows) + "]"
+    if kind == "D":
+        return f"{{{value[0]},{value[1]}}}"
+    return "undefined" if kind == "V" else _erlang(value)
+
+
+def _erlang(value: bool | int | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        mantissa, exponent, power = repr(value).partition("e")
+        return mantissa + ("" if "." in mantissa else ".0") + (exponent + power.replace("+", "") if power else "")
+    return str(value)
+
+
+def _erlang_binary(text: str) -> str:
+    return '<<"' + text.replace("\\", "\\\\").replace('"', '\\"') + '">>'
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

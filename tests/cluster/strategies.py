@@ -1,0 +1,116 @@
+"""Commands and tables for hypothesis: few names, so that commands meet each other."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from leveret.amqp.tables import Field, Table
+from leveret.cluster import commands as c
+
+integers = st.one_of(
+    st.builds(Field, st.just("I"), st.integers(-(1 << 31), (1 << 31) - 1)),
+    st.builds(Field, st.just("l"), st.integers(-(1 << 63), (1 << 63) - 1)),
+    st.builds(Field, st.just("B"), st.integers(0, 255)),
+    st.builds(Field, st.just("T"), st.integers(0, (1 << 64) - 1)),
+)
+# Any bytes may come as a string; surrogateescape turns the odd ones into lone surrogates.
+texts = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))
+leaves = st.one_of(
+    integers,
+    st.builds(Field, st.just("S"), texts),
+    st.builds(Field, st.just("x"), st.binary(max_size=8)),
+    st.builds(Field, st.just("t"), st.booleans()),
+    st.builds(Field, st.just("d"), st.floats(allow_nan=False, allow_infinity=False)),
+    st.builds(Field, st.just("D"), st.tuples(st.integers(0, 255), st.integers(0, (1 << 32) - 1))),
+    st.just(Field("V", None)),
+)
+fields = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(Field, st.just("A"), st.lists(inner, max_size=3)),
+        st.builds(Field, st.just("F"), st.dictionaries(texts, inner, max_size=3)),
+    ),
+    max_leaves=4,
+)
+tables: st.SearchStrategy[Table] = st.one_of(
+    st.just({}),
+    st.sampled_from([{"a": Field("I", 1)}, {"a": Field("l", 1)}]),
+    st.dictionaries(texts, fields, max_size=3),
+)
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=4,
+)
+
+vhosts = st.sampled_from(["/", "/", "/", "other", "missing"])
+users = st.sampled_from(["guest", "ann", "missing"])
+queues = st.sampled_from(["q1", "q2", "q3"])
+exchanges = st.sampled_from(["x1", "x2", "x3", "amq.topic"])
+any_exchange = st.sampled_from(["x1", "x2", "x3", "amq.topic", "", "missing"])
+keys = st.sampled_from(["", "k", "#"])
+patterns = st.sampled_from(["", ".*", "^q"])
+nodes = st.sampled_from(["a", "b"])
+names = st.sampled_from(["n1", "n2"])
+limits = st.dictionaries(st.sampled_from(["max-queues", "max-connections"]), st.integers(-1, 3), max_size=2)
+tags = st.lists(st.sampled_from(["administrator", "monitoring"]), max_size=2).map(tuple)
+
+declare_queue = st.builds(
+    c.DeclareQueue,
+    vhosts,
+    queues,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    tables,
+    st.sampled_from([None, "a/1"]),
+    nodes,
+)
+declare_exchange = st.builds(
+    c.DeclareExchange, vhosts, exchanges, st.just("topic"), st.booleans(), st.booleans(), st.booleans(), tables
+)
+queue_ends = st.tuples(vhosts, any_exchange, st.just("queue"), queues, keys, tables)
+exchange_ends = st.tuples(vhosts, any_exchange, st.just("exchange"), any_exchange, keys, tables)
+ends = st.one_of(queue_ends, exchange_ends)
+bind = ends.map(lambda values: c.Bind(*values))
+
+commands: st.SearchStrategy[c.Command] = st.one_of(
+    declare_queue,
+    declare_exchange,
+    bind,
+    bind,
+    bind,
+    ends.map(lambda values: c.Unbind(*values)),
+    st.builds(c.DeleteQueue, vhosts, queues, st.one_of(st.none(), st.integers(1, 5))),
+    st.builds(c.DeleteExchange, vhosts, any_exchange, st.booleans()),
+    st.builds(c.AddVhost, st.sampled_from(["other", "/", ""]), names, tags),
+    st.builds(c.DeleteVhost, vhosts),
+    st.builds(c.SetVhostLimits, vhosts, limits, st.booleans()),
+    st.builds(c.ClearVhostLimits, vhosts, st.sampled_from([None, "max-queues"])),
+    st.builds(c.PutUser, st.sampled_from(["guest", "ann", ""]), names, names, tags),
+    st.builds(c.DeleteUser, users),
+    st.builds(c.SetUserLimits, users, limits, st.booleans()),
+    st.builds(c.ClearUserLimits, users, st.sampled_from([None, "max-queues"])),
+    st.builds(c.SetPermissions, users, vhosts, patterns, patterns, patterns),
+    st.builds(c.ClearPermissions, users, vhosts),
+    st.builds(c.SetTopicPermissions, users, vhosts, exchanges, patterns, patterns),
+    st.builds(c.ClearTopicPermissions, users, vhosts, st.one_of(st.none(), exchanges)),
+    st.builds(
+        c.SetPolicy,
+        vhosts,
+        names,
+        patterns,
+        st.just("all"),
+        st.integers(0, 9),
+        st.dictionaries(texts, json_values, max_size=2),
+        st.booleans(),
+    ),
+    st.builds(c.ClearPolicy, vhosts, names, st.booleans()),
+    st.builds(c.SetParameter, names, vhosts, names, json_values),
+    st.builds(c.ClearParameter, names, vhosts, names),
+    st.builds(c.SetGlobalParameter, names, json_values),
+    st.builds(c.ClearGlobalParameter, names),
+    st.builds(c.NodeStarted, nodes, st.booleans()),
+)
+# Most runs begin with something to work on.
+histories = st.lists(commands, max_size=30).map(lambda rest: [c.AddVhost("/"), c.PutUser("guest", "h", "s"), *rest])
