@@ -1,0 +1,722 @@
+"""A channel: its methods, its consumers, its deliveries to be acknowledged, its confirms.
+
+Handlers raise `ChannelFault` (this channel dies) or `ConnectionFault` (all of it does); the connection turns either
+into bytes. An operation on metadata is proposed and answered when it is in force: meanwhile the connection is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.amqp import methods as m
+from leveret.amqp.checks import (
+    check_binding_arguments,
+    check_exchange_arguments,
+    check_exchange_type,
+    check_permission,
+    check_queue_arguments,
+    check_topic,
+)
+from leveret.amqp.consumer import ChannelConsumer
+from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
+from leveret.amqp.frames import BODY, HEADER, HEADER_AT, frame, rechannel, reframe
+from leveret.amqp.properties import BASIC_CLASS, body_size, expiration, headers, user_id
+from leveret.broker.batch import Batch, Gap
+from leveret.broker.confirms import Confirms
+from leveret.broker.unacked import Delivered, Unacked
+from leveret.broker.vhost import Route
+from leveret.cluster import commands as c
+from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
+from leveret.log.block import PERSISTENT, REDELIVERED, SHARED
+
+if TYPE_CHECKING:
+    from leveret.amqp.connection import Connection
+    from leveret.amqp.tables import Table
+    from leveret.broker.queue import Queue
+    from leveret.cluster.permissions import Kind, Which
+    from leveret.cluster.specs import QueueSpec
+    from leveret.cluster.store import Applied
+
+
+
+class Channel:
+    """One channel of a connection."""
+
+    __slots__ = (
+        "body", "body_left", "broker", "closing", "confirms", "connection", "consumed", "consumers", "delivery_tag",
+        "header", "last_queue", "new_consumer_prefetch", "number", "prefetch", "route", "unacked",
+    )
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.broker = connection.broker
+        self.number = number
+        self.closing = False
+        self.consumers: dict[str, ChannelConsumer] = {}
+        self.delivery_tag = 0
+        self.unacked = Unacked()
+        self.consumed = 0  # Unacknowledged deliveries to consumers; those of basic.get do not count.
+        self.prefetch = 0  # For all consumers together; 0 is no limit.
+        self.new_consumer_prefetch = 0
+        self.confirms: Confirms | None = None
+        self.last_queue: str | None = None
+        # The content under assembly: the route it will take, then its header, then body frames.
+        self.route: Route | None = None
+        self.header = b""
+        self.body: list[bytes] = []
+        self.body_left = 0
+
+    # -- Content in several frames -------------------------------------------------------------------------------
+
+    def is_idle(self) -> bool:
+        """Open, and not in the middle of a content."""
+        return self.route is None and not self.closing
+
+    def begin_content(self, route: Route | None) -> None:
+        self.route = route
+
+    def on_header(self, payload: bytes) -> None:
+        if self.route is None or self.header:
+            raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "expected method frame, got header frame instead")
+        if len(payload) < 14:
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, "content header is cut off", 60, 40)
+        if int.from_bytes(payload[:2], "big") != BASIC_CLASS:
+            raise ConnectionFault(
+                ReplyCode.UNEXPECTED_FRAME, "expected content header for class 60, got one for another class", 60, 40
+            )
+        self.body_left = body_size(payload)
+        size_max = self.connection.limits.message_bytes_max
+        if self.body_left > size_max:
+            raise protocol_error(
+                ReplyCode.PRECONDITION_FAILED,
+                f"message size {self.body_left} is larger than configured max size {size_max}",
+                m.BasicPublish,
+            )
+        self.header = payload
+        self.body = [frame(HEADER, 1, payload)]
+        self._end_content()
+
+    def on_body(self, payload: bytes) -> None:
+        if not self.header:
+            wanted = "method" if self.route is None else "content header"
+            raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, f"expected {wanted} frame, got body frame instead")
+        self.body_left -= len(payload)
+        if self.body_left < 0:
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, "body is larger than its header announced", 60, 40)
+        if payload:
+            self.body.append(frame(BODY, 1, payload))
+        self._end_content()
+
+    def _end_content(self) -> None:
+        if self.body_left:
+            return
+        route, header, content = self.route, self.header, b"".join(self.body)
+        assert route is not None
+        self.route, self.header, self.body = None, b"", []
+        self.connection.on_content(self, route, header, content)
+
+    # -- Publishing ----------------------------------------------------------------------------------------------
+
+    def find_route(self, arguments: bytes) -> Route:
+        """What the raw arguments of a publish lead to, permissions checked."""
+        vhost = self.connection.vhost
+        assert vhost is not None
+        middle = 1 + arguments[0]
+        if middle >= len(arguments) or middle + 2 + arguments[middle] != len(arguments):
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, "malformed basic.publish", 60, 40)
+        route = Route(arguments)
+        if route.immediate:
+            raise protocol_error(ReplyCode.NOT_IMPLEMENTED, "immediate=true", m.BasicPublish)
+        self._check("exchange", route.exchange, "write", m.BasicPublish)
+        spec = self.broker.metadata.exchanges.get((vhost.name, route.exchange))
+        if spec is None:
+            raise self._no("exchange", route.exchange, m.BasicPublish)
+        if spec.internal:
+            text = f"cannot publish to internal {resource('exchange', route.exchange, vhost.name)}"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, m.BasicPublish)
+        check_topic(self.connection, spec, route.routing_key, "write", m.BasicPublish)
+        known = vhost.routes.get(arguments)
+        if known is None:
+            vhost.resolve(arguments, route)
+            known = route
+        known.writers.add(self.connection.user)
+        return known
+
+    def publish(self, queues: tuple[Queue, ...], contents: list[bytes], keys: list[bytes], kind: int) -> None:
+        """Messages of one kind for the same queues, at least one."""
+        if self.number != 1:
+            contents = [rechannel(content, 1) for content in contents]
+        size = sum(map(len, contents))
+        confirms, broker = self.confirms, self.broker
+        broker.totals.published += len(contents)
+        pending = None if confirms is None else confirms.begin(len(contents))
+        if len(queues) > 1 and kind & PERSISTENT:
+            kind |= SHARED
+        for queue in queues:
+            if queue.enqueue(contents, keys, kind, size, pending):
+                self.connection.crowding = queue
+        if pending is not None and not pending.waiting:
+            pending.confirms.on_complete(pending)
+
+    def publish_one(self, route: Route, content: bytes, kind: int) -> None:
+        """A message whose route has something special to it: it goes by headers, or nowhere."""
+        queues = route.queues
+        if route.by_headers:
+            vhost = self.connection.vhost
+            assert vhost is not None
+            queues = vhost.route(route, lambda: headers(content, HEADER_AT) or {})
+        if queues:
+            self.publish(queues, [content], [route.key], kind)
+            return
+        self.broker.totals.published += 1
+        self.broker.totals.unroutable += 1
+        if route.mandatory:
+            self._return(route, content)
+        if self.confirms is not None:
+            self.confirms.on_complete(self.confirms.begin(1))
+
+    def _return(self, route: Route, content: bytes) -> None:
+        connection = self.connection
+        method = m.encode(self.number, m.BasicReturn(312, "NO_ROUTE", route.exchange, route.routing_key))
+        connection.out += (method, reframe(content, self.number, connection.frame_max))
+        self.broker.writers[connection] = None
+
+    def check_properties(self, data: bytes, start: int) -> None:
+        """The two properties that can make a message unacceptable. `data` has the header payload at `start`."""
+        sender = user_id(data, start)
+        if sender is not None and sender != self.connection.user:
+            if "impersonator" not in self.broker.tags_of(self.connection.user):
+                text = f"user_id property set to '{sender}' but authenticated user was '{self.connection.user}'"
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, m.BasicPublish)
+        after = expiration(data, start)
+        if after is not None:
+            raise protocol_error(
+                ReplyCode.NOT_IMPLEMENTED, "message expiration is not supported by this version", m.BasicPublish
+            )
+
+    def _on_confirmed(self) -> None:
+        self.broker.confirming[self] = None
+
+    def send_confirms(self) -> None:
+        """Tell the publisher what became safe since the last time."""
+        if self.confirms is None or self.closing:
+            return
+        for number, multiple, refused in self.confirms.take():
+            answer = m.BasicNack(number, multiple, False) if refused else m.BasicAck(number, multiple)
+            self.connection.send(self.number, answer)
+
+    # -- Acknowledging -------------------------------------------------------------------------------------------
+
+    def on_ack(self, tag: int, multiple: int) -> None:
+        for delivered in self._take(tag, bool(multiple), m.BasicAck):
+            delivered.queue.settle_delivered(delivered.batch, delivered.lo, delivered.hi)
+
+    def _take(self, tag: int, multiple: bool, method: type[m.Method]) -> list[Delivered]:
+        if multiple and tag == 0:
+            taken: list[Delivered] | None = self.unacked.take_all()
+        elif multiple:
+            taken = self.unacked.take_through(tag)
+        else:
+            one = self.unacked.take_one(tag)
+            taken = None if one is None else [one]
+        if taken is None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", method)
+        self._on_taken(taken)
+        return taken
+
+    def _on_taken(self, taken: list[Delivered]) -> None:
+        """Deliveries are no longer out: their consumers have room again."""
+        dirty = self.broker.dirty
+        for delivered in taken:
+            consumer = delivered.consumer
+            if consumer is not None:
+                count = delivered.last_tag - delivered.first_tag + 1
+                consumer.unacked -= count
+                self.consumed -= count
+                dirty[delivered.queue] = None
+        if self.prefetch:
+            for each in self.consumers.values():
+                dirty[each.queue] = None
+
+    def _on_nack(self, tag: int, multiple: bool, requeue: bool, method: type[m.Method]) -> None:
+        taken = self._take(tag, multiple, method)
+        if requeue:
+            self._requeue(taken)
+        else:
+            for delivered in taken:
+                delivered.queue.discard(delivered.batch, delivered.lo, delivered.hi)
+
+    def _requeue(self, taken: list[Delivered]) -> None:
+        by_queue: dict[Queue, list[tuple[Batch, int, int]]] = {}
+        for delivered in taken:
+            by_queue.setdefault(delivered.queue, []).append((delivered.batch, delivered.lo, delivered.hi))
+        for queue, pieces in by_queue.items():
+            if not queue.deleted:
+                queue.requeue_many(pieces)
+
+    def release_all(self) -> None:
+        """The channel ends: its consumers go, what was out comes back."""
+        for consumer in list(self.consumers.values()):
+            consumer.queue.remove_consumer(consumer)
+        self.consumers.clear()
+        taken = self.unacked.take_all()
+        self._on_taken(taken)
+        self._requeue(taken)
+
+    # -- Methods -------------------------------------------------------------------------------------------------
+
+    def on_method(self, method: m.Method) -> None:
+        if self.route is not None:
+            raise ConnectionFault(
+                ReplyCode.UNEXPECTED_FRAME,
+                "expected content header for class 60, got non content header frame instead",
+                60,
+                40,
+            )
+        handler = HANDLERS.get(type(method))
+        if handler is None:
+            raise protocol_error(ReplyCode.NOT_IMPLEMENTED, f"{method.name} is not supported by this version", method)
+        handler(self, method)
+
+    def on_open(self, method: m.ChannelOpen) -> None:
+        raise protocol_error(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", method)
+
+    def on_close(self, method: m.ChannelClose) -> None:
+        self.connection.on_channel_closed(self)
+        self._reply(m.ChannelCloseOk())
+
+    def on_close_ok(self, method: m.ChannelCloseOk) -> None:
+        pass  # To a close that we did not send; nothing to close.
+
+    def on_flow(self, method: m.ChannelFlow) -> None:
+        if not method.active:
+            raise protocol_error(ReplyCode.NOT_IMPLEMENTED, "active=false", method)
+        self._reply(m.ChannelFlowOk(True))
+
+    def on_access_request(self, method: m.AccessRequest) -> None:
+        self._reply(m.AccessRequestOk(1))
+
+    def on_basic_ack(self, method: m.BasicAck) -> None:
+        self.on_ack(method.delivery_tag, method.multiple)
+
+    def on_basic_nack(self, method: m.BasicNack) -> None:
+        self._on_nack(method.delivery_tag, method.multiple, method.requeue, m.BasicNack)
+
+    def on_basic_reject(self, method: m.BasicReject) -> None:
+        self._on_nack(method.delivery_tag, False, method.requeue, m.BasicReject)
+
+    def on_basic_recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
+        if not method.requeue:
+            raise protocol_error(ReplyCode.NOT_IMPLEMENTED, "requeue=false", method)
+        taken = self.unacked.take_all()
+        self._on_taken(taken)
+        self._requeue(taken)
+        if isinstance(method, m.BasicRecover):
+            self._reply(m.BasicRecoverOk())
+
+    def on_basic_qos(self, method: m.BasicQos) -> None:
+        if method.prefetch_size:
+            raise protocol_error(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})", method)
+        if method.global_:
+            self.prefetch = method.prefetch_count
+            for consumer in self.consumers.values():
+                self.broker.dirty[consumer.queue] = None
+        else:
+            self.new_consumer_prefetch = method.prefetch_count
+        self._reply(m.BasicQosOk())
+
+    def on_confirm_select(self, method: m.ConfirmSelect) -> None:
+        if self.confirms is None:
+            self.confirms = Confirms(self._on_confirmed)
+        if not method.nowait:
+            self._reply(m.ConfirmSelectOk())
+
+    # -- Consuming -----------------------------------------------------------------------------------------------
+
+    def on_consume(self, method: m.BasicConsume) -> None:
+        queue = self._queue(self._queue_name(method.queue, method), "read", method)
+        tag = method.consumer_tag or self.broker.unique_name("amq.ctag-")
+        if tag in self.consumers:
+            raise protocol_error(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method)
+        for name in method.arguments:
+            if name.startswith("x-"):
+                text = f"invalid arg '{name}' for consumer '{tag}': not supported by this version"
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, method)
+        if queue.exclusive_consumer is not None or (method.exclusive and queue.consumers):
+            text = f"{resource('queue', queue.spec.name, queue.spec.vhost)} in exclusive use"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+        prefetch = 0 if method.no_ack else self.new_consumer_prefetch
+        consumer = ChannelConsumer(self, queue, tag, method.no_ack, method.exclusive, prefetch, method.arguments)
+        self.consumers[tag] = consumer
+        if not method.nowait:
+            self._reply(m.BasicConsumeOk(tag))
+        queue.add_consumer(consumer)
+
+    def on_cancel(self, method: m.BasicCancel) -> None:
+        consumer = self.consumers.pop(method.consumer_tag, None)
+        if not method.nowait:
+            self._reply(m.BasicCancelOk(method.consumer_tag))
+        if consumer is not None:
+            consumer.queue.remove_consumer(consumer)
+
+    def on_cancel_ok(self, method: m.BasicCancelOk) -> None:
+        pass  # To a cancel of ours.
+
+    def on_get(self, method: m.BasicGet) -> None:
+        self._get(method, self._queue(self._queue_name(method.queue, method), "read", method))
+
+    def _get(self, method: m.BasicGet, queue: Queue) -> None:
+        got = queue.get()
+        if got is None:
+            self._reply(m.BasicGetEmpty())
+        elif isinstance(got, Gap):
+            self.connection.held = True
+            self.broker.when_loaded(queue, lambda: self._get_again(method, queue))
+        else:
+            self._got(method, queue, *got)
+
+    def _get_again(self, method: m.BasicGet, queue: Queue) -> None:
+        if self.connection.closed or self.closing:
+            return
+        if queue.deleted:
+            self._reply(m.BasicGetEmpty())
+        else:
+            self._get(method, queue)
+            if isinstance(queue.ready[0] if queue.ready else None, Gap) and queue.loading is not None:
+                return  # The beginning of the gap was settled meanwhile, another piece is on its way.
+        self.connection.release()
+
+    def _got(self, method: m.BasicGet, queue: Queue, batch: Batch, at: int) -> None:
+        self.delivery_tag += 1
+        key = batch.keys[at]
+        middle = 1 + key[0]
+        ok = m.BasicGetOk(
+            self.delivery_tag,
+            bool(batch.kinds[at] & REDELIVERED),
+            key[1:middle].decode("utf-8", "surrogateescape"),
+            key[middle + 1 :].decode("utf-8", "surrogateescape"),
+            queue.ready_count,
+        )
+        connection = self.connection
+        connection.out += (m.encode(self.number, ok), reframe(batch.contents[at], self.number, connection.frame_max))
+        self.broker.writers[connection] = None
+        if method.no_ack:
+            queue.settle_delivered(batch, at, at + 1)
+        else:
+            self.unacked.add(self.delivery_tag, 1, queue, None, batch, at)
+
+    # -- Queues --------------------------------------------------------------------------------------------------
+
+    def on_queue_declare(self, method: m.QueueDeclare) -> None:
+        connection, broker = self.connection, self.broker
+        vhost = connection.vhost
+        assert vhost is not None
+        name = method.queue
+        if method.passive:
+            name = self._queue_name(name, method)
+            self._declared(method, self._queue(name, None, method))
+            return
+        if not name:
+            name = broker.unique_name("amq.gen-")
+        self._check("queue", name, "configure", method)
+        spec = broker.metadata.queues.get((vhost.name, name))
+        if spec is not None:
+            locked = queue_declare_locked(spec, method.exclusive, broker.id_of(connection))
+            if locked is not None:
+                raise protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method)
+            mismatch = queue_mismatch(spec, method.durable, method.auto_delete, method.arguments)
+            if mismatch is not None:
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
+            self._declared(method, vhost.queues[name])
+            return
+        if method.queue.startswith("amq."):
+            text = f"queue name '{name}' contains reserved prefix 'amq.*'"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+        check_queue_arguments(vhost.name, name, method)
+        owner = broker.id_of(connection) if method.exclusive else None
+        command = c.DeclareQueue(
+            vhost.name,
+            name,
+            method.durable,
+            method.exclusive,
+            method.auto_delete,
+            method.arguments,
+            owner,
+            broker.node_name,
+        )
+
+        def on_declared() -> None:
+            queue = vhost.queues.get(name)
+            if queue is None:
+                raise self._no("queue", name, method)
+            if method.exclusive:
+                connection.exclusive_queues[queue] = None
+            self._declared(method, queue)
+
+        lasting = method.durable and not method.exclusive
+        self._propose(command, method, on_declared, lasting)
+
+    def _declared(self, method: m.QueueDeclare, queue: Queue) -> None:
+        self.last_queue = queue.spec.name
+        if not method.nowait:
+            self._reply(m.QueueDeclareOk(queue.spec.name, queue.ready_count, len(queue.consumers)))
+
+    def on_queue_delete(self, method: m.QueueDelete) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        name = self._queue_name(method.queue, method)
+        self._check("queue", name, "configure", method)
+        queue = vhost.queues.get(name)
+        if queue is None:  # Deleting what is not there is done already.
+            if not method.nowait:
+                self._reply(m.QueueDeleteOk(0))
+            return
+        self._check_owner(queue.spec, method)
+        if method.if_unused and queue.consumers:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} in use", method)
+        if method.if_empty and queue.ready_count:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} not empty", method)
+        count = queue.ready_count
+
+        def on_deleted() -> None:
+            if not method.nowait:
+                self._reply(m.QueueDeleteOk(count))
+
+        command = c.DeleteQueue(vhost.name, name, queue.spec.id)
+        self._propose(command, method, on_deleted, queue.spec.durable and not queue.spec.exclusive, missing_is_done=True)
+
+    def on_queue_purge(self, method: m.QueuePurge) -> None:
+        queue = self._queue(self._queue_name(method.queue, method), "read", method)
+        count = queue.purge()
+        if not method.nowait:
+            self._reply(m.QueuePurgeOk(count))
+
+    def on_queue_bind(self, method: m.QueueBind) -> None:
+        name = self._queue_name(method.queue, method)
+        # The short form: bind the queue just declared, by its own name.
+        key = name if not method.queue and not method.routing_key else method.routing_key
+        self._bind(c.Bind, method, method.exchange, "queue", name, key, method.arguments, m.QueueBindOk(), method.nowait)
+
+    def on_queue_unbind(self, method: m.QueueUnbind) -> None:
+        name = self._queue_name(method.queue, method)
+        key = name if not method.queue and not method.routing_key else method.routing_key
+        self._bind(c.Unbind, method, method.exchange, "queue", name, key, method.arguments, m.QueueUnbindOk(), False)
+
+    # -- Exchanges -----------------------------------------------------------------------------------------------
+
+    def on_exchange_declare(self, method: m.ExchangeDeclare) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        name = method.exchange
+        spec = self.broker.metadata.exchanges.get((vhost.name, name))
+        if method.passive:
+            self._not_default(name, method)
+            if spec is None:
+                raise self._no("exchange", name, method)
+        else:
+            check_exchange_type(method)
+            self._not_default(name, method)
+            self._check("exchange", name, "configure", method)
+            if spec is None:
+                self._new_exchange(method)
+                return
+            mismatch = exchange_mismatch(
+                spec, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+            )
+            if mismatch is not None:
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
+        if not method.nowait:
+            self._reply(m.ExchangeDeclareOk())
+
+    def _new_exchange(self, method: m.ExchangeDeclare) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        name = method.exchange
+        if name.startswith("amq."):
+            text = f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+        check_exchange_arguments(self.connection, method)
+
+        def on_declared() -> None:
+            if not method.nowait:
+                self._reply(m.ExchangeDeclareOk())
+
+        command = c.DeclareExchange(
+            vhost.name, name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+        )
+        self._propose(command, method, on_declared, method.durable)
+
+    def on_exchange_delete(self, method: m.ExchangeDelete) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        self._not_default(method.exchange, method)
+        self._check("exchange", method.exchange, "configure", method)
+        spec = self.broker.metadata.exchanges.get((vhost.name, method.exchange))
+
+        def on_deleted() -> None:
+            if not method.nowait:
+                self._reply(m.ExchangeDeleteOk())
+
+        command = c.DeleteExchange(vhost.name, method.exchange, method.if_unused)
+        self._propose(command, method, on_deleted, spec is not None and spec.durable, missing_is_done=True)
+
+    def on_exchange_bind(self, method: m.ExchangeBind) -> None:
+        self._bind(
+            c.Bind, method, method.source, "exchange", method.destination, method.routing_key, method.arguments,
+            m.ExchangeBindOk(), method.nowait,
+        )  # fmt: skip
+
+    def on_exchange_unbind(self, method: m.ExchangeUnbind) -> None:
+        self._bind(
+            c.Unbind, method, method.source, "exchange", method.destination, method.routing_key, method.arguments,
+            m.ExchangeUnbindOk(), method.nowait,
+        )  # fmt: skip
+
+    def _bind(
+        self,
+        command: type[c.Bind] | type[c.Unbind],
+        method: m.Method,
+        source: str,
+        kind: Kind,
+        destination: str,
+        key: str,
+        arguments: Table,
+        answer: m.Method,
+        nowait: bool,
+    ) -> None:
+        """All four: bind and unbind, of queues and of exchanges."""
+        broker = self.broker
+        vhost = self.connection.vhost
+        assert vhost is not None
+        if kind == "exchange":
+            self._not_default(destination, method)
+        self._check(kind, destination, "write", method)
+        self._not_default(source, method)
+        self._check("exchange", source, "read", method)
+        spec = broker.metadata.exchanges.get((vhost.name, source))
+        lasting = spec is not None and spec.durable
+        if spec is not None:
+            check_topic(self.connection, spec, key, "read", method)
+        if kind == "queue":
+            queue = vhost.queues.get(destination)
+            if queue is not None:
+                self._check_owner(queue.spec, method)
+                lasting = lasting and queue.spec.durable and not queue.spec.exclusive
+        if spec is not None and command is c.Bind:
+            check_binding_arguments(spec, arguments, method)
+
+        def on_bound() -> None:
+            if not nowait:
+                self._reply(answer)
+
+        self._propose(
+            command(vhost.name, source, kind, destination, key, arguments),
+            method,
+            on_bound,
+            lasting,
+            missing_is_done=command is c.Unbind and broker.may_unbind_missing(vhost.name, source, kind, destination),
+        )
+
+    # -- Common ground -------------------------------------------------------------------------------------------
+
+    def _reply(self, method: m.Method) -> None:
+        self.connection.send(self.number, method)
+
+    def _propose(
+        self,
+        command: c.Command,
+        method: m.Method,
+        then: Callable[[], None],
+        lasting: bool,
+        missing_is_done: bool = False,
+    ) -> None:
+        """Change the metadata, then go on with `then`; nothing further is read from the client until it is in force."""
+        connection = self.connection
+        connection.held = True
+
+        def on_applied(applied: Applied) -> None:
+            if connection.closed or connection.closing or self.closing:
+                connection.release()
+                return
+            refused = applied.refused
+            try:
+                if refused is not None and not (missing_is_done and refused.code == ReplyCode.NOT_FOUND):
+                    raise protocol_error(ReplyCode(refused.code), refused.text, method)
+                then()
+            except ChannelFault as error:
+                connection.close_channel(self, error)
+            connection.release()
+
+        self.broker.propose(command, lasting, on_applied)
+
+    def _queue_name(self, name: str, method: m.Method) -> str:
+        """The name given, or that of the queue this channel declared last."""
+        if name:
+            return name
+        if self.last_queue is None:
+            raise protocol_error(ReplyCode.NOT_FOUND, "no previously declared queue", method)
+        return self.last_queue
+
+    def _queue(self, name: str, which: Which | None, method: m.Method) -> Queue:
+        """The queue of that name, if the user may use it so and nobody else owns it."""
+        vhost = self.connection.vhost
+        assert vhost is not None
+        if which is not None:
+            self._check("queue", name, which, method)
+        queue = vhost.queues.get(name)
+        if queue is None:
+            raise self._no("queue", name, method)
+        self._check_owner(queue.spec, method)
+        return queue
+
+    def _check_owner(self, spec: QueueSpec, method: m.Method) -> None:
+        locked = queue_locked(spec, self.broker.id_of(self.connection))
+        if locked is not None:
+            raise protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method)
+
+    def _check(self, kind: Kind, name: str, which: Which, method: m.Method | type[m.Method]) -> None:
+        check_permission(self.connection, kind, name, which, method)
+
+    def _not_default(self, exchange: str, method: m.Method) -> None:
+        if not exchange:
+            text = "operation not permitted on the default exchange"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+
+    def _no(self, kind: Kind, name: str, method: m.Method | type[m.Method]) -> ChannelFault | ConnectionFault:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        return protocol_error(ReplyCode.NOT_FOUND, f"no {resource(kind, name, vhost.name)}", method)
+
+    @staticmethod
+    def _named(spec: QueueSpec) -> str:
+        return resource("queue", spec.name, spec.vhost)
+
+
+HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
+    m.ChannelOpen: Channel.on_open,
+    m.ChannelClose: Channel.on_close,
+    m.ChannelCloseOk: Channel.on_close_ok,
+    m.ChannelFlow: Channel.on_flow,
+    m.AccessRequest: Channel.on_access_request,
+    m.ExchangeDeclare: Channel.on_exchange_declare,
+    m.ExchangeDelete: Channel.on_exchange_delete,
+    m.ExchangeBind: Channel.on_exchange_bind,
+    m.ExchangeUnbind: Channel.on_exchange_unbind,
+    m.QueueDeclare: Channel.on_queue_declare,
+    m.QueueDelete: Channel.on_queue_delete,
+    m.QueuePurge: Channel.on_queue_purge,
+    m.QueueBind: Channel.on_queue_bind,
+    m.QueueUnbind: Channel.on_queue_unbind,
+    m.BasicQos: Channel.on_basic_qos,
+    m.BasicConsume: Channel.on_consume,
+    m.BasicCancel: Channel.on_cancel,
+    m.BasicCancelOk: Channel.on_cancel_ok,
+    m.BasicGet: Channel.on_get,
+    m.BasicAck: Channel.on_basic_ack,
+    m.BasicNack: Channel.on_basic_nack,
+    m.BasicReject: Channel.on_basic_reject,
+    m.BasicRecover: Channel.on_basic_recover,
+    m.BasicRecoverAsync: Channel.on_basic_recover,
+    m.ConfirmSelect: Channel.on_confirm_select,
+}

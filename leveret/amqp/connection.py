@@ -1,0 +1,349 @@
+"""An AMQP 0-9-1 connection as a machine: bytes from the client in, bytes for the client out, queues touched between.
+
+    AMQP header ─▶ start ─▶ start-ok ─▶ tune ─▶ tune-ok ─▶ open ─▶ running ─▶ closing ─▶ closed
+
+The machine does no I/O. `receive` takes whatever arrived and appends answers to `out`; the shell writes `out` once a
+turn. Time comes in with `on_tick`.
+
+The hot path, from bytes to publishes, is in `intake`.
+
+Where an operation must wait (metadata to be committed, a message to be read from disk) the connection is *held*: it
+stops reading frames, keeps the rest, and goes on when `release` is called. So a client sees its frames processed in
+order, and no handler ever has to cope with a half-done predecessor.
+
+What a stranger may cost: until login a frame is at most `initial_frame_max` bytes; later at most the negotiated size,
+refused by its head, before it is gathered. `rest` is less than one frame. A content under assembly is limited by the
+size its header states, and that by `max_message_size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp import methods as m
+from leveret.amqp.channel import Channel
+from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode
+from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
+from leveret.amqp.handshake import Handshake
+from leveret.amqp.intake import Intake
+from leveret.amqp.tables import to_python
+
+if TYPE_CHECKING:
+    from leveret.amqp.limits import Limits, Peer
+    from leveret.broker.broker import Broker
+    from leveret.broker.queue import Queue
+    from leveret.broker.vhost import Vhost
+
+OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
+
+
+class Connection(Intake):
+    """One client."""
+
+    def __init__(self, broker: Broker, peer: Peer, limits: Limits) -> None:
+        super().__init__()
+        self.broker = broker
+        self.peer = peer
+        self.limits = limits
+        self.handshake: Handshake | None = None  # Until the vhost is open.
+        self.greeted = False
+        self.closing = False  # A close was sent; only its answer is of interest.
+        self.closed = False  # The shell may drop the socket once `out` is written.
+        self.close_reason = ""
+        self.frame_max = limits.initial_frame_max
+        self.channel_max = 0
+        self.heartbeat_s = 0
+        self.user = ""
+        self.vhost: Vhost | None = None
+        self.client_properties: dict[str, object] = {}
+        self.capabilities: dict[str, object] = {}
+        self.channels: dict[int, Channel] = {}
+        self.exclusive_queues: dict[Queue, None] = {}
+
+        self.out: list[bytes] = []
+        self.out_bytes = 0  # Estimated, since the last write.
+        self.writable = True  # The shell's socket buffer takes more.
+        self.stalled: dict[Queue, None] = {}  # Queues that had more for this connection than it could take.
+
+        self.rest = b""
+        self.held = False
+        self.on_released: Callable[[], None] | None = None  # Set by the shell.
+        self.blocked = False  # An alarm keeps the shell from reading.
+        self.crowding: Queue | None = None  # A queue this connection fills faster than it empties.
+
+        self.generation = -1
+
+        self.received_ms = self.sent_ms = 0
+        self.received_since_tick = self.sent_since_tick = True
+
+    # -- Input ---------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self.received_since_tick = True
+        if self.rest:
+            data = self.rest + data
+            self.rest = b""
+        if self.closed:
+            return
+        if self.held:
+            self.rest = data
+            return
+        self._process(data)
+
+    def release(self) -> None:
+        """What the connection was held for is done: go on with what came meanwhile."""
+        self.held = False
+        if self.closed:
+            return
+        data, self.rest = self.rest, b""
+        if data:
+            self._process(data)
+        if not self.held and self.on_released is not None:
+            self.on_released()
+
+    def _process(self, data: bytes) -> None:
+        try:
+            if not self.greeted:
+                if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
+                    self.rest = data
+                    return
+                if not self._greet(data):
+                    return
+                data = data[len(PROTOCOL_HEADER) :]
+            vhost = self.vhost
+            if vhost is not None and self.generation != vhost.generation:
+                self.forget_publish()
+                self.generation = vhost.generation
+            at = self._frames(data)
+            self.submit()
+            if not self.closed:
+                self.rest = data[at:]
+        except ConnectionFault as fault:
+            self._close_with(fault)
+        self.broker.writers[self] = None
+
+    def _greet(self, data: bytes) -> bool:
+        if not data.startswith(PROTOCOL_HEADER):
+            self.out.append(PROTOCOL_HEADER)  # "This is what I speak."
+            self._shut("bad protocol header")
+            self.broker.writers[self] = None
+            return False
+        self.greeted = True
+        self.handshake = Handshake(self)
+        self.out.append(m.encode(0, self.handshake.start()))
+        return True
+
+    # -- Frames off the hot path ---------------------------------------------------------------------------------
+
+    def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
+        if self.closing:
+            self._while_closing(kind, number, payload)
+        elif kind == HEARTBEAT:
+            if number:
+                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "heartbeat on a channel other than 0")
+        elif number == 0:
+            if kind != METHOD:
+                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, f"frame of type {kind} on channel 0")
+            self._on_connection_method(self._decode(payload))
+        elif kind not in (METHOD, HEADER, BODY):
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, f"frame of unknown type {kind} on channel {number}")
+        elif self.vhost is None:
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, f"frame on channel {number} before the connection is open")
+        else:
+            self._on_channel_frame(kind, number, payload)
+
+    def _on_channel_frame(self, kind: int, number: int, payload: bytes) -> None:
+        channel = self.channels.get(number)
+        if channel is None:
+            self._without_channel(kind, number, payload)
+            return
+        if kind == METHOD:
+            method = self._decode(payload)
+            if channel.closing:
+                self._while_channel_closing(channel, method)
+                return
+            self._guard(channel, channel.on_method, method)
+        elif not channel.closing:
+            self._guard(channel, channel.on_header if kind == HEADER else channel.on_body, payload)
+
+    def _without_channel(self, kind: int, number: int, payload: bytes) -> None:
+        method = self._decode(payload) if kind == METHOD else None
+        if isinstance(method, m.ChannelOpen):
+            if number > self.channel_max or len(self.channels) >= self.channel_max:
+                raise ConnectionFault(
+                    ReplyCode.NOT_ALLOWED,
+                    f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
+                    f"({self.channel_max})",
+                    method.class_id,
+                    method.method_id,
+                )
+            self.channels[number] = Channel(self, number)
+            self.send(number, m.ChannelOpenOk())
+        elif isinstance(method, m.ChannelCloseOk):
+            pass  # A late answer to a close that crossed with the client's.
+        else:
+            ids = (method.class_id, method.method_id) if method else (0, 0)
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", *ids)
+
+    def _while_channel_closing(self, channel: Channel, method: m.Method) -> None:
+        """Everything but the end of the channel is overheard, as the protocol wants it."""
+        if isinstance(method, m.ChannelClose):
+            self.send(channel.number, m.ChannelCloseOk())
+        if isinstance(method, m.ChannelClose | m.ChannelCloseOk):
+            del self.channels[channel.number]
+
+    def _decode(self, payload: bytes) -> m.Method:
+        try:
+            return m.decode_payload(payload)
+        except m.UnknownMethod as error:
+            raise ConnectionFault(ReplyCode.COMMAND_INVALID, error.text, error.class_id, error.method_id) from None
+        except m.BadMethod as error:
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, error.text, error.class_id, error.method_id) from None
+
+    def _on_connection_method(self, method: m.Method) -> None:
+        if isinstance(method, m.ConnectionClose):
+            self.submit()
+            self.release_all()
+            self.send(0, m.ConnectionCloseOk())
+            self._shut(f"closed by the client: {method.reply_code} {method.reply_text}")
+        elif self.handshake is not None:
+            self.handshake.on_method(method)
+        elif isinstance(method, m.ConnectionUpdateSecret):
+            raise ConnectionFault(
+                ReplyCode.NOT_IMPLEMENTED, "update-secret: passwords here do not expire", *ids_of(method)
+            )
+        else:
+            raise ConnectionFault(ReplyCode.COMMAND_INVALID, f"unexpected method {method.name}", *ids_of(method))
+
+    def _while_closing(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == METHOD and number == 0:
+            method = self._decode(payload)
+            if isinstance(method, m.ConnectionClose):
+                self.send(0, m.ConnectionCloseOk())
+            if isinstance(method, m.ConnectionClose | m.ConnectionCloseOk):
+                self._shut(self.close_reason)
+
+    # -- Errors --------------------------------------------------------------------------------------------------
+
+    def _guard(self, channel: Channel, action: Callable[..., object], *arguments: object) -> bool:
+        """Run a channel's handler; its soft errors close just that channel. False if there was one."""
+        try:
+            action(*arguments)
+        except ChannelFault as fault:
+            self.close_channel(channel, fault)
+            return False
+        return True
+
+    def on_channel_closed(self, channel: Channel) -> None:
+        """The client closed a channel."""
+        if channel is self.publisher:
+            self.forget_publish()
+        channel.release_all()
+        channel.closing = True
+        del self.channels[channel.number]
+
+    def close_channel(self, channel: Channel, fault: ChannelFault) -> None:
+        if channel is self.publisher:
+            self.forget_publish()
+        channel.release_all()
+        channel.closing = True
+        self.broker.log_channel_error(self, channel.number, fault)
+        self.send(channel.number, fault.close())
+
+    def _close_with(self, fault: ConnectionFault) -> None:
+        self.close_reason = fault.reply_text
+        self.broker.log_connection_error(self, fault)
+        self.release_all()
+        if self.closing or not self.may_be_told():
+            self._shut(self.close_reason)
+            return
+        self.closing = True
+        self.handshake = None
+        self.rest = b""
+        self.send(0, fault.close())
+
+    def may_be_told(self) -> bool:
+        """A client that failed to log in is told why only if it said that it understands."""
+        return self.handshake is None or self.handshake.may_be_told()
+
+    def room(self, queue: Queue, average_bytes: int) -> int:
+        """How many deliveries of this size may still be made in this turn."""
+        room = (OUT_BYTES_MAX - self.out_bytes) // average_bytes if self.writable else 0
+        if room <= 0:
+            if self.writable and not self.out_bytes:
+                return 1  # One message larger than the budget.
+            self.stalled[queue] = None
+        return room
+
+    # -- Output and the end --------------------------------------------------------------------------------------
+
+    def send(self, number: int, method: m.Method) -> None:
+        self.out.append(m.encode(number, method))
+        self.broker.writers[self] = None
+
+    def on_opened(self, vhost: Vhost) -> None:
+        """The handshake is over."""
+        self.handshake = None
+        self.vhost = vhost
+        self.broker.on_connection_opened(self)
+
+    def close(self, code: int, text: str) -> None:
+        """The broker ends the connection (shutdown, an operator, a vhost deleted)."""
+        if not self.closing and not self.closed:
+            self._close_with(ConnectionFault(code, text))
+
+    def on_socket_lost(self) -> None:
+        """The peer is gone without a word, or the shell gave up on it."""
+        self.release_all()
+        self._shut(self.close_reason or "client unexpectedly closed TCP connection")
+
+    def release_all(self) -> None:
+        """Give back all that the connection held: deliveries, consumers, exclusive queues."""
+        self.forget_publish()
+        for channel in list(self.channels.values()):
+            if not channel.closing:
+                channel.release_all()
+        self.channels.clear()
+        self.broker.delete_exclusive(self)
+
+    def _shut(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = True
+            self.close_reason = reason
+            self.rest = b""
+            self.broker.on_connection_closed(self)
+
+    def on_blocked(self, reason: str | None) -> None:
+        """An alarm began (its reason) or ended (None)."""
+        self.blocked = reason is not None
+        if self.capabilities.get("connection.blocked") and self.vhost is not None and not self.closing:
+            self.send(0, m.ConnectionUnblocked() if reason is None else m.ConnectionBlocked(reason))
+
+    def on_tick(self, now_ms: int) -> bool:
+        """Time for heartbeats. False: the client has been silent for two of its intervals."""
+        if self.received_since_tick or self.blocked or self.held:
+            self.received_ms, self.received_since_tick = now_ms, False
+        if self.sent_since_tick:
+            self.sent_ms, self.sent_since_tick = now_ms, False
+        if not self.heartbeat_s:
+            return True
+        if now_ms - self.sent_ms >= self.heartbeat_s * 500:
+            self.out.append(HEARTBEAT_FRAME)
+            self.broker.writers[self] = None
+            self.sent_ms = now_ms
+        return now_ms - self.received_ms < self.heartbeat_s * 2_000
+
+    def describe(self) -> str:
+        name = self.client_properties.get("connection_name")
+        return f"{self.peer}" + (f" ({name})" if name else "")
+
+    def set_client_properties(self, properties: m.Table) -> None:
+        self.client_properties = to_python(properties)
+        capabilities = self.client_properties.get("capabilities")
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+
+
+def ids_of(method: m.Method) -> tuple[int, int]:
+    return method.class_id, method.method_id

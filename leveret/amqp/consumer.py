@@ -1,0 +1,123 @@
+"""A consumer on an AMQP channel: deliveries as bytes, made in bundles.
+
+A delivery is the method frame, then the content as it is stored:
+
+    frame head | 60 60 | consumer tag | delivery tag | redelivered | exchange, routing key | 0xCE | content
+    └──────────── head ─────────────┘ └────── packed per message ─┘ └──────── tail ───────┘
+
+For messages of one key, head and tail are made once; per message there is one `struct` call and the content, and the
+list of pieces is filled by slices, so that no Python code runs per message.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp import methods as m
+from leveret.amqp.frames import END_BYTE, METHOD, HEAD, reframe
+from leveret.log.block import REDELIVERED
+
+if TYPE_CHECKING:
+    from leveret.amqp.channel import Channel
+    from leveret.amqp.tables import Table
+    from leveret.broker.batch import Batch
+    from leveret.broker.queue import Queue
+
+DELIVER: Final = b"\x00\x3c\x00\x3c"
+UNLIMITED: Final = 1 << 30
+MESSAGE_OVERHEAD: Final = 64  # Of a delivery besides its content, roughly.
+
+
+class ChannelConsumer:
+    """One basic.consume."""
+
+    __slots__ = (
+        "arguments", "as_stored", "channel", "exclusive", "head", "key", "no_ack", "pack", "prefetch", "queue", "tag",
+        "tag_bytes", "tail", "unacked",
+    )
+
+    def __init__(
+        self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, prefetch: int, arguments: Table
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = prefetch  # 0 is no limit.
+        self.arguments = arguments
+        self.unacked = 0
+        raw = tag.encode("utf-8", "surrogateescape")
+        self.tag_bytes = bytes((len(raw),)) + raw
+        # Stored contents are on channel 1, in frames within the node's frame_max: most consumers take them as they are.
+        connection = channel.connection
+        self.as_stored = channel.number == 1 and connection.frame_max >= connection.limits.frame_max > 0
+        self.key = b""
+        self.head = b""
+        self.tail = b""
+        self.pack = Struct(">QB").pack
+
+    def room(self, average_bytes: int) -> int:
+        channel = self.channel
+        room = channel.connection.room(self.queue, average_bytes + MESSAGE_OVERHEAD)
+        if room <= 0 or self.no_ack:
+            return room
+        if self.prefetch:
+            room = min(room, self.prefetch - self.unacked)
+        if channel.prefetch:
+            room = min(room, channel.prefetch - channel.consumed)
+        return room
+
+    def deliver(self, batch: Batch, lo: int, hi: int) -> None:
+        channel, count = self.channel, hi - lo
+        first_tag = channel.delivery_tag + 1
+        channel.delivery_tag += count
+        whole = count == len(batch.contents)
+        contents = batch.contents if whole else batch.contents[lo:hi]
+        keys = batch.keys if whole else batch.keys[lo:hi]
+        key = keys[0]
+        if self.as_stored and not batch.redelivered and keys.count(key) == count:
+            if key is not self.key:
+                self._use_key(key)
+            pieces: list[bytes] = [b""] * (3 * count)
+            pieces[0::3] = map(self.pack, repeat(self.head), range(first_tag, first_tag + count), repeat(0))
+            pieces[1::3] = [self.tail] * count
+            pieces[2::3] = contents
+        else:
+            kinds = batch.kinds if whole else batch.kinds[lo:hi]
+            pieces = self._one_by_one(first_tag, contents, keys, kinds)
+        connection = channel.connection
+        connection.out += pieces
+        connection.out_bytes += batch.size * count // len(batch.contents) + MESSAGE_OVERHEAD * count
+        channel.broker.writers[connection] = None
+        if not self.no_ack:
+            self.unacked += count
+            channel.consumed += count
+            channel.unacked.add(first_tag, count, self.queue, self, batch, lo)
+
+    def _one_by_one(self, tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray) -> list[bytes]:
+        pieces: list[bytes] = []
+        number, frame_max = self.channel.number, self.channel.connection.frame_max
+        for content, key, kind in zip(contents, keys, kinds, strict=True):
+            if key is not self.key:
+                self._use_key(key)
+            if not self.as_stored:
+                content = reframe(content, number, frame_max)
+            pieces += (self.pack(self.head, tag, kind & REDELIVERED != 0), self.tail, content)
+            tag += 1
+        return pieces
+
+    def _use_key(self, key: bytes) -> None:
+        size = len(DELIVER) + len(self.tag_bytes) + 9 + len(key)
+        head = HEAD.pack(METHOD, self.channel.number, size) + DELIVER + self.tag_bytes
+        if len(head) != len(self.head):
+            self.pack = Struct(f">{len(head)}sQB").pack
+        self.key, self.head, self.tail = key, head, key + END_BYTE
+
+    def on_queue_deleted(self) -> None:
+        channel = self.channel
+        del channel.consumers[self.tag]
+        if channel.connection.capabilities.get("consumer_cancel_notify"):
+            channel.connection.send(channel.number, m.BasicCancel(self.tag, True))

@@ -1,0 +1,167 @@
+"""From the greeting to an open virtual host: who is it, how shall we talk, where does it want to go.
+
+A client that fails to log in is closed with ACCESS_REFUSED if it announced `authentication_failure_close`, and else
+without a word, as RabbitMQ does; the log tells the operator why, the client never learns whether the user exists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from leveret import __version__
+from leveret.amqp import methods as m
+from leveret.amqp.errors import ConnectionFault, ReplyCode
+from leveret.amqp.frames import FRAME_MIN_SIZE
+from leveret.amqp.tables import BadTable, decode_table, table_from_python
+
+if TYPE_CHECKING:
+    from leveret.amqp.connection import Connection
+
+# Clients choose their behaviour by these two: Celery uses global QoS only towards a RabbitMQ of at least 3.3.
+COMPATIBLE_PRODUCT: Final = "RabbitMQ"
+COMPATIBLE_VERSION: Final = "3.10.8"
+CAPABILITIES: Final = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "authentication_failure_close",
+    "per_consumer_qos",
+)
+
+
+class Handshake:
+    """The state of a connection that is not open yet."""
+
+    __slots__ = ("connection", "expected", "refused")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.expected: type[m.Method] = m.ConnectionStartOk
+        self.refused = False
+
+    def may_be_told(self) -> bool:
+        return not self.refused or bool(self.connection.capabilities.get("authentication_failure_close"))
+
+    def start(self) -> m.ConnectionStart:
+        broker, limits = self.connection.broker, self.connection.limits
+        properties = table_from_python(
+            {
+                "product": COMPATIBLE_PRODUCT,
+                "version": COMPATIBLE_VERSION,
+                "cluster_name": broker.cluster_name,
+                "platform": f"Python {broker.python_version}",
+                "copyright": "Copyright (c) the Leveret authors",
+                "information": "Licensed under the Apache License 2.0.",
+                "leveret_product": "Leveret",
+                "leveret_version": __version__,
+                "capabilities": dict.fromkeys(CAPABILITIES, True),
+            }
+        )
+        return m.ConnectionStart(0, 9, properties, " ".join(limits.mechanisms).encode(), b"en_US")
+
+    def on_method(self, method: m.Method) -> None:
+        if not isinstance(method, self.expected):
+            raise ConnectionFault(
+                ReplyCode.COMMAND_INVALID,
+                f"unexpected method {method.name} during the handshake",
+                method.class_id,
+                method.method_id,
+            )
+        if isinstance(method, m.ConnectionStartOk):
+            self._on_start_ok(method)
+        elif isinstance(method, m.ConnectionTuneOk):
+            self._on_tune_ok(method)
+        elif isinstance(method, m.ConnectionOpen):
+            self._on_open(method)
+
+    # -- Who is it ------------------------------------------------------------------------------------------------
+
+    def _on_start_ok(self, method: m.ConnectionStartOk) -> None:
+        connection = self.connection
+        limits = connection.limits
+        connection.set_client_properties(method.client_properties)
+        if method.mechanism not in limits.mechanisms:
+            raise ConnectionFault(
+                ReplyCode.COMMAND_INVALID,
+                f"unknown authentication mechanism '{method.mechanism}'",
+                method.class_id,
+                method.method_id,
+            )
+        user, password = self._credentials(method)
+        reason = connection.broker.refuse_login(user, password)
+        if reason is None and user in limits.loopback_users and not connection.peer.is_loopback:
+            reason = f"user '{user}' can only connect via localhost"
+        if reason is not None:
+            self._refuse(method, user, reason)
+        connection.user = user
+        self.expected = m.ConnectionTuneOk
+        connection.send(0, m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
+
+    def _credentials(self, method: m.ConnectionStartOk) -> tuple[str, str]:
+        response = method.response
+        if method.mechanism == "AMQPLAIN":
+            try:  # A table without its length.
+                table, _ = decode_table(len(response).to_bytes(4, "big") + response)
+            except BadTable as error:
+                self._refuse(method, "", f"malformed AMQPLAIN response: {error}")
+            login, password = table.get("LOGIN"), table.get("PASSWORD")
+            if login is None or password is None or login.kind != "S" or password.kind != "S":
+                self._refuse(method, "", "AMQPLAIN response without LOGIN and PASSWORD")
+            return login.value, password.value
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            self._refuse(method, "", "malformed PLAIN response")
+        return parts[1].decode("utf-8", "surrogateescape"), parts[2].decode("utf-8", "surrogateescape")
+
+    def _refuse(self, method: m.ConnectionStartOk, user: str, reason: str) -> NoReturn:
+        self.refused = True
+        self.connection.broker.log_login_refused(self.connection, user, reason)
+        raise ConnectionFault(
+            ReplyCode.ACCESS_REFUSED,
+            f"Login was refused using authentication mechanism {method.mechanism}. For details see the broker logfile.",
+        )
+
+    # -- How shall we talk ----------------------------------------------------------------------------------------
+
+    def _on_tune_ok(self, method: m.ConnectionTuneOk) -> None:
+        connection, limits = self.connection, self.connection.limits
+        frame_max = self._negotiated("frame_max", method.frame_max, limits.frame_max, FRAME_MIN_SIZE, method)
+        channel_max = self._negotiated("channel_max", method.channel_max, limits.channel_max, 1, method)
+        connection.frame_max = frame_max or (1 << 32) - 1
+        connection.channel_max = channel_max or 65_535
+        connection.heartbeat_s = method.heartbeat
+        self.expected = m.ConnectionOpen
+
+    @staticmethod
+    def _negotiated(name: str, wanted: int, offered: int, least: int, method: m.Method) -> int:
+        """What the client wants, if we offered as much; 0 is "no limit"."""
+        if wanted and wanted < least:
+            bound, word = least, "lower than the minimum"
+        elif offered and (wanted == 0 or wanted > offered):
+            bound, word = offered, "higher than the maximum"
+        else:
+            return wanted
+        raise ConnectionFault(
+            ReplyCode.NOT_ALLOWED,
+            f"negotiated {name} = {wanted} is {word} allowed value ({bound})",
+            method.class_id,
+            method.method_id,
+        )
+
+    # -- Where does it want to go ---------------------------------------------------------------------------------
+
+    def _on_open(self, method: m.ConnectionOpen) -> None:
+        connection, broker = self.connection, self.connection.broker
+        name = method.virtual_host
+        vhost = broker.vhosts.get(name)
+        if vhost is None:
+            text = f"vhost {name} not found"
+        elif not broker.permissions.may_enter(connection.user, name):
+            text = f"access to vhost '{name}' refused for user '{connection.user}'"
+        else:
+            connection.send(0, m.ConnectionOpenOk())
+            connection.on_opened(vhost)
+            return
+        raise ConnectionFault(ReplyCode.NOT_ALLOWED, text, method.class_id, method.method_id)

@@ -1,0 +1,245 @@
+"""From bytes to publishes: the hot path of a connection.
+
+Three things keep it short:
+
+- *A repeated publish is recognised by its bytes.* The method frame, the header frame and the head of the body frame of
+  the last publish are kept as one prefix (`repeat`). While the input goes on with that prefix, a message costs a prefix
+  comparison and one slice: no frame is parsed, nothing is looked up. Publishers that send one kind of message take
+  this way; others take `_on_publish`, which finds a route by the raw bytes of its arguments.
+- *Publishes travel in bundles.* Contents of one channel, bound for the same queues, of one kind, gather in `contents`
+  (and their keys in `keys`) until anything else comes along, and go to the queues together (`submit`). Every other
+  frame submits first, so order is kept.
+- *Contents stay bytes.* What is sliced from the input is what is stored and delivered, frame heads included.
+
+A publish is taken up when all of it is there, if its body is one frame; until then it stays in the input, which is
+then at most three frames long. Bodies of several frames are put together by the channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp.errors import ConnectionFault, ReplyCode
+from leveret.amqp.frames import BODY, END, HEAD, HEADER, METHOD
+from leveret.amqp.properties import EXPIRATION, USER_ID, BadProperties, check, has, is_persistent
+from leveret.log.block import PERSISTENT
+
+if TYPE_CHECKING:
+    from leveret.amqp.channel import Channel
+    from leveret.amqp.limits import Limits
+    from leveret.broker.queue import Queue
+    from leveret.broker.vhost import Route, Vhost
+
+PUBLISH: Final = b"\x00\x3c\x00\x28"
+PUBLISH_IDS: Final = (60, 40)
+ACK: Final = b"\x00\x3c\x00\x50"
+BASIC: Final = b"\x00\x3c\x00\x00"  # Class and weight of a content header.
+NOTHING: Final = b"\xff\xff"  # No frame begins like this.
+INCOMPLETE: Final = -1
+
+
+class Intake:
+    """The part of a connection that reads frames. What is not a publish or an ack goes to `_on_frame`."""
+
+    limits: Limits
+    closed: bool
+    closing: bool
+    held: bool
+    user: str
+    vhost: Vhost | None
+    channels: dict[int, Channel]
+
+    def __init__(self) -> None:
+        self.frame_max = 0
+        self.has_published = False
+        # The publishes gathered: all of one channel and kind, and bound for the same queues.
+        self.contents: list[bytes] = []
+        self.keys: list[bytes] = []
+        self.queues: tuple[Queue, ...] = ()
+        self.publisher: Channel | None = None
+        self.kind = 0
+        # What the last publish looked like.
+        self.route: Route | None = None
+        self.arguments = NOTHING
+        self.properties = NOTHING
+        self.repeat = NOTHING
+        self.repeat_skip = 0
+        self.repeat_size = 0
+
+    def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
+        raise NotImplementedError
+
+    def _guard(self, channel: Channel, action: Callable[..., object], *arguments: object) -> bool:
+        raise NotImplementedError
+
+    def _frames(self, data: bytes) -> int:
+        """Process whole frames; return where the first incomplete one begins."""
+        at, size = 0, len(data)
+        while True:
+            if data.startswith(self.repeat, at):
+                at = self._repeated(data, at, size)
+            if size - at < 7:
+                return at
+            kind, number, length = HEAD.unpack_from(data, at)
+            end: int = at + length + 8
+            if length > self.frame_max - 8:
+                self.submit()
+                raise frame_error(kind, number, length, f"larger than the negotiated maximum {self.frame_max} bytes")
+            if end > size:
+                return at
+            if data[end - 1] != END:
+                self.submit()
+                raise frame_error(kind, number, length, f"ends with {data[end - 1]} instead of {END}")
+            if kind == METHOD and not self.closing:
+                if data.startswith(PUBLISH, at + 7):
+                    channel = self.channels.get(number)
+                    if channel is not None and channel.is_idle():
+                        after = self._on_publish(channel, data, at, end, size)
+                        if after == INCOMPLETE:
+                            return at
+                        at = after
+                        continue
+                elif length == 13 and data.startswith(ACK, at + 7):
+                    channel = self.channels.get(number)
+                    if channel is not None and channel.is_idle():
+                        self.submit()
+                        tag = int.from_bytes(data[at + 11 : at + 19], "big")
+                        self._guard(channel, channel.on_ack, tag, data[at + 19] & 1)
+                        at = end
+                        continue
+            self.submit()
+            self._on_frame(kind, number, data[at + 7 : end - 1])
+            at = end
+            if self.held or self.closed:
+                return at
+
+    def _repeated(self, data: bytes, at: int, size: int) -> int:
+        """As many messages as look just like the one before."""
+        repeat, skip, length, contents = self.repeat, self.repeat_skip, self.repeat_size, self.contents
+        before, append = len(contents), contents.append
+        while data.startswith(repeat, at):
+            end = at + length
+            if end > size or data[end - 1] != END:
+                break
+            append(data[at + skip : end])
+            at = end
+        self.keys += [self.route.key] * (len(contents) - before)  # type: ignore[union-attr]
+        return at
+
+    def _on_publish(self, channel: Channel, data: bytes, at: int, end: int, size: int) -> int:
+        """A publish method at `at`..`end`. Gives where its content ends, if that is one body frame or none."""
+        arguments = data[at + 13 : end - 1]
+        if arguments != self.arguments or channel is not self.publisher:
+            if not self._take_route(channel, arguments):
+                return end
+        route = self.route
+        if size - end < 22:
+            return INCOMPLETE
+        kind, number, length = HEAD.unpack_from(data, end)
+        body_at: int = end + length + 8
+        if kind != HEADER or number != channel.number or length < 14 or length > self.frame_max - 8:
+            return self._begin_content(channel, end)  # Something is wrong with it, and will be found out.
+        body_size = int.from_bytes(data[end + 11 : end + 19], "big")
+        stop = body_at
+        if body_size:
+            if body_at + 7 > size:
+                return INCOMPLETE
+            kind, number, length = HEAD.unpack_from(data, body_at)
+            if kind != BODY or number != channel.number or length != body_size or length > self.frame_max - 8:
+                return self._begin_content(channel, end)  # Several frames, most likely.
+            stop = body_at + length + 8
+        if stop > size:
+            return INCOMPLETE
+        if (
+            data[stop - 1] != END
+            or data[body_at - 1] != END
+            or body_size > self.limits.message_bytes_max
+            or not data.startswith(BASIC, end + 7)
+        ):
+            return self._begin_content(channel, end)
+        if data[end + 19 : body_at - 1] != self.properties and not self._take_properties(
+            channel, data, end + 7, body_at - 1
+        ):
+            return stop
+        if self.queues is not route.queues:  # type: ignore[union-attr]
+            self.submit()
+            self.queues = route.queues  # type: ignore[union-attr]
+        if route.is_plain:  # type: ignore[union-attr]
+            self.contents.append(data[end:stop])
+            self.keys.append(route.key)  # type: ignore[union-attr]
+            if body_size:
+                self.repeat = data[at : body_at + 7]
+                self.repeat_skip = end - at
+                self.repeat_size = stop - at
+        else:
+            channel.publish_one(route, data[end:stop], self.kind)  # type: ignore[arg-type]
+        return stop
+
+    def _begin_content(self, channel: Channel, end: int) -> int:
+        """Let the channel put the content together, frame by frame."""
+        self.submit()
+        self.repeat = NOTHING
+        channel.begin_content(self.route)
+        return end
+
+    def _take_route(self, channel: Channel, arguments: bytes) -> bool:
+        """Another way than that of the message before."""
+        route = self.vhost.routes.get(arguments)  # type: ignore[union-attr]
+        if channel is not self.publisher:
+            self.submit()
+        if route is None or self.user not in route.writers:
+            self.submit()
+            self.has_published = True
+            self.arguments = self.repeat = NOTHING
+            if not self._guard(channel, self._find_route, channel, arguments):
+                return False
+        else:
+            self.has_published = True
+            self.route = route
+        self.repeat, self.arguments, self.publisher = NOTHING, arguments, channel
+        return True
+
+    def _find_route(self, channel: Channel, arguments: bytes) -> None:
+        self.route = channel.find_route(arguments)
+
+    def _take_properties(self, channel: Channel, data: bytes, start: int, end: int) -> bool:
+        """Other properties than those of the message before, in the header payload at `start`..`end`."""
+        self.repeat = NOTHING
+        try:
+            check(data, start, end)
+        except BadProperties as error:
+            self.submit()
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, str(error), *PUBLISH_IDS) from None
+        if has(data, EXPIRATION | USER_ID, start):
+            self.submit()
+            if not self._guard(channel, channel.check_properties, data, start):
+                return False
+        kind = PERSISTENT if is_persistent(data, start) else 0
+        if kind != self.kind:
+            self.submit()
+            self.kind = kind
+        self.properties = data[start + 12 : end]
+        return True
+
+    def on_content(self, channel: Channel, route: Route, header: bytes, content: bytes) -> None:
+        """A content that came in several frames, put together."""
+        if self._take_properties(channel, header, 0, len(header)):
+            channel.publish_one(route, content, self.kind)
+
+    def submit(self) -> None:
+        """Hand the gathered publishes to their queues."""
+        contents = self.contents
+        if contents:
+            keys, self.contents, self.keys = self.keys, [], []
+            assert self.publisher is not None
+            self.publisher.publish(self.queues, contents, keys, self.kind)
+
+    def forget_publish(self) -> None:
+        """The route or the channel of the last publish may no longer be what it was."""
+        self.arguments = self.repeat = NOTHING
+        self.publisher = self.route = None
+
+
+def frame_error(kind: int, number: int, length: int, problem: str) -> ConnectionFault:
+    return ConnectionFault(ReplyCode.FRAME_ERROR, f"type {kind}, channel {number}, size {length}: frame is {problem}")

@@ -1,0 +1,85 @@
+"""Messages of one queue in memory, and the two ways in which they wait.
+
+Messages are handled in the bundles in which they came, never one by one: a `Batch` owns the contents, a `Span` says
+which of a batch are waiting, a `Gap` stands for waiting messages whose contents are only in the log. A backlog of ten
+million is one gap.
+"""
+
+from __future__ import annotations
+
+from leveret.log.block import PERSISTENT, REDELIVERED, Run
+
+
+class Batch(Run):
+    """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
+
+    __slots__ = ("left", "logged", "paged", "redelivered", "size", "stored")
+
+    def __init__(self, first: int) -> None:
+        super().__init__(first, [], [], bytearray())
+        self.left = 0  # Messages that are neither settled nor paged out.
+        self.size = 0  # Bytes of content held for them; 0 again once none is left.
+        self.stored = False  # At least one of them goes to the log.
+        self.logged = False  # All of them are in the log, synced: memory may forget the contents.
+        self.paged = False  # Memory has forgotten them.
+        self.redelivered = False  # Some of `kinds` say so.
+
+    @classmethod
+    def loaded(cls, run: Run) -> Batch:
+        """A batch read back from the log."""
+        batch = cls(run.first)
+        batch.contents, batch.keys, batch.kinds = run.contents, run.keys, run.kinds
+        batch.left = len(run.contents)
+        batch.size = sum(map(len, run.contents))
+        batch.stored = batch.logged = True
+        batch.redelivered = any(kind & REDELIVERED for kind in set(run.kinds))
+        return batch
+
+    def average_bytes(self) -> int:
+        return self.size // len(self.contents)
+
+    def mark_redelivered(self, lo: int, hi: int) -> None:
+        kinds = self.kinds
+        self.redelivered = True
+        for at in range(lo, hi):
+            kinds[at] |= REDELIVERED
+
+    def all_persistent(self) -> bool:
+        return all(kind & PERSISTENT for kind in set(self.kinds))
+
+
+class Span:
+    """The messages `lo` to `hi - 1` of a batch, waiting for a consumer."""
+
+    __slots__ = ("batch", "hi", "lo")
+
+    def __init__(self, batch: Batch, lo: int, hi: int) -> None:
+        self.batch = batch
+        self.lo = lo
+        self.hi = hi
+
+    @property
+    def first(self) -> int:
+        return self.batch.first + self.lo
+
+    @property
+    def last(self) -> int:
+        return self.batch.first + self.hi - 1
+
+    @property
+    def count(self) -> int:
+        return self.hi - self.lo
+
+
+class Gap:
+    """`count` waiting messages within `first`..`last` whose contents are in the log only.
+
+    Every message that the log holds within these bounds waits here; none of them is out with a consumer.
+    """
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self, first: int, last: int, count: int) -> None:
+        self.first = first
+        self.last = last
+        self.count = count

@@ -1,0 +1,284 @@
+"""The broker of one node: virtual hosts at work, and the turn in which all that was touched is dealt with.
+
+What lasts is in the metadata (exchanges, queues, bindings, users) and in the log (messages). The broker holds what is
+made of them: queue objects and routers, kept up to date by the events of applied commands. It asks its shell for four
+things only, in `Shell`: to get a command agreed on, to read a gap back, to make up a name, to note something.
+
+A *turn*: connections receive what arrived, touching queues; then the shell calls `pump` (deliveries), takes blocks for
+the log if it has room, calls `tell_confirms`, and writes what every connection has in `out`. Work is per touched queue
+and per touched connection, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from leveret.broker.queue import Queue
+from leveret.broker.vhost import Vhost
+from leveret.cluster import commands as c
+from leveret.cluster import events as e
+from leveret.cluster.passwords import verify_password
+from leveret.cluster.permissions import Permissions
+from leveret.cluster.store import Applied, Metadata
+
+if TYPE_CHECKING:
+    from leveret.amqp.channel import Channel
+    from leveret.amqp.connection import Connection
+    from leveret.amqp.errors import ProtocolError
+    from leveret.broker.batch import Gap
+    from leveret.cluster.specs import Binding, QueueSpec
+
+
+class Shell(Protocol):
+    """What the broker needs of the world."""
+
+    def propose(self, command: c.Command, lasting: bool, then: Callable[[Applied], None]) -> None:
+        """Get a command agreed on and applied; then, and if it is lasting only when it is safe, call `then`."""
+
+    def load(self, queue: Queue, gap: Gap) -> None:
+        """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is deleted; the log may drop its messages."""
+
+    def unique_name(self, prefix: str) -> str:
+        """The prefix, and something nobody has used before."""
+
+    def note(self, category: str, level: str, text: str) -> None:
+        """A line for the log that people read."""
+
+
+class Totals:
+    """Counters of the node since it started."""
+
+    __slots__ = ("connections_closed", "connections_opened", "published", "unroutable")
+
+    def __init__(self) -> None:
+        self.published = self.unroutable = self.connections_opened = self.connections_closed = 0
+
+
+class Broker:
+    """All virtual hosts of one node."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        shell: Shell,
+        node_name: str,
+        cluster_name: str,
+        python_version: str,
+        content_bytes_max: int,
+    ) -> None:
+        self.metadata = metadata
+        self.shell = shell
+        self.node_name = node_name
+        self.cluster_name = cluster_name
+        self.python_version = python_version
+        self.permissions = Permissions(metadata)
+        self.vhosts: dict[str, Vhost] = {}
+        self.totals = Totals()
+        self.content_bytes = 0
+        self.content_bytes_max = content_bytes_max
+        self.connections: dict[Connection, str] = {}
+        self.connection_count = 0
+        # What was touched in this turn, in order.
+        self.dirty: dict[Queue, None] = {}
+        self.unlogged: dict[Queue, None] = {}
+        self.confirming: dict[Channel, None] = {}
+        self.writers: dict[Connection, None] = {}
+        self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
+        self._build()
+
+    def _build(self) -> None:
+        """Routers and queues for what the metadata holds at the start."""
+        metadata = self.metadata
+        for name in metadata.vhosts:
+            self._on_event(e.VhostAdded(name))
+        for exchange in metadata.exchanges.values():
+            self._on_event(e.ExchangeDeclared(exchange))
+        for queue in metadata.queues.values():
+            self._on_event(e.QueueDeclared(queue))
+        for binding in metadata.bindings:
+            self._on_event(e.BindingAdded(binding))
+
+    # -- The turn ------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Deliver what can be delivered."""
+        dirty, unlogged = self.dirty, self.unlogged
+        while dirty:
+            queue, _ = dirty.popitem()
+            if queue.deleted:
+                continue
+            queue.pump()
+            dirty.pop(queue, None)  # Settling without acks touches it again.
+            if queue.has_changes():
+                unlogged[queue] = None
+            else:
+                queue.close_batch()
+
+    def tell_confirms(self) -> None:
+        confirming, self.confirming = self.confirming, {}
+        for channel in confirming:
+            channel.send_confirms()
+
+    def on_loaded(self, queue: Queue) -> None:
+        """A gap of the queue was read back, or the queue is gone."""
+        for then in self.waiting_for_load.pop(queue, ()):
+            then()
+
+    # -- Metadata ------------------------------------------------------------------------------------------------
+
+    def propose(self, command: c.Command, lasting: bool, then: Callable[[Applied], None]) -> None:
+        self.shell.propose(command, lasting, then)
+
+    def on_applied(self, applied: Applied) -> None:
+        """A command took effect: bring queues and routers up to date."""
+        for event in applied.events:
+            self._on_event(event)
+
+    def _on_event(self, event: e.Event) -> None:  # noqa: PLR0912 - one branch per kind of event
+        vhosts = self.vhosts
+        if isinstance(event, e.QueueDeclared):
+            self._add_queue(event.spec)
+        elif isinstance(event, e.QueueDeleted):
+            self._remove_queue(event.spec)
+        elif isinstance(event, e.BindingAdded):
+            self._bind(event.binding)
+        elif isinstance(event, e.BindingRemoved):
+            self._unbind(event.binding)
+        elif isinstance(event, e.ExchangeDeclared):
+            vhosts[event.spec.vhost].router.add_exchange(event.spec.name, event.spec.type, event.spec.arguments)
+            vhosts[event.spec.vhost].forget_routes()
+        elif isinstance(event, e.ExchangeDeleted):
+            vhosts[event.spec.vhost].router.remove_exchange(event.spec.name)
+            vhosts[event.spec.vhost].forget_routes()
+        elif isinstance(event, e.VhostAdded):
+            vhosts[event.name] = Vhost(event.name)
+        elif isinstance(event, e.VhostDeleted):
+            del vhosts[event.name]
+            self._close_where(lambda one: one.vhost is not None and one.vhost.name == event.name, "vhost deleted")
+        elif isinstance(event, e.UserDeleted):
+            self._close_where(lambda one: one.user == event.name, f"user '{event.name}' was deleted")
+        elif isinstance(event, e.PermissionsChanged | e.UserChanged):
+            for vhost in vhosts.values():
+                vhost.forget_routes()
+
+    def _add_queue(self, spec: QueueSpec) -> None:
+        vhost = self.vhosts[spec.vhost]
+        queue = Queue(spec, self)
+        vhost.queues[spec.name] = queue
+        vhost.router.add_queue(spec.name, queue)
+        vhost.forget_routes()
+
+    def _remove_queue(self, spec: QueueSpec) -> None:
+        vhost = self.vhosts[spec.vhost]
+        queue = vhost.queues.pop(spec.name)
+        vhost.router.remove_queue(spec.name)
+        vhost.forget_routes()
+        queue.on_deleted()
+        self.dirty.pop(queue, None)
+        self.unlogged.pop(queue, None)
+        self.shell.forget(queue)
+        self.on_loaded(queue)
+
+    def _bind(self, binding: Binding) -> None:
+        vhost = self.vhosts[binding.vhost]
+        if binding.destination_kind == "queue":
+            queue = vhost.queues[binding.destination]
+            vhost.router.bind_queue(binding.source, queue, binding.key, binding.arguments)
+        else:
+            vhost.router.bind_exchange(binding.source, binding.destination, binding.key, binding.arguments)
+        vhost.forget_routes()
+
+    def _unbind(self, binding: Binding) -> None:
+        vhost = self.vhosts[binding.vhost]
+        if binding.destination_kind == "queue":
+            queue = vhost.queues[binding.destination]
+            vhost.router.unbind_queue(binding.source, queue, binding.key, binding.arguments)
+        else:
+            vhost.router.unbind_exchange(binding.source, binding.destination, binding.key, binding.arguments)
+        vhost.forget_routes()
+
+    # -- What queues ask -----------------------------------------------------------------------------------------
+
+    def load(self, queue: Queue, gap: Gap) -> None:
+        self.shell.load(queue, gap)
+
+    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+        self.waiting_for_load.setdefault(queue, []).append(then)
+
+    def on_unused(self, queue: Queue) -> None:
+        self._delete(queue)
+
+    def _delete(self, queue: Queue) -> None:
+        spec = queue.spec
+        self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), False, lambda applied: None)
+
+    # -- What connections ask ------------------------------------------------------------------------------------
+
+    def refuse_login(self, user: str, password: str) -> str | None:
+        """Why these credentials do not do, for the log; None if they do."""
+        spec = self.metadata.users.get(user)
+        if spec is None:
+            return f"user '{user}' does not exist"
+        if not spec.password_hash:
+            return f"user '{user}' has no password"
+        if not verify_password(password, spec.password_hash, spec.hashing):
+            return f"user '{user}' - invalid credentials"
+        return None
+
+    def tags_of(self, user: str) -> tuple[str, ...]:
+        spec = self.metadata.users.get(user)
+        return () if spec is None else spec.tags
+
+    def on_connection_opened(self, connection: Connection) -> None:
+        self.connection_count += 1
+        self.totals.connections_opened += 1
+        self.connections[connection] = f"{self.node_name}.{self.connection_count}"
+        self.shell.note(
+            "connection",
+            "info",
+            f"connection {connection.describe()}: user '{connection.user}' authenticated and granted access to "
+            f"vhost '{connection.vhost.name if connection.vhost else ''}'",
+        )
+
+    def on_connection_closed(self, connection: Connection) -> None:
+        if self.connections.pop(connection, None) is not None:
+            self.totals.connections_closed += 1
+        self.shell.note("connection", "info", f"closing AMQP connection {connection.describe()}: {connection.close_reason}")
+
+    def id_of(self, connection: Connection) -> str:
+        """A name for the connection that outlives it: exclusive queues are owned by it."""
+        return self.connections[connection]
+
+    def delete_exclusive(self, connection: Connection) -> None:
+        for queue in list(connection.exclusive_queues):
+            if not queue.deleted:
+                self._delete(queue)
+        connection.exclusive_queues.clear()
+
+    def may_unbind_missing(self, vhost: str, source: str, kind: str, destination: str) -> bool:
+        """Whether unbinding what was never bound counts as done: both ends exist."""
+        ends = self.metadata.queues if kind == "queue" else self.metadata.exchanges
+        return (vhost, source) in self.metadata.exchanges and (vhost, destination) in ends
+
+    def unique_name(self, prefix: str) -> str:
+        return self.shell.unique_name(prefix)
+
+    def _close_where(self, matches: Callable[[Connection], bool], why: str) -> None:
+        for connection in list(self.connections):
+            if matches(connection):
+                connection.close(320, why)
+
+    # -- Notes ---------------------------------------------------------------------------------------------------
+
+    def log_login_refused(self, connection: Connection, user: str, reason: str) -> None:
+        self.shell.note("connection", "warning", f"connection {connection.describe()}: login of '{user}' refused: {reason}")
+
+    def log_channel_error(self, connection: Connection, number: int, error: ProtocolError) -> None:
+        self.shell.note("channel", "error", f"connection {connection.describe()}, channel {number}: {error}")
+
+    def log_connection_error(self, connection: Connection, error: ProtocolError) -> None:
+        self.shell.note("connection", "error", f"connection {connection.describe()}: {error}")

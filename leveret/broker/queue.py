@@ -1,0 +1,437 @@
+"""One queue on its master: what waits, who takes it, and what of it the log must know.
+
+A queue's life is a list of changes (enqueue, settle, requeue, purge), and the log holds just that list, cut into
+blocks. What is here is the state those changes add up to, plus what never goes to disk: consumers, and who has which
+message in hand.
+
+Messages are numbered in the order in which they came, without reuse. `ready` holds those that wait, ascending, as
+spans (contents in memory) and gaps (contents in the log). A message that is taken back goes to its old place, so order
+is that of arrival, whoever had it meanwhile.
+
+    enqueue ──▶ ready ──pump──▶ consumer ──settle──▶ gone
+                  ▲                │
+                  └────requeue─────┘
+
+Nothing here waits for the disk. A block is taken with `take_block` when the log has room for another write; whatever
+was enqueued until then is in it, and the publishers' `Pending` go with it. So a message may be delivered before it is
+on disk: if the node dies then, its publisher has no confirm and will send it again, which is what at-least-once means.
+A message settled before its block was taken is never written at all.
+
+Memory: contents are forgotten (`page_out`) once their block is on disk and the node holds more than its cache allows;
+the newest go first, because the oldest are wanted next. A gap at the front is read back with `Host.load`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from leveret.broker.batch import Batch, Gap, Span
+from leveret.log.block import PERSISTENT, Block, Run
+
+if TYPE_CHECKING:
+    from leveret.broker.confirms import Pending
+    from leveret.broker.consumer import Consumer
+    from leveret.cluster.specs import QueueSpec
+
+CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publishers are slowed down.
+NEVER = 1 << 62
+KEEP_BYTES = 1 << 18  # The front of a queue that stays in memory whatever the cache says.
+BATCH_MESSAGES_MAX = 16_384
+
+
+class Host(Protocol):
+    """What a queue asks of the broker it lives in."""
+
+    dirty: dict[Queue, None]  # Queues that want a pump or have something for the log.
+    content_bytes: int  # Contents in memory, all queues together.
+    content_bytes_max: int
+
+    def load(self, queue: Queue, gap: Gap) -> None:
+        """Read the beginning of this gap back; `Queue.on_loaded` follows."""
+
+    def on_unused(self, queue: Queue) -> None:
+        """The last consumer of an auto-delete queue is gone."""
+
+
+class Queue:
+    """A queue, at its master."""
+
+    __slots__ = (
+        "awaiting",
+        "consumers",
+        "crowded_at",
+        "delivered_through",
+        "deleted",
+        "durable",
+        "epoch",
+        "exclusive_consumer",
+        "host",
+        "loading",
+        "memory_bytes",
+        "next_seq",
+        "number",
+        "open",
+        "ready",
+        "ready_count",
+        "requeued",
+        "settled",
+        "spec",
+        "totals",
+        "unacked_count",
+    )
+
+    def __init__(self, spec: QueueSpec, host: Host) -> None:
+        self.spec = spec
+        self.host = host
+        self.durable = spec.durable
+        self.epoch = 1
+        self.number = 0  # Of the last block taken.
+        self.next_seq = 1
+        self.ready: deque[Span | Gap] = deque()
+        self.ready_count = 0
+        self.unacked_count = 0
+        self.memory_bytes = 0
+        self.delivered_through = 0
+        self.open: Batch | None = None  # The batch that publishes are added to until its block is taken.
+        self.settled: list[tuple[int, int]] = []
+        self.requeued: list[tuple[int, int]] = []
+        self.awaiting: list[Pending] = []
+        self.loading: Gap | None = None
+        self.consumers: deque[Consumer] = deque()
+        self.exclusive_consumer: Consumer | None = None
+        self.crowded_at = NEVER
+        self.deleted = False
+        self.totals = Totals()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.spec.vhost!r}, {self.spec.name!r})"
+
+    # -- Publishing ----------------------------------------------------------------------------------------------
+
+    def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        """Messages of one kind, at the end. True: the queue is crowded, slow down."""
+        batch = self.open
+        if batch is None or len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored:
+            batch = self.open = Batch(self.next_seq)
+        count, lo = len(contents), len(batch.contents)
+        batch.contents += contents
+        batch.keys += keys
+        batch.kinds += bytes((kind,)) * count
+        batch.left += count
+        batch.size += size
+        self.memory_bytes += size
+        self.next_seq += count
+        self.ready_count += count
+        host = self.host
+        host.content_bytes += size
+        ready = self.ready
+        last = ready[-1] if ready else None
+        if last.__class__ is Span and last.batch is batch and last.hi == lo:
+            last.hi += count
+        else:
+            ready.append(Span(batch, lo, lo + count))
+        if kind & PERSISTENT and self.durable:
+            batch.stored = True
+            if pending is not None:
+                pending.waiting += 1
+                self.awaiting.append(pending)
+        self.totals.published += count
+        host.dirty[self] = None
+        return self.ready_count > self.crowded_at
+
+    # -- Consumers -----------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        if consumer.exclusive:
+            self.exclusive_consumer = consumer
+        self.consumers.append(consumer)
+        self.crowded_at = CROWDED_AT
+        self.host.dirty[self] = None
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        if self.exclusive_consumer is consumer:
+            self.exclusive_consumer = None
+        if not self.consumers:
+            self.crowded_at = NEVER
+            if self.spec.auto_delete and not self.deleted:
+                self.host.on_unused(self)
+
+    def on_deleted(self) -> None:
+        """The queue is gone from the metadata: nothing of it counts any longer."""
+        self.deleted = True
+        for consumer in list(self.consumers):
+            consumer.on_queue_deleted()
+        self.consumers.clear()
+        self.ready.clear()
+        self.host.content_bytes -= self.memory_bytes
+        self.memory_bytes = self.ready_count = 0
+        self.loading = self.open = None
+        for pending in self.awaiting:  # Whoever deleted the queue has taken care of its messages.
+            pending.on_safe()
+        self.awaiting.clear()
+
+    # -- Delivering ----------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Hand out what waits, as far as the consumers have room."""
+        ready, consumers = self.ready, self.consumers
+        while ready and consumers:
+            head = ready[0]
+            if head.__class__ is Gap:
+                self._want(head)
+                return
+            assert isinstance(head, Span)
+            if len(consumers) == 1:
+                consumer = consumers[0]
+                room = consumer.room(head.batch.average_bytes())
+                if room <= 0:
+                    break
+                self._hand_over(consumer, head, min(room, head.hi - head.lo))
+            elif not self._share_out(head):
+                break
+        if len(ready) > 1 and ready[1].__class__ is Gap and consumers:
+            self._want(ready[1])
+
+    def _share_out(self, head: Span) -> bool:
+        """Several consumers: in turn, one message each. False if none has room."""
+        consumers = self.consumers
+        average_bytes = head.batch.average_bytes()
+        with_room = [consumer for consumer in consumers if consumer.room(average_bytes) > 0]
+        if len(with_room) == 1:
+            only = with_room[0]
+            self._hand_over(only, head, min(only.room(average_bytes), head.hi - head.lo))
+            return True
+        for consumer in with_room:
+            self._hand_over(consumer, head, 1)
+            consumers.remove(consumer)
+            consumers.append(consumer)
+            if head.lo == head.hi:
+                break
+        return bool(with_room)
+
+    def _hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
+        batch, lo = head.batch, head.lo
+        hi = head.lo = lo + count
+        if hi == head.hi:
+            self.ready.popleft()
+        self.ready_count -= count
+        through = batch.first + hi - 1
+        if through > self.delivered_through:
+            self.delivered_through = through
+        consumer.deliver(batch, lo, hi)
+        if consumer.no_ack:
+            self.settle(batch, lo, hi)
+        else:
+            self.unacked_count += count
+
+    def get(self) -> tuple[Batch, int] | Gap | None:
+        """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first; or None."""
+        if not self.ready:
+            return None
+        head = self.ready[0]
+        if isinstance(head, Gap):
+            self._want(head)
+            return head
+        batch, at = head.batch, head.lo
+        head.lo += 1
+        if head.lo == head.hi:
+            self.ready.popleft()
+        self.ready_count -= 1
+        self.unacked_count += 1
+        self.delivered_through = max(self.delivered_through, batch.first + at)
+        return batch, at
+
+    # -- Settling ------------------------------------------------------------------------------------------------
+
+    def settle_delivered(self, batch: Batch, lo: int, hi: int) -> None:
+        """A consumer is done with messages it had in hand."""
+        self.unacked_count -= hi - lo
+        self.totals.acked += hi - lo
+        self.settle(batch, lo, hi)
+
+    def discard(self, batch: Batch, lo: int, hi: int) -> None:
+        """A consumer rejected messages for good."""
+        self.unacked_count -= hi - lo
+        self.settle(batch, lo, hi)
+
+    def settle(self, batch: Batch, lo: int, hi: int) -> None:
+        """These messages are gone."""
+        if self.deleted:
+            return
+        if batch.stored:
+            first, last = batch.first + lo, batch.first + hi - 1
+            settled = self.settled
+            if settled and settled[-1][1] == first - 1:
+                settled[-1] = (settled[-1][0], last)
+            else:
+                settled.append((first, last))
+        self._let_go(batch, hi - lo)
+        self.host.dirty[self] = None
+
+    def _let_go(self, batch: Batch, count: int) -> None:
+        batch.left -= count
+        if batch.left <= 0:
+            self.memory_bytes -= batch.size
+            self.host.content_bytes -= batch.size
+            batch.size = 0
+
+    def requeue(self, batch: Batch, lo: int, hi: int) -> None:
+        """A consumer gives messages back: to their old places, marked as redelivered."""
+        count = hi - lo
+        self.unacked_count -= count
+        self.ready_count += count
+        batch.mark_redelivered(lo, hi)
+        first, last = batch.first + lo, batch.first + hi - 1
+        if batch.stored:
+            self.requeued.append((first, last))
+        entry: Span | Gap = Gap(first, last, count) if batch.paged else Span(batch, lo, hi)
+        ready = self.ready
+        at = 0
+        while at < len(ready) and ready[at].first < first:
+            at += 1
+        ready.insert(at, entry)
+        self.host.dirty[self] = None
+
+    def requeue_many(self, pieces: list[tuple[Batch, int, int]]) -> None:
+        """Many at once (a channel closed): last first, so that each insertion is near the front."""
+        for batch, lo, hi in sorted(pieces, key=lambda piece: -(piece[0].first + piece[1])):
+            self.requeue(batch, lo, hi)
+
+    def purge(self) -> int:
+        """Drop all that waits; what is out with consumers stays theirs."""
+        count = self.ready_count
+        for entry in self.ready:
+            if isinstance(entry, Span):
+                self.settle(entry.batch, entry.lo, entry.hi)
+            else:
+                self.settled.append((entry.first, entry.last))
+        self.ready.clear()
+        self.ready_count = 0
+        self.loading = None
+        self.host.dirty[self] = None
+        return count
+
+    # -- The log -------------------------------------------------------------------------------------------------
+
+    def has_changes(self) -> bool:
+        """Whether `take_block` would give a block."""
+        return bool((self.open is not None and self.open.stored) or self.settled or self.requeued)
+
+    def take_block(self, time_ms: int) -> Block | None:
+        """What changed since the last block, if the log needs to know of it."""
+        batch, self.open = self.open, None
+        if batch is not None and not batch.stored:
+            batch = None
+        if batch is None and not self.settled and not self.requeued:
+            return None
+        self.number += 1
+        settled, self.settled = merged(self.settled), []
+        requeued, self.requeued = merged(self.requeued), []
+        return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, self.delivered_through)
+
+    def close_batch(self) -> None:
+        """The turn is over: a batch with nothing for the log need not stay open."""
+        if self.open is not None and not self.open.stored:
+            self.open = None
+
+    def on_logged(self, batch: Batch) -> None:
+        """The block with this batch is on disk."""
+        batch.logged = batch.all_persistent()
+        if self.host.content_bytes > self.host.content_bytes_max:
+            self.page_out()
+
+    # -- Paging --------------------------------------------------------------------------------------------------
+
+    def page_out(self) -> None:
+        """Forget contents that the log has, from the newest on, until memory is within its bounds."""
+        ready, host = self.ready, self.host
+        skipped: list[Span | Gap] = []
+        while ready and host.content_bytes > host.content_bytes_max and self.memory_bytes > KEEP_BYTES:
+            entry = ready.pop()
+            if isinstance(entry, Span) and entry.batch.logged:
+                self._forget(entry)
+            else:
+                skipped.append(entry)
+        for entry in reversed(skipped):
+            self._append_gap(entry) if isinstance(entry, Gap) else ready.append(entry)
+
+    def _forget(self, span: Span) -> None:
+        batch = span.batch
+        gap = Gap(span.first, span.last, span.count)
+        if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.
+            batch.paged = True
+            batch.contents, batch.keys = [], []
+        self._let_go(batch, span.count)
+        self._append_gap(gap)
+
+    def _append_gap(self, gap: Gap) -> None:
+        """At the end of `ready`, as one with the gap before it where nothing lies between."""
+        last = self.ready[-1] if self.ready else None
+        if isinstance(last, Gap) and last.last + 1 == gap.first and last is not self.loading:
+            last.last = gap.last
+            last.count += gap.count
+        else:
+            self.ready.append(gap)
+
+    def _want(self, gap: Gap) -> None:
+        if self.loading is None:
+            self.loading = gap
+            self.host.load(self, gap)
+
+    def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
+        """The beginning of a gap was read back: everything of it before `next_seq`."""
+        if self.loading is not gap:
+            return  # Purged meanwhile.
+        self.loading = None
+        at = self.ready.index(gap)
+        del self.ready[at]
+        count = 0
+        for run in runs:
+            batch = Batch.loaded(run)
+            self.memory_bytes += batch.size
+            self.host.content_bytes += batch.size
+            self.ready.insert(at, Span(batch, 0, batch.left))
+            at += 1
+            count += batch.left
+        if next_seq <= gap.last and gap.count > count:
+            gap.first = next_seq
+            gap.count -= count
+            self.ready.insert(at, gap)
+        else:
+            self.ready_count -= gap.count - count  # The log is the truth.
+        self.host.dirty[self] = None
+
+    def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
+        """After a start: what the log holds, all of it waiting."""
+        self.number, self.epoch, self.next_seq, self.delivered_through = number, epoch, next_seq, through
+        self.ready_count = count
+        if count:
+            self.ready.append(Gap(first, last, count))
+
+
+class Totals:
+    """Counters since the queue came to this node."""
+
+    __slots__ = ("acked", "published")
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.acked = 0
+
+
+def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers as ascending ranges that do not touch."""
+    if len(ranges) < 2:
+        return ranges
+    ranges.sort()
+    result = [ranges[0]]
+    for first, last in ranges[1:]:
+        low, high = result[-1]
+        if first <= high + 1:
+            if last > high:
+                result[-1] = (low, last)
+        else:
+            result.append((first, last))
+    return result

@@ -1,0 +1,149 @@
+"""The deliveries of one channel that wait for an acknowledgement, in order of their tags.
+
+Deliveries are kept as they were made, in bundles: one `Delivered` covers consecutive tags of consecutive messages. An
+ack of "all up to here" takes whole bundles off the front; an ack of one tag in the middle cuts its bundle in two. So
+the cost is per bundle for the consumers that go with the flow, and a binary search for those that do not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from leveret.broker.batch import Batch
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.queue import Queue
+
+FIRST_TAG = attrgetter("first_tag")
+COMPACT_AT = 256  # Taken entries at the front that are carried along before the list is cut.
+
+
+class Delivered:
+    """Tags `first_tag`..`last_tag`, given to messages `lo`, `lo + 1`, … of a batch."""
+
+    __slots__ = ("batch", "consumer", "first_tag", "last_tag", "lo", "queue")
+
+    def __init__(
+        self, first_tag: int, last_tag: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int
+    ) -> None:
+        self.first_tag = first_tag
+        self.last_tag = last_tag
+        self.queue = queue
+        self.consumer = consumer  # None: it was fetched with basic.get.
+        self.batch = batch
+        self.lo = lo
+
+    @property
+    def hi(self) -> int:
+        return self.lo + self.last_tag - self.first_tag + 1
+
+    @property
+    def count(self) -> int:
+        return self.last_tag - self.first_tag + 1
+
+    def cut(self, first_tag: int, last_tag: int) -> Delivered:
+        lo = self.lo + first_tag - self.first_tag
+        return Delivered(first_tag, last_tag, self.queue, self.consumer, self.batch, lo)
+
+
+class Unacked:
+    """All `Delivered` of a channel. `count` is the number of messages."""
+
+    __slots__ = ("count", "entries", "head")
+
+    def __init__(self) -> None:
+        self.entries: list[Delivered] = []
+        self.head = 0  # Entries before this one are gone.
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Delivered]:
+        return iter(self.entries[self.head :])
+
+    def add(self, first_tag: int, count: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int) -> None:
+        entries = self.entries
+        self.count += count
+        if len(entries) > self.head:
+            last = entries[-1]
+            if (
+                last.batch is batch
+                and last.consumer is consumer
+                and last.last_tag + 1 == first_tag
+                and last.lo + first_tag - last.first_tag == lo
+            ):
+                last.last_tag += count
+                return
+        entries.append(Delivered(first_tag, first_tag + count - 1, queue, consumer, batch, lo))
+
+    def take_all(self) -> list[Delivered]:
+        taken = self.entries[self.head :]
+        self.entries, self.head, self.count = [], 0, 0
+        return taken
+
+    def take_through(self, tag: int) -> list[Delivered] | None:
+        """Everything up to and with `tag`, oldest first; None if no delivery has that tag."""
+        entries, head = self.entries, self.head
+        at = self._find(tag)
+        if at < 0:
+            return None
+        entry = entries[at]
+        taken = entries[head:at]
+        if entry.last_tag == tag:
+            taken.append(entry)
+            at += 1
+        else:
+            taken.append(entry.cut(entry.first_tag, tag))
+            entries[at] = entry.cut(tag + 1, entry.last_tag)
+        self.head = at
+        self.count -= sum([one.last_tag - one.first_tag + 1 for one in taken])
+        if at >= COMPACT_AT or at == len(entries):
+            del entries[:at]
+            self.head = 0
+        return taken
+
+    def take_one(self, tag: int) -> Delivered | None:
+        """Just the delivery with `tag`; None if there is none."""
+        entries = self.entries
+        at = self._find(tag)
+        if at < 0:
+            return None
+        entry = entries[at]
+        self.count -= 1
+        if entry.first_tag == entry.last_tag:
+            if at == self.head:
+                self.head += 1
+                if self.head >= COMPACT_AT or self.head == len(entries):
+                    del entries[: self.head]
+                    self.head = 0
+            else:
+                del entries[at]
+            return entry
+        if tag == entry.first_tag:
+            entry.first_tag += 1
+            entry.lo += 1
+            return Delivered(tag, tag, entry.queue, entry.consumer, entry.batch, entry.lo - 1)
+        taken = entry.cut(tag, tag)
+        if tag < entry.last_tag:
+            entries.insert(at + 1, entry.cut(tag + 1, entry.last_tag))
+        entry.last_tag = tag - 1
+        return taken
+
+    def take_of(self, consumer: Consumer) -> list[Delivered]:
+        """Everything delivered to one consumer."""
+        taken = [entry for entry in self if entry.consumer is consumer]
+        self.entries = [entry for entry in self if entry.consumer is not consumer]
+        self.head = 0
+        self.count -= sum(entry.count for entry in taken)
+        return taken
+
+    def _find(self, tag: int) -> int:
+        entries, head = self.entries, self.head
+        if head < len(entries) and entries[head].first_tag <= tag <= entries[head].last_tag:
+            return head
+        at = bisect_right(entries, tag, lo=head, key=FIRST_TAG) - 1
+        if at >= head and entries[at].first_tag <= tag <= entries[at].last_tag:
+            return at
+        return -1
