@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.errors import ConnectionFault, ReplyCode
 from leveret.amqp.frames import BODY, END, HEAD, HEADER, METHOD
-from leveret.amqp.properties import EXPIRATION, USER_ID, BadProperties, check, has, is_persistent
-from leveret.log.block import PERSISTENT
+from leveret.amqp.properties import DELICATE, BadProperties, survey
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
@@ -158,9 +157,8 @@ class Intake:
             or not data.startswith(BASIC, end + 7)
         ):
             return self._begin_content(channel, end)
-        if data[end + 19 : body_at - 1] != self.properties and not self._take_properties(
-            channel, data, end + 7, body_at - 1
-        ):
+        known = data[end + 19 : body_at - 1] == self.properties
+        if not known and not self._take_properties(channel, data, end + 7, body_at - 1):
             return stop
         if self.queues is not route.queues:  # type: ignore[union-attr]
             self.submit()
@@ -168,7 +166,7 @@ class Intake:
         if route.is_plain:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
-            if body_size:
+            if known and body_size:  # Seen twice, so it may come a third time.
                 self.repeat = data[at : body_at + 7]
                 self.repeat_skip = end - at
                 self.repeat_size = stop - at
@@ -205,17 +203,16 @@ class Intake:
 
     def _take_properties(self, channel: Channel, data: bytes, start: int, end: int) -> bool:
         """Other properties than those of the message before, in the header payload at `start`..`end`."""
-        self.repeat = NOTHING
         try:
-            check(data, start, end)
+            kind = survey(data, start, end)
         except BadProperties as error:
             self.submit()
             raise ConnectionFault(ReplyCode.FRAME_ERROR, str(error), *PUBLISH_IDS) from None
-        if has(data, EXPIRATION | USER_ID, start):
+        if kind & DELICATE:
             self.submit()
             if not self._guard(channel, channel.check_properties, data, start):
                 return False
-        kind = PERSISTENT if is_persistent(data, start) else 0
+            kind -= DELICATE
         if kind != self.kind:
             self.submit()
             self.kind = kind

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Any, Final
 
 from leveret.amqp.tables import BadTable, Table, decode_table, encode_table, table_end
@@ -46,6 +45,7 @@ BASIC_CLASS: Final = 60
 FLAGS_AT: Final = 12
 PROPERTIES_AT: Final = 14
 KIND_PERSISTENT: Final = 1  # The bit of a stored message's kind byte.
+DELICATE: Final = 256  # No bit of a kind byte: has a property that may be refused.
 
 _PERSISTENT: Final = 2  # The delivery mode.
 
@@ -56,6 +56,7 @@ _LONGLONG: Final = struct.Struct(">Q")
 # Forms of a property: a positive number is a fixed size.
 _SHORTSTR: Final = 0
 _TABLE: Final = -1
+_MODE: Final = -2  # One byte too; in plans only.
 _FORMS: Final = {
     CONTENT_TYPE: _SHORTSTR,
     CONTENT_ENCODING: _SHORTSTR,
@@ -109,45 +110,51 @@ def check(data: bytes, start: int = 0, end: int | None = None) -> None:
     stop = len(data) if end is None else end
     if start < 0 or stop > len(data) or stop - start < PROPERTIES_AT:
         raise BadProperties("content header is cut off")
-    class_id, weight, _, flags = _HEAD.unpack_from(data, start)
+    class_id, weight, _, _ = _HEAD.unpack_from(data, start)
     if class_id != BASIC_CLASS:
         raise BadProperties(f"content header of class {class_id}")
     if weight:
         raise BadProperties(f"content header of weight {weight}")
-    _check_fields(data, flags, start + PROPERTIES_AT, stop)
+    survey(data, start, stop)
 
 
-def kind_of(properties: bytes) -> int:
-    """The kind byte of a message with these properties: a content header from its flags on, which is checked.
+def survey(data: bytes, start: int, stop: int) -> int:
+    """Check the properties of a header payload, and tell in one pass what every publish is asked for.
 
-    Publishers repeat themselves; whoever has seen the same bytes just before need not ask again.
+    The result has KIND_PERSISTENT set if the message is, and DELICATE if it has a property that may be refused.
     """
-    if len(properties) < 2:
-        raise BadProperties("content header is cut off")
-    _check_fields(properties, properties[0] << 8 | properties[1], 2, len(properties))
-    return KIND_PERSISTENT if is_persistent(properties, -FLAGS_AT) else 0
-
-
-def _check_fields(data: bytes, flags: int, at: int, stop: int) -> None:
-    for form in _steps(flags):
+    flags = data[start + FLAGS_AT] << 8 | data[start + FLAGS_AT + 1]
+    at = start + PROPERTIES_AT
+    mode = 0
+    for form in _PLANS.get(flags) or _plan(flags):
         if at >= stop:
             raise BadProperties("properties are cut off")
-        if form > 0:
-            at += form
-        elif form == _SHORTSTR:
+        if form == _SHORTSTR:
             at += 1 + data[at]
-        else:
+        elif form > 0:
+            at += form
+        elif form == _TABLE:
             at = _table_end(data, at, stop)
+        else:
+            mode = data[at]
+            at += 1
     if at != stop:
         raise BadProperties("properties are cut off" if at > stop else f"{stop - at} bytes after the properties")
+    kind = KIND_PERSISTENT if mode == _PERSISTENT else 0
+    return kind | DELICATE if flags & (EXPIRATION | USER_ID) else kind
 
 
-@lru_cache(maxsize=1024)
-def _steps(flags: int) -> tuple[int, ...]:
-    """The forms of the properties that are present; publishers use few different sets."""
+_PLANS: Final[dict[int, tuple[int, ...]]] = {}
+
+
+def _plan(flags: int) -> tuple[int, ...]:
+    """The forms of the properties that are present. Publishers use few different sets, and there are 16,384."""
     if flags & CONTINUATION:
         raise BadProperties("more property flags than there are properties")
-    return tuple(form for flag, form in _FORMS.items() if flags & flag)
+    plan = _PLANS[flags] = tuple(
+        _MODE if flag == DELIVERY_MODE else form for flag, form in _FORMS.items() if flags & flag
+    )
+    return plan
 
 
 def _table_end(data: bytes, at: int, stop: int) -> int:
@@ -244,11 +251,13 @@ def _find(data: bytes, start: int, wanted: int) -> int | None:
         if not flags & wanted:
             return None
         at = start + PROPERTIES_AT
-        for form in _steps(flags & ~(wanted * 2 - 1)):
+        for form in _plan(flags & ~(wanted * 2 - 1) & ~CONTINUATION):
             if form > 0:
                 at += form
             elif form == _SHORTSTR:
                 at += 1 + data[at]
+            elif form == _MODE:
+                at += 1
             else:
                 at += 4 + _SIZE.unpack_from(data, at)[0]
     except (IndexError, struct.error):

@@ -13,14 +13,15 @@ from leveret.log.block import PERSISTENT, REDELIVERED, Run
 class Batch(Run):
     """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
 
-    __slots__ = ("left", "logged", "paged", "redelivered", "size", "stored")
+    __slots__ = ("all_logged", "left", "logged", "paged", "redelivered", "size", "stored")
 
     def __init__(self, first: int) -> None:
         super().__init__(first, [], [], bytearray())
         self.left = 0  # Messages that are neither settled nor paged out.
         self.size = 0  # Bytes of content held for them; 0 again once none is left.
         self.stored = False  # At least one of them goes to the log.
-        self.logged = False  # All of them are in the log, synced: memory may forget the contents.
+        self.logged = False  # The persistent ones are in the log, synced.
+        self.all_logged = False  # And there are no others: memory may forget the contents.
         self.paged = False  # Memory has forgotten them.
         self.redelivered = False  # Some of `kinds` say so.
 
@@ -31,7 +32,7 @@ class Batch(Run):
         batch.contents, batch.keys, batch.kinds = run.contents, run.keys, run.kinds
         batch.left = len(run.contents)
         batch.size = sum(map(len, run.contents))
-        batch.stored = batch.logged = True
+        batch.stored = batch.logged = batch.all_logged = True
         batch.redelivered = any(kind & REDELIVERED for kind in set(run.kinds))
         return batch
 
@@ -46,6 +47,21 @@ class Batch(Run):
 
     def all_persistent(self) -> bool:
         return all(kind & PERSISTENT for kind in set(self.kinds))
+
+    def transient_runs(self, lo: int, hi: int) -> list[Run]:
+        """The messages of `lo`..`hi - 1` that the log does not have, as runs."""
+        runs: list[Run] = []
+        start = lo
+        while start < hi:
+            wanted = not self.kinds[start] & PERSISTENT
+            end = start + 1
+            while end < hi and (not self.kinds[end] & PERSISTENT) == wanted:
+                end += 1
+            if wanted:
+                cut = slice(start, end)
+                runs.append(Run(self.first + start, self.contents[cut], self.keys[cut], self.kinds[cut]))
+            start = end
+        return runs
 
 
 class Span:
@@ -77,9 +93,10 @@ class Gap:
     Every message that the log holds within these bounds waits here; none of them is out with a consumer.
     """
 
-    __slots__ = ("count", "first", "last")
+    __slots__ = ("count", "first", "last", "redelivered")
 
-    def __init__(self, first: int, last: int, count: int) -> None:
+    def __init__(self, first: int, last: int, count: int, redelivered: bool = False) -> None:
         self.first = first
         self.last = last
         self.count = count
+        self.redelivered = redelivered  # All of them were with a consumer, which the log may not know yet.

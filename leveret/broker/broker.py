@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from leveret.amqp.errors import ProtocolError
     from leveret.broker.batch import Gap
     from leveret.cluster.specs import Binding, QueueSpec
+    from leveret.log.block import Run
 
 
 class Shell(Protocol):
@@ -38,6 +39,9 @@ class Shell(Protocol):
 
     def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
+
+    def spill(self, queue: Queue, runs: list[Run]) -> None:
+        """Put transient messages into the log, to be loaded again."""
 
     def forget(self, queue: Queue) -> None:
         """The queue is deleted; the log may drop its messages."""
@@ -69,6 +73,7 @@ class Broker:
         cluster_name: str,
         python_version: str,
         content_bytes_max: int,
+        spill_bytes_max: int,
     ) -> None:
         self.metadata = metadata
         self.shell = shell
@@ -80,6 +85,7 @@ class Broker:
         self.totals = Totals()
         self.content_bytes = 0
         self.content_bytes_max = content_bytes_max
+        self.spill_bytes_max = max(spill_bytes_max, content_bytes_max)
         self.connections: dict[Connection, str] = {}
         self.connection_count = 0
         # What was touched in this turn, in order.
@@ -113,10 +119,11 @@ class Broker:
                 continue
             queue.pump()
             dirty.pop(queue, None)  # Settling without acks touches it again.
+            queue.close_batch()
+            if self.content_bytes > self.spill_bytes_max:
+                queue.page_out()
             if queue.has_changes():
                 unlogged[queue] = None
-            else:
-                queue.close_batch()
 
     def tell_confirms(self) -> None:
         confirming, self.confirming = self.confirming, {}
@@ -205,6 +212,18 @@ class Broker:
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.shell.load(queue, gap)
+
+    def spill(self, queue: Queue, runs: list[Run]) -> None:
+        self.shell.spill(queue, runs)
+
+    def page_out_unacked(self) -> None:
+        """Consumers without a prefetch limit may hold a whole backlog in hand; memory need not."""
+        for connection in self.connections:
+            for channel in connection.channels.values():
+                for delivered in channel.unacked:
+                    if self.content_bytes <= self.content_bytes_max:
+                        return
+                    delivered.queue.page_out_unacked(delivered.batch, delivered.count)
 
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         self.waiting_for_load.setdefault(queue, []).append(then)

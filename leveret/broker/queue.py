@@ -45,7 +45,11 @@ class Host(Protocol):
 
     dirty: dict[Queue, None]  # Queues that want a pump or have something for the log.
     content_bytes: int  # Contents in memory, all queues together.
-    content_bytes_max: int
+    content_bytes_max: int  # Above it, contents that the log has are forgotten.
+    spill_bytes_max: int  # Above it, transient ones are put into the log to be forgotten too.
+
+    def spill(self, queue: Queue, runs: list[Run]) -> None:
+        """Put transient messages into the log; they can be loaded from now on."""
 
     def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of this gap back; `Queue.on_loaded` follows."""
@@ -286,7 +290,7 @@ class Queue:
         first, last = batch.first + lo, batch.first + hi - 1
         if batch.stored:
             self.requeued.append((first, last))
-        entry: Span | Gap = Gap(first, last, count) if batch.paged else Span(batch, lo, hi)
+        entry: Span | Gap = Gap(first, last, count, redelivered=True) if batch.paged else Span(batch, lo, hi)
         ready = self.ready
         at = 0
         while at < len(ready) and ready[at].first < first:
@@ -338,7 +342,8 @@ class Queue:
 
     def on_logged(self, batch: Batch) -> None:
         """The block with this batch is on disk."""
-        batch.logged = batch.all_persistent()
+        batch.logged = True
+        batch.all_logged = batch.all_persistent()
         if self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
 
@@ -350,12 +355,24 @@ class Queue:
         skipped: list[Span | Gap] = []
         while ready and host.content_bytes > host.content_bytes_max and self.memory_bytes > KEEP_BYTES:
             entry = ready.pop()
-            if isinstance(entry, Span) and entry.batch.logged:
+            if isinstance(entry, Span) and self._may_forget(entry):
                 self._forget(entry)
             else:
                 skipped.append(entry)
         for entry in reversed(skipped):
             self._append_gap(entry) if isinstance(entry, Gap) else ready.append(entry)
+
+    def _may_forget(self, span: Span) -> bool:
+        batch, host = span.batch, self.host
+        if batch.all_logged:
+            return True
+        if host.content_bytes <= host.spill_bytes_max or batch is self.open or (batch.stored and not batch.logged):
+            return False
+        runs = batch.transient_runs(span.lo, span.hi)
+        host.spill(self, runs)
+        # From now on these are messages of the log like any other: their settling must be recorded.
+        batch.stored = True
+        return True
 
     def _forget(self, span: Span) -> None:
         batch = span.batch
@@ -369,7 +386,7 @@ class Queue:
     def _append_gap(self, gap: Gap) -> None:
         """At the end of `ready`, as one with the gap before it where nothing lies between."""
         last = self.ready[-1] if self.ready else None
-        if isinstance(last, Gap) and last.last + 1 == gap.first and last is not self.loading:
+        if isinstance(last, Gap) and last.last + 1 == gap.first and not last.redelivered:
             last.last = gap.last
             last.count += gap.count
         else:
@@ -390,6 +407,8 @@ class Queue:
         count = 0
         for run in runs:
             batch = Batch.loaded(run)
+            if gap.redelivered:
+                batch.mark_redelivered(0, batch.left)
             self.memory_bytes += batch.size
             self.host.content_bytes += batch.size
             self.ready.insert(at, Span(batch, 0, batch.left))
@@ -402,6 +421,15 @@ class Queue:
         else:
             self.ready_count -= gap.count - count  # The log is the truth.
         self.host.dirty[self] = None
+
+    def page_out_unacked(self, batch: Batch, count: int) -> None:
+        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back."""
+        if batch.all_logged and not batch.paged and batch.left == count:
+            batch.paged = True
+            batch.contents, batch.keys = [], []
+            self.memory_bytes -= batch.size
+            self.host.content_bytes -= batch.size
+            batch.size = 0
 
     def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
         """After a start: what the log holds, all of it waiting."""

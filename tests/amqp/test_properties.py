@@ -69,7 +69,7 @@ def test_look_ups_find_what_is_there(given_: Properties) -> None:
         assert properties.has(data, properties.USER_ID | properties.HEADERS, start) == (
             given_.user_id is not None or given_.headers is not None
         )
-    assert properties.kind_of(payload[12:]) == (given_.delivery_mode == 2)
+    assert properties.survey(payload, 0, len(payload)) & 1 == (given_.delivery_mode == 2)
 
 
 @given(any_properties, st.binary(min_size=1, max_size=3))
@@ -79,7 +79,7 @@ def test_too_short_and_too_long(given_: Properties, more: bytes) -> None:
         with pytest.raises(BadProperties):
             properties.check(wrong)
         with pytest.raises(BadProperties):
-            properties.kind_of(wrong[12:])
+            properties.survey(wrong, 0, len(wrong))
     # Cut by its bounds, though the data goes on.
     for end in range(len(payload)):
         with pytest.raises(BadProperties):
@@ -151,7 +151,7 @@ def test_flag_without_meaning_is_ignored() -> None:
 
 def test_unknown_delivery_mode_is_not_persistent() -> None:
     assert not properties.is_persistent(header(0x1000, b"\x03"))
-    assert properties.kind_of(header(0x1000, b"\x03")[12:]) == 0
+    assert properties.survey(header(0x1000, b"\x03"), 0, 15) == 0
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def run_properties(data: bytes) -> None:
     """What the look-ups say must be what decoding all of it says."""
     found = properties.decode(data)
     assert properties.is_persistent(data) == (found.delivery_mode == 2)
-    assert properties.kind_of(data[12:]) == (found.delivery_mode == 2)
+    assert properties.survey(data, 0, len(data)) & properties.KIND_PERSISTENT == (found.delivery_mode == 2)
     for start, where in ((0, data), (7, bytes(7) + data + b"\xce")):
         assert properties.delivery_mode(where, start) == found.delivery_mode
         assert properties.priority(where, start) == found.priority
@@ -90,10 +90,11 @@ def run_unchecked(data: bytes) -> None:
 
 
 def run_kinds(data: bytes) -> None:
-    """`kind_of` and `check` must refuse the same headers."""
-    kind = properties.kind_of(data)
-    properties.check(struct.pack(">HHQ", 60, 0, 0) + data)
-    assert kind in (0, properties.KIND_PERSISTENT)
+    """`survey` and `check` must refuse the same headers."""
+    payload = struct.pack(">HHQ", 60, 0, 0) + data
+    properties.check(payload)
+    kind = properties.survey(payload, 0, len(payload))
+    assert kind & ~(properties.KIND_PERSISTENT | properties.DELICATE) == 0
 
 
 def run_contents(data: bytes) -> None:

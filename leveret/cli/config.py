@@ -1,0 +1,76 @@
+"""`leveret config check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from leveret.cli.main import CONFIG, OK
+from leveret.cli.server import load_or_report
+from leveret.node.config import Loaded
+from leveret.node.schema import USED
+from leveret.node.settings import LOG_CATEGORIES, Settings, TlsOptions
+
+SECRET = "********"
+
+# The keys that give a field, the first being the one it is shown under.
+_KEYS_OF: dict[str, tuple[str, ...]] = {
+    **{rule.field: (key,) for key, rule in USED.items() if rule.field},
+    "tcp_listeners": ("listeners.tcp", "host", "port"),
+    "ssl_listeners": ("listeners.ssl",),
+    "tls": ("ssl_options",),
+    "linger_s": ("tcp_listen_options.linger",),
+    "auth_mechanisms": ("auth_mechanisms",),
+    "loopback_users": ("loopback_users",),
+    "default_user_tags": ("default_user_tags",),
+    "memory_watermark_relative": ("vm_memory_high_watermark.relative",),
+    "memory_watermark_absolute": ("vm_memory_high_watermark.absolute",),
+    "disk_free_relative": ("disk_free_limit.relative",),
+    "disk_free_absolute": ("disk_free_limit.absolute",),
+    "log_file": ("log.file", "log.dir"),
+    "log_levels": ("log.levels", *(f"log.{category}.level" for category in LOG_CATEGORIES)),
+}
+_NO_LIMIT = ("connection_max", "handshake_timeout_ms", "ssl_handshake_timeout_ms", "consumer_timeout_ms")
+
+
+def check(file: str) -> int:
+    loaded = load_or_report([], file)
+    if loaded is None:
+        return CONFIG
+    for line in describe(loaded):
+        print(line)
+    return OK
+
+
+def describe(loaded: Loaded) -> list[str]:
+    """A line for each setting: its name, its value, and where it was given."""
+    lines = []
+    for field in fields(Settings):
+        keys = _KEYS_OF[field.name]
+        line = f"{keys[0]} = {_text(field.name, getattr(loaded.settings, field.name))}"
+        where = _where(keys, loaded.sources)
+        lines.append(f"{line:<48}  # {where}" if where else line)
+    return lines
+
+
+def _where(keys: tuple[str, ...], sources: Mapping[str, str]) -> str:
+    named = [where for key, where in sources.items() if any(key == one or key.startswith(one + ".") for one in keys)]
+    return ", ".join(dict.fromkeys(named))
+
+
+def _text(field: str, value: object) -> str:
+    if field == "default_pass":
+        return SECRET
+    match value:
+        case None:
+            return "infinity" if field in _NO_LIMIT else "none"
+        case bool():
+            return str(value).lower()
+        case TlsOptions():
+            return f"certificate {value.certfile}, versions {', '.join(value.versions)}"
+        case Mapping():
+            return ", ".join(f"{key}={one}" for key, one in value.items())
+        case tuple() | frozenset():
+            items = sorted(value) if isinstance(value, frozenset) else value
+            return ", ".join(map(str, items)) or "none"
+    return str(value)

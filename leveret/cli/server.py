@@ -1,0 +1,50 @@
+"""`leveret server`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from leveret.cli.main import CONFIG
+from leveret.node.config import COMMAND, ConfigError, Given, Loaded, load
+
+OPTIONS = {
+    "name": "node_name",
+    "data": "data_dir",
+    "host": "host",
+    "port": "port",
+    "cluster_port": "cluster_port",
+    "management_port": "management_port",
+    "cookie_file": "cookie_file",
+    "join": "join",
+}
+
+
+def server(parsed: argparse.Namespace) -> int:
+    loaded = load_or_report(
+        [
+            Given(key, getattr(parsed, option), COMMAND, "--" + option.replace("_", "-"))
+            for option, key in OPTIONS.items()
+            if getattr(parsed, option) is not None
+        ],
+        parsed.config,
+    )
+    if loaded is None:
+        return CONFIG
+    from leveret.node.server import run
+
+    return run(loaded.settings)
+
+
+def load_or_report(given: list[Given], config_file: str | None) -> Loaded | None:
+    """The settings, its warnings printed; or None, its problems printed."""
+    try:
+        loaded = load(given, os.environ, config_file)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"leveret: {problem}", file=sys.stderr)
+        return None
+    for warning in loaded.warnings:
+        print(f"leveret: warning: {warning}", file=sys.stderr)
+    return loaded

@@ -1,0 +1,63 @@
+"""Memory and disk: how much is used, and whether publishers must wait.
+
+An alarm is a state, not an event: it is set when a limit is crossed and cleared when it is not. What is read from the
+system comes in through functions, so that a test can be a machine with 10 MB.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+
+
+class Alarms:
+    """Which resources are short."""
+
+    def __init__(
+        self,
+        memory_limit_bytes: int,
+        disk_limit_bytes: int,
+        memory_used: Callable[[], int],
+        disk_free: Callable[[], int],
+    ) -> None:
+        self.memory_limit_bytes = memory_limit_bytes
+        self.disk_limit_bytes = disk_limit_bytes
+        self._memory_used = memory_used
+        self._disk_free = disk_free
+        self.memory_used_bytes = 0
+        self.disk_free_bytes = 0
+        self.memory = False
+        self.disk = False
+        self.disk_full = False  # A write failed for want of space, whatever the system says is free.
+
+    def check(self) -> None:
+        self.memory_used_bytes = self._memory_used()
+        self.disk_free_bytes = self._disk_free()
+        self.memory = self.memory_used_bytes > self.memory_limit_bytes
+        self.disk = self.disk_free_bytes < self.disk_limit_bytes
+
+    def reason(self) -> str | None:
+        """What connection.blocked says; None if nothing is short."""
+        short = [name for name, is_short in (("memory", self.memory), ("disk", self.disk or self.disk_full)) if is_short]
+        return f"low on {' & '.join(short)}" if short else None
+
+
+def resident_bytes() -> int:
+    """What the process occupies of the machine's memory."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except FileNotFoundError:  # No Linux: the peak is the best that can be had without another library.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def total_memory_bytes() -> int:
+    """Of the machine, or of the control group that it may be limited to."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit:
+            text = limit.read().strip()
+    except OSError:
+        return total
+    return min(total, int(text)) if text.isdigit() else total

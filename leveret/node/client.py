@@ -1,0 +1,162 @@
+"""A client's socket: moves bytes between the transport and the connection machine, and says when to stop reading.
+
+Not reading is the only brake on a publisher, and TCP carries it to the other end. There are four reasons for it, each
+with its own end:
+
+- *held*: the connection waits for the answer to what it asked last.
+- *blocked*: memory or disk are short (an alarm). The client is told with connection.blocked.
+- *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
+  after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
+- *behind*: too much waits for the disk.
+
+A consumer that does not read is met with the same means: above a bound of unsent bytes it gets no more deliveries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from leveret.amqp.connection import Connection
+from leveret.amqp.limits import Peer
+
+if TYPE_CHECKING:
+    from leveret.node.node import Node
+
+HELD: Final = 1
+BLOCKED: Final = 2
+PACED: Final = 4
+BEHIND: Final = 8
+
+UNSENT_BYTES_MAX: Final = 512 * 1024
+CLOSE_TIMEOUT_S: Final = 10.0
+PACE_S: Final = 0.02
+
+
+class Client(asyncio.Protocol):
+    """One accepted connection."""
+
+    __slots__ = ("closing_at", "connection", "node", "paused", "timer", "transport")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.paused = 0
+        self.closing_at: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    # -- The transport's calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.connection = Connection(self.node.broker, peer_of(self.transport), self.node.limits)
+        self.connection.on_released = self._on_released
+        if not self.node.on_accepted(self):
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self.node.set_socket_options(self.transport.get_extra_info("socket"))
+        timeout_ms = self.node.settings.handshake_timeout_ms
+        if timeout_ms is not None:
+            self.timer = self.node.loop.call_later(timeout_ms / 1000, self._on_handshake_timeout)
+
+    def data_received(self, data: bytes) -> None:
+        connection = self.connection
+        connection.receive(data)
+        node = self.node
+        if connection.held:
+            self.pause(HELD)
+        if connection.crowding is not None:
+            queue, connection.crowding = connection.crowding, None
+            self.pause(PACED)
+            node.paced[self] = queue
+            node.loop.call_later(PACE_S, self._on_paced)
+        if connection.has_published:
+            node.on_published(self)
+        node.schedule()
+
+    def pause_writing(self) -> None:
+        self.connection.writable = False
+
+    def resume_writing(self) -> None:
+        connection = self.connection
+        connection.writable = True
+        self.node.broker.dirty.update(connection.stalled)
+        connection.stalled.clear()
+        self.node.schedule()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.connection.on_socket_lost()
+        self.node.on_lost(self)
+        self.node.schedule()
+
+    # -- Reading or not ------------------------------------------------------------------------------------------
+
+    def pause(self, reason: int) -> None:
+        if not self.paused and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.paused |= reason
+
+    def resume(self, reason: int) -> None:
+        if self.paused & reason:
+            self.paused &= ~reason
+            if not self.paused and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def _on_released(self) -> None:
+        self.resume(HELD)
+
+    def _on_paced(self) -> None:
+        self.node.paced.pop(self, None)
+        self.resume(PACED)
+
+    # -- Writing -------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what the machine has for the client."""
+        connection = self.connection
+        out = connection.out
+        if out:
+            data = b"".join(out)
+            out.clear()
+            connection.out_bytes = 0
+            connection.sent_since_tick = True
+            self.transport.write(data)
+        if connection.closed:
+            self.transport.close()
+        elif connection.closing and self.closing_at is None:
+            self.closing_at = self.node.loop.time()
+        elif connection.stalled and connection.writable:
+            self.node.broker.dirty.update(connection.stalled)
+            connection.stalled.clear()
+            self.node.schedule()
+
+    def on_tick(self, now_ms: int) -> None:
+        """Heartbeats, and the end of a client that does not answer a close."""
+        if self.closing_at is not None:
+            if self.node.loop.time() - self.closing_at > CLOSE_TIMEOUT_S:
+                self.transport.abort()
+        elif not self.connection.on_tick(now_ms):
+            self.connection.close_reason = "missed heartbeats from client"
+            self.transport.abort()
+
+    def _on_handshake_timeout(self) -> None:
+        if self.connection.vhost is None:
+            self.connection.close_reason = "handshake timeout"
+            self.transport.abort()
+
+
+def peer_of(transport: asyncio.BaseTransport) -> Peer:
+    host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
+    local_host, local_port = (transport.get_extra_info("sockname") or ("", 0))[:2]
+    loopback = host == "::1" or host.startswith("127.") or host.startswith("::ffff:127.")
+    return Peer(host, port, local_host, local_port, loopback, transport.get_extra_info("ssl_object") is not None)
+
+
+def set_keepalive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,0 +1,446 @@
+"""From what a person wrote to `Settings`.
+
+    command line  >  LEVERET_*  >  RABBITMQ_*  >  configuration file  >  default
+
+Every source is first turned into `Given`s, one for each value, which remember where they stood. Then all are judged by
+`schema`, those too that a stronger source overrides: a slip in a file must not lie in wait until a variable is unset.
+All problems are gathered and reported together, so that a file is repaired in one go.
+
+The file has RabbitMQ's form, read as RabbitMQ reads it: `key = value` a line, `#` begins a comment (within a value too,
+unless the value stands in single quotes), and of a key given twice the last one holds. The last two have lost people a
+password or an hour, so both are warned about.
+
+An address that RabbitMQ's names give without a host (`listeners.tcp.default = 5672`, RABBITMQ_NODE_PORT) means every
+interface, as there. What our own names give (`--port`, `port`, no word at all) means 127.0.0.1: a broker that someone
+just tries out is not open to the network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from leveret.node import schema
+from leveret.node.schema import Fixed, Ignored, NotAllowed, NotSupported, Unsupported, Used
+from leveret.node.settings import (
+    DEFAULT_HOST,
+    DEFAULT_NODE_NAME,
+    DEFAULT_PORT,
+    LOG_CATEGORIES,
+    Listener,
+    Settings,
+    TlsOptions,
+    log_levels,
+)
+
+T = TypeVar("T")
+
+# How strong a source is.
+DEFAULT, FILE, RABBITMQ, LEVERET, COMMAND = range(5)
+
+CONFIG_BYTES_MAX = 1 << 20
+
+
+class Given(NamedTuple):
+    key: str
+    value: str
+    rank: int
+    where: str  # for people: "broker.conf, line 3", "LEVERET_PORT", "--port"
+
+
+class ConfigError(Exception):
+    """The configuration does not hold; `problems` has a line for each reason."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings
+    warnings: tuple[str, ...]
+    sources: Mapping[str, str]  # by key: where the value that holds was given
+
+
+def load(given: Iterable[Given], environ: Mapping[str, str], config_file: str | None = None) -> Loaded:
+    """The settings that hold, from the command line's `given`, the environment, and the file either names.
+
+    Raises ConfigError with all that is wrong.
+    """
+    reading = _Reading()
+    gathered = list(given)
+    gathered += reading.leveret_environment(environ)
+    gathered += reading.rabbitmq_environment(environ)
+    for path in reading.config_files(config_file, environ):
+        gathered += reading.file(path)
+    reading.judge(gathered)
+    reading.stop_if_wrong()
+    settings = reading.settings(environ.get("HOME") or os.path.expanduser("~"))
+    reading.stop_if_wrong()
+    sources = {key: found.given.where for key, found in reading.chosen.items()}
+    return Loaded(settings, tuple(reading.warnings), sources)
+
+
+class _Chosen(NamedTuple):
+    value: Any
+    given: Given
+
+
+class _Reading:
+    """One reading of all sources: gathers what is wrong and what holds."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self.chosen: dict[str, _Chosen] = {}
+
+    def stop_if_wrong(self) -> None:
+        if self.problems:
+            raise ConfigError(self.problems)
+
+    # Sources
+
+    def file(self, path: str) -> list[Given]:
+        try:
+            with open(path, encoding="utf-8-sig") as file:
+                text = file.read(CONFIG_BYTES_MAX + 1)
+        except (OSError, UnicodeDecodeError) as error:
+            self.problems.append(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+            return []
+        if len(text) > CONFIG_BYTES_MAX:
+            self.problems.append(f"{path}: larger than {CONFIG_BYTES_MAX} bytes, so hardly a configuration")
+            return []
+        lines = (self._line(line, f"{path}, line {number}") for number, line in enumerate(text.split("\n"), 1))
+        last: dict[str, Given] = {}
+        for given in filter(None, lines):
+            if given.key in last:
+                self.warnings.append(f"{given.where}: {given.key} is given again; this one holds")
+            last[given.key] = given
+        return list(last.values())
+
+    def _line(self, line: str, where: str) -> Given | None:
+        line = line.strip()
+        if not line or line.startswith("#"):
+            return None
+        key, equals, value = line.partition("=")
+        key, value = key.strip(), value.strip()
+        if not equals or not key or "#" in key:
+            self.problems.append(f"{where}: {line!r} is not of the form key = value")
+            return None
+        quoted = re.fullmatch(r"'([^']*)'\s*(#.*)?", value)
+        if quoted is not None:
+            return Given(key, quoted[1], FILE, where)
+        bare, hash_mark, _ = value.partition("#")
+        if hash_mark and bare and not bare[-1].isspace():
+            self.warnings.append(
+                f"{where}: the value of {key} ends before '#', which begins a comment; if it belongs to the value, put"
+                " the whole value in single quotes"
+            )
+        if not bare.strip():
+            self.problems.append(f"{where}: {key} has no value")
+            return None
+        return Given(key, bare.strip(), FILE, where)
+
+    def config_files(self, named: str | None, environ: Mapping[str, str]) -> list[str]:
+        """The files to read, the strongest last; only one place that names files counts."""
+        if named is not None:
+            return [named]
+        if environ.get("LEVERET_CONFIG"):
+            return [environ["LEVERET_CONFIG"]]
+        files = []
+        one, several = environ.get("RABBITMQ_CONFIG_FILE", ""), environ.get("RABBITMQ_CONFIG_FILES", "")
+        if one:
+            # RabbitMQ takes the name with and without its ending.
+            files.append(one if os.path.exists(one) or not os.path.exists(one + ".conf") else one + ".conf")
+        if several:
+            import glob  # Rarely needed, and a start pays for each module.
+
+            files += sorted(glob.glob(os.path.join(several, "*.conf") if os.path.isdir(several) else several))
+        return files
+
+    def leveret_environment(self, environ: Mapping[str, str]) -> list[Given]:
+        found = []
+        for name in sorted(environ):
+            if not name.startswith("LEVERET_") or name == "LEVERET_CONFIG":
+                continue
+            key = _key_of_variable(name)
+            if key is None:
+                near = _nearest(name, ("LEVERET_CONFIG", *_VARIABLES))
+                self.problems.append(f"{name} = {environ[name]}: no such setting{near}")
+            else:
+                found.append(Given(key, environ[name].strip(), LEVERET, name))
+        return found
+
+    def rabbitmq_environment(self, environ: Mapping[str, str]) -> list[Given]:
+        def given(key: str, value: str, name: str) -> Given:
+            return Given(key, value, RABBITMQ, f"RABBITMQ_{name}")
+
+        values = {name[9:]: value.strip() for name, value in environ.items() if name.startswith("RABBITMQ_")}
+        found = [given(key, values[name], name) for name, key in _RABBITMQ_KEYS.items() if values.get(name)]
+        address, port = values.get("NODE_IP_ADDRESS", ""), values.get("NODE_PORT", "")
+        if address or port:
+            address = "" if address in ("", "auto") else f"[{address}]:" if ":" in address else f"{address}:"
+            name = "NODE_PORT" if port else "NODE_IP_ADDRESS"
+            found.append(given("listeners.tcp.default", f"{address}{port or DEFAULT_PORT}", name))
+        if values.get("LOGS") == "-":
+            found += [given("log.console", "true", "LOGS"), given("log.file", "false", "LOGS")]
+        elif values.get("LOGS"):
+            found.append(given("log.file", values["LOGS"], "LOGS"))
+        for part in filter(None, re.split(r"[,\s]+", values.get("LOG", ""))):
+            category, equals, level = part.partition("=")
+            if part[0] in "+-":
+                self.warnings.append(f"RABBITMQ_LOG: {part} has no effect: this broker's log has one form")
+            else:
+                found.append(given(f"log.{category}.level" if equals else "log.default.level", level or part, "LOG"))
+        for name in sorted(values.keys() & _RABBITMQ_IGNORED):
+            if values[name]:
+                self.warnings.append(f"RABBITMQ_{name} has no effect: this broker has no use for it")
+        if values.get("ADVANCED_CONFIG_FILE"):
+            path = values["ADVANCED_CONFIG_FILE"]
+            self.problems.append(f"RABBITMQ_ADVANCED_CONFIG_FILE = {path}: not supported: it holds Erlang terms")
+        return found
+
+    # Judging
+
+    def judge(self, gathered: Sequence[Given]) -> None:
+        """Find the rule for each value, read it, and keep the strongest."""
+        groups: dict[str, int] = {}
+        read: list[tuple[Given, str, object]] = []
+        for given in gathered:
+            if given.key == _DATA_BASE:
+                read.append((given, "", given.value))
+                continue
+            found = schema.find(given.key)
+            if found is None:
+                self.problems.append(f"{_shown(given)}: unknown key{_nearest(given.key, _KEYS)}")
+                continue
+            try:
+                value = self._read(given, found.rule)
+            except NotAllowed as error:
+                self.problems.append(f"{_shown(given)}: not allowed; allowed: {error}")
+            except NotSupported as error:
+                self.problems.append(f"{_shown(given)}: not supported by this version ({error})")
+            else:
+                if isinstance(found.rule, Used):
+                    read.append((given, found.rule.group, value))
+                    groups[found.rule.group] = max(groups.get(found.rule.group, DEFAULT), given.rank)
+        for given, group, value in read:
+            if group and given.rank < groups[group]:
+                continue
+            # Files come in the order of their strength; of equal ranks the later one holds.
+            if given.key not in self.chosen or given.rank >= self.chosen[given.key].given.rank:
+                self.chosen[given.key] = _Chosen(value, given)
+
+    def _read(self, given: Given, rule: schema.Rule) -> object:
+        match rule:
+            case Used(parse=parse):
+                return parse(given.value)
+            case Fixed(holds=holds, known=known):
+                if given.value not in holds:
+                    error = NotAllowed if known and given.value not in known else NotSupported
+                    raise error("here: " + ", ".join(holds))
+            case Ignored(reason=reason, parse=check):
+                if check is not None:
+                    check(given.value)
+                self.warnings.append(f"{_shown(given)}: has no effect: {reason}")
+            case Unsupported(what=what):
+                raise NotSupported(what)
+        return None
+
+    # Putting together
+
+    def value(self, key: str, default: T) -> T:
+        return self.chosen[key].value if key in self.chosen else default
+
+    def rank(self, key: str) -> int:
+        return self.chosen[key].given.rank if key in self.chosen else DEFAULT
+
+    def below(self, group: str) -> list[tuple[str, Any, int]]:
+        """What stands for `$` in a group, the value, and its rank, in the order of the names (2 before 10)."""
+        prefix = group + "."
+        found = [
+            (key[len(prefix) :].replace("\\.", "."), chosen.value, chosen.given.rank)
+            for key, chosen in self.chosen.items()
+            if key.startswith(prefix)
+        ]
+        return sorted(found, key=lambda item: (not item[0].isdecimal(), len(item[0]) * item[0].isdecimal(), item[0]))
+
+    def settings(self, home: str) -> Settings:
+        fields: dict[str, Any] = {
+            rule.field: self.chosen[key].value
+            for key, rule in schema.USED.items()
+            if rule.field and key in self.chosen
+        }
+        name = fields.setdefault("node_name", DEFAULT_NODE_NAME)
+        fields.setdefault("cluster_name", name)
+        fields["data_dir"] = self._data_dir(name, home)
+        fields["tcp_listeners"] = self._tcp_listeners()
+        fields["ssl_listeners"] = tuple(one for _, one, _ in self.below("listeners.ssl") if one is not None)
+        fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"]))
+        fields["log_file"] = self._log_file(name, fields["data_dir"])
+        fields["log_levels"] = self._log_levels()
+        if self.value("tcp_listen_options.linger.on", False):
+            fields["linger_s"] = self.value("tcp_listen_options.linger.timeout", 0)
+        self._access(fields)
+        self._limits(fields)
+        self._warn_of_idle(fields)
+        return Settings(**fields)
+
+    def _data_dir(self, name: str, home: str) -> str:
+        if self.rank(_DATA_BASE) > self.rank("data_dir"):
+            return os.path.join(os.path.abspath(self.chosen[_DATA_BASE].value), name)
+        return self.value("data_dir", os.path.join(home, ".leveret", name))
+
+    def _tcp_listeners(self) -> tuple[Listener, ...]:
+        rank = max((rank for _, _, rank in self.below("listeners.tcp")), default=self.rank("listeners.tcp"))
+        host: str | None = self.value("host", None)
+        if "port" in self.chosen and self.rank("port") == rank:
+            self.problems.append(f"{_shown(self.chosen['port'].given)}: give either port or listeners.tcp, not both")
+        if self.rank("port") > rank or rank == DEFAULT:
+            return (Listener(host or DEFAULT_HOST, self.value("port", DEFAULT_PORT)),)
+        listeners: list[Listener] = [one for _, one, _ in self.below("listeners.tcp") if one is not None]
+        if host is not None:
+            stronger = self.rank("host") > rank
+            listeners = [one._replace(host=host) if stronger or not one.host else one for one in listeners]
+        return tuple(dict.fromkeys(listeners))
+
+    def _tls(self, needed: bool) -> TlsOptions | None:
+        certfile: str | None = self.value("ssl_options.certfile", None)
+        keyfile: str | None = self.value("ssl_options.keyfile", None)
+        if certfile is None or keyfile is None:
+            if needed:
+                self.problems.append("listeners.ssl needs ssl_options.certfile and ssl_options.keyfile")
+            return None
+        options = TlsOptions(
+            certfile=certfile,
+            keyfile=keyfile,
+            cacertfile=self.value("ssl_options.cacertfile", None),
+            password=self.value("ssl_options.password", None),
+            verify_peer=self.value("ssl_options.verify", "verify_none") == "verify_peer",
+            fail_if_no_peer_cert=self.value("ssl_options.fail_if_no_peer_cert", False),
+            versions=tuple(version for _, version, _ in self.below("ssl_options.versions")) or TlsOptions.versions,
+        )
+        if options.verify_peer and options.cacertfile is None:
+            self.problems.append("ssl_options.verify = verify_peer needs ssl_options.cacertfile")
+        if options.fail_if_no_peer_cert and not options.verify_peer:
+            self.problems.append("ssl_options.fail_if_no_peer_cert = true needs ssl_options.verify = verify_peer")
+        return options
+
+    def _log_file(self, name: str, data_dir: str) -> str | None:
+        # RabbitMQ always has a log file; whoever says where it is to lie wants one.
+        file: str | None = self.value("log.file", f"{name}.log" if "log.dir" in self.chosen else None)
+        return file and os.path.join(self.value("log.dir", os.path.join(data_dir, "logs")), file)
+
+    def _log_levels(self) -> Mapping[str, str]:
+        keys = {category: f"log.{category}.level" for category in LOG_CATEGORIES}
+        return log_levels({category: self.chosen[key].value for category, key in keys.items() if key in self.chosen})
+
+    def _access(self, fields: dict[str, Any]) -> None:
+        if mechanisms := self.below("auth_mechanisms"):
+            fields["auth_mechanisms"] = tuple(dict.fromkeys(name for _, name, _ in mechanisms))
+        users = self.below("loopback_users")
+        if users or "loopback_users" in self.chosen:
+            # As RabbitMQ reads it: `none` wins, and a list without guest frees guest.
+            none = "loopback_users" in self.chosen
+            fields["loopback_users"] = frozenset(user for user, only, _ in users if only and not none)
+        if tags := self.below("default_user_tags"):
+            fields["default_user_tags"] = tuple(tag for tag, has, _ in tags if has)
+
+    def _limits(self, fields: dict[str, Any]) -> None:
+        for group, field in ("vm_memory_high_watermark", "memory_watermark"), ("disk_free_limit", "disk_free"):
+            relative, absolute = f"{group}.relative" in self.chosen, f"{group}.absolute" in self.chosen
+            if relative and absolute:
+                self.warnings.append(f"{group}: both relative and absolute are given; relative holds")
+            if relative or absolute:
+                fields[f"{field}_relative"] = self.value(f"{group}.relative", None)
+                fields[f"{field}_absolute"] = None if relative else self.value(f"{group}.absolute", None)
+        if fields.get("initial_frame_max", 0) > fields.get("frame_max", Settings.frame_max):
+            self.problems.append("initial_frame_max is larger than frame_max")
+
+    def _warn_of_idle(self, fields: Mapping[str, Any]) -> None:
+        """A value that holds, but that another one makes pointless."""
+        idle = {
+            "fsync_interval": fields.get("fsync", "always") != "interval" and "fsync is not interval",
+            "log.file.level": not fields["log_file"] and "log.file names no file",
+            "log.console.level": not fields.get("log_console", True) and "log.console is false",
+            "ssl_options.certfile": not fields["ssl_listeners"] and "no listeners.ssl is given",
+            "tcp_listen_options.linger.timeout": "linger_s" not in fields and "linger.on is not true",
+        }
+        for key, reason in idle.items():
+            if reason and key in self.chosen:
+                self.warnings.append(f"{_shown(self.chosen[key].given)}: has no effect: {reason}")
+        if not fields["tcp_listeners"] and not fields["ssl_listeners"]:
+            self.problems.append("no listener is left: listeners.tcp = none, and no listeners.ssl")
+
+
+# Stands for a folder in which the node's own is to be made; only RABBITMQ_MNESIA_BASE gives it.
+_DATA_BASE = "(folder of all nodes)"
+
+_RABBITMQ_KEYS = {
+    "NODENAME": "node_name",
+    "DIST_PORT": "cluster_port",
+    "MNESIA_BASE": _DATA_BASE,
+    "MNESIA_DIR": "data_dir",
+    "LOG_BASE": "log.dir",
+    "DEFAULT_USER": "default_user",
+    "DEFAULT_PASS": "default_pass",
+    "DEFAULT_VHOST": "default_vhost",
+}
+# RabbitMQ's own variables without a meaning here. Others that begin with RABBITMQ_ are somebody else's.
+_RABBITMQ_IGNORED = frozenset(
+    {
+        "CONF_ENV_FILE",
+        "CONSOLE_LOG",
+        "CTL_ERL_ARGS",
+        "ENABLED_PLUGINS",
+        "ENABLED_PLUGINS_FILE",
+        "ERLANG_COOKIE",
+        "FEATURE_FLAGS",
+        "FEATURE_FLAGS_FILE",
+        "NAME_TYPE",
+        "PID_FILE",
+        "PLUGINS_DIR",
+        "PRODUCT_NAME",
+        "PRODUCT_VERSION",
+        "QUORUM_DIR",
+        "SERVER_ADDITIONAL_ERL_ARGS",
+        "SERVER_ERL_ARGS",
+        "SERVER_START_ARGS",
+        "STREAM_DIR",
+        "USE_LONGNAME",
+    }
+)
+
+_SETTABLE = (*schema.USED, *schema.FIXED, "cluster_port", "management_port", "cookie_file", "join")
+_VARIABLES = {"LEVERET_" + re.sub(r"[.-]", "_", key).upper(): key for key in _SETTABLE}
+_KEYS = tuple(key.replace("$", "NAME") for key in schema.RULES)
+
+
+def _key_of_variable(name: str) -> str | None:
+    """The key that LEVERET_<KEY> gives; the free word of `listeners.tcp.$` keeps its case unless it is all upper."""
+    if name in _VARIABLES and not name.endswith("$"):
+        return _VARIABLES[name]
+    for variable, key in _VARIABLES.items():
+        if variable.endswith("$") and name.startswith(variable[:-1]) and len(name) >= len(variable):
+            rest = name[len(variable) - 1 :]
+            rest = rest.lower() if rest.isupper() else rest
+            return key[:-1] + rest.replace(".", "\\.")
+    return None
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    import difflib  # Only a mistake costs the time to load it.
+
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _shown(given: Given) -> str:
+    value = "********" if "pass" in given.key else given.value
+    if given.rank == FILE:
+        return f"{given.where}: {given.key} = {value}"
+    return f"{given.where} ({given.key} = {value})"

@@ -1,0 +1,318 @@
+"""One node: the broker's machines, driven by an event loop.
+
+Everything that arrives in one pass of the loop is taken in first (`Client.data_received`), then `turn` runs once:
+deliver, begin a commit, tell confirms, write to each client that has something. See `Broker` for the turn, `Storage`
+for the commit, `Client` for the brakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import platform
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp.limits import Limits
+from leveret.broker.broker import Broker
+from leveret.cluster.commands import Command, NodeStarted
+from leveret.cluster.defaults import first_boot
+from leveret.cluster.passwords import SALT_BYTES
+from leveret.cluster.specs import Permission
+from leveret.cluster.store import Applied, Metadata
+from leveret.log.log import Log, LogOptions
+from leveret.log.disk import FileDisk
+from leveret.node.alarms import Alarms, resident_bytes, total_memory_bytes
+from leveret.node.client import BEHIND, BLOCKED, PACED, Client
+from leveret.node.journal import Journal
+from leveret.node.settings import LOG_LEVELS
+from leveret.node.storage import Storage
+
+if TYPE_CHECKING:
+    from leveret.broker.batch import Gap
+    from leveret.broker.queue import Queue
+    from leveret.log.block import Run
+    from leveret.node.settings import Settings
+
+logger = logging.getLogger("leveret")
+
+TICK_S: Final = 1.0
+
+
+class Node:
+    """A running broker. `Node(settings, loop)` reads what is on disk; `start` opens the doors."""
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        self.settings = settings
+        self.loop = loop
+        self.limits = Limits(
+            frame_max=settings.frame_max,
+            initial_frame_max=settings.initial_frame_max,
+            channel_max=settings.channel_max,
+            heartbeat_s=settings.heartbeat_s,
+            message_bytes_max=settings.max_message_size,
+            mechanisms=settings.auth_mechanisms,
+            loopback_users=settings.loopback_users,
+        )
+        self.clients: dict[Client, None] = {}
+        self.by_connection: dict[object, Client] = {}
+        self.unauthenticated = 0
+        self.paced: dict[Client, Queue] = {}
+        self.behind: dict[Client, None] = {}
+        self.scheduled = False
+        self.fatal: str | None = None
+        self.stopped = loop.create_future()
+        self.disk = FileDisk(settings.data_dir)
+        self.metadata = Metadata()
+        total = total_memory_bytes()
+        self.alarms = Alarms(
+            settings.memory_limit_bytes(total), settings.disk_limit_bytes(total), resident_bytes, self.disk.free_bytes
+        )
+        self._recover()
+
+    def _recover(self) -> None:
+        """Metadata first: it says which queues there are, and the log drops the messages of all others."""
+        settings = self.settings
+        journal = Journal(self.disk, "metadata")
+        recovered = journal.recover()
+        if recovered.snapshot is not None:
+            self.metadata.restore(recovered.snapshot)
+        for command in recovered.commands:
+            self.metadata.apply(command)
+        options = LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync)
+        log = Log(self.disk, "segments", options)
+        self.storage = Storage(
+            self.loop, self.disk, journal, log, self.metadata, self.turn, self._on_disk_full, self._on_fatal
+        )
+        for command in self._startup_commands():
+            if self.metadata.apply(command).events:
+                self.storage.record(command, None)
+        log.recover([spec.id for spec in self.metadata.queues.values()], logger.info)
+        self.broker = Broker(
+            self.metadata,
+            self,
+            settings.node_name,
+            settings.cluster_name,
+            platform.python_version(),
+            settings.content_cache_bytes,
+            int(self.alarms.memory_limit_bytes * 0.5),
+        )
+        for vhost in self.broker.vhosts.values():
+            for queue in vhost.queues.values():
+                restore(queue, log)
+
+    def _startup_commands(self) -> list[Command]:
+        settings = self.settings
+        commands: list[Command] = [NodeStarted(settings.node_name, alone=True)]
+        if not self.metadata.vhosts:
+            commands += first_boot(
+                secrets.token_bytes(SALT_BYTES),
+                settings.default_user,
+                settings.default_pass,
+                settings.default_vhost,
+                Permission(settings.default_configure, settings.default_write, settings.default_read),
+                settings.default_user_tags,
+            )
+        return commands
+
+    # -- The turn ------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Have a turn when all that has arrived is taken in."""
+        if not self.scheduled:
+            self.scheduled = True
+            self.loop.call_soon(self.turn)
+
+    def turn(self) -> None:
+        self.scheduled = False
+        broker = self.broker
+        broker.pump()
+        self.storage.commit(broker)
+        if broker.confirming:
+            broker.tell_confirms()
+        if broker.writers:
+            writers, broker.writers = broker.writers, {}
+            by_connection = self.by_connection
+            for connection in writers:
+                client = by_connection.get(connection)
+                if client is not None:
+                    client.flush()
+        if self.paced:
+            self._let_go_on()
+        if self.behind and not self.storage.is_crowded():
+            behind, self.behind = self.behind, {}
+            for client in behind:
+                client.resume(BEHIND)
+
+    def _let_go_on(self) -> None:
+        """Publishers whose queue has emptied to half of what is crowded."""
+        for client, queue in list(self.paced.items()):
+            if queue.ready_count * 2 <= queue.crowded_at:
+                del self.paced[client]
+                client.resume(PACED)
+
+    # -- Clients -------------------------------------------------------------------------------------------------
+
+    def on_accepted(self, client: Client) -> bool:
+        """Whether there is room for one more."""
+        settings = self.settings
+        unauthenticated = len(self.clients) - len(self.broker.connections)
+        if unauthenticated >= settings.unauthenticated_connections_max:
+            logger.warning("connection %s refused: too many that have not logged in", client.connection.peer)
+            return False
+        if settings.connection_max is not None and len(self.clients) >= settings.connection_max:
+            logger.warning("connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max)
+            return False
+        self.clients[client] = None
+        self.by_connection[client.connection] = client
+        logger.getChild("connection").info("accepting AMQP connection %s", client.connection.peer)
+        return True
+
+    def on_lost(self, client: Client) -> None:
+        self.clients.pop(client, None)
+        self.by_connection.pop(client.connection, None)
+        self.paced.pop(client, None)
+        self.behind.pop(client, None)
+
+    def on_published(self, client: Client) -> None:
+        """Called after each bundle of input of a connection that publishes."""
+        if self.storage.is_crowded():
+            client.pause(BEHIND)
+            self.behind[client] = None
+        if not client.connection.blocked:
+            reason = self.alarms.reason()
+            if reason is not None:
+                self._block(client, reason)
+
+    def set_socket_options(self, sock: socket.socket) -> None:
+        settings = self.settings
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, settings.nodelay)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, settings.keepalive)
+        for option, value in (
+            (socket.SO_SNDBUF, settings.send_buffer_bytes),
+            (socket.SO_RCVBUF, settings.receive_buffer_bytes),
+        ):
+            if value is not None:
+                sock.setsockopt(socket.SOL_SOCKET, option, value)
+        if settings.linger_s is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, settings.linger_s))
+
+    # -- Time and alarms -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._check_alarms()
+        self._tick()
+        self.turn()
+
+    def _tick(self) -> None:
+        now_ms = int(self.loop.time() * 1000)
+        for client in list(self.clients):
+            client.on_tick(now_ms)
+        if self.broker.content_bytes > self.broker.content_bytes_max:
+            self.broker.page_out_unacked()
+        self.storage.maintain()
+        self.schedule()
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+
+    def _check_alarms(self) -> None:
+        before = self.alarms.reason()
+        self.alarms.check()
+        self._on_alarms(before)
+        self._watch = self.loop.call_later(self.settings.memory_monitor_interval_ms / 1000, self._check_alarms)
+
+    def _on_disk_full(self, full: bool) -> None:
+        before = self.alarms.reason()
+        self.alarms.disk_full = full
+        self._on_alarms(before)
+
+    def _on_alarms(self, before: str | None) -> None:
+        reason = self.alarms.reason()
+        if reason == before:
+            return
+        if reason is not None:
+            logger.warning("alarm: %s; publishers are blocked until it clears", reason)
+        else:
+            logger.warning("alarm cleared: %s", before)
+        for client in list(self.clients):
+            if reason is not None and client.connection.has_published and not client.connection.blocked:
+                self._block(client, reason)
+            elif reason is None and client.connection.blocked:
+                client.connection.on_blocked(None)
+                client.resume(BLOCKED)
+        self.schedule()
+
+    def _block(self, client: Client, reason: str) -> None:
+        client.connection.on_blocked(reason)
+        client.pause(BLOCKED)
+
+    def _on_fatal(self, text: str) -> None:
+        logger.critical("%s", text)
+        self.fatal = text
+        self.request_stop()
+
+    def request_stop(self) -> None:
+        if not self.stopped.done():
+            self.stopped.set_result(None)
+
+    # -- What the broker asks of its shell -----------------------------------------------------------------------
+
+    def propose(self, command: Command, lasting: bool, then: Callable[[Applied], None]) -> None:
+        applied = self.metadata.apply(command)
+        if applied.refused is not None or not applied.events:
+            then(applied)
+            return
+        self.broker.on_applied(applied)
+        self.storage.record(command, (lambda: then(applied)) if lasting else None)
+        self.schedule()
+        if not lasting:
+            then(applied)
+
+    def load(self, queue: Queue, gap: Gap) -> None:
+        self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
+
+    def spill(self, queue: Queue, runs: list[Run]) -> None:
+        self.storage.log.spill(queue.spec.id, runs)
+
+    def forget(self, queue: Queue) -> None:
+        self.storage.forget(queue)
+
+    def unique_name(self, prefix: str) -> str:
+        return prefix + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+
+    def note(self, category: str, level: str, text: str) -> None:
+        logger.getChild(category).log(LOG_LEVELS[level], text)
+
+    # -- The end -------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """A controlled stop: clients are told, what is gathered is written."""
+        self._ticker.cancel()
+        self._watch.cancel()
+        for connection in list(self.broker.connections):
+            connection.close(320, "broker forced connection closure with reason 'shutdown'")
+        self.turn()
+        deadline = self.loop.time() + 5
+        while self.fatal is None and self.loop.time() < deadline and (self.storage.committing or self.broker.unlogged):
+            await asyncio.sleep(0.001)
+        for client in list(self.clients):
+            client.transport.close()
+        self.storage.stop()
+        self.disk.close()
+
+
+def restore(queue: Queue, log: Log) -> None:
+    """Give a queue what the log holds of it."""
+    state = log.queue(queue.spec.id)
+    first, last = state.live.first, state.live.last
+    queue.restore(state.number, state.epoch, state.next_seq, first or 0, last or 0, state.count, state.delivered_through)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,151 @@
+"""What one node is told: every setting the broker acts on, with its type and its default.
+
+A field is here only if the broker uses it; a setting nobody reads would be a promise nobody keeps. How a field is named
+in a configuration file and in the environment, and which values it takes, is in `schema`; where its value came from is
+decided in `config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+DEFAULT_NODE_NAME = "leveret@localhost"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 5672
+
+# Python's number for each of RabbitMQ's log levels. `none` is above all that is ever logged.
+LOG_LEVELS: Mapping[str, int] = MappingProxyType(
+    {
+        "debug": 10,
+        "info": 20,
+        "notice": 25,
+        "warning": 30,
+        "error": 40,
+        "critical": 50,
+        "alert": 50,
+        "emergency": 50,
+        "none": 100,
+    }
+)
+# The categories a log line can belong to; the Python logger of each is "leveret.<category>", of `default` "leveret".
+LOG_CATEGORIES = ("default", "connection", "channel", "queue")
+
+
+def log_levels(given: Mapping[str, str]) -> Mapping[str, str]:
+    """A level for each category: those not given follow `default`, and that is `info`."""
+    default = given.get("default", "info")
+    return MappingProxyType({category: given.get(category, default) for category in LOG_CATEGORIES})
+
+
+class Listener(NamedTuple):
+    """An address to listen at."""
+
+    host: str  # "" is every interface, IPv4 and IPv6
+    port: int  # 0 lets the system choose
+
+    def __str__(self) -> str:
+        if not self.host:
+            return str(self.port)
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsOptions:
+    """What `ssl_options.*` says. Certificate and key are always there; `config` refuses a TLS listener without."""
+
+    certfile: str
+    keyfile: str
+    cacertfile: str | None = None
+    password: str | None = field(default=None, repr=False)
+    verify_peer: bool = False
+    fail_if_no_peer_cert: bool = False
+    versions: tuple[Literal["tlsv1.2", "tlsv1.3"], ...] = ("tlsv1.2", "tlsv1.3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Effective settings of one node. Sizes are bytes, times end in their unit; None means "no limit"."""
+
+    # Who the node is
+    node_name: str = DEFAULT_NODE_NAME
+    data_dir: str
+    cluster_name: str = DEFAULT_NODE_NAME
+
+    # Listeners
+    tcp_listeners: tuple[Listener, ...] = (Listener(DEFAULT_HOST, DEFAULT_PORT),)
+    ssl_listeners: tuple[Listener, ...] = ()
+    tls: TlsOptions | None = None
+    backlog: int = 1024
+    nodelay: bool = True
+    keepalive: bool = False
+    send_buffer_bytes: int | None = None  # None leaves the system's
+    receive_buffer_bytes: int | None = None
+    linger_s: int | None = None
+
+    # Limits of a connection
+    handshake_timeout_ms: int | None = 10_000
+    ssl_handshake_timeout_ms: int | None = 5_000
+    heartbeat_s: int = 60
+    frame_max: int = 128 * KIB
+    initial_frame_max: int = 8 * KIB
+    channel_max: int = 2047  # 0 is "as many as the protocol has", 65535
+    connection_max: int | None = None
+    unauthenticated_connections_max: int = 1024
+    max_message_size: int = 128 * MIB
+    consumer_timeout_ms: int | None = 1_800_000
+
+    # Who may come in
+    auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN"], ...] = ("PLAIN", "AMQPLAIN")
+    loopback_users: frozenset[str] = frozenset({"guest"})
+    default_vhost: str = "/"
+    default_user: str = "guest"
+    default_pass: str = field(default="guest", repr=False)
+    default_user_tags: tuple[str, ...] = ("administrator",)
+    default_configure: str = ".*"
+    default_write: str = ".*"
+    default_read: str = ".*"
+
+    # Alarms. Of a relative and an absolute limit, one is None.
+    memory_watermark_relative: float | None = 0.4
+    memory_watermark_absolute: int | None = None
+    memory_paging_ratio: float = 0.5  # of the memory limit, above which contents leave memory
+    total_memory_override: int | None = None
+    memory_monitor_interval_ms: int = 2_500
+    disk_free_relative: float | None = None  # times the machine's memory
+    disk_free_absolute: int | None = 50_000_000
+
+    # The log of messages
+    fsync: Literal["always", "interval", "never"] = "always"
+    fsync_interval_ms: int = 1_000
+    segment_bytes: int = 64 * MIB
+    content_cache_bytes: int = 128 * MIB
+
+    # What is written for people
+    log_console: bool = True
+    log_console_level: str = "debug"  # lets through all that its category lets through
+    log_file: str | None = None  # an absolute path
+    log_file_level: str = "debug"
+    log_levels: Mapping[str, str] = field(default_factory=lambda: log_levels({}))  # one for each category
+
+    def memory_limit_bytes(self, total_bytes: int) -> int:
+        """From how much used memory on publishers are blocked, on a machine with `total_bytes`."""
+        return _limit(
+            self.memory_watermark_relative, self.memory_watermark_absolute, self.total_memory_override or total_bytes
+        )
+
+    def disk_limit_bytes(self, total_bytes: int) -> int:
+        """Below how much free disk publishers are blocked, on a machine with `total_bytes` of memory."""
+        return _limit(self.disk_free_relative, self.disk_free_absolute, self.total_memory_override or total_bytes)
+
+
+def _limit(relative: float | None, absolute: int | None, total_bytes: int) -> int:
+    if relative is not None:
+        return int(total_bytes * relative)
+    assert absolute is not None  # One of the two is always given.
+    return absolute

@@ -1,0 +1,232 @@
+"""The node's disk at work: group commit of metadata and messages, and reading back.
+
+One commit is under way at a time, in a thread of its own; what changes meanwhile gathers and makes up the next one. So
+the size of a commit follows from the load, and an idle node's commit begins at once.
+
+A commit performs the journal's job, then the log's. The order matters: a queue's messages must not be durable, and
+thus confirmed, before its declaration is. Confirms and answers go out when both are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.node.worker import Worker
+
+if TYPE_CHECKING:
+    from leveret.broker.batch import Batch, Gap
+    from leveret.broker.broker import Broker
+    from leveret.broker.confirms import Pending
+    from leveret.broker.queue import Queue
+    from leveret.cluster.commands import Command
+    from leveret.cluster.store import Metadata
+    from leveret.log.log import Log
+    from leveret.log.disk import Disk
+    from leveret.node.journal import Journal
+
+logger = logging.getLogger("leveret")
+
+LOAD_BYTES: Final = 1 << 20
+PENDING_BYTES_MAX: Final = 16 << 20  # Waiting for the disk, above which publishers wait too.
+RETRY_S: Final = 1.0
+
+
+class Storage:
+    """Journal and log, driven from the event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        disk: Disk,
+        journal: Journal,
+        log: Log,
+        metadata: Metadata,
+        on_turn: Callable[[], None],
+        on_full: Callable[[bool], None],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self.loop = loop
+        self.disk = disk
+        self.journal = journal
+        self.log = log
+        self.metadata = metadata
+        self.on_turn = on_turn  # Something became durable or readable: have a turn.
+        self.on_full = on_full  # The disk has no space (True), or has again.
+        self.on_fatal = on_fatal
+        self.writer = Worker(loop, "leveret-writer")
+        self.reader = Worker(loop, "leveret-reader")
+        self.keeper = Worker(loop, "leveret-keeper")
+        self.committing = False
+        self.full = False
+        self.failed = False
+        self.maintaining = False
+        self.answers: deque[tuple[int, Callable[[], None]]] = deque()
+        self.in_blocks: dict[tuple[int, int], tuple[Queue, Batch | None, list[Pending]]] = {}
+
+    # -- Writing -------------------------------------------------------------------------------------------------
+
+    def record(self, command: Command, then: Callable[[], None] | None) -> None:
+        """Journal a command that was applied; `then` when it is durable."""
+        index = self.journal.append(command)
+        if then is not None:
+            self.answers.append((index, then))
+
+    def is_crowded(self) -> bool:
+        return self.log.pending_bytes > PENDING_BYTES_MAX
+
+    def commit(self, broker: Broker) -> None:
+        """Begin a commit, unless one is under way."""
+        if self.committing or self.full or self.failed:
+            return
+        if broker.unlogged:
+            self._take_blocks(broker)
+        if self.journal.snapshot_due:
+            self.journal.put_snapshot(self.journal.last_index, self.metadata.snapshot())
+        journal_job = self.journal.take()
+        log_job = None if self.journal.pending_bytes else self.log.take()
+        jobs = [(self.journal, journal_job), (self.log, log_job)]
+        todo: list[tuple[Any, Any]] = [(owner, job) for owner, job in jobs if job is not None]
+        if not todo:
+            return
+        self.committing = True
+        done: list[tuple[Any, Any]] = []
+
+        def work() -> None:
+            for owner, job in todo:
+                job.perform(self.disk)
+                done.append((owner, job))
+
+        self.writer.submit(work, lambda error: self._on_committed(todo, done, error))
+
+    def _take_blocks(self, broker: Broker) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        unlogged, broker.unlogged = broker.unlogged, {}
+        for queue in unlogged:
+            batch = queue.open
+            block = queue.take_block(now_ms)
+            if block is not None:
+                awaiting, queue.awaiting = queue.awaiting, []
+                self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)
+                self.log.append(block)
+
+    def _on_committed(self, todo: list[tuple[Any, Any]], done: list[tuple[Any, Any]], error: Exception | None) -> None:
+        self.committing = False
+        for owner, job in done:
+            if owner is self.journal:
+                self._on_journalled(self.journal.on_done(job))
+            else:
+                self._on_logged(job)
+        for owner, job in todo[len(done) :]:
+            self._on_failed(owner, job, error, attempted=job is todo[len(done)][1])
+        if not error and self.full:
+            self.full = False
+            self.on_full(False)
+        self.on_turn()
+
+    def _on_journalled(self, index: int) -> None:
+        while self.answers and self.answers[0][0] <= index:
+            self.answers.popleft()[1]()
+
+    def _on_logged(self, job: Any) -> None:
+        for block in self.log.on_done(job):
+            entry = self.in_blocks.pop((block.queue, block.number), None)
+            if entry is None:
+                continue  # Its queue was deleted.
+            queue, batch, awaiting = entry
+            if batch is not None and not queue.deleted:
+                queue.on_logged(batch)
+            for pending in awaiting:
+                pending.on_safe()
+        self.maintain()
+
+    def _on_failed(self, owner: Any, job: Any, error: Exception | None, attempted: bool) -> None:
+        if attempted and not isinstance(error, OSError):
+            self._fail(f"writing failed: {error!r}")
+            return
+        # A job that never ran because the one before it failed is as good as one without space: nothing was written.
+        cause = error if attempted and isinstance(error, OSError) else OSError(28, "not attempted")
+        if owner.on_failed(job, cause) == "stopped":
+            self._fail(f"the disk failed: {cause}. Nothing is confirmed any more; the node stops")
+        elif not self.full:
+            self.full = True
+            logger.error("no space left on the disk: publishers wait until there is some (%s)", cause)
+            self.on_full(True)
+            self.loop.call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        """Try to write again; `full` ends with the first commit that succeeds."""
+        if self.failed:
+            return
+        was_full, self.full = self.full, False
+        self.on_turn()
+        if self.committing:
+            self.full = was_full and self.full
+        elif was_full:
+            self.on_full(False)
+
+    def _fail(self, text: str) -> None:
+        self.failed = True
+        self.on_fatal(text)
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is deleted: nobody has to wait for its messages to be safe."""
+        for key in [key for key in self.in_blocks if key[0] == queue.spec.id]:
+            for pending in self.in_blocks.pop(key)[2]:
+                pending.on_safe()
+        if queue.spec.id in self.log.queues:
+            self.log.forget(queue.spec.id)
+
+    # -- Upkeep --------------------------------------------------------------------------------------------------
+
+    def maintain(self) -> None:
+        """Seal, checkpoint, reclaim: whatever the log finds worth doing, in a thread of its own."""
+        if self.maintaining or self.failed:
+            return
+        job = self.log.maintenance()
+        if job is None:
+            return
+        self.maintaining = True
+
+        def on_done(error: Exception | None) -> None:
+            self.maintaining = False
+            if error is None:
+                self.log.on_done(job)
+                self.maintain()
+            elif isinstance(error, OSError) and self.log.on_failed(job, error) == "retry":
+                logger.warning("upkeep of the log failed, will be tried again: %s", error)
+            else:
+                self._fail(f"upkeep of the log failed: {error!r}")
+            self.on_turn()
+
+        self.keeper.submit(lambda: job.perform(self.disk), on_done)
+
+    # -- Reading back --------------------------------------------------------------------------------------------
+
+    def load(self, queue: Queue, gap: Gap, then: Callable[[], None]) -> None:
+        load = self.log.load(queue.spec.id, gap.first, gap.last, LOAD_BYTES)
+        if load is None:
+            self.loop.call_soon(self._on_loaded, queue, gap, [], gap.last + 1, then)
+            return
+
+        def on_done(error: Exception | None) -> None:
+            if error is None:
+                self.log.on_done(load)
+                self._on_loaded(queue, gap, load.runs, load.next, then)
+            else:
+                self._fail(f"reading {queue} back failed: {error}")
+
+        self.reader.submit(lambda: load.perform(self.disk), on_done)
+
+    def _on_loaded(self, queue: Queue, gap: Gap, runs: list[Any], following: int, then: Callable[[], None]) -> None:
+        queue.on_loaded(gap, runs, following)
+        then()
+        self.on_turn()
+
+    def stop(self) -> None:
+        for worker in (self.writer, self.reader, self.keeper):
+            worker.stop()

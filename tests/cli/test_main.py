@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from leveret import __version__
+from leveret.cli.main import main
+from leveret.node.settings import Listener, Settings
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings with which `leveret server` started a node, which here ends at once."""
+    settings: list[Settings] = []
+
+    def run(given: Settings) -> int:
+        settings.append(given)
+        return 0
+
+    module = types.ModuleType("leveret.node.server")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "leveret.node.server", module)
+    return settings
+
+
+def exit_code(*arguments: str) -> object:
+    """What the process would end with; argparse leaves by SystemExit."""
+    try:
+        return main(arguments)
+    except SystemExit as left:
+        return left.code
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"leveret {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["server", "--help"]])
+def test_help_teaches_by_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*arguments) == 0
+    shown = capsys.readouterr().out
+    assert "examples:" in shown
+    assert "  leveret server" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["serve"],
+        ["server", "--nonsense"],
+        ["server", "extra"],
+        ["server", "--por", "1"],
+        ["config"],
+        ["log", "check"],
+    ],
+)
+def test_wrong_use(arguments: list[str], started: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*arguments) == 64
+    assert started == []
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "usage: leveret" in shown.err
+
+
+def test_server_with_defaults(started: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("server") == 0
+    assert started == [Settings(data_dir=f"{tmp_path}/.leveret/leveret@localhost")]
+    assert capsys.readouterr().err == ""
+
+
+def test_server_options(started: list[Settings], tmp_path: Path) -> None:
+    conf = tmp_path / "a.conf"
+    conf.write_text("heartbeat = 7\nport = 1")
+    arguments = ["--name", "rabbit@one", "--data", str(tmp_path / "d"), "--host", "::1", "--port", "0"]
+    assert exit_code("server", *arguments, "--config", str(conf)) == 0
+    (settings,) = started
+    assert (settings.node_name, settings.data_dir) == ("rabbit@one", str(tmp_path / "d"))
+    assert settings.tcp_listeners == (Listener("::1", 0),)
+    assert settings.heartbeat_s == 7
+
+
+def test_the_exit_code_of_the_node_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("leveret.node.server")
+    module.run = lambda settings: 3  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "leveret.node.server", module)
+    assert exit_code("server") == 3
+
+
+def test_a_fault_of_the_program_is_shown_and_has_its_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(settings: Settings) -> int:
+        raise RuntimeError("broken inside")
+
+    module = types.ModuleType("leveret.node.server")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "leveret.node.server", module)
+    assert exit_code("server") == 70
+    assert "RuntimeError: broken inside" in capsys.readouterr().err
+
+
+def test_a_configuration_that_does_not_hold(
+    started: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "a.conf"
+    conf.write_text("hartbeat = 7\nfsync = maybe")
+    assert exit_code("server", "--config", str(conf), "--port", "x") == 78
+    assert started == []
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("leveret: ") for line in lines)
+
+
+def test_join_is_refused_not_ignored(started: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("server", "--join", "127.0.0.1:25672") == 78
+    assert started == []
+    assert "--join (join = 127.0.0.1:25672): not supported by this version (clustering)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--cluster-port", "--management-port"])
+def test_reserved_ports_are_warned_about(
+    option: str, started: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("server", option, "25672") == 0
+    assert len(started) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"leveret: warning: {option} ")
+    assert "this version opens no such listener" in line
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """The start has half a second for all; what only a node needs is not loaded for a look at the help."""
+    script = (
+        "import sys\n"
+        "from leveret.cli.main import build_parser\n"
+        "build_parser()\n"
+        "print(*sorted({'asyncio', 'uvloop', 'ssl', 'logging', 'dataclasses', 'difflib', 'importlib.metadata'}"
+        " & set(sys.modules)))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.strip() == ""
