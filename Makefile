@@ -5,7 +5,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 EXTRAS ?= test,bench
-CODE := $(wildcard leveret pyspark_leveret simulation benchmarks tests)
+# Only folders that hold Python: mypy refuses an empty one.
+CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
 NODE_CLIENTS := node_modules/.amqplib
 
 .PHONY: install run test lint types pytest node-clients bench soak fuzz clean

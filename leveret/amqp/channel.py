@@ -22,7 +22,7 @@ from leveret.amqp.consumer import ChannelConsumer
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
 from leveret.amqp.frames import BODY, HEADER, HEADER_AT, frame, rechannel, reframe
 from leveret.amqp.properties import BASIC_CLASS, body_size, expiration, headers, user_id
-from leveret.broker.batch import Batch, Gap
+from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.confirms import Confirms
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.broker.vhost import Route
@@ -147,7 +147,7 @@ class Channel:
         """Messages of one kind for the same queues, at least one."""
         if self.number != 1:
             contents = [rechannel(content, 1) for content in contents]
-        size = sum(map(len, contents))
+        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         confirms, broker = self.confirms, self.broker
         broker.totals.published += len(contents)
         pending = None if confirms is None else confirms.begin(len(contents))
@@ -254,6 +254,16 @@ class Channel:
         for queue, pieces in by_queue.items():
             if not queue.deleted:
                 queue.requeue_many(pieces)
+
+    def check_age(self, now_ms: int, timeout_ms: int) -> None:
+        """End the channel if its oldest delivery has waited too long for an acknowledgement."""
+        oldest_ms = self.unacked.oldest_ms()
+        if oldest_ms is not None and now_ms - oldest_ms > timeout_ms and not self.closing:
+            text = (
+                f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms. "
+                "This timeout value can be configured, see consumers doc guide to learn more"
+            )
+            self.connection.close_channel(self, ChannelFault(ReplyCode.PRECONDITION_FAILED, text))
 
     def release_all(self) -> None:
         """The channel ends: its consumers go, what was out comes back."""
@@ -404,7 +414,7 @@ class Channel:
         if method.no_ack:
             queue.settle_delivered(batch, at, at + 1)
         else:
-            self.unacked.add(self.delivery_tag, 1, queue, None, batch, at)
+            self.unacked.add(self.delivery_tag, 1, queue, None, batch, at, self.broker.now_ms)
 
     # -- Queues --------------------------------------------------------------------------------------------------
 
@@ -484,7 +494,8 @@ class Channel:
                 self._reply(m.QueueDeleteOk(count))
 
         command = c.DeleteQueue(vhost.name, name, queue.spec.id)
-        self._propose(command, method, on_deleted, queue.spec.durable and not queue.spec.exclusive, missing_is_done=True)
+        lasting = queue.spec.durable and not queue.spec.exclusive
+        self._propose(command, method, on_deleted, lasting, missing_is_done=True)
 
     def on_queue_purge(self, method: m.QueuePurge) -> None:
         queue = self._queue(self._queue_name(method.queue, method), "read", method)
@@ -496,7 +507,8 @@ class Channel:
         name = self._queue_name(method.queue, method)
         # The short form: bind the queue just declared, by its own name.
         key = name if not method.queue and not method.routing_key else method.routing_key
-        self._bind(c.Bind, method, method.exchange, "queue", name, key, method.arguments, m.QueueBindOk(), method.nowait)
+        answer = m.QueueBindOk()
+        self._bind(c.Bind, method, method.exchange, "queue", name, key, method.arguments, answer, method.nowait)
 
     def on_queue_unbind(self, method: m.QueueUnbind) -> None:
         name = self._queue_name(method.queue, method)

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from leveret.amqp import methods as m
-from leveret.amqp.frames import END_BYTE, METHOD, HEAD, reframe
+from leveret.amqp.frames import END_BYTE, HEAD, METHOD, reframe
 from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
 UNLIMITED: Final = 1 << 30
-MESSAGE_OVERHEAD: Final = 64  # Of a delivery besides its content, roughly.
 
 
 class ChannelConsumer:
@@ -61,7 +60,7 @@ class ChannelConsumer:
 
     def room(self, average_bytes: int) -> int:
         channel = self.channel
-        room = channel.connection.room(self.queue, average_bytes + MESSAGE_OVERHEAD)
+        room = channel.connection.room(self.queue, average_bytes)
         if room <= 0 or self.no_ack:
             return room
         if self.prefetch:
@@ -90,12 +89,12 @@ class ChannelConsumer:
             pieces = self._one_by_one(first_tag, contents, keys, kinds)
         connection = channel.connection
         connection.out += pieces
-        connection.out_bytes += batch.size * count // len(batch.contents) + MESSAGE_OVERHEAD * count
+        connection.out_bytes += batch.average_bytes() * count  # A delivery's method is about as long as our overhead.
         channel.broker.writers[connection] = None
         if not self.no_ack:
             self.unacked += count
             channel.consumed += count
-            channel.unacked.add(first_tag, count, self.queue, self, batch, lo)
+            channel.unacked.add(first_tag, count, self.queue, self, batch, lo, channel.broker.now_ms)
 
     def _one_by_one(self, tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray) -> list[bytes]:
         pieces: list[bytes] = []

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from leveret.log.block import PERSISTENT, REDELIVERED, Run
 
+MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the object's head, its places in lists.
+
 
 class Batch(Run):
     """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
@@ -31,7 +33,7 @@ class Batch(Run):
         batch = cls(run.first)
         batch.contents, batch.keys, batch.kinds = run.contents, run.keys, run.kinds
         batch.left = len(run.contents)
-        batch.size = sum(map(len, run.contents))
+        batch.size = sum(map(len, run.contents)) + MESSAGE_OVERHEAD * batch.left
         batch.stored = batch.logged = batch.all_logged = True
         batch.redelivered = any(kind & REDELIVERED for kind in set(run.kinds))
         return batch

@@ -83,6 +83,7 @@ class Broker:
         self.permissions = Permissions(metadata)
         self.vhosts: dict[str, Vhost] = {}
         self.totals = Totals()
+        self.now_ms = 0  # Of a clock that never jumps; as of the last tick.
         self.content_bytes = 0
         self.content_bytes_max = content_bytes_max
         self.spill_bytes_max = max(spill_bytes_max, content_bytes_max)
@@ -91,6 +92,7 @@ class Broker:
         # What was touched in this turn, in order.
         self.dirty: dict[Queue, None] = {}
         self.unlogged: dict[Queue, None] = {}
+        self.delivering: dict[Queue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Channel, None] = {}
         self.writers: dict[Connection, None] = {}
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
@@ -124,6 +126,23 @@ class Broker:
                 queue.page_out()
             if queue.has_changes():
                 unlogged[queue] = None
+            elif queue.durable and queue.delivered_through > queue.noted_through:
+                self.delivering[queue] = None
+
+    def end_slow_channels(self, now_ms: int, timeout_ms: int) -> None:
+        """Close channels whose consumers do not acknowledge, so that others get the messages."""
+        for connection in self.connections:
+            for channel in list(connection.channels.values()):
+                channel.check_age(now_ms, timeout_ms)
+
+    def note_deliveries(self) -> None:
+        """Once in a while: let the log know what was delivered, also where nothing else changes. A message that comes
+        back after a crash is then marked as redelivered."""
+        for queue in self.delivering:
+            if not queue.deleted and queue.delivered_through > queue.noted_through:
+                queue.note_due = True
+                self.unlogged[queue] = None
+        self.delivering.clear()
 
     def tell_confirms(self) -> None:
         confirming, self.confirming = self.confirming, {}
@@ -145,7 +164,7 @@ class Broker:
         for event in applied.events:
             self._on_event(event)
 
-    def _on_event(self, event: e.Event) -> None:  # noqa: PLR0912 - one branch per kind of event
+    def _on_event(self, event: e.Event) -> None:
         vhosts = self.vhosts
         if isinstance(event, e.QueueDeclared):
             self._add_queue(event.spec)
@@ -187,6 +206,7 @@ class Broker:
         queue.on_deleted()
         self.dirty.pop(queue, None)
         self.unlogged.pop(queue, None)
+        self.delivering.pop(queue, None)
         self.shell.forget(queue)
         self.on_loaded(queue)
 
@@ -266,7 +286,8 @@ class Broker:
     def on_connection_closed(self, connection: Connection) -> None:
         if self.connections.pop(connection, None) is not None:
             self.totals.connections_closed += 1
-        self.shell.note("connection", "info", f"closing AMQP connection {connection.describe()}: {connection.close_reason}")
+        text = f"closing AMQP connection {connection.describe()}: {connection.close_reason}"
+        self.shell.note("connection", "info", text)
 
     def id_of(self, connection: Connection) -> str:
         """A name for the connection that outlives it: exclusive queues are owned by it."""
@@ -294,7 +315,8 @@ class Broker:
     # -- Notes ---------------------------------------------------------------------------------------------------
 
     def log_login_refused(self, connection: Connection, user: str, reason: str) -> None:
-        self.shell.note("connection", "warning", f"connection {connection.describe()}: login of '{user}' refused: {reason}")
+        text = f"connection {connection.describe()}: login of '{user}' refused: {reason}"
+        self.shell.note("connection", "warning", text)
 
     def log_channel_error(self, connection: Connection, number: int, error: ProtocolError) -> None:
         self.shell.note("channel", "error", f"connection {connection.describe()}, channel {number}: {error}")

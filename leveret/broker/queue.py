@@ -74,6 +74,8 @@ class Queue:
         "loading",
         "memory_bytes",
         "next_seq",
+        "note_due",
+        "noted_through",
         "number",
         "open",
         "ready",
@@ -97,6 +99,8 @@ class Queue:
         self.unacked_count = 0
         self.memory_bytes = 0
         self.delivered_through = 0
+        self.noted_through = 0  # What of it the log knows.
+        self.note_due = False
         self.open: Batch | None = None  # The batch that publishes are added to until its block is taken.
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
@@ -116,7 +120,7 @@ class Queue:
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
         """Messages of one kind, at the end. True: the queue is crowded, slow down."""
         batch = self.open
-        if batch is None or len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored:
+        if batch is None or (len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored):
             batch = self.open = Batch(self.next_seq)
         count, lo = len(contents), len(batch.contents)
         batch.contents += contents
@@ -321,16 +325,17 @@ class Queue:
 
     def has_changes(self) -> bool:
         """Whether `take_block` would give a block."""
-        return bool((self.open is not None and self.open.stored) or self.settled or self.requeued)
+        return bool((self.open is not None and self.open.stored) or self.settled or self.requeued or self.note_due)
 
     def take_block(self, time_ms: int) -> Block | None:
         """What changed since the last block, if the log needs to know of it."""
         batch, self.open = self.open, None
         if batch is not None and not batch.stored:
             batch = None
-        if batch is None and not self.settled and not self.requeued:
+        if batch is None and not self.settled and not self.requeued and not self.note_due:
             return None
         self.number += 1
+        self.note_due, self.noted_through = False, self.delivered_through
         settled, self.settled = merged(self.settled), []
         requeued, self.requeued = merged(self.requeued), []
         return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, self.delivered_through)
@@ -433,7 +438,8 @@ class Queue:
 
     def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
         """After a start: what the log holds, all of it waiting."""
-        self.number, self.epoch, self.next_seq, self.delivered_through = number, epoch, next_seq, through
+        self.number, self.epoch, self.next_seq = number, epoch, next_seq
+        self.delivered_through = self.noted_through = through
         self.ready_count = count
         if count:
             self.ready.append(Gap(first, last, count))

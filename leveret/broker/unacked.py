@@ -25,10 +25,10 @@ COMPACT_AT = 256  # Taken entries at the front that are carried along before the
 class Delivered:
     """Tags `first_tag`..`last_tag`, given to messages `lo`, `lo + 1`, … of a batch."""
 
-    __slots__ = ("batch", "consumer", "first_tag", "last_tag", "lo", "queue")
+    __slots__ = ("at_ms", "batch", "consumer", "first_tag", "last_tag", "lo", "queue")
 
     def __init__(
-        self, first_tag: int, last_tag: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int
+        self, first_tag: int, last_tag: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int, at_ms: int
     ) -> None:
         self.first_tag = first_tag
         self.last_tag = last_tag
@@ -36,6 +36,7 @@ class Delivered:
         self.consumer = consumer  # None: it was fetched with basic.get.
         self.batch = batch
         self.lo = lo
+        self.at_ms = at_ms  # When the first of them was delivered.
 
     @property
     def hi(self) -> int:
@@ -47,7 +48,7 @@ class Delivered:
 
     def cut(self, first_tag: int, last_tag: int) -> Delivered:
         lo = self.lo + first_tag - self.first_tag
-        return Delivered(first_tag, last_tag, self.queue, self.consumer, self.batch, lo)
+        return Delivered(first_tag, last_tag, self.queue, self.consumer, self.batch, lo, self.at_ms)
 
 
 class Unacked:
@@ -63,7 +64,9 @@ class Unacked:
     def __iter__(self) -> Iterator[Delivered]:
         return iter(self.entries[self.head :])
 
-    def add(self, first_tag: int, count: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int) -> None:
+    def add(
+        self, first_tag: int, count: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int, at_ms: int
+    ) -> None:
         entries = self.entries
         self.count += count
         if len(entries) > self.head:
@@ -76,7 +79,11 @@ class Unacked:
             ):
                 last.last_tag += count
                 return
-        entries.append(Delivered(first_tag, first_tag + count - 1, queue, consumer, batch, lo))
+        entries.append(Delivered(first_tag, first_tag + count - 1, queue, consumer, batch, lo, at_ms))
+
+    def oldest_ms(self) -> int | None:
+        """Since when the oldest of them waits."""
+        return self.entries[self.head].at_ms if self.head < len(self.entries) else None
 
     def take_all(self) -> list[Delivered]:
         taken = self.entries[self.head :]
@@ -124,7 +131,7 @@ class Unacked:
         if tag == entry.first_tag:
             entry.first_tag += 1
             entry.lo += 1
-            return Delivered(tag, tag, entry.queue, entry.consumer, entry.batch, entry.lo - 1)
+            return Delivered(tag, tag, entry.queue, entry.consumer, entry.batch, entry.lo - 1, entry.at_ms)
         taken = entry.cut(tag, tag)
         if tag < entry.last_tag:
             entries.insert(at + 1, entry.cut(tag + 1, entry.last_tag))

@@ -19,7 +19,9 @@ ROUTES_MAX = 65_536
 class Route:
     """Where one kind of publish goes."""
 
-    __slots__ = ("by_headers", "exchange", "immediate", "is_plain", "key", "mandatory", "queues", "routing_key", "writers")
+    __slots__ = (
+        "by_headers", "exchange", "immediate", "is_plain", "key", "mandatory", "queues", "routing_key", "writers",
+    )  # fmt: skip
 
     def __init__(self, arguments: bytes) -> None:
         middle = 1 + arguments[0]

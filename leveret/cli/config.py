@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from leveret.cli.main import CONFIG, OK
+from leveret.cli.exits import CONFIG, OK
 from leveret.cli.server import load_or_report
 from leveret.node.config import Loaded
 from leveret.node.schema import USED
@@ -33,7 +33,7 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
 _NO_LIMIT = ("connection_max", "handshake_timeout_ms", "ssl_handshake_timeout_ms", "consumer_timeout_ms")
 
 
-def check(file: str) -> int:
+def check_config(file: str) -> int:
     loaded = load_or_report([], file)
     if loaded is None:
         return CONFIG

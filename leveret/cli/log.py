@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from leveret.cli.main import DATA_ERROR, OK, USAGE
+from leveret.cli.exits import DATA_ERROR, OK, USAGE
 
 if TYPE_CHECKING:
     from leveret.log.disk import Disk
@@ -15,13 +15,13 @@ METADATA = "metadata"
 SEGMENTS = "segments"
 
 
-def check(folder: str) -> int:
+def check_log(folder: str) -> int:
     disk = _open(folder)
     if disk is None:
         return USAGE
-    from leveret.log.check import check as check_log
+    from leveret.log.check import check
 
-    damages = check_log(disk, SEGMENTS)
+    damages = check(disk, SEGMENTS)
     for damage in damages:
         print(damage)
     if damages:
@@ -31,11 +31,11 @@ def check(folder: str) -> int:
     return OK
 
 
-def repair(folder: str) -> int:
+def repair_log(folder: str) -> int:
     disk = _open(folder)
     if disk is None:
         return USAGE
-    from leveret.log.check import repair as repair_log
+    from leveret.log.check import repair
     from leveret.node.journal import JournalDamaged
 
     try:
@@ -44,7 +44,7 @@ def repair(folder: str) -> int:
         # Without the list of queues every message would look like one of a deleted queue, and be dropped.
         print(f"leveret: nothing was repaired, for the list of queues is damaged too: {error}", file=sys.stderr)
         return DATA_ERROR
-    dropped = repair_log(disk, SEGMENTS, known)
+    dropped = repair(disk, SEGMENTS, known)
     for damage in dropped:
         print(f"dropped: {damage}")
     print(f"{len(dropped)} dropped" if dropped else "nothing to repair")

@@ -12,14 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from leveret import __version__
-
-# sysexits.h, as RabbitMQ's tools have them
-OK = 0
-USAGE = 64
-DATA_ERROR = 65
-SOFTWARE = 70
-CONFIG = 78
-INTERRUPTED = 130
+from leveret.cli.exits import INTERRUPTED, SOFTWARE, USAGE
 
 DESCRIPTION = """\
 Leveret is a message broker that RabbitMQ's clients, tools and habits work with unchanged.
@@ -95,13 +88,13 @@ def run(parsed: argparse.Namespace) -> int:
 
             return server(parsed)
         case "config":
-            from leveret.cli.config import check
+            from leveret.cli.config import check_config
 
-            return check(parsed.file)
+            return check_config(parsed.file)
         case "log":
-            from leveret.cli import log
+            from leveret.cli.log import check_log, repair_log
 
-            return log.repair(parsed.folder) if parsed.action == "repair" else log.check(parsed.folder)
+            return repair_log(parsed.folder) if parsed.action == "repair" else check_log(parsed.folder)
     raise AssertionError(f"command {parsed.command} has a parser and no code")
 
 

@@ -39,7 +39,8 @@ class Alarms:
 
     def reason(self) -> str | None:
         """What connection.blocked says; None if nothing is short."""
-        short = [name for name, is_short in (("memory", self.memory), ("disk", self.disk or self.disk_full)) if is_short]
+        resources = (("memory", self.memory), ("disk", self.disk or self.disk_full))
+        short = [name for name, is_short in resources if is_short]
         return f"low on {' & '.join(short)}" if short else None
 
 

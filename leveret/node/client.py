@@ -15,7 +15,7 @@ A consumer that does not read is met with the same means: above a bound of unsen
 from __future__ import annotations
 
 import asyncio
-import socket
+import logging
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.amqp.connection import Connection
@@ -23,6 +23,8 @@ from leveret.amqp.limits import Peer
 
 if TYPE_CHECKING:
     from leveret.node.node import Node
+
+logger = logging.getLogger("leveret.connection")
 
 HELD: Final = 1
 BLOCKED: Final = 2
@@ -61,9 +63,12 @@ class Client(asyncio.Protocol):
             self.timer = self.node.loop.call_later(timeout_ms / 1000, self._on_handshake_timeout)
 
     def data_received(self, data: bytes) -> None:
-        connection = self.connection
-        connection.receive(data)
-        node = self.node
+        connection, node = self.connection, self.node
+        try:
+            connection.receive(data)
+        except Exception:  # A fault of ours must cost this client only, and be seen.
+            logger.exception("connection %s: internal error", connection.describe())
+            connection.close(541, "")
         if connection.held:
             self.pause(HELD)
         if connection.crowding is not None:
@@ -156,7 +161,3 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
     local_host, local_port = (transport.get_extra_info("sockname") or ("", 0))[:2]
     loopback = host == "::1" or host.startswith("127.") or host.startswith("::ffff:127.")
     return Peer(host, port, local_host, local_port, loopback, transport.get_extra_info("ssl_object") is not None)
-
-
-def set_keepalive(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -28,7 +28,8 @@ def set_up(settings: Settings) -> None:
     if settings.log_console:
         handlers.append((logging.StreamHandler(sys.stderr), settings.log_console_level))
     if settings.log_file is not None:
-        handlers.append((logging.FileHandler(settings.log_file, encoding="utf-8", errors="replace"), settings.log_file_level))
+        file = logging.FileHandler(settings.log_file, encoding="utf-8", errors="replace")
+        handlers.append((file, settings.log_file_level))
     for handler, level in handlers:
         handler.setLevel(LOG_LEVELS[level])
         handler.setFormatter(logging.Formatter(FORMAT, DATE_FORMAT))

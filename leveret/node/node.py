@@ -14,7 +14,7 @@ import platform
 import secrets
 import socket
 import struct
-import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +25,8 @@ from leveret.cluster.defaults import first_boot
 from leveret.cluster.passwords import SALT_BYTES
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
-from leveret.log.log import Log, LogOptions
 from leveret.log.disk import FileDisk
+from leveret.log.log import Log, LogOptions
 from leveret.node.alarms import Alarms, resident_bytes, total_memory_bytes
 from leveret.node.client import BEHIND, BLOCKED, PACED, Client
 from leveret.node.journal import Journal
@@ -61,12 +61,17 @@ class Node:
         )
         self.clients: dict[Client, None] = {}
         self.by_connection: dict[object, Client] = {}
-        self.unauthenticated = 0
         self.paced: dict[Client, Queue] = {}
         self.behind: dict[Client, None] = {}
+        # Commands that the journal has no room for now. A connection waits for the answer to its last, so there is at
+        # most one of each, besides the queues to be deleted with connections that went away.
+        self.proposals: deque[tuple[Command, bool, Callable[[Applied], None]]] = deque()
         self.scheduled = False
         self.fatal: str | None = None
-        self.stopped = loop.create_future()
+        self.stopped: asyncio.Future[None] = loop.create_future()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._syncer: asyncio.TimerHandle | None = None
         self.disk = FileDisk(settings.data_dir)
         self.metadata = Metadata()
         total = total_memory_bytes()
@@ -87,7 +92,7 @@ class Node:
         options = LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync)
         log = Log(self.disk, "segments", options)
         self.storage = Storage(
-            self.loop, self.disk, journal, log, self.metadata, self.turn, self._on_disk_full, self._on_fatal
+            self.loop, self.disk, journal, log, self.metadata, self.turn, self._on_disk_full, self.on_fatal
         )
         for command in self._startup_commands():
             if self.metadata.apply(command).events:
@@ -100,7 +105,7 @@ class Node:
             settings.cluster_name,
             platform.python_version(),
             settings.content_cache_bytes,
-            int(self.alarms.memory_limit_bytes * 0.5),
+            int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
         for vhost in self.broker.vhosts.values():
             for queue in vhost.queues.values():
@@ -129,7 +134,17 @@ class Node:
             self.loop.call_soon(self.turn)
 
     def turn(self) -> None:
+        """See the module's head. A failure in here leaves something half done: the node stops before it gets worse."""
         self.scheduled = False
+        if self.fatal is not None:
+            return
+        try:
+            self._turn()
+        except Exception as error:
+            logger.exception("a turn failed")
+            self.on_fatal(f"a turn failed: {error!r}")
+
+    def _turn(self) -> None:
         broker = self.broker
         broker.pump()
         self.storage.commit(broker)
@@ -142,6 +157,8 @@ class Node:
                 client = by_connection.get(connection)
                 if client is not None:
                     client.flush()
+        while self.proposals and self.storage.has_room_for_commands():
+            self._apply(*self.proposals.popleft())
         if self.paced:
             self._let_go_on()
         if self.behind and not self.storage.is_crowded():
@@ -166,7 +183,9 @@ class Node:
             logger.warning("connection %s refused: too many that have not logged in", client.connection.peer)
             return False
         if settings.connection_max is not None and len(self.clients) >= settings.connection_max:
-            logger.warning("connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max)
+            logger.warning(
+                "connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max
+            )
             return False
         self.clients[client] = None
         self.by_connection[client.connection] = client
@@ -209,12 +228,24 @@ class Node:
         """Begin to tick."""
         self._check_alarms()
         self._tick()
+        if self.settings.fsync == "interval":
+            self._sync()
         self.turn()
+
+    def _sync(self) -> None:
+        """`fsync = interval`: what was written since the last time is to be synced now."""
+        self.storage.log.sync_due()
+        self.schedule()
+        self._syncer = self.loop.call_later(self.settings.fsync_interval_ms / 1000, self._sync)
 
     def _tick(self) -> None:
         now_ms = int(self.loop.time() * 1000)
+        self.broker.now_ms = now_ms
         for client in list(self.clients):
             client.on_tick(now_ms)
+        if self.settings.consumer_timeout_ms is not None:
+            self.broker.end_slow_channels(now_ms, self.settings.consumer_timeout_ms)
+        self.broker.note_deliveries()
         if self.broker.content_bytes > self.broker.content_bytes_max:
             self.broker.page_out_unacked()
         self.storage.maintain()
@@ -252,7 +283,7 @@ class Node:
         client.connection.on_blocked(reason)
         client.pause(BLOCKED)
 
-    def _on_fatal(self, text: str) -> None:
+    def on_fatal(self, text: str) -> None:
         logger.critical("%s", text)
         self.fatal = text
         self.request_stop()
@@ -264,6 +295,12 @@ class Node:
     # -- What the broker asks of its shell -----------------------------------------------------------------------
 
     def propose(self, command: Command, lasting: bool, then: Callable[[Applied], None]) -> None:
+        if self.storage.has_room_for_commands():
+            self._apply(command, lasting, then)
+        else:
+            self.proposals.append((command, lasting, then))
+
+    def _apply(self, command: Command, lasting: bool, then: Callable[[Applied], None]) -> None:
         applied = self.metadata.apply(command)
         if applied.refused is not None or not applied.events:
             then(applied)
@@ -293,14 +330,14 @@ class Node:
 
     async def stop(self) -> None:
         """A controlled stop: clients are told, what is gathered is written."""
-        self._ticker.cancel()
-        self._watch.cancel()
+        for timer in (self._ticker, self._watch, self._syncer):
+            if timer is not None:
+                timer.cancel()
         for connection in list(self.broker.connections):
             connection.close(320, "broker forced connection closure with reason 'shutdown'")
         self.turn()
-        deadline = self.loop.time() + 5
-        while self.fatal is None and self.loop.time() < deadline and (self.storage.committing or self.broker.unlogged):
-            await asyncio.sleep(0.001)
+        if self.fatal is None:
+            await self.storage.drained(self.broker)
         for client in list(self.clients):
             client.transport.close()
         self.storage.stop()
@@ -310,9 +347,5 @@ class Node:
 def restore(queue: Queue, log: Log) -> None:
     """Give a queue what the log holds of it."""
     state = log.queue(queue.spec.id)
-    first, last = state.live.first, state.live.last
-    queue.restore(state.number, state.epoch, state.next_seq, first or 0, last or 0, state.count, state.delivered_through)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    first, last = state.live.first or 0, state.live.last or 0
+    queue.restore(state.number, state.epoch, state.next_seq, first, last, state.count, state.delivered_through)

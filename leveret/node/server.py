@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import os
+import resource
 import signal
 import ssl
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import uvloop
 
 from leveret import __version__
+from leveret.log.errors import LogDamaged
 from leveret.node import logs
 from leveret.node.client import Client
+from leveret.node.journal import JournalDamaged
 from leveret.node.node import Node
 
 if TYPE_CHECKING:
@@ -21,19 +28,64 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret")
 
+EX_DATAERR: Final = 65
+EX_UNAVAILABLE: Final = 69
 EX_SOFTWARE: Final = 70
 TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 
 
+class CannotListen(Exception):
+    """An address is taken, or not ours."""
+
+
+class FolderInUse(Exception):
+    """Another node works in the data folder."""
+
+
+@contextmanager
+def folder_lock(folder: str) -> Iterator[None]:
+    """Nobody else may write here: two nodes in one folder would overwrite each other's log."""
+    os.makedirs(folder, mode=0o750, exist_ok=True)
+    with open(os.path.join(folder, "lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(f"another node is running in {folder}; give this one its own with --data") from None
+        yield
+
+
+def raise_file_limit() -> None:
+    """A connection is a descriptor: take as many as the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
+    logs.set_up(settings)
+    try:
+        with folder_lock(settings.data_dir):
+            return _run(settings)
+    except FolderInUse as error:
+        logger.critical("%s", error)
+        return EX_UNAVAILABLE
+    except (LogDamaged, JournalDamaged) as error:
+        logger.critical("this node does not start: %s", error)
+        return EX_DATAERR
+    except CannotListen as error:
+        logger.critical("%s", error)
+        return EX_UNAVAILABLE
+
+
+def _run(settings: Settings) -> int:
+    raise_file_limit()
     sys.setswitchinterval(0.0002)  # The threads that write to disk must not wait 5 ms for a busy loop.
     return uvloop.run(serve(settings))
 
 
 async def serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
-    logs.set_up(settings)
     logger.info("Leveret %s, node %s, data in %s", __version__, settings.node_name, settings.data_dir)
     node = Node(settings, loop)
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -54,14 +106,20 @@ async def open_listeners(node: Node) -> list[asyncio.Server]:
     context = None if settings.tls is None else tls_context(settings.tls)
     for listeners, tls in ((settings.tcp_listeners, None), (settings.ssl_listeners, context)):
         for listener in listeners:
-            server = await loop.create_server(
-                lambda: Client(node),
-                listener.host or None,
-                listener.port,
-                backlog=settings.backlog,
-                ssl=tls,
-                ssl_handshake_timeout=tls_timeout_s(settings) if tls else None,
-            )
+            try:
+                server = await loop.create_server(
+                    lambda: Client(node),
+                    listener.host or None,
+                    listener.port,
+                    backlog=settings.backlog,
+                    ssl=tls,
+                    ssl_handshake_timeout=tls_timeout_s(settings) if tls else None,
+                )
+            except OSError as error:
+                raise CannotListen(
+                    f"cannot listen at {listener}: {error.strerror or error}. Is another broker running there? "
+                    "Choose another address with --host and --port"
+                ) from None
             servers.append(server)
             port = server.sockets[0].getsockname()[1]
             ports.append(f"{'amqps' if tls else 'amqp'}={port}")

@@ -124,7 +124,7 @@ class Settings:
     fsync: Literal["always", "interval", "never"] = "always"
     fsync_interval_ms: int = 1_000
     segment_bytes: int = 64 * MIB
-    content_cache_bytes: int = 128 * MIB
+    content_cache_bytes: int = 64 * MIB
 
     # What is written for people
     log_console: bool = True

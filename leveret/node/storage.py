@@ -25,15 +25,17 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
     from leveret.cluster.commands import Command
     from leveret.cluster.store import Metadata
-    from leveret.log.log import Log
     from leveret.log.disk import Disk
+    from leveret.log.log import Log
     from leveret.node.journal import Journal
 
 logger = logging.getLogger("leveret")
 
 LOAD_BYTES: Final = 1 << 20
 PENDING_BYTES_MAX: Final = 16 << 20  # Waiting for the disk, above which publishers wait too.
+COMMANDS_PENDING_BYTES_MAX: Final = 4 << 20
 RETRY_S: Final = 1.0
+DRAIN_S: Final = 10.0
 
 
 class Storage:
@@ -65,6 +67,7 @@ class Storage:
         self.full = False
         self.failed = False
         self.maintaining = False
+        self.idle: asyncio.Future[None] | None = None
         self.answers: deque[tuple[int, Callable[[], None]]] = deque()
         self.in_blocks: dict[tuple[int, int], tuple[Queue, Batch | None, list[Pending]]] = {}
 
@@ -75,6 +78,9 @@ class Storage:
         index = self.journal.append(command)
         if then is not None:
             self.answers.append((index, then))
+
+    def has_room_for_commands(self) -> bool:
+        return self.journal.pending_bytes < COMMANDS_PENDING_BYTES_MAX
 
     def is_crowded(self) -> bool:
         return self.log.pending_bytes > PENDING_BYTES_MAX
@@ -127,6 +133,18 @@ class Storage:
             self.full = False
             self.on_full(False)
         self.on_turn()
+        if self.idle is not None and not self.committing and not self.idle.done():
+            self.idle.set_result(None)
+
+    async def drained(self, broker: Broker) -> None:
+        """When all that was gathered is written, or cannot be within `DRAIN_S`."""
+        deadline = self.loop.time() + DRAIN_S
+        while (self.committing or broker.unlogged) and not (self.full or self.failed):
+            self.idle = self.loop.create_future()
+            done, _ = await asyncio.wait([self.idle], timeout=max(0, deadline - self.loop.time()))
+            if not done:
+                logger.error("stopping although not all is written: the disk did not answer for %d s", DRAIN_S)
+                return
 
     def _on_journalled(self, index: int) -> None:
         while self.answers and self.answers[0][0] <= index:
@@ -218,7 +236,9 @@ class Storage:
                 self.log.on_done(load)
                 self._on_loaded(queue, gap, load.runs, load.next, then)
             else:
-                self._fail(f"reading {queue} back failed: {error}")
+                # The queue stands still before what cannot be read; all others go on. Skipping would lose messages.
+                self.log.on_failed(load, error)
+                logger.error("%s stands still, its messages cannot be read back: %s", queue, error)
 
         self.reader.submit(lambda: load.perform(self.disk), on_done)
 

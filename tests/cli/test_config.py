@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.cli.config import _KEYS_OF, check, describe
+from leveret.cli.config import _KEYS_OF, check_config, describe
 from leveret.node.config import load
 from leveret.node.settings import Settings
 
@@ -16,7 +16,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_what_holds_is_shown_with_its_source(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("heartbeat = 30\nlisteners.tcp.1 = 127.0.0.1:1\nlisteners.tcp.2 = 2\nraft.wal_max_entries = 1\n")
-    assert check(str(file)) == 0
+    assert check_config(str(file)) == 0
     shown = capsys.readouterr()
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert f"heartbeat = 30 # {file}, line 1" in lines
@@ -29,7 +29,7 @@ def test_what_holds_is_shown_with_its_source(file: Path, capsys: pytest.CaptureF
 
 def test_what_does_not_hold(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("heartbeat = soon\n")
-    assert check(str(file)) == 78
+    assert check_config(str(file)) == 78
     shown = capsys.readouterr()
     assert shown.out == ""
     assert f"{file}, line 1: heartbeat = soon: not allowed" in shown.err
@@ -37,7 +37,7 @@ def test_what_does_not_hold(file: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_passwords_are_not_shown(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("default_pass = geheim\nssl_options.password = secret\n")
-    assert check(str(file)) == 0
+    assert check_config(str(file)) == 0
     shown = "".join(capsys.readouterr())
     assert "geheim" not in shown
     assert "secret" not in shown

@@ -1,0 +1,88 @@
+"""Checking a log that is not in use, and repairing it.
+
+`check` reads every byte and changes nothing. `repair` goes on without what is damaged: it takes up the log as far as it
+is good, writes what lives in damaged segments to a new one, puts a new checkpoint in place and lets the damaged segments
+go, all by the log's own means. A repair that is interrupted is simply run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from .disk import Disk
+from .errors import Damage
+from .log import Log, LogOptions
+from .recovery import Recovery
+
+_NOBODY = (1 << 64) - 1  # No queue has this number.
+
+
+@dataclass
+class Report:
+    segments: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    queues: int = 0
+    messages: int = 0
+    notes: list[str] = field(default_factory=list)  # What a start puts right by itself.
+    damages: list[Damage] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.damages
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.segments} segments, {self.bytes} bytes, {self.blocks} blocks, {self.queues} queues, "
+            f"{self.messages} messages waiting",
+            *(f"note: {note}" for note in self.notes),
+            *(f"damage: {damage}" for damage in self.damages),
+        ]
+        return "\n".join(lines)
+
+
+def check(disk: Disk, folder: str) -> Report:
+    """Verify all segments, their indexes and the checkpoint, of all queues. Reads only."""
+    recovery, _, report = _read(disk, folder, None)
+    report.notes += recovery.weak
+    return report
+
+
+def repair(disk: Disk, folder: str, known: Collection[int]) -> Report:
+    """Drop just what is damaged. The report's `damages` say what that was; messages counted are those that remain."""
+    recovery, log, report = _read(disk, folder, set(known))
+    if report.good:
+        return report
+    recovery.tidy(log)
+    log.upkeep.checkpoint_due = True
+    log.upkeep.forced = recovery.damaged & set(log.segment_table)
+    for segment in log.segment_table.values():
+        segment.sealed = True
+        segment.indexed = segment.number not in recovery.damaged and segment.indexed
+    log.forget(_NOBODY)  # Something to write, so that a new segment is begun.
+    while (job := log.take() or log.maintenance(idle=True)) is not None:
+        job.perform(disk)
+        log.on_done(job)
+    return report
+
+
+def _read(disk: Disk, folder: str, known: set[int] | None) -> tuple[Recovery, Log, Report]:
+    report = Report()
+    recovery = Recovery(disk, folder, report.notes.append)
+    recovery.lenient = True
+    recovery.run(use_sidecars=False)
+    log = Log(disk, folder, LogOptions())
+    if known is None:
+        known = recovery.all_queues()
+    report.segments = len(recovery.segments)
+    report.blocks = sum(found.index.blocks for found in recovery.segments)
+    report.bytes = sum(found.index.length for found in recovery.segments)
+    for found in recovery.segments:
+        if found.torn is not None and found is recovery.segments[-1]:
+            report.notes.append(f"segment {found.index.segment:016x}: an unfinished write at {found.index.length}")
+    recovery.fold_into(log, known)
+    report.queues = len(log.queues)
+    report.messages = sum(queue.count for queue in log.queues.values())
+    report.damages = recovery.damages
+    return recovery, log, report

@@ -1,0 +1,106 @@
+"""The checkpoint: what all queues' logs add up to, and which segments still matter.
+
+It stands for everything in segments before `through`, and is the only list of those of them that exist: a segment
+before `through` that it does not name is dead, one that it names and that is missing is damage. See `log` for why a
+settle is never forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from struct import Struct
+from struct import error as StructError
+from zlib import crc32
+
+from .errors import FormatError
+from .queue import QueueLog
+from .ranges import RangeSet
+
+_MAGIC = b"LVRC"
+_VERSION = 1
+_HEAD = Struct("<4sHHQQII")  # magic, version, flags, file length, through, segments, queues
+_SEGMENT = Struct("<QQ")  # number, length that was synced
+# queue, epoch, number, next_seq, delivered_through, floor, live, gone, redelivered (in ranges)
+_QUEUE = Struct("<QQQQQQQQQ")
+_CRC = Struct("<I")
+
+
+def checkpoint_path(folder: str) -> str:
+    return f"{folder}/checkpoint"
+
+
+class QueueState:
+    __slots__ = ("epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered")
+
+    epoch: int
+    number: int
+    next_seq: int
+    delivered_through: int
+    floor: int
+    live: RangeSet
+    gone: RangeSet
+    redelivered: RangeSet
+
+
+class CheckpointState:
+    __slots__ = ("through", "segments", "queues")
+
+    def __init__(self, through: int, segments: dict[int, int], queues: dict[int, QueueState]) -> None:
+        self.through = through
+        self.segments = segments
+        self.queues = queues
+
+
+def encode_checkpoint(through: int, segments: dict[int, int], queues: Collection[QueueLog]) -> list[bytes]:
+    parts: list[bytes] = [_SEGMENT.pack(*item) for item in sorted(segments.items())]
+    for queue in queues:
+        ranges = (queue.live, queue.gone, queue.redelivered)
+        parts.append(
+            _QUEUE.pack(
+                queue.id, queue.epoch, queue.number, queue.next_seq, queue.delivered_through, queue.floor,
+                *(one.range_count for one in ranges),
+            )
+        )  # fmt: skip
+        parts += [one.pack() for one in ranges]
+    body = b"".join(parts)
+    length = _HEAD.size + len(body) + _CRC.size
+    head = _HEAD.pack(_MAGIC, _VERSION, 0, length, through, len(segments), len(queues))
+    return [head, body, _CRC.pack(crc32(body, crc32(head)))]
+
+
+def decode_checkpoint(data: bytes) -> CheckpointState:
+    if len(data) < _HEAD.size + _CRC.size:
+        raise FormatError("checkpoint is cut off")
+    magic, version, flags, length, through, segment_count, queue_count = _HEAD.unpack_from(data)
+    if magic != _MAGIC or length != len(data):
+        raise FormatError("checkpoint head is wrong")
+    if crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
+        raise FormatError("checkpoint checksum is wrong")
+    if version != _VERSION or flags:
+        raise FormatError(f"checkpoint has format version {version}; this program reads version {_VERSION}")
+    at = _HEAD.size
+    view = memoryview(data)[: -_CRC.size]
+    try:
+        segments = {}
+        for _ in range(segment_count):
+            number, synced = _SEGMENT.unpack_from(view, at)
+            segments[number] = synced
+            at += _SEGMENT.size
+        queues = {}
+        for _ in range(queue_count):
+            state = QueueState()
+            (
+                queue, state.epoch, state.number, state.next_seq, state.delivered_through, state.floor, *counts,
+            ) = _QUEUE.unpack_from(view, at)  # fmt: skip
+            at += _QUEUE.size
+            sets = []
+            for count in counts:
+                sets.append(RangeSet.unpack(view[at : at + 16 * count]))
+                at += 16 * count
+            state.live, state.gone, state.redelivered = sets
+            queues[queue] = state
+    except (ValueError, StructError) as error:
+        raise FormatError(f"checkpoint is inconsistent: {error}") from None
+    if at != len(view):
+        raise FormatError("checkpoint is inconsistent: its parts do not fill it")
+    return CheckpointState(through, segments, queues)

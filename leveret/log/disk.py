@@ -1,0 +1,177 @@
+"""Every touch of stable storage goes through a Disk.
+
+The log, the metadata journal and whatever else must survive a crash take a `Disk`, so that the simulator can put its
+own in place: one that forgets what was not synced. `FileDisk` is the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+_DESCRIPTORS_MAX = 64
+_BUFFERS_PER_CALL = min(os.sysconf("SC_IOV_MAX"), 1024) if hasattr(os, "sysconf") else 16
+
+
+class Disk(Protocol):
+    """Paths are relative to the node's data folder, separated by "/". Errors are OSError with errno set."""
+
+    def names(self, folder: str) -> list[str]: ...
+
+    def size(self, path: str) -> int: ...
+
+    def read(self, path: str, offset: int, size: int) -> bytes: ...
+
+    def write(self, path: str, offset: int, buffers: Sequence[bytes]) -> None: ...
+
+    def sync(self, path: str) -> None: ...
+
+    def truncate(self, path: str, size: int) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def delete(self, path: str) -> None: ...
+
+    def make_folder(self, path: str) -> None: ...
+
+    def sync_folder(self, path: str) -> None: ...
+
+    def free_bytes(self) -> int: ...
+
+
+class Job(Protocol):
+    """Work on the disk for a worker thread: touches only the disk and its own fields."""
+
+    def perform(self, disk: Disk) -> None: ...
+
+
+class _Handle:
+    __slots__ = ("descriptor", "users", "dropped")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.users = 0
+        self.dropped = False
+
+
+class FileDisk:
+    """Files under `root`. Safe from several threads as long as they use different files or only read."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        os.makedirs(root, exist_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._path(folder)))
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: str) -> int:
+        return os.stat(self._path(path)).st_size
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        with self._open(path, os.O_RDWR) as descriptor:
+            data = os.pread(descriptor, size, offset)
+            if len(data) in (0, size):
+                return data
+            parts = [data]
+            while data and (size := size - len(data)) > 0:
+                offset += len(data)
+                data = os.pread(descriptor, size, offset)
+                parts.append(data)
+            return b"".join(parts)
+
+    def write(self, path: str, offset: int, buffers: Sequence[bytes]) -> None:
+        with self._open(path, os.O_RDWR | os.O_CREAT) as descriptor:
+            for at in range(0, len(buffers), _BUFFERS_PER_CALL):
+                offset = self._write_all(descriptor, offset, buffers[at : at + _BUFFERS_PER_CALL])
+
+    @staticmethod
+    def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes | memoryview]) -> int:
+        """Returns the offset behind what was written. A call may take less than it was given."""
+        left = list(buffers)
+        total = sum(map(len, left))
+        while total:
+            written = os.pwritev(descriptor, left, offset)
+            offset += written
+            total -= written
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:
+                left[0] = memoryview(left[0])[written:]
+        return offset
+
+    def sync(self, path: str) -> None:
+        with self._open(path, os.O_RDWR) as descriptor:
+            os.fdatasync(descriptor)
+
+    def truncate(self, path: str, size: int) -> None:
+        with self._open(path, os.O_RDWR) as descriptor:
+            os.ftruncate(descriptor, size)
+
+    def rename(self, old: str, new: str) -> None:
+        self._drop(old)
+        self._drop(new)
+        os.rename(self._path(old), self._path(new))
+
+    def delete(self, path: str) -> None:
+        self._drop(path)
+        os.unlink(self._path(path))
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(self._path(path), exist_ok=True)
+
+    def sync_folder(self, path: str) -> None:
+        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        return stat.f_bavail * stat.f_frsize
+
+    def close(self) -> None:
+        for path in list(self._handles):
+            self._drop(path)
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, *path.split("/")) if path else self.root
+
+    @contextmanager
+    def _open(self, path: str, flags: int) -> Iterator[int]:
+        """A descriptor out of the cache, which is not closed under its users by an eviction, a rename or a deletion."""
+        with self._lock:
+            handle = self._handles.get(path)
+            if handle is None:
+                handle = self._handles[path] = _Handle(os.open(self._path(path), flags | os.O_CLOEXEC, 0o640))
+            self._handles.move_to_end(path)
+            handle.users += 1
+            if len(self._handles) > _DESCRIPTORS_MAX:
+                self._drop_locked(next(iter(self._handles)))
+        try:
+            yield handle.descriptor
+        finally:
+            with self._lock:
+                handle.users -= 1
+                if handle.dropped and not handle.users:
+                    os.close(handle.descriptor)
+
+    def _drop(self, path: str) -> None:
+        with self._lock:
+            self._drop_locked(path)
+
+    def _drop_locked(self, path: str) -> None:
+        handle = self._handles.pop(path, None)
+        if handle is not None:
+            handle.dropped = True
+            if not handle.users:
+                os.close(handle.descriptor)

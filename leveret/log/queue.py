@@ -1,0 +1,76 @@
+"""What a queue's blocks add up to.
+
+The fold is one of sets: live = enqueued − gone. Numbers are never reused, so the order of blocks does not matter, a
+block may be applied twice, and a settle may come before the message it settles (a mirror that fills up from below sees
+that). This is what recovery rests on: see `log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .ranges import RangeSet
+from .refs import Refs, Share
+
+
+class QueueLog:
+    __slots__ = (
+        "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "spilled", "refs",
+        "spill_refs", "floor",
+    )  # fmt: skip
+
+    def __init__(self, id: int, shares: dict[int, Share]) -> None:
+        self.id = id
+        self.epoch = 0
+        self.number = 0  # Of the last block.
+        self.next_seq = 1
+        self.delivered_through = 0
+        self.live = RangeSet()  # Stored and not settled.
+        self.gone = RangeSet()  # Settled, ever.
+        self.redelivered = RangeSet()  # Part of live.
+        self.spilled = RangeSet()  # Transient, not settled, put away on disk until the node stops.
+        self.refs = Refs(shares)
+        self.spill_refs = Refs(shares)
+        self.floor = 0  # What segments before this one say about the queue is void: it was forgotten since.
+
+    @property
+    def count(self) -> int:
+        return self.live.count
+
+    @property
+    def message_bytes(self) -> int:
+        return self.refs.bytes
+
+    def advance(self, epoch: int, number: int, next_seq: int, delivered_through: int) -> None:
+        if epoch > self.epoch:
+            self.epoch = epoch
+        if number > self.number:
+            self.number = number
+        if next_seq > self.next_seq:
+            self.next_seq = next_seq
+        if delivered_through > self.delivered_through:
+            self.delivered_through = delivered_through
+
+    def enqueue(self, low: int, high: int) -> None:
+        """Messages low..high are stored. What was settled before stays settled."""
+        self.live.add(low, high)
+        last = self.gone.last
+        if last is not None and low <= last:
+            for start, end in list(self.gone.ranges(low, high)):
+                self.live.remove(start, end)
+
+    def requeue(self, ranges: Iterable[tuple[int, int]]) -> None:
+        for low, high in ranges:
+            for start, end in self.live.ranges(low, high):
+                self.redelivered.add(start, end)
+
+    def settle(self, ranges: Iterable[tuple[int, int]]) -> None:
+        for low, high in ranges:
+            self.gone.add(low, high)
+            self.refs.settle(low, high, self.live)
+            self.live.remove(low, high)
+            if self.redelivered:
+                self.redelivered.remove(low, high)
+            if self.spilled:
+                self.spill_refs.settle(low, high, self.spilled)
+                self.spilled.remove(low, high)

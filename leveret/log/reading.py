@@ -1,0 +1,103 @@
+"""Reading single blocks back, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from .block import Run
+from .disk import Disk
+from .errors import Damage, FormatError, LogDamaged
+from .format import Header, Records, decode_records, parse_meta, share_places
+
+_GAP_BYTES_MAX = 64 << 10  # Reading over a gap of this size costs less than a second call.
+_READ_BYTES_MAX = 4 << 20
+
+
+class Place(NamedTuple):
+    """A block on disk, with the numbers wanted of it."""
+
+    path: str
+    segment: int
+    offset: int
+    length: int
+    wanted: list[tuple[int, int]]
+    first: int
+    last: int
+
+
+def read_blocks(disk: Disk, places: Sequence[Place]) -> list[tuple[Header, Records]]:
+    """The blocks at these places, whole. Neighbours on disk share a call."""
+    found = []
+    data = memoryview(b"")
+    start, path = 0, ""
+    for index, place in enumerate(places):
+        if place.path != path or place.offset < start or place.offset + place.length > start + len(data):
+            path, start = place.path, place.offset
+            data = memoryview(disk.read(path, start, _extent(places, index) - start))
+        found.append(_read_block(disk, place, data[place.offset - start : place.offset - start + place.length]))
+    return found
+
+
+def _extent(places: Sequence[Place], index: int) -> int:
+    """How far one read should reach to take in the places that follow closely."""
+    path, start = places[index].path, places[index].offset
+    end = start + places[index].length
+    for place in places[index + 1 :]:
+        reach = place.offset + place.length
+        if place.path != path or not end <= place.offset <= end + _GAP_BYTES_MAX or reach - start > _READ_BYTES_MAX:
+            break
+        end = reach
+    return end
+
+
+def _read_block(disk: Disk, place: Place, data: memoryview) -> tuple[Header, Records]:
+    try:
+        header = parse_meta(data, place.segment, place.offset)
+        if header.length != place.length or len(data) != place.length:
+            raise FormatError("block length is wrong")
+        shares = {}
+        for index, (offset, size, crc) in share_places(header, place.offset).items():
+            shares[index] = disk.read(place.path, offset, size)
+            if crc32(shares[index]) != crc or len(shares[index]) != size:
+                raise FormatError("shared content checksum is wrong")
+        return header, decode_records(header, data[header.meta_length :], shares)
+    except FormatError as error:
+        damage = Damage(
+            place.path, place.offset, place.length, None, None, place.first, place.last, f"reading messages: {error}"
+        )
+        raise LogDamaged([damage]) from None
+
+
+def pick(records: Records, ranges: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]) -> list[Run]:
+    """The wanted messages of a block, as runs. `ranges` are the numbers of `records`, ascending as `wanted` is."""
+    runs = []
+    base = 0
+    at = 0
+    for low, high in ranges:
+        while at < len(wanted) and wanted[at][1] < low:
+            at += 1
+        for start, end in wanted[at:]:
+            if start > high:
+                break
+            start, end = max(start, low), min(end, high)
+            cut = slice(base + start - low, base + end - low + 1)
+            kinds = bytearray(records.kinds[cut])
+            runs.append(Run(start, records.contents[cut], records.keys[cut], kinds))
+        base += high - low + 1
+    return runs
+
+
+def thin(records: Records, wanted: Sequence[tuple[int, int]]) -> Records:
+    """Only the wanted messages of a block."""
+    runs = pick(records, records.ranges, wanted)
+    if len(runs) == 1:
+        run = runs[0]
+        return Records([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds))
+    return Records(
+        [(run.first, run.last) for run in runs],
+        [content for run in runs for content in run.contents],
+        [key for run in runs for key in run.keys],
+        b"".join(run.kinds for run in runs),
+    )

@@ -1,0 +1,262 @@
+"""Reading the log at start: checkpoint, then sidecars, then a scan of what has none.
+
+First everything is read and judged and nothing is changed (`run`), so that a damaged log is left as it was found.
+`install` then folds what was read into an empty log, and tidies up: cuts off a torn tail, removes files that the
+checkpoint says are dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from .checkpoint import CheckpointState, checkpoint_path, decode_checkpoint
+from .disk import Disk
+from .errors import Damage, FormatError, LogDamaged
+from .format import GROUP_HEAD, parse_group_head
+from .queue import QueueLog
+from .segment import SegmentIndex, index_path, numbered, scan_segment, segment_path, spare_path
+from .sidecar import Entry, decode_sidecar, to_columns
+
+if TYPE_CHECKING:
+    from .log import Log
+
+
+class Found:
+    """One segment as it was found."""
+
+    __slots__ = ("index", "entries", "indexed", "size", "torn")
+
+    def __init__(
+        self, index: SegmentIndex, entries: dict[int, Entry], indexed: bool, size: int, torn: str | None
+    ) -> None:
+        self.index = index
+        self.entries = entries
+        self.indexed = indexed
+        self.size = size
+        self.torn = torn
+
+
+class Recovery:
+    def __init__(self, disk: Disk, folder: str, progress: Callable[[str], None]) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.progress = progress
+        self.damages: list[Damage] = []
+        self.checkpoint: CheckpointState | None = None
+        self.checkpoint_bytes = 0
+        self.through = 1
+        self.segments: list[Found] = []
+        self.damaged: set[int] = set()  # Segments with bytes that are wrong.
+        self.weak: list[str] = []  # Sidecars that are damaged: no harm, they are made anew.
+        self.lenient = False  # Go on without what is lost: for `repair`.
+        self._names: list[str] = []
+
+    # -- reading -----------------------------------------------------------------
+
+    def run(self, use_sidecars: bool = True) -> None:
+        """Read all. Damage is collected in `damages`; what is good is taken all the same, for `repair`."""
+        self._names = self.disk.names(f"{self.folder}/segments")
+        self._read_checkpoint()
+        present = set(numbered(self._names, "log"))
+        named = set(self.checkpoint.segments) if self.checkpoint else set()
+        newer = {number for number in present if number >= self.through}
+        expected = named | set(range(self.through, max(newer, default=0) + 1))
+        for number in sorted(expected - present):
+            path = segment_path(self.folder, number)
+            self.damages.append(Damage(path, 0, 0, None, None, None, None, "the segment is missing"))
+        numbers = sorted(expected & present)
+        for number in numbers:
+            self._read_segment(number, present, use_sidecars)
+
+    def _read_checkpoint(self) -> None:
+        path = checkpoint_path(self.folder)
+        if "checkpoint" not in self.disk.names(self.folder):
+            return
+        data = self.disk.read(path, 0, self.disk.size(path))
+        try:
+            self.checkpoint = decode_checkpoint(data)
+        except FormatError as error:
+            what = f"{error}; without it, settled messages may come back"
+            self.damages.append(Damage(path, 0, len(data), None, None, None, None, what))
+            present = numbered(self._names, "log")
+            self.through = min(present, default=1)
+        else:
+            self.checkpoint_bytes = len(data)
+            self.through = self.checkpoint.through
+
+    def _read_segment(self, number: int, present: set[int], use_sidecars: bool) -> None:
+        path = segment_path(self.folder, number)
+        size = self.disk.size(path)
+        has_index = f"{number:016x}.index" in self._names
+        if has_index and use_sidecars and self._read_sidecar(number, path, size):
+            return
+        claimed = self.checkpoint.segments.get(number, 0) if self.checkpoint else 0
+        if has_index and not use_sidecars:
+            claimed = max(claimed, self._length_by_sidecar(number))
+        if number + 1 in present:
+            claimed = max(claimed, self._length_by_next(number + 1))
+        scan = scan_segment(self.disk, path, number, claimed)
+        self.damages += scan.damages
+        if scan.damages:
+            self.damaged.add(number)
+        entries = {queue: Entry(fold, to_columns(fold, number)) for queue, fold in scan.index.queues.items()}
+        self.segments.append(Found(scan.index, entries, False, size, scan.torn))
+
+    def _read_sidecar(self, number: int, path: str, size: int) -> bool:
+        aside = index_path(self.folder, number)
+        try:
+            index, entries = decode_sidecar(self.disk.read(aside, 0, self.disk.size(aside)), number)
+        except FormatError as error:
+            self.progress(f"{aside}: {error}; made anew from its segment")
+            return False
+        if size < index.length:
+            what = "the file ends too early"
+            self.damages.append(Damage(path, size, index.length - size, None, None, None, None, what))
+            self.damaged.add(number)
+            return False
+        self.segments.append(Found(index, entries, True, size, None))
+        return True
+
+    def _length_by_sidecar(self, number: int) -> int:
+        path = index_path(self.folder, number)
+        try:
+            index, _ = decode_sidecar(self.disk.read(path, 0, self.disk.size(path)), number)
+        except FormatError as error:
+            self.weak.append(f"{path}: {error}")
+            return 0
+        return index.length
+
+    def _length_by_next(self, number: int) -> int:
+        """The length of a segment, as its successor tells it."""
+        try:
+            data = self.disk.read(segment_path(self.folder, number), 0, GROUP_HEAD.size)
+            return parse_group_head(data, number, 0).previous_length
+        except FormatError:
+            return 0  # Nothing was ever written there, or the scan of that one will tell.
+
+    def all_queues(self) -> set[int]:
+        found = {number for segment in self.segments for number in segment.entries}
+        return found | set(self.checkpoint.queues if self.checkpoint else ())
+
+    # -- folding -----------------------------------------------------------------
+
+    def install(self, log: Log, known: Collection[int]) -> set[int]:
+        """Fill an empty log and tidy up. Returns queues that are not known, where the log does not say so yet."""
+        unknown = self.fold_into(log, set(known))
+        if self.damages and not self.lenient:
+            raise LogDamaged(self.damages)
+        self.tidy(log)
+        return unknown
+
+    def fold_into(self, log: Log, known: set[int]) -> set[int]:
+        """The part of `install` that changes nothing on disk."""
+        from .log import Segment
+
+        for found in self.segments:
+            segment = Segment(found.index.segment)
+            segment.length = segment.synced = found.index.length
+            segment.blocks = found.index.blocks
+            segment.created = True
+            segment.recycled = found.size > found.index.length
+            segment.indexed = found.indexed
+            segment.sealed = True
+            log.segment_table[segment.number] = log.shares[segment.number] = segment
+            log.current, log.chain = segment, found.index.chain
+        if log.current is not None:
+            log.current.sealed = log.current.indexed
+        log.base = self.through
+        unknown = self._fold(log, known)
+        self._reconcile(log)
+        log.upkeep.through = self.through if self.checkpoint else 0
+        log.upkeep.checkpoint_bytes = self.checkpoint_bytes
+        waiting = sum(queue.count for queue in log.queues.values())
+        self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
+        return unknown
+
+    def _fold(self, log: Log, known: set[int]) -> set[int]:
+        unknown = set()
+        for number, state in (self.checkpoint.queues if self.checkpoint else {}).items():
+            if number not in known:
+                unknown.add(number)
+                continue
+            queue = log.queues[number] = QueueLog(number, log.shares)
+            queue.advance(state.epoch, state.number, state.next_seq, state.delivered_through)
+            queue.floor = state.floor
+            queue.live, queue.gone, queue.redelivered = state.live, state.gone, state.redelivered
+        for found in self.segments:
+            for number, entry in found.entries.items():
+                if number in known:
+                    self._fold_queue(log, number, entry, found.index.segment)
+                elif found.index.segment >= self.through:
+                    if entry.fold.reset:
+                        unknown.discard(number)
+                    if entry.fold.number or entry.columns is not None:
+                        unknown.add(number)
+            found.entries = {}  # The references were copied: a long backlog must not be in memory twice.
+        return unknown
+
+    def _fold_queue(self, log: Log, number: int, entry: Entry, segment: int) -> None:
+        queue = log.queues.get(number)
+        fold = entry.fold
+        if segment < self.through:
+            if queue is None or segment < queue.floor:
+                return
+        else:
+            if queue is None or fold.reset:
+                queue = log.queues[number] = QueueLog(number, log.shares)
+                queue.floor = segment
+            queue.advance(fold.epoch, fold.number, fold.next_seq, fold.delivered_through)
+            for low, high in fold.enqueued:
+                queue.enqueue(low, high)
+            queue.requeue(fold.requeued)
+            for low, high in fold.settled:
+                queue.gone.add(low, high)
+                queue.live.remove(low, high)
+                queue.redelivered.remove(low, high)
+        if entry.columns is not None:
+            queue.refs.load(entry.columns)
+            table = log.segment_table[segment]
+            table.note(number, entry.columns.first[0])
+            table.note(number, entry.columns.first[-1])
+
+    def _reconcile(self, log: Log) -> None:
+        """Every live message must have a place."""
+        for queue in log.queues.values():
+            if queue.refs.reconcile(queue.live) != queue.live.count:
+                missing = queue.live.copy()
+                for ref in queue.refs:
+                    missing.remove(ref.first, ref.last)
+                for low, high in missing:
+                    what = "messages are nowhere in the log"
+                    self.damages.append(Damage(f"{self.folder}/segments", 0, 0, queue.id, None, low, high, what))
+                    queue.live.remove(low, high)
+                    queue.redelivered.remove(low, high)
+            for low, high in queue.live.ranges(0, queue.delivered_through):
+                queue.redelivered.add(low, high)
+
+    # -- tidying -----------------------------------------------------------------
+
+    def tidy(self, log: Log) -> None:
+        folder = f"{self.folder}/segments"
+        for found in self.segments:
+            path = segment_path(self.folder, found.index.segment)
+            if found.torn is not None and found.index.segment == (log.current.number if log.current else 0):
+                cut = found.size - found.index.length
+                self.progress(f"{path}: {cut} bytes of an unfinished write cut off at {found.index.length}")
+                self.disk.truncate(path, found.index.length)
+                self.disk.sync(path)
+                log.segment_table[found.index.segment].recycled = False
+        changed = False
+        for name in self._names:
+            stem, _, ending = name.partition(".")
+            number = int(stem, 16) if numbered([name], ending) else None
+            segment = log.segment_table.get(number) if number is not None else None
+            if ending == "spare" and number is not None and len(log.spares) < log.options.spares_max:
+                log.spares[number] = self.disk.size(spare_path(self.folder, number))
+            elif not (segment and (ending == "log" or (ending == "index" and segment.indexed))):
+                self.disk.delete(f"{folder}/{name}")
+                changed = True
+        if changed:
+            self.disk.sync_folder(folder)
+

@@ -1,0 +1,1 @@
+"""The world the machines run in during tests: virtual time, a hostile network, a disk that forgets."""

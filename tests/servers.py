@@ -1,0 +1,206 @@
+"""Real servers for tests: `leveret server` as a process of its own, on ports that the system chose.
+
+A `Server` can be stopped in order, killed, and started again on the same data; what it logs is kept, and shown by
+`conftest` when the test fails. All addresses are 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pika
+
+from leveret.cluster.commands import Command
+from leveret.log.disk import FileDisk
+from leveret.node.journal import Journal
+
+ROOT = Path(__file__).parent.parent
+START_S = 30.0
+STOP_S = 20.0
+
+
+class Server:
+    """One node. `start` returns when clients can connect."""
+
+    def __init__(self, folder: Path, config: str = "", environment: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.config = config
+        self.environment = dict(environment or {})
+        self.port = self.tls_port = 0
+        self.process: subprocess.Popen[str] | None = None
+        self.connections: list[Any] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # -- Life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> Server:
+        """Raises RuntimeError, with the log in its text, if the node does not come up."""
+        process = self.spawn()
+        line = read_line(process, START_S)
+        if not line.startswith("ready "):
+            self.kill()
+            raise RuntimeError(f"no ready line but {line!r}, exit code {process.returncode}:\n{self.log()}")
+        for word in line.split()[1:]:
+            protocol, _, port = word.partition("=")
+            if protocol == "amqp":
+                self.port = int(port)
+            else:
+                self.tls_port = int(port)
+        return self
+
+    def spawn(self) -> subprocess.Popen[str]:
+        """Begin to start, and do not wait."""
+        assert self.process is None
+        command = [sys.executable, "-m", "leveret", "server", "--data", str(self.data), "--port", "0"]
+        if self.config:
+            file = self.folder / "leveret.conf"
+            file.write_text(self.config)
+            command += ["--config", str(file)]
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("LEVERET_", "RABBITMQ_"))
+        }
+        with open(self.folder / "server.err", "ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**inherited, "HOME": str(self.folder), **self.environment},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        return self.process
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; the exit code."""
+        process, self.process = self.process, None
+        assert process is not None
+        try:
+            process.communicate(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        return process.returncode
+
+    def end(self) -> None:
+        """After a test, whatever state it left."""
+        for connection in self.connections:
+            if connection.is_open:
+                try:
+                    connection.close()
+                except pika.exceptions.AMQPError:
+                    pass  # The server may be gone already.
+        self.kill()
+
+    # -- Talking to it -------------------------------------------------------------------------------------------
+
+    def connect(self, user: str = "guest", password: str = "guest", **parameters: Any) -> Any:
+        """A pika connection, closed after the test."""
+        parameters.setdefault("heartbeat", 0)
+        parameters.setdefault("blocked_connection_timeout", 60)
+        credentials = parameters.pop("credentials", None) or pika.PlainCredentials(user, password)
+        connection = pika.BlockingConnection(
+            pika.ConnectionParameters("127.0.0.1", self.port, credentials=credentials, **parameters)
+        )
+        self.connections.append(connection)
+        return connection
+
+    def channel(self, confirms: bool = False, **parameters: Any) -> Any:
+        """A channel on a connection of its own."""
+        channel = self.connect(**parameters).channel()
+        if confirms:
+            channel.confirm_delivery()
+        return channel
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    # -- Looking at it -------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def log(self) -> str:
+        return (self.folder / "server.err").read_text(errors="replace")
+
+    def resident_bytes(self) -> int:
+        with open(f"/proc/{self.pid}/status") as status:
+            for line in status:
+                if line.startswith("VmRSS:"):
+                    return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
+    def disk_bytes(self) -> int:
+        """What the data occupies: blocks, not lengths, since a file may have been given space ahead."""
+        total = 0
+        for folder, _, names in os.walk(self.data):
+            for name in names:
+                try:
+                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
+                except FileNotFoundError:
+                    pass  # Reclaimed while we looked.
+        return total
+
+    def segments(self) -> list[Path]:
+        """The files of the message log, oldest first."""
+        return sorted(path for path in (self.data / "segments").rglob("*.log") if path.is_file())
+
+
+def read_line(process: subprocess.Popen[str], seconds: float) -> str:
+    """The next line of its output; "" at the end of it or after that time."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if not selector.select(seconds):
+            return ""
+    return process.stdout.readline().strip()
+
+
+def prepare(data: Path, commands: Iterable[Command]) -> None:
+    """Put metadata into the folder of a node that has not started yet."""
+    data.mkdir(parents=True, exist_ok=True)
+    disk = FileDisk(str(data))
+    journal = Journal(disk, "metadata")
+    journal.recover()
+    for command in commands:
+        journal.append(command)
+    while (job := journal.take()) is not None:
+        job.perform(disk)
+        journal.on_done(job)
+    disk.close()
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+    """Wait for something that nobody tells us of."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:g} s, still not: {what}")
+        pause.wait(0.02)
