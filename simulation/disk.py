@@ -50,8 +50,8 @@ class FaultyDisk:
 
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
-        inside = {path[len(prefix) :].split("/")[0] for path in [*self._files, *self._folders] if path.startswith(prefix)}
-        return sorted(inside - {""})
+        inside = [path[len(prefix) :] for path in (*self._files, *self._folders) if path.startswith(prefix)]
+        return sorted({path.split("/")[0] for path in inside} - {""})
 
     def size(self, path: str) -> int:
         return len(self._file(path).data)

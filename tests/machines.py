@@ -14,7 +14,7 @@ all that comes back before the next line is sent. A connection opens itself and 
 unless its first line is `a connect`. Besides methods there are
 
     a1 publish exchange='x' routing_key='k' body='abc' properties={'delivery_mode': 2}     method, header, body
-    a1 header size=3 | a1 body 'abc' | a0 heartbeat | a frame 1, 0, b'payload' | a bytes b'AMQP'     piece by piece
+    a1 header size=3 | a1 body 'abc' | a1 body 4096 | a0 heartbeat | a frame 1, 0, b'payload' | a bytes b'AMQP'     piece by piece
     a lost                                                                               the socket is gone
     a wait 1.5                                    seconds that a real server takes for what comes back; nothing here
 
@@ -496,6 +496,8 @@ def wire_of(channel: int, word: str, text: str) -> bytes:
         return frame(HEARTBEAT, channel, b"")
     if word == "body":
         value = ast.literal_eval(text)
+        if isinstance(value, int):
+            value = bytes(value)
         return frame(BODY, channel, value.encode() if isinstance(value, str) else value)
     given = arguments_of(text)
     properties = dict(given.pop("properties", {}))

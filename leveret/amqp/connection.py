@@ -74,7 +74,7 @@ class Connection(Intake):
 
         self.generation = -1
 
-        self.received_ms = self.sent_ms = 0
+        self.received_ms = self.sent_ms = self.ticked_ms = 0
         self.received_since_tick = self.sent_since_tick = True
 
     # -- Input ---------------------------------------------------------------------------------------------------
@@ -326,7 +326,9 @@ class Connection(Intake):
         if self.received_since_tick or self.blocked or self.held:
             self.received_ms, self.received_since_tick = now_ms, False
         if self.sent_since_tick:
-            self.sent_ms, self.sent_since_tick = now_ms, False
+            # Perhaps right after the last tick. To count from this one could let two intervals pass in silence.
+            self.sent_ms, self.sent_since_tick = self.ticked_ms, False
+        self.ticked_ms = now_ms
         if not self.heartbeat_s:
             return True
         if now_ms - self.sent_ms >= self.heartbeat_s * 500:

@@ -212,6 +212,8 @@ class Queue:
             self._hand_over(only, head, min(only.room(average_bytes), head.hi - head.lo))
             return True
         for consumer in with_room:
+            if consumer.room(average_bytes) <= 0:
+                continue  # One before it took the last place that their channel had.
             self._hand_over(consumer, head, 1)
             consumers.remove(consumer)
             consumers.append(consumer)

@@ -26,6 +26,16 @@ class Bindings:
         self._by_destination: dict[tuple[str, str, str], Binding | _Set] = {}
         self._count = 0
 
+    def copy(self) -> Bindings:
+        """A copy that does not change with this one."""
+        copy = Bindings()
+        copy._by_source = {key: found.copy() for key, found in self._by_source.items()}
+        copy._by_destination = {
+            key: found if isinstance(found, Binding) else found.copy() for key, found in self._by_destination.items()
+        }
+        copy._count = self._count
+        return copy
+
     def __len__(self) -> int:
         return self._count
 

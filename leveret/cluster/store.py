@@ -103,6 +103,14 @@ class Metadata:
         self.index += 1
         return Applied(self.index, refused, tuple(events))
 
+    def frozen(self) -> Metadata:
+        """A copy that later commands do not change, to be made a snapshot of in another thread. Records are shared."""
+        copy = Metadata()
+        for name, value in self.__dict__.items():
+            setattr(copy, name, value.copy() if isinstance(value, dict) else value)
+        copy.bindings = self.bindings.copy()
+        return copy
+
     def snapshot(self) -> bytes:
         """The whole state; equal states that came about by equal commands give equal bytes."""
         return b"".join(write_snapshot(self))
@@ -266,10 +274,11 @@ class Metadata:
         missing = self._missing_party(command.user, command.vhost)
         if missing is not None:
             return missing
-        kept = self.topic_permissions.setdefault((command.user, command.vhost), {})
+        key = (command.user, command.vhost)
+        kept = self.topic_permissions.get(key, {})
         new = TopicPermission(command.write, command.read)
         if kept.get(command.exchange) != new:
-            kept[command.exchange] = new
+            self.topic_permissions[key] = {**kept, command.exchange: new}
             events.append(e.PermissionsChanged(command.user, command.vhost))
         return None
 

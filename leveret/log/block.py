@@ -47,9 +47,9 @@ class Run:
 class Block:
     """What one queue changed in one flush.
 
-    `settled` and `requeued` are inclusive ranges of sequence numbers, ascending and apart from each other; a range may
-    cover numbers that are not waiting (settled before, never stored), which changes nothing. Within a block the order is:
-    enqueued, then requeued, then settled.
+    `settled` and `requeued` are inclusive ranges of sequence numbers, ascending and apart from each other. A range may
+    cover numbers that are not waiting (settled before, never stored), which changes nothing, but none that are still to
+    be given: what is settled stays settled. Within a block the order is: enqueued, then requeued, then settled.
     """
 
     __slots__ = ("queue", "epoch", "number", "time_ms", "enqueued", "settled", "requeued", "delivered_through")

@@ -1,8 +1,8 @@
 """Checking a log that is not in use, and repairing it.
 
 `check` reads every byte and changes nothing. `repair` goes on without what is damaged: it takes up the log as far as it
-is good, writes what lives in damaged segments to a new one, puts a new checkpoint in place and lets the damaged segments
-go, all by the log's own means. A repair that is interrupted is simply run again.
+is good, writes what lives in damaged segments to a new one, puts a new checkpoint in place and lets the damaged
+segments go, all by the log's own means. A repair that is interrupted is simply run again.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ META_BYTES_MAX = 1 << 30
 # magic, version, flags, segment, offset, length, synced, previous length, previous crc, blocks, blocks crc, crc
 GROUP_HEAD = Struct("<4sHHQQQQQIIII")
 _GROUP_START = Struct("<4sHHQ")
-# meta length, body length, queue, epoch, number, time_ms, first, next, delivered_through, count, body crc, columns, type, flags,
-# meta crc
+# meta length, body length, queue, epoch, number, time_ms, first, next, delivered_through, count, body crc, columns,
+# type, flags, meta crc
 BLOCK_HEAD = Struct("<IIQQQQQQQIIHBBI")
 _SALT = Struct("<QQ")
 _U32 = Struct("<I")

@@ -16,11 +16,11 @@ again as *moved* blocks, a bounded number of bytes at a time. So one old message
 **Why no settle is ever forgotten while a copy of its message is on disk.** Let `through` be the checkpoint's segment
 number, and say a place is *before* or *behind* by comparing its segment with it.
 
-1. Only two things make a message live at start: being in the checkpoint's live set, and a NORMAL block in a segment not
-   before `through`. Moved blocks say where contents are, never that they live. So copies before `through`, in whatever
+1. Only two things make a message live at start: the checkpoint's live set, and a NORMAL block in a segment not before
+   `through`. Moved blocks say where contents are, never that they live. So copies before `through`, in whatever
    number and order, original or moved, dead file or spare, count for nothing.
-2. Segments not before `through` are never deleted: a segment dies only by a checkpoint with a higher `through` that does
-   not name it. So every settle written there is there still, next to every enqueue written there.
+2. Segments not before `through` are never deleted: a segment dies only by a checkpoint with a higher `through` that
+   does not name it. So every settle written there is there still, next to every enqueue written there.
 3. A settle written before `through` is in the checkpoint's gone set, since the set was taken after the settle was
    appended and only grows. live = enqueued − gone whatever the order, so neither a message of the checkpoint nor one
    found behind it comes back.
@@ -89,7 +89,9 @@ class LogOptions:
 
 
 class Segment(Share):
-    __slots__ = ("number", "length", "synced", "blocks", "pins", "created", "recycled", "sealed", "indexed", "bad", "queues")
+    __slots__ = (
+        "number", "length", "synced", "blocks", "pins", "created", "recycled", "sealed", "indexed", "bad", "queues",
+    )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -218,8 +220,8 @@ class Log:
 
     @staticmethod
     def _unknown_part(queue: QueueLog, first: int, last: int) -> list[tuple[int, int]]:
-        """What of first..last has neither been stored nor settled. A mirror that fills up from below, or is sent a block
-        again, may bring messages a second time."""
+        """What of first..last has neither been stored nor settled. A mirror that fills up from below, or is sent a
+        block again, may bring messages a second time."""
         fresh: list[tuple[int, int]] = []
         at = first
         for low, high in sorted([*queue.live.ranges(first, last), *queue.gone.ranges(first, last)]):
@@ -514,7 +516,14 @@ class Log:
         return load
 
     def _plan(
-        self, queue: QueueLog, spilled: bool, first: int, last: int, max_bytes: int, places: list[Place], pending: list[Run]
+        self,
+        queue: QueueLog,
+        spilled: bool,
+        first: int,
+        last: int,
+        max_bytes: int,
+        places: list[Place],
+        pending: list[Run],
     ) -> int:
         """Collect what to read of the stored or of the spilled messages. Returns the last number this covers."""
         live, refs = (queue.spilled, queue.spill_refs) if spilled else (queue.live, queue.refs)

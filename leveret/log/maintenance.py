@@ -120,14 +120,16 @@ class Maintenance:
 
     def _seal(self) -> Seal | None:
         for segment in self._log.segment_table.values():
-            if segment.sealed and not segment.indexed and not segment.bad and segment.live and not self._is_sparse(segment):
+            due = segment.sealed and segment.live and not segment.indexed and not segment.bad
+            if due and not self._is_sparse(segment):
                 return Seal(self._log.folder, segment.number, segment.length)
         return None
 
     # -- emptying sparse segments ------------------------------------------------------
 
     def _is_sparse(self, segment: Segment) -> bool:
-        return segment.number in self.forced or segment.live_bytes * 100 < segment.length * self._log.options.sparse_percent
+        sparse = segment.live_bytes * 100 < segment.length * self._log.options.sparse_percent
+        return sparse or segment.number in self.forced
 
     def _compact(self, idle: bool) -> Compact | None:
         if self._moving:

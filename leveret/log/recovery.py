@@ -147,6 +147,8 @@ class Recovery:
         if self.damages and not self.lenient:
             raise LogDamaged(self.damages)
         self.tidy(log)
+        waiting = sum(queue.count for queue in log.queues.values())
+        self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
         return unknown
 
     def fold_into(self, log: Log, known: set[int]) -> set[int]:
@@ -170,8 +172,6 @@ class Recovery:
         self._reconcile(log)
         log.upkeep.through = self.through if self.checkpoint else 0
         log.upkeep.checkpoint_bytes = self.checkpoint_bytes
-        waiting = sum(queue.count for queue in log.queues.values())
-        self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
         return unknown
 
     def _fold(self, log: Log, known: set[int]) -> set[int]:

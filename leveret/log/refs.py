@@ -5,9 +5,9 @@ into chunks: references that are no longer needed are squeezed out of a chunk on
 reference that comes late (a copy, a mirror filling up from below) moves at most one chunk.
 
 A reference tells: all messages of `first .. first+span-1` that still live are in this block. `live`, `bytes` and
-`extra` are what remains: how many messages, their content bytes, their share of the block's own overhead. They shrink as
-messages settle; sizes of single messages are not known here, so bytes shrink by the block's average and are exact again
-when a block is wholly live or wholly gone.
+`extra` are what remains: how many messages, their content bytes, their share of the block's own overhead. They shrink
+as messages settle; sizes of single messages are not known here, so bytes shrink by the block's average and are exact
+again when a block is wholly live or wholly gone.
 """
 
 from __future__ import annotations

@@ -249,7 +249,8 @@ def _salvage(
             scan.damages.append(Damage(path, at + place, end - at - place, None, None, None, None, what))
             return
         body = data[place + header.meta_length : place + header.length]
-        if crc32(body) == header.body_crc and len(body) == header.body_length and _shares_good(window, header, at + place):
+        whole = crc32(body) == header.body_crc and len(body) == header.body_length
+        if whole and _shares_good(window, header, at + place):
             scan.index.apply(header, at + place)
         else:
             if header.type == CONTENTS:

@@ -1,7 +1,8 @@
 """The index of a sealed segment, in a file beside it, so that a start reads a few columns instead of every content.
 
-It is made by scanning the segment, never from memory: what it says was read back from the disk. It is complete or absent
-(written aside, synced, renamed), a checksum covers all of it, and it can always be made anew from a good segment.
+It is made by scanning the segment, never from memory: what it says was read back from the disk. It is complete or
+absent (written aside, synced, renamed), a checksum covers all of it, and it can always be made anew from a good
+segment.
 """
 
 from __future__ import annotations

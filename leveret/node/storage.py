@@ -67,6 +67,7 @@ class Storage:
         self.full = False
         self.failed = False
         self.maintaining = False
+        self.snapshotting = False
         self.idle: asyncio.Future[None] | None = None
         self.answers: deque[tuple[int, Callable[[], None]]] = deque()
         self.in_blocks: dict[tuple[int, int], tuple[Queue, Batch | None, list[Pending]]] = {}
@@ -91,8 +92,8 @@ class Storage:
             return
         if broker.unlogged:
             self._take_blocks(broker)
-        if self.journal.snapshot_due:
-            self.journal.put_snapshot(self.journal.last_index, self.metadata.snapshot())
+        if self.journal.snapshot_due and not self.snapshotting:
+            self._snapshot()
         journal_job = self.journal.take()
         log_job = None if self.journal.pending_bytes else self.log.take()
         jobs = [(self.journal, journal_job), (self.log, log_job)]
@@ -108,6 +109,9 @@ class Storage:
                 done.append((owner, job))
 
         self.writer.submit(work, lambda error: self._on_committed(todo, done, error))
+        # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the turn,
+        # and that is as long as a sync takes. One small publish after the other gains a tenth by it.
+        time.sleep(0)
 
     def _take_blocks(self, broker: Broker) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -198,6 +202,22 @@ class Storage:
                 pending.on_safe()
         if queue.spec.id in self.log.queues:
             self.log.forget(queue.spec.id)
+
+    def _snapshot(self) -> None:
+        """Give the journal a snapshot, made in another thread: of a million bindings it takes a second."""
+        index, frozen = self.journal.last_index, self.metadata.frozen()
+        self.snapshotting = True
+        made: list[bytes] = []
+
+        def on_made(error: Exception | None) -> None:
+            self.snapshotting = False
+            if error is not None:
+                self._fail(f"making a snapshot of the metadata failed: {error!r}")
+                return
+            self.journal.put_snapshot(index, made[0])
+            self.on_turn()
+
+        self.keeper.submit(lambda: made.append(frozen.snapshot()), on_made)
 
     # -- Upkeep --------------------------------------------------------------------------------------------------
 

@@ -102,3 +102,14 @@ def test_damaged_snapshots_raise_nothing_else(data: st.DataObject) -> None:
         Metadata().restore(bytes(good))
     except BadEncoding:
         pass
+
+
+@given(histories, histories)
+def test_a_frozen_copy_stays_as_it_was(before: list[c.Command], after: list[c.Command]) -> None:
+    metadata = Metadata()
+    for command in before:
+        metadata.apply(command)
+    frozen, snapshot = metadata.frozen(), metadata.snapshot()
+    for command in after:
+        metadata.apply(command)
+    assert frozen.snapshot() == snapshot

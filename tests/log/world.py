@@ -1,8 +1,8 @@
 """A log on a faulty disk, beside a simple model of what it promised.
 
-The model is independent of the log: per queue a list of blocks as they were appended, and plain dicts and sets. After a
-crash the log may have come up at any block between the last one reported durable and the last one appended; the model is
-folded up to there and compared.
+The model is independent of the log: per queue a list of blocks as they were appended, and plain dicts and sets. After
+a crash the log may have come up at any block between the last one reported durable and the last one appended; the model
+is folded up to there and compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from leveret.log.block import PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.log.disk import Job
-from leveret.log.jobs import Write
+from leveret.log.jobs import Load, Write
 from leveret.log.log import Log, LogOptions
 from simulation.disk import Crashed, FaultyDisk
 
@@ -98,7 +98,7 @@ class World:
         self.lost_forgets: set[int] = set()
         self.writing: Job | None = None
         self.upkeep: Job | None = None
-        self.loads: list[tuple[Job, dict[int, Message]]] = []
+        self.loads: list[tuple[Load, dict[int, Message]]] = []
         self.content_serial = 0
         self.log = self.new_log()
 
@@ -283,10 +283,10 @@ class World:
 
     def load(self) -> None:
         if self.loads and self.rng.random() < 0.7:
-            job, expected = self.loads.pop()
-            job.perform(self.disk)
-            self.log.on_done(job)
-            self.check_load(job, expected)
+            load, expected = self.loads.pop()
+            load.perform(self.disk)
+            self.log.on_done(load)
+            self.check_load(load, expected)
             return
         if not self.queues:
             return
@@ -398,16 +398,16 @@ class World:
         if self.upkeep is not None:
             job, self.upkeep = self.upkeep, None
             self.perform(job)
-        for job, expected in self.loads:
-            job.perform(self.disk)
-            self.log.on_done(job)
-            self.check_load(job, expected)
+        for load, expected in self.loads:
+            load.perform(self.disk)
+            self.log.on_done(load)
+            self.check_load(load, expected)
         self.loads = []
         for _ in range(2000):
-            job = self.log.take() or self.log.maintenance(idle=True)
-            if job is None:
+            next_job = self.log.take() or self.log.maintenance(idle=True)
+            if next_job is None:
                 return
-            self.perform(job)
+            self.perform(next_job)
         raise AssertionError("maintenance never ends")
 
     def check_space(self) -> None:

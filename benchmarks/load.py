@@ -1,0 +1,314 @@
+"""Publishers and consumers that cost next to nothing, all in one thread around one selector.
+
+Clients and broker share the machine, so every cycle a client burns is taken from the broker, and whichever broker is
+faster suffers more from it. What is done against that:
+
+- A publisher sends blobs of messages encoded beforehand.
+- A consumer counts bytes, not messages. Names, keys and tags of one workload all have one length each, so that all its
+  deliveries are equally long; the first one is parsed to learn how long. Anything but deliveries on that socket breaks
+  the division, and the result says so (`stray`).
+- One thread serves 2 or 2,000 connections; threads would contend for the interpreter.
+
+A result is only worth something if all that was sent came out again: `drive` goes on after the last publish until every
+confirm and every delivery is there, and the rate counts that time too. A broker that takes messages quickly and hands
+them out slowly gains nothing.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks import wire
+from benchmarks.wire import BrokerError, Connection
+
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+SELECT_S = 0.02
+CHECK_S = 0.005
+FINISH_S = 60.0
+
+# Deliveries are counted and thrown away, so all consumers may receive into the same place.
+SCRATCH = bytearray(1 << 19)
+
+
+class Endpoint(ABC):
+    """A connection whose socket `drive` watches."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.socket = connection.socket
+        self.error: str | None = None
+        self.unsent = memoryview(b"")
+        self._interest = 0
+        self._selector: selectors.BaseSelector | None = None
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        self.socket.setblocking(False)
+        self._selector = selector
+        self._interest = READ | (WRITE if self.wants_to_write() else 0)
+        selector.register(self.socket, self._interest, self)
+
+    def update_interest(self) -> None:
+        interest = READ | (WRITE if self.wants_to_write() else 0)
+        if interest != self._interest and self._selector is not None:
+            self._interest = interest
+            self._selector.modify(self.socket, interest, self)
+
+    def on_ready(self, events: int) -> None:
+        try:
+            if events & READ:
+                self.on_readable()
+            if events & WRITE:
+                self.on_writable()
+        except BlockingIOError:
+            pass  # Ready a moment ago, not any more: the selector will say when it is.
+        self.update_interest()
+
+    def send_unsent(self) -> None:
+        if self.unsent:
+            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+
+    @abstractmethod
+    def wants_to_write(self) -> bool: ...
+
+    @abstractmethod
+    def on_readable(self) -> None: ...
+
+    @abstractmethod
+    def on_writable(self) -> None: ...
+
+
+class Confirms:
+    """Counts confirmed publishes, each once, however a broker mixes acks of one and acks of all up to one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._through = 0  # All up to here are confirmed,
+        self._beyond: set[int] = set()  # and these above.
+
+    def add(self, tag: int, multiple: bool) -> None:
+        if tag <= self._through:
+            return
+        if multiple:
+            self._through = tag
+            self._beyond = {one for one in self._beyond if one > tag}
+        else:
+            self._beyond.add(tag)
+        while self._through + 1 in self._beyond:
+            self._through += 1
+            self._beyond.remove(self._through)
+        self.count = self._through + len(self._beyond)
+
+
+class Publisher(Endpoint):
+    """Sends one blob after the other, with at most `window` messages (and the blob begun) not yet confirmed."""
+
+    def __init__(self, connection: Connection, blobs: Sequence[bytes], batch: int, window: int | None) -> None:
+        super().__init__(connection)
+        self.blobs, self.batch, self.window = blobs, batch, window
+        self.sent = self.nacked = 0
+        self.sent_max: int | None = None
+        self.stopped = False
+        self._confirms = Confirms()
+        self._received = b""
+        if window is not None:
+            connection.select_confirms()
+
+    @property
+    def confirmed(self) -> int:
+        return self._confirms.count - self.nacked
+
+    def is_settled(self) -> bool:
+        return not self.unsent and (self.window is None or self._confirms.count >= self.sent)
+
+    def may_begin(self) -> bool:
+        if self.stopped or (self.sent_max is not None and self.sent >= self.sent_max):
+            return False
+        return self.window is None or self.sent - self._confirms.count < self.window
+
+    def wants_to_write(self) -> bool:
+        return bool(self.unsent) or self.may_begin()
+
+    def on_writable(self) -> None:
+        if not self.unsent and self.may_begin():
+            self.unsent = memoryview(self.blobs[self.sent // self.batch % len(self.blobs)])
+            self.sent += self.batch
+        self.send_unsent()
+
+    def on_readable(self) -> None:
+        data = self.socket.recv(wire.RECEIVE_BYTES)
+        if not data:
+            raise BrokerError("the broker closed a publisher's connection")
+        data = self._received + data
+        at = 0
+        while len(data) - at >= wire.HEAD_AND_END:
+            _, _, size = wire.HEAD.unpack_from(data, at)
+            if len(data) - at < size + wire.HEAD_AND_END:
+                break
+            self._on_method(data[at + wire.HEAD.size : at + wire.HEAD.size + size])
+            at += size + wire.HEAD_AND_END
+        self._received = data[at:]
+
+    def _on_method(self, payload: bytes) -> None:
+        name = wire.METHOD_ID.unpack_from(payload)
+        if name not in (wire.BASIC_ACK, wire.BASIC_NACK):
+            raise BrokerError(f"a publisher got {payload[:200]!r}")
+        tag, flags = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
+        before = self._confirms.count
+        self._confirms.add(tag, bool(flags & 1))
+        if name == wire.BASIC_NACK:
+            self.nacked += self._confirms.count - before
+
+
+class Consumer(Endpoint):
+    """Counts deliveries by their bytes, and acks all so far whenever `ack_every` have come; 0 is a consumer without acks."""
+
+    def __init__(self, connection: Connection, queues: Sequence[str], ack_every: int) -> None:
+        super().__init__(connection)
+        self.ack_every = ack_every
+        self.acked = 0
+        for number, queue in enumerate(queues):
+            connection.consume(queue, f"c{number:05}", ack=ack_every > 0)
+        self.delivery_bytes = 0  # Not known before the first has come.
+        self.received_bytes = len(connection.received)
+        self._measure()
+
+    @property
+    def delivered(self) -> int:
+        return self.received_bytes // self.delivery_bytes if self.delivery_bytes else 0
+
+    @property
+    def stray_bytes(self) -> int:
+        return self.received_bytes % self.delivery_bytes if self.delivery_bytes else self.received_bytes
+
+    def wants_to_write(self) -> bool:
+        return bool(self.unsent)
+
+    def on_writable(self) -> None:
+        self.send_unsent()
+
+    def on_readable(self) -> None:
+        count = self.socket.recv_into(SCRATCH)
+        if not count:
+            raise BrokerError("the broker closed a consumer's connection")
+        self.received_bytes += count
+        if not self.delivery_bytes:
+            self.connection.received += memoryview(SCRATCH)[:count]
+            self._measure()
+        if self.ack_every and not self.unsent and self.delivered - self.acked >= self.ack_every:
+            self.ack_all()
+
+    def ack_all(self) -> None:
+        self.acked = self.delivered
+        self.unsent = memoryview(wire.ack_through(self.acked))
+        self.send_unsent()
+
+    def _measure(self) -> None:
+        """Learn from the first delivery how long one is."""
+        data, at, body_left = self.connection.received, 0, -1
+        while body_left and len(data) - at >= wire.HEAD.size:
+            kind, _, size = wire.HEAD.unpack_from(data, at)
+            if len(data) - at < size + wire.HEAD_AND_END:
+                return
+            payload = data[at + wire.HEAD.size : at + wire.HEAD.size + size]
+            if kind == wire.METHOD and wire.METHOD_ID.unpack_from(payload) != wire.BASIC_DELIVER:
+                raise BrokerError(f"a consumer got {bytes(payload[:200])!r}")
+            if kind == wire.HEADER:
+                body_left = int.from_bytes(payload[4:12], "big")
+            elif kind == wire.BODY:
+                body_left -= size
+            at += size + wire.HEAD_AND_END
+        if not body_left:
+            self.delivery_bytes = at
+            self.connection.received.clear()
+
+
+@dataclass
+class Driven:
+    """What came of `drive`. Good only if everything sent was confirmed and delivered, and `errors` is empty."""
+
+    seconds: float
+    sent: int
+    delivered: int
+    expected: int
+    nacked: int
+    client_cpu: float  # of one processor; near 1 it was the clients that were measured
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.errors and not self.nacked and self.delivered == self.expected
+
+    @property
+    def per_s(self) -> int:
+        return round(self.delivered / self.seconds)
+
+
+def drive(
+    publishers: Sequence[Publisher],
+    consumers: Sequence[Consumer],
+    *,
+    seconds: float,
+    copies: int = 1,
+    waiting: int = 0,
+    finish_s: float = FINISH_S,
+) -> Driven:
+    """Publish for `seconds` or up to each publisher's `sent_max`, then take in what is left, for `finish_s` at most.
+
+    Each message sent is expected `copies` times, and `waiting` messages are in the queues already. With `copies=0`
+    nothing is expected but confirms.
+    """
+    selector = selectors.DefaultSelector()
+    endpoints: list[Endpoint] = [*consumers, *publishers]
+    for endpoint in endpoints:
+        endpoint.register(selector)
+    began, cpu = time.perf_counter(), time.process_time()
+    stop_at, check_at, now = began + seconds, began, began
+    while now < stop_at + finish_s:
+        for key, events in selector.select(SELECT_S):
+            try:
+                key.data.on_ready(events)
+            except (OSError, BrokerError) as error:
+                key.data.error = repr(error)
+        now = time.perf_counter()
+        if now < check_at:
+            continue
+        check_at = now + CHECK_S  # Looking at 2,000 endpoints after every event would cost more than the events.
+        if any(endpoint.error for endpoint in endpoints):
+            break
+        if now >= stop_at:
+            for publisher in publishers:
+                publisher.stopped = True
+                publisher.update_interest()
+        if any(publisher.may_begin() or not publisher.is_settled() for publisher in publishers):
+            continue
+        due = waiting + copies * sum(publisher.sent for publisher in publishers)
+        if sum(consumer.delivered for consumer in consumers) >= due:
+            break
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu
+    selector.close()
+    return _sum_up(publishers, consumers, copies, waiting, took, cpu)
+
+
+def _sum_up(
+    publishers: Sequence[Publisher],
+    consumers: Sequence[Consumer],
+    copies: int,
+    waiting: int,
+    took: float,
+    cpu: float,
+) -> Driven:
+    sent = sum(publisher.sent for publisher in publishers)
+    unsettled = sum(not publisher.is_settled() for publisher in publishers)
+    stray = sum(consumer.stray_bytes for consumer in consumers)
+    errors = [endpoint.error for endpoint in (*publishers, *consumers) if endpoint.error]
+    if unsettled:
+        errors.append(f"{unsettled} publishers still wait for confirms")
+    if stray:
+        errors.append(f"{stray} bytes came to consumers that are no whole deliveries")
+    delivered = sum(consumer.delivered for consumer in consumers)
+    nacked = sum(publisher.nacked for publisher in publishers)
+    return Driven(took, sent, delivered, waiting + sent * copies, nacked, cpu / took, errors)

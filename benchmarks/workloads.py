@@ -1,0 +1,170 @@
+"""The workloads that brokers are compared by, and how one of them is run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from benchmarks import wire
+from benchmarks.load import Consumer, Driven, Publisher, drive
+from benchmarks.wire import Connection
+
+PREFIX: Final = "benchmark"
+RICH_MESSAGES: Final = 1_000  # As many differ from each other before they repeat.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is published and consumed, by how many, and how far ahead of each other they may be."""
+
+    name: str
+    about: str
+    publishers: int = 1
+    consumers: int = 1
+    queues: int = 1
+    body_bytes: int = 100
+    persistent: bool = False
+    confirm: bool = False
+    ack: bool = True
+    window: int = 2_000  # publishes not yet confirmed, for each publisher
+    prefetch: int = 2_000
+    batch: int = 50  # messages in one send
+    exchange: Literal["", "topic", "fanout"] = ""
+    keys: int = 1
+    bindings: int = 1
+    rich: bool = False
+
+    @property
+    def ack_every(self) -> int:
+        return max(1, self.prefetch // 4) if self.ack else 0
+
+
+WORKLOADS: Final = (
+    Workload(name="fast", about="transient, no confirms, no acks", ack=False),
+    Workload(name="acked", about="transient, the consumer acks"),
+    Workload(name="safe", about="persistent, confirmed, acked", persistent=True, confirm=True),
+    Workload(
+        name="trickle",
+        about="as safe, with 10 at most in flight",
+        persistent=True,
+        confirm=True,
+        window=10,
+        prefetch=10,
+        batch=1,
+    ),
+    Workload(
+        name="many",
+        about="as safe, 10 publishers, 10 queues, 10 consumers",
+        persistent=True,
+        confirm=True,
+        publishers=10,
+        consumers=10,
+        queues=10,
+        window=400,
+        prefetch=400,
+    ),
+    Workload(
+        name="rich",
+        about="as safe, with headers and an own id in each",
+        persistent=True,
+        confirm=True,
+        rich=True,
+    ),
+    Workload(
+        name="large",
+        about="as safe, 64 KiB each",
+        persistent=True,
+        confirm=True,
+        body_bytes=65_536,
+        window=64,
+        prefetch=64,
+        batch=1,
+    ),
+    Workload(
+        name="topic",
+        about="as fast, 10,000 keys over 1,000 patterns",
+        ack=False,
+        exchange="topic",
+        keys=10_000,
+        bindings=1_000,
+    ),
+    Workload(
+        name="fanout",
+        about="as fast, each to 20 queues (deliveries)",
+        ack=False,
+        exchange="fanout",
+        queues=20,
+        consumers=20,
+        batch=5,
+    ),
+)
+
+
+def run(port: int, workload: Workload, seconds: float, settle_s: float = 1.0) -> Driven:
+    """Run one workload in queues of its own, which are gone afterwards."""
+    queues = [f"{PREFIX}.{number:05}" for number in range(workload.queues)]
+    exchange = f"{PREFIX}.{workload.exchange}" if workload.exchange else ""
+    with scene(port, queues, exchange, workload.exchange) as admin, contextlib.ExitStack() as opened:
+        keys_of = [[queue] for queue in queues]
+        if workload.exchange == "fanout":
+            keys_of = [[""]]
+            for queue in queues:
+                admin.bind(queue, exchange, "")
+        elif workload.exchange == "topic":  # Each key matches one of the patterns.
+            for number in range(workload.bindings):
+                admin.bind(queues[0], exchange, f"*.{number:04}.#")
+            keys_of = [[f"k{number:05}.{number % workload.bindings:04}.x.y" for number in range(workload.keys)]]
+        time.sleep(settle_s)  # What making the scene left to do is not part of what is measured.
+        consumers = []
+        for number in range(workload.consumers):
+            connection = opened.enter_context(Connection(port))
+            consumers.append(consumer(connection, [queues[number % len(queues)]], workload))
+        publishers = []
+        for number in range(workload.publishers):
+            connection = opened.enter_context(Connection(port))
+            publishers.append(publisher(connection, exchange, keys_of[number % len(keys_of)], workload))
+        copies = len(queues) if workload.exchange == "fanout" else 1
+        return drive(publishers, consumers, seconds=seconds, copies=copies)
+
+
+@contextlib.contextmanager
+def scene(port: int, queues: Sequence[str], exchange: str = "", kind: str = "") -> Iterator[Connection]:
+    """Durable queues, and an exchange if it has a name; deleted at the end."""
+    with Connection(port) as admin:
+        for queue in queues:
+            admin.declare_queue(queue)
+        if exchange:
+            admin.declare_exchange(exchange, kind)
+        yield admin
+        if exchange:
+            admin.delete_exchange(exchange)
+        for queue in queues:
+            admin.delete_queue(queue)
+
+
+def consumer(connection: Connection, queues: Sequence[str], workload: Workload) -> Consumer:
+    if workload.ack:
+        connection.set_prefetch(workload.prefetch)
+    return Consumer(connection, queues, workload.ack_every)
+
+
+def publisher(connection: Connection, exchange: str, keys: Sequence[str], workload: Workload) -> Publisher:
+    blobs = encode(exchange, keys, workload)
+    return Publisher(connection, blobs, workload.batch, workload.window if workload.confirm else None)
+
+
+def encode(exchange: str, keys: Sequence[str], workload: Workload) -> list[bytes]:
+    """Blobs of `batch` messages each, in which every key has its turn equally often."""
+    batch, body = workload.batch, b"x" * workload.body_bytes
+    wanted = max(batch, len(keys), RICH_MESSAGES if workload.rich else 1)
+    count = -(-wanted // batch) * batch
+    messages = [
+        wire.publish(
+            exchange, keys[number % len(keys)], body, workload.persistent, f"m-{number:08}" if workload.rich else None
+        )
+        for number in range(count)
+    ]
+    return [b"".join(messages[at : at + batch]) for at in range(0, count, batch)]

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import random
+from struct import pack
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.log.block import PERSISTENT, REDELIVERED, SHARED, Block, Run
+from leveret.log.errors import FormatError
+from leveret.log.format import (
+    BLOCK_HEAD,
+    NORMAL,
+    SPILL,
+    Records,
+    decode_records,
+    encode_block,
+    encode_group_head,
+    group_start,
+    meta_crc,
+    parse_group_head,
+    parse_meta,
+)
+from leveret.log.log import Log, LogOptions
+from simulation.disk import FaultyDisk
+
+keys = st.sampled_from([b"\0\0", b"\0\1a", b"\5amq.x\3a.b"]) | st.binary(max_size=40)
+messages = st.lists(st.tuples(st.binary(max_size=60), keys, st.sampled_from([1, 1, 1, 3])), min_size=1, max_size=12)
+ranges = st.lists(st.integers(1, 10), max_size=4).map(
+    lambda gaps: [(sum(gaps[: i + 1]) * 10, sum(gaps[: i + 1]) * 10 + 5) for i in range(len(gaps))]
+)
+numbers = st.integers(0, (1 << 64) - 1)
+
+
+def records_of(found: list[tuple[bytes, bytes, int]], spans: list[tuple[int, int]]) -> Records:
+    return Records(spans, [m[0] for m in found], [m[1] for m in found], bytes(m[2] for m in found))
+
+
+@settings(max_examples=200, deadline=None)
+@given(messages | st.none(), ranges, ranges, numbers, numbers, st.booleans(), st.integers(0, 1 << 40))
+def test_round_trip(
+    found: list[tuple[bytes, bytes, int]] | None,
+    settled: list[tuple[int, int]],
+    requeued: list[tuple[int, int]],
+    queue: int,
+    number: int,
+    holes: bool,
+    offset: int,
+) -> None:
+    records, first, after = None, 100, 100
+    stored: list[tuple[int, int]] = []
+    if found:
+        after = first + len(found) + (5 if holes else 0)
+        stored = [(first, first), (first + 3, first + 1 + len(found))] if holes and len(found) > 1 else []
+        if holes and len(found) == 1:
+            stored = [(first + 2, first + 2)]
+        records = records_of(found, stored)
+    fields = (queue, 3, number, 1234, first, after, 77)
+    meta, body, _ = encode_block(9, offset, fields, records, settled, requeued)
+    header = parse_meta(memoryview(meta + body), 9, offset)
+    assert (header.queue, header.epoch, header.number, header.time_ms) == (queue, 3, number, 1234)
+    assert (header.first, header.next, header.delivered_through) == (first, after, 77)
+    assert (header.settled(), header.requeued()) == (settled, requeued)
+    assert header.length == len(meta) + len(body)
+    if records is not None:
+        back = decode_records(header, body, {})
+        assert (back.contents, back.keys, back.kinds) == (records.contents, records.keys, records.kinds)
+        assert back.ranges == (stored or [(first, after - 1)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(messages, st.data())
+def test_no_changed_byte_goes_unnoticed(found: list[tuple[bytes, bytes, int]], data: st.DataObject) -> None:
+    fields = (1, 1, 1, 1, 5, 5 + len(found), 0)
+    meta, body, _ = encode_block(1, 0, fields, records_of(found, []), [(1, 2)], [])
+    block = bytearray(meta + body)
+    at = data.draw(st.integers(0, len(block) - 1))
+    block[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(FormatError):
+        header = parse_meta(memoryview(block), 1, 0)
+        decode_records(header, memoryview(block)[header.meta_length : header.length], {})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        parse_meta(memoryview(data), 1, 0)
+    with pytest.raises(FormatError):
+        parse_group_head(data, 1, 0)
+
+
+def one_block(segment: int, offset: int) -> bytes:
+    fields = (1, 1, 1, 1, 5, 6, 0)
+    meta, body, _ = encode_block(segment, offset, fields, Records([], [b"x"], [b""], b"\1"), [], [])
+    return meta + body
+
+
+def test_a_block_is_valid_only_where_it_was_written() -> None:
+    parse_meta(memoryview(one_block(4, 1000)), 4, 1000)
+    for segment, offset in ((5, 1000), (4, 1001), (1000, 4)):
+        with pytest.raises(FormatError, match="checksum"):
+            parse_meta(memoryview(one_block(4, 1000)), segment, offset)
+
+
+def test_a_group_is_valid_only_where_it_was_written() -> None:
+    meta = one_block(4, 64)
+    head, crc = encode_group_head(4, 0, 500, 0, 10, 77, [meta_crc(meta)])
+    assert head.startswith(group_start(4))
+    parsed = parse_group_head(head, 4, 0)
+    assert (parsed.length, parsed.previous_length, parsed.previous, parsed.crc) == (500, 10, 77, crc)
+    for segment, offset in ((5, 0), (4, 64)):
+        with pytest.raises(FormatError, match="written for"):
+            parse_group_head(head, segment, offset)
+
+
+def test_columns_of_a_newer_version_are_an_error() -> None:
+    meta = bytearray(one_block(1, 0))
+    meta_length = BLOCK_HEAD.unpack_from(meta)[0]
+    columns_at = BLOCK_HEAD.size - 4 - 2 - 2
+    meta[columns_at + 1] |= 0x80
+    crc = crc32(meta[BLOCK_HEAD.size : meta_length], crc32(meta[: BLOCK_HEAD.size - 4], crc32(pack("<QQ", 1, 0))))
+    meta[BLOCK_HEAD.size - 4 : BLOCK_HEAD.size] = pack("<I", crc)
+    with pytest.raises(FormatError, match="written by a newer version"):
+        parse_meta(memoryview(meta), 1, 0)
+
+
+def test_spilled_kinds() -> None:
+    records = Records([], [b"a", b"b"], [b"", b""], bytes((0, REDELIVERED)))
+    meta, body, _ = encode_block(1, 0, (1, 0, 0, 0, 1, 3, 0), records, [], [], SPILL)
+    header = parse_meta(memoryview(meta + body), 1, 0)
+    assert decode_records(header, body, {}).kinds == bytes((0, REDELIVERED))
+    assert header.type == SPILL != NORMAL
+
+
+def test_shared_content_is_stored_once() -> None:
+    disk = FaultyDisk(random.Random(1))
+    log = Log(disk, "log", LogOptions())
+    log.recover([])
+    content = b"shared" * 1000
+    for queue in range(1, 11):
+        run = Run(1, [b"own %d" % queue, content], [b"\0\0"] * 2, bytearray((PERSISTENT, PERSISTENT | SHARED)))
+        log.append(Block(queue, 1, 1, 0, run, [], [], 0))
+    write = log.take()
+    assert write is not None
+    write.perform(disk)
+    log.on_done(write)
+    assert disk.size("log/segments/0000000000000001.log") < 2 * len(content) + 5000
+    again = Log(disk, "log", LogOptions())
+    again.recover(range(1, 11))
+    for queue in range(1, 11):
+        job = again.load(queue, 1, 10, 1 << 20)
+        assert job is not None
+        job.perform(disk)
+        again.on_done(job)
+        assert job.runs == [Run(1, [b"own %d" % queue, content], [b"\0\0"] * 2, bytearray((1, 1)))]
+        assert again.queue(queue).message_bytes == len(content) + len(b"own %d" % queue)
