@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -189,7 +189,7 @@ class RabbitMQ(Broker):
             self.epmd = None
 
 
-def _plain_environment() -> Mapping[str, str]:
+def _plain_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("LEVERET_", "RABBITMQ_"))}
 
 

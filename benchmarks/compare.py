@@ -94,6 +94,14 @@ class Backlog:
     good: bool
     errors: list[str]
 
+    def numbers(self) -> dict[str, float]:
+        return {
+            "messages": self.messages,
+            "fill_per_s": self.fill_per_s,
+            "drain_per_s": self.drain_per_s,
+            "bytes_per_message": self.bytes_per_message,
+        }
+
 
 def backlog(broker: Broker, messages: int, settle_s: float) -> Backlog:
     queue = f"{PREFIX}.backlog"
@@ -114,8 +122,8 @@ def backlog(broker: Broker, messages: int, settle_s: float) -> Backlog:
 
 
 def patience_s(messages: int) -> float:
-    """How long to wait for as many: a broker slower than 2,000 a second has failed."""
-    return 60 + messages / 2_000
+    """How long to wait for as many: a broker slower than 4,000 a second has failed."""
+    return 60 + messages / 4_000
 
 
 def fill(port: int, queue: str, messages: int) -> Driven:

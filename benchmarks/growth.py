@@ -38,6 +38,7 @@ BINDERS: Final = 100
 BINDS_AT_ONCE: Final = 200  # of one connection; they fit into the buffers of its socket
 ROUTED_KEYS_MAX: Final = 10_000
 SETTLE_S: Final = 1.0
+WEIGHED_MIN: Final = 1_000
 
 
 class Growth:
@@ -59,7 +60,7 @@ class Growth:
 
     def queues(self) -> list[Point]:
         """`safe` with one publisher and one consumer, whose messages go round over all queues."""
-        points = []
+        points: list[Point] = []
         with running(Leveret, self.data) as broker:
             for count in self._steps(QUEUES, "queues"):
                 names = [f"{PREFIX}.{number:05}" for number in range(count)]
@@ -74,7 +75,7 @@ class Growth:
 
     def idle_connections(self) -> list[Point]:
         """`safe` beside connections that do nothing."""
-        points = []
+        points: list[Point] = []
         with running(Leveret, self.data) as broker, contextlib.ExitStack() as opened:
             empty, held = broker.resident_bytes(), 0
             for count in self._steps(IDLE_CONNECTIONS, "connections"):
@@ -82,23 +83,16 @@ class Growth:
                 for _ in range(fresh):
                     opened.enter_context(Connection(broker.port))
                 opened_per_s, held = fresh / (time.perf_counter() - began), count
-                weight = (broker.resident_bytes() - empty) / count
+                weight = weigh(broker.resident_bytes() - empty, count)
                 result = run_workload(broker.port, SAFE, self.seconds, SETTLE_S)
                 self._note(f"{count} idle connections", result)
-                points.append(
-                    {
-                        "connections": count,
-                        "per_s": result.per_s,
-                        "opened_per_s": opened_per_s,
-                        "bytes_each": weight,
-                    }
-                )
+                points.append({"connections": count, "per_s": result.per_s, "opened_per_s": opened_per_s} | weight)
                 self.tell(f"{count:,} idle connections: {result.per_s:,}/s beside, opened {opened_per_s:,.0f}/s")
         return points
 
     def busy_connections(self) -> list[Point]:
         """`safe` by pairs of a publisher and a consumer, each with a queue, with 2,000 messages in flight in all."""
-        points = []
+        points: list[Point] = []
         with running(Leveret, self.data) as broker:
             for count in self._steps(BUSY_CONNECTIONS, "connections"):
                 result = run_workload(broker.port, pairs(count // 2), self.seconds, SETTLE_S)
@@ -111,7 +105,7 @@ class Growth:
 
     def bindings(self, kind: Literal["direct", "topic"]) -> list[Point]:
         """One exchange that gets more and more bindings to one queue; each key matches exactly one of them."""
-        points = []
+        points: list[Point] = []
         queue, exchange = f"{PREFIX}.bindings", f"{PREFIX}.{kind}"
         with running(Leveret, self.data) as broker:
             with Connection(broker.port) as admin:
@@ -121,12 +115,10 @@ class Growth:
             for count in self._steps(BINDINGS, "bindings"):
                 binds_per_s = bind_many(broker.port, queue, exchange, kind, range(bound, count))
                 bound = count
-                weight = (broker.resident_bytes() - empty) / count
+                weight = weigh(broker.resident_bytes() - empty, count)
                 result = self._route(broker.port, queue, exchange, count)
                 self._note(f"{count} {kind} bindings", result)
-                points.append(
-                    {"bindings": count, "per_s": result.per_s, "binds_per_s": binds_per_s, "bytes_each": weight}
-                )
+                points.append({"bindings": count, "per_s": result.per_s, "binds_per_s": binds_per_s} | weight)
                 self.tell(f"{count:,} {kind} bindings: {result.per_s:,}/s routed, {binds_per_s:,.0f}/s bound")
             broker.stop()
             points[-1]["restart_s"] = restart_s = broker.start()
@@ -186,6 +178,11 @@ class Growth:
             self.tell(f"PROBLEM {self.problems[-1]}")
 
 
+def weigh(grown_bytes: int, count: int) -> Point:
+    """Memory for each of them, where there are enough to tell it from what the allocator does anyway."""
+    return {"bytes_each": grown_bytes / count} if count >= WEIGHED_MIN else {}
+
+
 def pairs(count: int) -> Workload:
     """`safe` shared out among as many publishers and consumers, with about the same number in flight in all."""
     window = max(4, SAFE.window // count)
@@ -208,9 +205,7 @@ def pattern(kind: Literal["direct", "topic"], number: int) -> str:
     return routing_key(number) if kind == "direct" else f"*.{number:07}.#"
 
 
-def bind_many(
-    port: int, queue: str, exchange: str, kind: Literal["direct", "topic"], numbers: Sequence[int]
-) -> float:
+def bind_many(port: int, queue: str, exchange: str, kind: Literal["direct", "topic"], numbers: Sequence[int]) -> float:
     """Binds a second, until the last is answered. Only the last of a connection's binds asks for an answer."""
     with contextlib.ExitStack() as opened:
         binders = [opened.enter_context(Connection(port)) for _ in range(min(BINDERS, len(numbers)))]

@@ -43,9 +43,9 @@ class Server:
 
     # -- Life ----------------------------------------------------------------------------------------------------
 
-    def start(self) -> Server:
+    def start(self, port: int = 0) -> Server:
         """Raises RuntimeError, with the log in its text, if the node does not come up."""
-        process = self.spawn()
+        process = self.spawn(port)
         line = read_line(process, START_S)
         if not line.startswith("ready "):
             self.kill()
@@ -58,10 +58,10 @@ class Server:
                 self.tls_port = int(port)
         return self
 
-    def spawn(self) -> subprocess.Popen[str]:
+    def spawn(self, port: int = 0) -> subprocess.Popen[str]:
         """Begin to start, and do not wait."""
         assert self.process is None
-        command = [sys.executable, "-m", "leveret", "server", "--data", str(self.data), "--port", "0"]
+        command = [sys.executable, "-m", "leveret", "server", "--data", str(self.data), "--port", str(port)]
         if self.config:
             file = self.folder / "leveret.conf"
             file.write_text(self.config)

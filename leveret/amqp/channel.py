@@ -18,9 +18,11 @@ from leveret.amqp.checks import (
     check_queue_arguments,
     check_topic,
 )
+from leveret.amqp.codec import printed
 from leveret.amqp.consumer import ChannelConsumer
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
-from leveret.amqp.frames import BODY, HEADER, HEADER_AT, frame, rechannel, reframe
+from leveret.amqp.frames import BODY, HEADER, HEADER_AT, OVERHEAD, frame, rechannel, reframe
+from leveret.amqp.intake import frame_error
 from leveret.amqp.properties import BASIC_CLASS, body_size, expiration, headers, user_id
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.confirms import Confirms
@@ -28,6 +30,7 @@ from leveret.broker.unacked import Delivered, Unacked
 from leveret.broker.vhost import Route
 from leveret.cluster import commands as c
 from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
+from leveret.cluster.specs import NO_ARGUMENTS, Binding
 from leveret.log.block import PERSISTENT, REDELIVERED, SHARED
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class Channel:
 
     __slots__ = (
         "body", "body_left", "broker", "closing", "confirms", "connection", "consumed", "consumers", "delivery_tag",
-        "header", "last_queue", "new_consumer_prefetch", "number", "prefetch", "route", "unacked",
+        "generation", "header", "last_queue", "new_consumer_prefetch", "number", "prefetch", "route", "unacked",
     )
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -63,6 +66,7 @@ class Channel:
         self.last_queue: str | None = None
         # The content under assembly: the route it will take, then its header, then body frames.
         self.route: Route | None = None
+        self.generation = 0  # Of the vhost's routes, when the route was found.
         self.header = b""
         self.body: list[bytes] = []
         self.body_left = 0
@@ -74,17 +78,20 @@ class Channel:
         return self.route is None and not self.closing
 
     def begin_content(self, route: Route | None) -> None:
-        self.route = route
+        assert self.connection.vhost is not None
+        self.route, self.generation = route, self.connection.vhost.generation
 
     def on_header(self, payload: bytes) -> None:
         if self.route is None or self.header:
-            raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "expected method frame, got header frame instead")
+            raise self._unexpected()
         if len(payload) < 14:
-            raise ConnectionFault(ReplyCode.FRAME_ERROR, "content header is cut off", 60, 40)
-        if int.from_bytes(payload[:2], "big") != BASIC_CLASS:
-            raise ConnectionFault(
-                ReplyCode.UNEXPECTED_FRAME, "expected content header for class 60, got one for another class", 60, 40
-            )
+            raise frame_error(HEADER, payload, "unknown_frame")
+        class_id = int.from_bytes(payload[:2], "big")
+        if class_id != BASIC_CLASS:
+            text = f"expected content header for class 60, got one for class {class_id} instead"
+            raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, text, 60, 40)
+        if payload[2] or payload[3]:  # A weight: the header of something else than AMQP has had since 0-8.
+            raise self._unexpected()
         self.body_left = body_size(payload)
         size_max = self.connection.limits.message_bytes_max
         if self.body_left > size_max:
@@ -99,14 +106,24 @@ class Channel:
 
     def on_body(self, payload: bytes) -> None:
         if not self.header:
-            wanted = "method" if self.route is None else "content header"
-            raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, f"expected {wanted} frame, got body frame instead")
+            raise self._unexpected()
         self.body_left -= len(payload)
         if self.body_left < 0:
             raise ConnectionFault(ReplyCode.FRAME_ERROR, "body is larger than its header announced", 60, 40)
-        if payload:
-            self.body.append(frame(BODY, 1, payload))
+        # A frame may be eight bytes too long for others to have it as it is.
+        room = self.connection.frame_max - OVERHEAD
+        self.body += [frame(BODY, 1, payload[at : at + room]) for at in range(0, len(payload), room)]
         self._end_content()
+
+    def _unexpected(self) -> ConnectionFault:
+        """The fault for a frame that is not what must come next on this channel."""
+        code = ReplyCode.UNEXPECTED_FRAME
+        if self.route is None:
+            return ConnectionFault(code, "expected method frame, got non method frame instead")
+        if self.header:
+            return ConnectionFault(code, "expected content body, got non content body frame instead", 60, 40)
+        text = "expected content header for class 60, got non content header frame instead"
+        return ConnectionFault(code, text, 60, 40)
 
     def _end_content(self) -> None:
         if self.body_left:
@@ -122,9 +139,10 @@ class Channel:
         """What the raw arguments of a publish lead to, permissions checked."""
         vhost = self.connection.vhost
         assert vhost is not None
-        middle = 1 + arguments[0]
+        middle = 1 + arguments[0] if arguments else 1
         if middle >= len(arguments) or middle + 2 + arguments[middle] != len(arguments):
-            raise ConnectionFault(ReplyCode.FRAME_ERROR, "malformed basic.publish", 60, 40)
+            text = f"cannot decode {printed(bytes(2) + arguments)}"  # The ticket, which nobody uses, included.
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, text, 60, 40)
         route = Route(arguments)
         if route.immediate:
             raise protocol_error(ReplyCode.NOT_IMPLEMENTED, "immediate=true", m.BasicPublish)
@@ -270,6 +288,7 @@ class Channel:
         for consumer in list(self.consumers.values()):
             consumer.queue.remove_consumer(consumer)
         self.consumers.clear()
+        self.route, self.header, self.body = None, b"", []
         taken = self.unacked.take_all()
         self._on_taken(taken)
         self._requeue(taken)
@@ -278,16 +297,14 @@ class Channel:
 
     def on_method(self, method: m.Method) -> None:
         if self.route is not None:
-            raise ConnectionFault(
-                ReplyCode.UNEXPECTED_FRAME,
-                "expected content header for class 60, got non content header frame instead",
-                60,
-                40,
-            )
+            raise self._unexpected()
         handler = HANDLERS.get(type(method))
-        if handler is None:
+        if handler is not None:
+            handler(self, method)
+        elif method.name.startswith("tx."):
             raise protocol_error(ReplyCode.NOT_IMPLEMENTED, f"{method.name} is not supported by this version", method)
-        handler(self, method)
+        else:
+            raise protocol_error(ReplyCode.COMMAND_INVALID, "unimplemented method", method)
 
     def on_open(self, method: m.ChannelOpen) -> None:
         raise protocol_error(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", method)
@@ -370,32 +387,30 @@ class Channel:
         if consumer is not None:
             consumer.queue.remove_consumer(consumer)
 
-    def on_cancel_ok(self, method: m.BasicCancelOk) -> None:
-        pass  # To a cancel of ours.
-
     def on_get(self, method: m.BasicGet) -> None:
-        self._get(method, self._queue(self._queue_name(method.queue, method), "read", method))
-
-    def _get(self, method: m.BasicGet, queue: Queue) -> None:
-        got = queue.get()
-        if got is None:
-            self._reply(m.BasicGetEmpty())
-        elif isinstance(got, Gap):
+        queue = self._queue(self._queue_name(method.queue, method), "read", method)
+        if not self._get(method, queue):
             self.connection.held = True
             self.broker.when_loaded(queue, lambda: self._get_again(method, queue))
-        else:
-            self._got(method, queue, *got)
 
-    def _get_again(self, method: m.BasicGet, queue: Queue) -> None:
-        if self.connection.closed or self.closing:
-            return
-        if queue.deleted:
+    def _get(self, method: m.BasicGet, queue: Queue) -> bool:
+        """Answer; or not yet, because the message must be read from the log first."""
+        got = queue.get()
+        if isinstance(got, Gap):
+            return False
+        if got is None:
             self._reply(m.BasicGetEmpty())
         else:
-            self._get(method, queue)
-            if isinstance(queue.ready[0] if queue.ready else None, Gap) and queue.loading is not None:
-                return  # The beginning of the gap was settled meanwhile, another piece is on its way.
-        self.connection.release()
+            self._got(method, queue, *got)
+        return True
+
+    def _get_again(self, method: m.BasicGet, queue: Queue) -> None:
+        connection = self.connection
+        if not connection.closed and not connection.closing and not self.closing:
+            if not self._get(method, queue):  # What was read has gone to somebody else; another piece is on its way.
+                self.broker.when_loaded(queue, lambda: self._get_again(method, queue))
+                return
+        connection.release()
 
     def _got(self, method: m.BasicGet, queue: Queue, batch: Batch, at: int) -> None:
         self.delivery_tag += 1
@@ -422,9 +437,8 @@ class Channel:
         connection, broker = self.connection, self.broker
         vhost = connection.vhost
         assert vhost is not None
-        name = method.queue
+        name = method.queue = in_one_line(method.queue)
         if method.passive:
-            name = self._queue_name(name, method)
             self._declared(method, self._queue(name, None, method))
             return
         if not name:
@@ -464,8 +478,13 @@ class Channel:
                 connection.exclusive_queues[queue] = None
             self._declared(method, queue)
 
+        def on_abandoned() -> None:
+            queue = vhost.queues.get(name)
+            if queue is not None and owner is not None and queue.spec.owner == owner:
+                broker.on_unused(queue)  # Nobody else can ever use or delete it.
+
         lasting = method.durable and not method.exclusive
-        self._propose(command, method, on_declared, lasting)
+        self._propose(command, method, on_declared, lasting, on_abandoned)
 
     def _declared(self, method: m.QueueDeclare, queue: Queue) -> None:
         self.last_queue = queue.spec.name
@@ -475,7 +494,7 @@ class Channel:
     def on_queue_delete(self, method: m.QueueDelete) -> None:
         vhost = self.connection.vhost
         assert vhost is not None
-        name = self._queue_name(method.queue, method)
+        name = in_one_line(self._queue_name(method.queue, method))
         self._check("queue", name, "configure", method)
         queue = vhost.queues.get(name)
         if queue is None:  # Deleting what is not there is done already.
@@ -520,7 +539,7 @@ class Channel:
     def on_exchange_declare(self, method: m.ExchangeDeclare) -> None:
         vhost = self.connection.vhost
         assert vhost is not None
-        name = method.exchange
+        name = method.exchange = in_one_line(method.exchange)
         spec = self.broker.metadata.exchanges.get((vhost.name, name))
         if method.passive:
             self._not_default(name, method)
@@ -562,6 +581,7 @@ class Channel:
     def on_exchange_delete(self, method: m.ExchangeDelete) -> None:
         vhost = self.connection.vhost
         assert vhost is not None
+        method.exchange = in_one_line(method.exchange)
         self._not_default(method.exchange, method)
         self._check("exchange", method.exchange, "configure", method)
         spec = self.broker.metadata.exchanges.get((vhost.name, method.exchange))
@@ -601,6 +621,7 @@ class Channel:
         broker = self.broker
         vhost = self.connection.vhost
         assert vhost is not None
+        source, destination = in_one_line(source), in_one_line(destination)
         if kind == "exchange":
             self._not_default(destination, method)
         self._check(kind, destination, "write", method)
@@ -610,6 +631,12 @@ class Channel:
         lasting = spec is not None and spec.durable
         if spec is not None:
             check_topic(self.connection, spec, key, "read", method)
+        if command is c.Unbind:
+            binding = Binding(vhost.name, source, kind, destination, key, arguments or NO_ARGUMENTS)
+            if binding not in broker.metadata.bindings:  # Unbinding what is not bound, or not even there, is done.
+                if not nowait:
+                    self._reply(answer)
+                return
         if kind == "queue":
             queue = vhost.queues.get(destination)
             if queue is not None:
@@ -622,13 +649,8 @@ class Channel:
             if not nowait:
                 self._reply(answer)
 
-        self._propose(
-            command(vhost.name, source, kind, destination, key, arguments),
-            method,
-            on_bound,
-            lasting,
-            missing_is_done=command is c.Unbind and broker.may_unbind_missing(vhost.name, source, kind, destination),
-        )
+        change = command(vhost.name, source, kind, destination, key, arguments)
+        self._propose(change, method, on_bound, lasting, missing_is_done=command is c.Unbind)
 
     # -- Common ground -------------------------------------------------------------------------------------------
 
@@ -641,14 +663,20 @@ class Channel:
         method: m.Method,
         then: Callable[[], None],
         lasting: bool,
+        otherwise: Callable[[], None] | None = None,
         missing_is_done: bool = False,
     ) -> None:
-        """Change the metadata, then go on with `then`; nothing further is read from the client until it is in force."""
+        """Change the metadata, then go on with `then`; nothing further is read from the client until it is in force.
+
+        `otherwise` is called instead if the client is gone by then.
+        """
         connection = self.connection
         connection.held = True
 
         def on_applied(applied: Applied) -> None:
             if connection.closed or connection.closing or self.closing:
+                if otherwise is not None:
+                    otherwise()
                 connection.release()
                 return
             refused = applied.refused
@@ -658,6 +686,8 @@ class Channel:
                 then()
             except ChannelFault as error:
                 connection.close_channel(self, error)
+            except ConnectionFault as error:
+                connection.close_with(error)
             connection.release()
 
         self.broker.propose(command, lasting, on_applied)
@@ -705,6 +735,11 @@ class Channel:
         return resource("queue", spec.name, spec.vhost)
 
 
+def in_one_line(name: str) -> str:
+    """A name as RabbitMQ takes it: without line breaks, which would tear logs and listings apart."""
+    return name.replace("\n", "").replace("\r", "")
+
+
 HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.ChannelOpen: Channel.on_open,
     m.ChannelClose: Channel.on_close,
@@ -723,7 +758,6 @@ HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.BasicQos: Channel.on_basic_qos,
     m.BasicConsume: Channel.on_consume,
     m.BasicCancel: Channel.on_cancel,
-    m.BasicCancelOk: Channel.on_cancel_ok,
     m.BasicGet: Channel.on_get,
     m.BasicAck: Channel.on_basic_ack,
     m.BasicNack: Channel.on_basic_nack,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from leveret.amqp import methods as m
 from leveret.amqp.errors import ConnectionFault, ReplyCode, protocol_error, resource
+from leveret.amqp.tables import type_name
 from leveret.broker.routing import EXCHANGE_TYPES, check_binding
 from leveret.cluster.permissions import Kind, Which, refused_text, topic_refused_text
 
@@ -97,7 +98,8 @@ def check_exchange_arguments(connection: Connection, method: m.ExchangeDeclare) 
     vhost = connection.vhost
     assert vhost is not None
     if alternate.kind != "S":
-        text = f"invalid arg 'alternate-exchange' for {resource('exchange', method.exchange, vhost.name)}: not a string"
+        where = resource("exchange", method.exchange, vhost.name)
+        text = f"invalid type '{type_name(alternate)}' for arg 'alternate-exchange' in {where}"
         raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, method)
     check_permission(connection, "exchange", method.exchange, "read", method)
     check_permission(connection, "exchange", alternate.value, "write", method)

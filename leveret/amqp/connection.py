@@ -26,7 +26,7 @@ from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode
 from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
 from leveret.amqp.handshake import Handshake
-from leveret.amqp.intake import Intake
+from leveret.amqp.intake import Intake, frame_error, octets
 from leveret.amqp.tables import to_python
 
 if TYPE_CHECKING:
@@ -104,25 +104,33 @@ class Connection(Intake):
             self.on_released()
 
     def _process(self, data: bytes) -> None:
-        try:
-            if not self.greeted:
-                if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
-                    self.rest = data
-                    return
-                if not self._greet(data):
-                    return
-                data = data[len(PROTOCOL_HEADER) :]
-            vhost = self.vhost
-            if vhost is not None and self.generation != vhost.generation:
-                self.forget_publish()
-                self.generation = vhost.generation
-            at = self._frames(data)
-            self.submit()
-            if not self.closed:
-                self.rest = data[at:]
-        except ConnectionFault as fault:
-            self._close_with(fault)
+        if not self.greeted:
+            if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
+                self.rest = data
+                return
+            if not self._greet(data):
+                return
+            data = data[len(PROTOCOL_HEADER) :]
+        self._check_routes()
+        while not self.closed:
+            try:
+                at = self._frames(data)
+                self.submit()
+                if not self.closed:
+                    self.rest = data[at:]
+                break
+            except ConnectionFault as fault:
+                # What follows is overheard, frame by frame, until the client answers the close.
+                data = data[self.resume_at :]
+                self.close_with(fault)
         self.broker.writers[self] = None
+
+    def _check_routes(self) -> None:
+        """What is remembered of the last publish holds until a queue, a binding or a permission changes."""
+        vhost = self.vhost
+        if vhost is not None and self.generation != vhost.generation:
+            self.forget_publish()
+            self.generation = vhost.generation
 
     def _greet(self, data: bytes) -> bool:
         if not data.startswith(PROTOCOL_HEADER):
@@ -140,19 +148,17 @@ class Connection(Intake):
     def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
         if self.closing:
             self._while_closing(kind, number, payload)
-        elif kind == HEARTBEAT:
-            if number:
-                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "heartbeat on a channel other than 0")
-        elif number == 0:
-            if kind != METHOD:
-                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, f"frame of type {kind} on channel 0")
+        elif kind not in (METHOD, HEADER, BODY, HEARTBEAT) or (kind == HEARTBEAT and payload):
+            raise frame_error(kind, payload, "unknown_frame")
+        elif kind == METHOD and number == 0:
             self._on_connection_method(self._decode(payload))
-        elif kind not in (METHOD, HEADER, BODY):
-            raise ConnectionFault(ReplyCode.FRAME_ERROR, f"frame of unknown type {kind} on channel {number}")
-        elif self.vhost is None:
-            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, f"frame on channel {number} before the connection is open")
+        elif kind == HEARTBEAT and number == 0:
+            pass  # That it came is what counts.
+        elif kind == HEARTBEAT or number == 0 or self.vhost is None:
+            raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, f"type {kind}, {octets(payload)}")
         else:
             self._on_channel_frame(kind, number, payload)
+            self._check_routes()
 
     def _on_channel_frame(self, kind: int, number: int, payload: bytes) -> None:
         channel = self.channels.get(number)
@@ -169,26 +175,30 @@ class Connection(Intake):
             self._guard(channel, channel.on_header if kind == HEADER else channel.on_body, payload)
 
     def _without_channel(self, kind: int, number: int, payload: bytes) -> None:
-        method = self._decode(payload) if kind == METHOD else None
+        if kind != METHOD:
+            raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+        method = self._decode(payload)
         if isinstance(method, m.ChannelOpen):
-            if number > self.channel_max or len(self.channels) >= self.channel_max:
+            if len(self.channels) >= self.channel_max:
                 raise ConnectionFault(
                     ReplyCode.NOT_ALLOWED,
                     f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                     f"({self.channel_max})",
-                    method.class_id,
-                    method.method_id,
                 )
             self.channels[number] = Channel(self, number)
             self.send(number, m.ChannelOpenOk())
         elif isinstance(method, m.ChannelCloseOk):
             pass  # A late answer to a close that crossed with the client's.
         else:
-            ids = (method.class_id, method.method_id) if method else (0, 0)
-            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", *ids)
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", *ids_of(method))
 
     def _while_channel_closing(self, channel: Channel, method: m.Method) -> None:
-        """Everything but the end of the channel is overheard, as the protocol wants it."""
+        """Everything but the end of the channel is overheard, as the protocol wants it.
+
+        Not its reopening, for whose answer a client would wait.
+        """
+        if isinstance(method, m.ChannelOpen):
+            channel.on_open(method)
         if isinstance(method, m.ChannelClose):
             self.send(channel.number, m.ChannelCloseOk())
         if isinstance(method, m.ChannelClose | m.ChannelCloseOk):
@@ -215,7 +225,8 @@ class Connection(Intake):
                 ReplyCode.NOT_IMPLEMENTED, "update-secret: passwords here do not expire", *ids_of(method)
             )
         else:
-            raise ConnectionFault(ReplyCode.COMMAND_INVALID, f"unexpected method {method.name}", *ids_of(method))
+            text = "unexpected method in connection state running"
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, text, *ids_of(method))
 
     def _while_closing(self, kind: int, number: int, payload: bytes) -> None:
         if kind == METHOD and number == 0:
@@ -238,21 +249,19 @@ class Connection(Intake):
 
     def on_channel_closed(self, channel: Channel) -> None:
         """The client closed a channel."""
-        if channel is self.publisher:
-            self.forget_publish()
+        self.forget_publish()
         channel.release_all()
         channel.closing = True
         del self.channels[channel.number]
 
     def close_channel(self, channel: Channel, fault: ChannelFault) -> None:
-        if channel is self.publisher:
-            self.forget_publish()
+        self.forget_publish()  # Of any channel: an auto-delete queue may go with this one's consumers.
         channel.release_all()
         channel.closing = True
         self.broker.log_channel_error(self, channel.number, fault)
         self.send(channel.number, fault.close())
 
-    def _close_with(self, fault: ConnectionFault) -> None:
+    def close_with(self, fault: ConnectionFault) -> None:
         self.close_reason = fault.reply_text
         self.broker.log_connection_error(self, fault)
         self.release_all()
@@ -261,7 +270,6 @@ class Connection(Intake):
             return
         self.closing = True
         self.handshake = None
-        self.rest = b""
         self.send(0, fault.close())
 
     def may_be_told(self) -> bool:
@@ -292,7 +300,7 @@ class Connection(Intake):
     def close(self, code: int, text: str) -> None:
         """The broker ends the connection (shutdown, an operator, a vhost deleted)."""
         if not self.closing and not self.closed:
-            self._close_with(ConnectionFault(code, text))
+            self.close_with(ConnectionFault(code, text))
 
     def on_socket_lost(self) -> None:
         """The peer is gone without a word, or the shell gave up on it."""

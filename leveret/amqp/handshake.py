@@ -29,6 +29,12 @@ CAPABILITIES: Final = (
     "authentication_failure_close",
     "per_consumer_qos",
 )
+# What RabbitMQ calls the states in which these are expected.
+STATES: Final[dict[type[m.Method], str]] = {
+    m.ConnectionStartOk: "starting",
+    m.ConnectionTuneOk: "tuning",
+    m.ConnectionOpen: "opening",
+}
 
 
 class Handshake:
@@ -63,12 +69,8 @@ class Handshake:
 
     def on_method(self, method: m.Method) -> None:
         if not isinstance(method, self.expected):
-            raise ConnectionFault(
-                ReplyCode.COMMAND_INVALID,
-                f"unexpected method {method.name} during the handshake",
-                method.class_id,
-                method.method_id,
-            )
+            text = f"unexpected method in connection state {STATES[self.expected]}"
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, text, method.class_id, method.method_id)
         if isinstance(method, m.ConnectionStartOk):
             self._on_start_ok(method)
         elif isinstance(method, m.ConnectionTuneOk):
@@ -111,7 +113,7 @@ class Handshake:
                 self._refuse(method, "", "AMQPLAIN response without LOGIN and PASSWORD")
             return login.value, password.value
         parts = response.split(b"\0")
-        if len(parts) != 3:
+        if len(parts) != 3 or parts[0]:  # Nobody acts for somebody else here.
             self._refuse(method, "", "malformed PLAIN response")
         return parts[1].decode("utf-8", "surrogateescape"), parts[2].decode("utf-8", "surrogateescape")
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from leveret.amqp.codec import printed
 from leveret.amqp.errors import ConnectionFault, ReplyCode
 from leveret.amqp.frames import BODY, END, HEAD, HEADER, METHOD
 from leveret.amqp.properties import DELICATE, BadProperties, survey
@@ -65,6 +66,7 @@ class Intake:
         self.repeat = NOTHING
         self.repeat_skip = 0
         self.repeat_size = 0
+        self.resume_at = 0  # After a fault: where the frame after the one at fault begins.
 
     def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
         raise NotImplementedError
@@ -75,43 +77,49 @@ class Intake:
     def _frames(self, data: bytes) -> int:
         """Process whole frames; return where the first incomplete one begins."""
         at, size = 0, len(data)
-        while True:
-            if data.startswith(self.repeat, at):
-                at = self._repeated(data, at, size)
-            if size - at < 7:
-                return at
-            kind, number, length = HEAD.unpack_from(data, at)
-            end: int = at + length + 8
-            if length > self.frame_max - 8:
+        end: int = size
+        try:
+            while True:
+                if data.startswith(self.repeat, at):
+                    at = self._repeated(data, at, size)
+                if size - at < 7:
+                    return at
+                kind, number, length = HEAD.unpack_from(data, at)
+                end = at + length + 8
+                if length > self.frame_max:  # Eight bytes more than agreed on, because some clients forget the head.
+                    end = size
+                    raise frame_error(kind, b"", f"{{frame_too_large,{length},{self.frame_max - 8}}}")
+                if end > size:
+                    return at
+                if data[end - 1] != END:
+                    payload, marker, end = data[at + 7 : end - 1], data[end - 1], size
+                    raise frame_error(kind, payload, f"{{invalid_frame_end_marker,{marker}}}")
+                if kind == METHOD and not self.closing:
+                    if data.startswith(PUBLISH, at + 7):
+                        channel = self.channels.get(number)
+                        if channel is not None and channel.is_idle():
+                            after = self._on_publish(channel, data, at, end, size)
+                            if after == INCOMPLETE:
+                                return at
+                            at = after
+                            continue
+                    elif length == 13 and data.startswith(ACK, at + 7):
+                        channel = self.channels.get(number)
+                        if channel is not None and channel.is_idle():
+                            self.submit()
+                            tag = int.from_bytes(data[at + 11 : at + 19], "big")
+                            self._guard(channel, channel.on_ack, tag, data[at + 19] & 1)
+                            at = end
+                            continue
                 self.submit()
-                raise frame_error(kind, number, length, f"larger than the negotiated maximum {self.frame_max} bytes")
-            if end > size:
-                return at
-            if data[end - 1] != END:
-                self.submit()
-                raise frame_error(kind, number, length, f"ends with {data[end - 1]} instead of {END}")
-            if kind == METHOD and not self.closing:
-                if data.startswith(PUBLISH, at + 7):
-                    channel = self.channels.get(number)
-                    if channel is not None and channel.is_idle():
-                        after = self._on_publish(channel, data, at, end, size)
-                        if after == INCOMPLETE:
-                            return at
-                        at = after
-                        continue
-                elif length == 13 and data.startswith(ACK, at + 7):
-                    channel = self.channels.get(number)
-                    if channel is not None and channel.is_idle():
-                        self.submit()
-                        tag = int.from_bytes(data[at + 11 : at + 19], "big")
-                        self._guard(channel, channel.on_ack, tag, data[at + 19] & 1)
-                        at = end
-                        continue
+                self._on_frame(kind, number, data[at + 7 : end - 1])
+                at = end
+                if self.held or self.closed:
+                    return at
+        except ConnectionFault:
             self.submit()
-            self._on_frame(kind, number, data[at + 7 : end - 1])
-            at = end
-            if self.held or self.closed:
-                return at
+            self.resume_at = end
+            raise
 
     def _repeated(self, data: bytes, at: int, size: int) -> int:
         """As many messages as look just like the one before."""
@@ -133,12 +141,16 @@ class Intake:
             if not self._take_route(channel, arguments):
                 return end
         route = self.route
-        if size - end < 22:
+        if size - end < 7:
             return INCOMPLETE
         kind, number, length = HEAD.unpack_from(data, end)
         body_at: int = end + length + 8
         if kind != HEADER or number != channel.number or length < 14 or length > self.frame_max - 8:
             return self._begin_content(channel, end)  # Something is wrong with it, and will be found out.
+        if size - end < 22:
+            return INCOMPLETE
+        if not data.startswith(BASIC, end + 7):
+            return self._begin_content(channel, end)
         body_size = int.from_bytes(data[end + 11 : end + 19], "big")
         stop = body_at
         if body_size:
@@ -154,7 +166,6 @@ class Intake:
             data[stop - 1] != END
             or data[body_at - 1] != END
             or body_size > self.limits.message_bytes_max
-            or not data.startswith(BASIC, end + 7)
         ):
             return self._begin_content(channel, end)
         known = data[end + 19 : body_at - 1] == self.properties
@@ -215,12 +226,15 @@ class Intake:
             kind -= DELICATE
         if kind != self.kind:
             self.submit()
+            self.repeat = NOTHING  # It stands for messages of the other kind.
             self.kind = kind
         self.properties = data[start + 12 : end]
         return True
 
     def on_content(self, channel: Channel, route: Route, header: bytes, content: bytes) -> None:
         """A content that came in several frames, put together."""
+        if channel.generation != self.vhost.generation:  # type: ignore[union-attr]
+            route = channel.find_route(route.arguments())  # Its queues may be gone since the first frame.
         if self._take_properties(channel, header, 0, len(header)):
             channel.publish_one(route, content, self.kind)
 
@@ -238,5 +252,16 @@ class Intake:
         self.publisher = self.route = None
 
 
-def frame_error(kind: int, number: int, length: int, problem: str) -> ConnectionFault:
-    return ConnectionFault(ReplyCode.FRAME_ERROR, f"type {kind}, channel {number}, size {length}: frame is {problem}")
+def frame_error(kind: int, payload: bytes, problem: str) -> ConnectionFault:
+    return ConnectionFault(ReplyCode.FRAME_ERROR, f"type {kind}, {octets(payload)}: {problem}")
+
+
+def octets(payload: bytes) -> str:
+    """The beginning of a payload as RabbitMQ shows it, in Erlang's notation."""
+    start = payload[:16]
+    if start and start.isascii() and (text := start.decode()).isprintable():
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        shown = f'<<"{quoted}">>'
+    else:
+        shown = printed(start)
+    return f"{'all' if len(payload) <= 16 else 'first 16'} octets = {shown}"

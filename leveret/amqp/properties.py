@@ -123,8 +123,10 @@ def survey(data: bytes, start: int, stop: int) -> int:
 
     The result has KIND_PERSISTENT set if the message is, and DELICATE if it has a property that may be refused.
     """
-    flags = data[start + FLAGS_AT] << 8 | data[start + FLAGS_AT + 1]
     at = start + PROPERTIES_AT
+    if at > stop:
+        raise BadProperties("content header is cut off")
+    flags = data[at - 2] << 8 | data[at - 1]
     mode = 0
     for form in _PLANS.get(flags) or _plan(flags):
         if at >= stop:

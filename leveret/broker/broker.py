@@ -299,11 +299,6 @@ class Broker:
                 self._delete(queue)
         connection.exclusive_queues.clear()
 
-    def may_unbind_missing(self, vhost: str, source: str, kind: str, destination: str) -> bool:
-        """Whether unbinding what was never bound counts as done: both ends exist."""
-        ends = self.metadata.queues if kind == "queue" else self.metadata.exchanges
-        return (vhost, source) in self.metadata.exchanges and (vhost, destination) in ends
-
     def unique_name(self, prefix: str) -> str:
         return self.shell.unique_name(prefix)
 

@@ -35,6 +35,10 @@ class Route:
         self.is_plain = False  # Leads to at least one queue, whatever the message.
         self.writers: set[str] = set()  # Users whose permission was checked.
 
+    def arguments(self) -> bytes:
+        """What it was made of."""
+        return self.key + bytes((self.mandatory | self.immediate << 1,))
+
 
 class Vhost:
     """The running side of a virtual host; what lasts of it is in the metadata."""

@@ -211,14 +211,14 @@ class Load:
         self.pinned: list[int] = []
 
     def perform(self, disk: Disk) -> None:
-        runs = self.runs
+        runs = list(self.runs)
         for place, (_, records) in zip(self.places, read_blocks(disk, self.places), strict=True):
             picked = pick(records, records.ranges, place.wanted)
             if sum(map(len, picked)) != sum(high - low + 1 for low, high in place.wanted):
                 raise LogDamaged([_lacking(place)])
-            runs = runs + picked if self.runs else _joined(runs, picked)
-        runs.sort(key=lambda run: run.first)
-        self.runs = _joined([], runs)
+            runs += picked
+        runs.sort(key=lambda run: run.first)  # Stored and spilled messages may lie between each other.
+        self.runs = _joined(runs)
         self._mark()
 
     def _mark(self) -> None:
@@ -237,8 +237,9 @@ def _lacking(place: Place) -> Damage:
     return Damage(place.path, place.offset, place.length, None, None, place.first, place.last, "messages are missing")
 
 
-def _joined(runs: list[Run], more: Sequence[Run]) -> list[Run]:
-    """`runs` with `more` behind, neighbours made one."""
+def _joined(more: Sequence[Run]) -> list[Run]:
+    """Neighbours made one."""
+    runs: list[Run] = []
     for run in more:
         if runs and runs[-1].first + len(runs[-1].contents) == run.first:
             last = runs[-1]
@@ -306,10 +307,13 @@ class Reclaim:
         self.indexed = indexed
         self.keep = keep
         self.spare_bytes_max = 0  # A file that a huge message blew up is not kept.
+        self.release: list[int] = []  # Spare files to delete, for the disk is full.
         self.kept: dict[int, int] = {}  # Spare files and their sizes.
         self.gone: list[int] = []
 
     def perform(self, disk: Disk) -> None:
+        for spare in self.release:
+            disk.delete(spare_path(self.folder, spare))
         for segment in self.segments:
             path = segment_path(self.folder, segment)
             if segment in self.indexed:

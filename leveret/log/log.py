@@ -163,7 +163,9 @@ class Log:
         assert not self.segment_table and not self.serial, "recover comes first, and once"
         recovery = Recovery(self.disk, self.folder, progress or (lambda text: None))
         self.disk.make_folder(f"{self.folder}/segments")
+        # A process that was killed may have left renames unsynced. What is about to be believed must stay.
         self.disk.sync_folder(self.folder)
+        self.disk.sync_folder(f"{self.folder}/segments")
         recovery.run()
         if recovery.damages:
             raise LogDamaged(recovery.damages)
@@ -201,8 +203,9 @@ class Log:
         gone = queue.gone.last
         if first < queue.next_seq or (gone is not None and first <= gone):
             fresh = self._unknown_part(queue, first, last)
-        sizes = list(map(len, run.contents))
-        if sum(sizes) > self.options.group_bytes:
+        content_bytes = sum(map(len, run.contents))
+        if content_bytes > self.options.group_bytes:
+            sizes = list(map(len, run.contents))
             if max(sizes) > CONTENT_BYTES_MAX:
                 raise ValueError(f"a message of {max(sizes)} bytes; the log takes {CONTENT_BYTES_MAX}")
             ends = [first + index - 1 for index in _cuts(sizes, self.options.group_bytes)]
@@ -211,10 +214,10 @@ class Log:
             part = Entry(NORMAL, PART, queue)
             part.epoch, part.number, part.time_ms = entry.epoch, entry.number, entry.time_ms
             part.delivered_through = entry.delivered_through
-            self._hold(part, run, low, high)
+            self._hold(part, run, low, high, None)
             self._gather(part)
         if fresh:
-            self._hold(entry, run, *fresh[-1])
+            self._hold(entry, run, *fresh[-1], content_bytes if fresh[0] == (first, last) else None)
         else:
             entry.first = entry.next = last + 1
 
@@ -232,19 +235,20 @@ class Log:
             fresh.append((at, last))
         return fresh
 
-    def _hold(self, entry: Entry, run: Run, low: int, high: int) -> None:
+    def _hold(self, entry: Entry, run: Run, low: int, high: int, whole_bytes: int | None) -> None:
+        """Make `entry` hold low..high of the run, and count it in. `whole_bytes`: where that is all of the run."""
         cut = slice(low - run.first, high - run.first + 1)
-        whole = (low, high) == (run.first, run.last)
         contents, keys, kinds = (
             (run.contents, run.keys, bytes(run.kinds))
-            if whole
+            if whole_bytes is not None
             else (run.contents[cut], run.keys[cut], bytes(run.kinds[cut]))
         )
         entry.first, entry.next = low, high + 1
         entry.held = Records([(low, high)], contents, keys, kinds)
         queue = entry.queue
         if kinds.count(PERSISTENT) == len(kinds):
-            stored, content_bytes = len(kinds), sum(map(len, contents))
+            stored = len(kinds)
+            content_bytes = whole_bytes if whole_bytes is not None else sum(map(len, contents))
             queue.enqueue(low, high)
         else:
             stored = content_bytes = 0
@@ -387,7 +391,7 @@ class Log:
         if segment is None or (entries and self._full(segment)):
             before = segment
             segment = Segment(max(before.number + 1 if before else 1, self.base))
-        elif not segment.created:
+        elif not segment.length:
             before = self.segment_table.get(segment.number - 1)
         write = Write(self.folder, segment.number, segment.length, entries)
         write.synced = segment.synced
@@ -473,6 +477,8 @@ class Log:
             return "retry"
         full = isinstance(error, OSError) and error.errno in DISK_FULL
         if not isinstance(job, Write):
+            if full:
+                self.upkeep.release_spares()
             if self.upkeep.on_failed(job, error) or full:
                 return "retry"
             return self._stop(error)
@@ -481,11 +487,19 @@ class Log:
         self._writing_bytes = 0
         if not full or job.syncing:
             return self._stop(error)
+        self.upkeep.release_spares()
         if job.opened:
             self._opened(job)
         self.gathered.extendleft(reversed(job.entries))
         self.gathered_bytes += sum(entry.bytes for entry in job.entries)
         return "retry"
+
+    def take_spares(self) -> list[int]:
+        """All spare files that no write is about to use."""
+        free = [number for number in self.spares if self._writing is None or number != self._writing.spare]
+        for number in free:
+            del self.spares[number]
+        return free
 
     def _stop(self, error: Exception) -> Literal["stopped"]:
         self.stopped = f"writing the log failed: {error}"

@@ -24,7 +24,6 @@ from .segment import segment_path
 if TYPE_CHECKING:
     from .log import Log, Segment
 
-_ALWAYS_LOOK_SEGMENTS = 64
 _LOOK_EVERY = 64
 _RECLAIM_SEGMENTS = 16
 
@@ -41,6 +40,8 @@ class Maintenance:
         self._moving = 0  # Copies that are gathered and not written yet.
         self._sparse: dict[int, tuple[int, int]] = {}  # Live and appended bytes when first seen sparse.
         self._calls = 0
+        self._release = False
+        self._looked_at = 0  # Current segment then; 0: look again.
         # For repair: a checkpoint whatever it costs, and segments to be emptied however much lives in them.
         self.checkpoint_due = False
         self.forced: set[int] = set()
@@ -51,13 +52,19 @@ class Maintenance:
         job: Seal | Checkpoint | Reclaim | Compact | None = self._checkpoint() or self._reclaim()
         if job is None and self._time_to_look(idle):
             job = self._seal() or self._take_snapshot() or self._compact(idle)
+            if job is not None:
+                self._looked_at = 0
         self._busy = job
         return job
 
     def _time_to_look(self, idle: bool) -> bool:
-        """Looking costs a pass over the table of segments, which a large node must not pay for every write."""
+        """Looking costs a pass over the table of segments, which is not to be paid for every write."""
         self._calls += 1
-        return idle or len(self._log.segment_table) <= _ALWAYS_LOOK_SEGMENTS or self._calls % _LOOK_EVERY == 0
+        current = self._log.current.number if self._log.current else 0
+        if not idle and current == self._looked_at and self._calls % _LOOK_EVERY:
+            return False
+        self._looked_at = current
+        return True
 
     # -- checkpoints -----------------------------------------------------------------
 
@@ -106,8 +113,19 @@ class Maintenance:
 
     # -- freeing ---------------------------------------------------------------------
 
+    def release_spares(self) -> None:
+        """The disk is full: give back what is only kept for speed."""
+        self._release = True
+
     def _reclaim(self) -> Reclaim | None:
         log = self._log
+        if self._release:
+            self._release = False
+            spares = log.take_spares()
+            if spares:
+                job = Reclaim(log.folder, [], set(), 0)
+                job.release = spares
+                return job
         free = [number for number in self._doomed if not log.segment_table[number].pins][:_RECLAIM_SEGMENTS]
         if not free:
             return None

@@ -21,19 +21,22 @@ from .sidecar import Entry, decode_sidecar, to_columns
 if TYPE_CHECKING:
     from .log import Log
 
+_PIECE_BYTES = 4 << 20
+
 
 class Found:
     """One segment as it was found."""
 
-    __slots__ = ("index", "entries", "indexed", "size", "torn")
+    __slots__ = ("index", "entries", "indexed", "size", "synced", "torn")
 
     def __init__(
-        self, index: SegmentIndex, entries: dict[int, Entry], indexed: bool, size: int, torn: str | None
+        self, index: SegmentIndex, entries: dict[int, Entry], indexed: bool, size: int, synced: int, torn: str | None
     ) -> None:
         self.index = index
         self.entries = entries
         self.indexed = indexed
         self.size = size
+        self.synced = synced
         self.torn = torn
 
 
@@ -101,7 +104,7 @@ class Recovery:
         if scan.damages:
             self.damaged.add(number)
         entries = {queue: Entry(fold, to_columns(fold, number)) for queue, fold in scan.index.queues.items()}
-        self.segments.append(Found(scan.index, entries, False, size, scan.torn))
+        self.segments.append(Found(scan.index, entries, False, size, scan.synced, scan.torn))
 
     def _read_sidecar(self, number: int, path: str, size: int) -> bool:
         aside = index_path(self.folder, number)
@@ -115,7 +118,7 @@ class Recovery:
             self.damages.append(Damage(path, size, index.length - size, None, None, None, None, what))
             self.damaged.add(number)
             return False
-        self.segments.append(Found(index, entries, True, size, None))
+        self.segments.append(Found(index, entries, True, size, index.length, None))
         return True
 
     def _length_by_sidecar(self, number: int) -> int:
@@ -237,16 +240,28 @@ class Recovery:
 
     # -- tidying -----------------------------------------------------------------
 
+    def _write_again(self, path: str, start: int, end: int) -> None:
+        """Sync what no group claims to have been synced. It was read, so it must stay: the next group will claim it.
+
+        A process that was killed leaves it in the system's memory. After a failed sync it may even be there as if it
+        had been written, and a second sync would do nothing; so it is written anew."""
+        while start < end:
+            data = self.disk.read(path, start, min(end - start, _PIECE_BYTES))
+            self.disk.write(path, start, [data])
+            start += len(data)
+        self.disk.sync(path)
+
     def tidy(self, log: Log) -> None:
         folder = f"{self.folder}/segments"
-        for found in self.segments:
-            path = segment_path(self.folder, found.index.segment)
-            if found.torn is not None and found.index.segment == (log.current.number if log.current else 0):
-                cut = found.size - found.index.length
-                self.progress(f"{path}: {cut} bytes of an unfinished write cut off at {found.index.length}")
-                self.disk.truncate(path, found.index.length)
-                self.disk.sync(path)
-                log.segment_table[found.index.segment].recycled = False
+        if self.segments:
+            last = self.segments[-1]
+            path = segment_path(self.folder, last.index.segment)
+            if last.torn is not None:
+                cut = last.size - last.index.length
+                self.progress(f"{path}: {cut} bytes of an unfinished write cut off at {last.index.length}")
+                self.disk.truncate(path, last.index.length)
+                log.segment_table[last.index.segment].recycled = False
+            self._write_again(path, last.synced, last.index.length)
         changed = False
         for name in self._names:
             stem, _, ending = name.partition(".")

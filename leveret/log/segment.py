@@ -149,11 +149,12 @@ class Window:
 class Scan:
     """The result of `scan_segment`."""
 
-    __slots__ = ("index", "damages", "torn")
+    __slots__ = ("index", "damages", "torn", "synced")
 
     def __init__(self, segment: int) -> None:
         self.index = SegmentIndex(segment)
         self.damages: list[Damage] = []
+        self.synced = 0  # Up to here a later group says so.
         self.torn: str | None = None  # Why the scan ended before the end of the file; None: nothing lies behind.
 
 
@@ -183,6 +184,7 @@ def scan_segment(disk: Disk, path: str, number: int, claimed: int) -> Scan:
                 scan.index.apply(header, offset)
             at, chain = at + head.length, head.crc
             scan.index.chain = chain
+            scan.synced = max(scan.synced, head.synced)
         scan.index.length = at
     if at < claimed and not scan.damages:
         scan.damages.append(Damage(path, at, claimed - at, None, None, None, None, "the file ends too early"))

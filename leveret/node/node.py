@@ -248,7 +248,7 @@ class Node:
         self.broker.note_deliveries()
         if self.broker.content_bytes > self.broker.content_bytes_max:
             self.broker.page_out_unacked()
-        self.storage.maintain()
+        self.storage.maintain(idle=not self.storage.committing)
         self.schedule()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 

@@ -221,11 +221,11 @@ class Storage:
 
     # -- Upkeep --------------------------------------------------------------------------------------------------
 
-    def maintain(self) -> None:
+    def maintain(self, idle: bool = False) -> None:
         """Seal, checkpoint, reclaim: whatever the log finds worth doing, in a thread of its own."""
         if self.maintaining or self.failed:
             return
-        job = self.log.maintenance()
+        job = self.log.maintenance(idle)
         if job is None:
             return
         self.maintaining = True

@@ -21,6 +21,7 @@ from .world import Message, World, flat
 def calm_world(seed: int) -> tuple[World, tuple[int, int]]:
     """A world without faults, all written; and segment and offset of the last group, which has no witness yet."""
     world = World(seed, "always")
+    world.calm = True
     last = (0, 0)
     for _ in range(120):
         choice = world.rng.random()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from leveret.log.block import Block, Run
+from leveret.log.disk import FileDisk
 from leveret.log.errors import LogStopped
 from leveret.log.jobs import Checkpoint, Load, Reclaim, Write
 from leveret.log.log import Log, LogOptions
@@ -295,6 +297,29 @@ def test_a_full_disk_loses_nothing() -> None:
     assert node.restart([1, 2]).queue(1).count == 11
 
 
+def test_a_full_disk_gets_the_spare_files_back() -> None:
+    node = Node()
+    for _ in range(4):
+        node.append(60)
+        node.flush()
+    node.append(1, [(1, 240)])
+    node.settle_down()
+    assert node.log.spares
+    node.append(400)
+    node.disk.capacity_bytes = node.disk.capacity_bytes - node.disk.free_bytes()
+    write = node.log.take()
+    assert write is not None
+    with pytest.raises(OSError) as caught:
+        write.perform(node.disk)
+    assert node.log.on_failed(write, caught.value) == "retry"
+    job = node.log.maintenance()
+    assert isinstance(job, Reclaim)
+    job.perform(node.disk)
+    node.log.on_done(job)
+    assert not node.log.spares and not [name for name in node.disk.names("log/segments") if name.endswith("spare")]
+    assert node.disk.free_bytes() > 0
+
+
 def test_a_full_disk_when_a_segment_is_begun() -> None:
     node = Node()
     node.append(60)
@@ -327,6 +352,47 @@ def test_a_failed_sync_stops_the_log_for_good() -> None:
     with pytest.raises(LogStopped):
         node.append(1)
     assert node.restart().queue(1).count == 5
+
+
+def test_what_a_failed_sync_left_readable_is_written_again_at_start() -> None:
+    """The process ends, the machine does not: its memory still shows what never reached the disk."""
+    node = Node()
+    node.append(5)
+    node.disk.fail_sync_after = 0
+    write = node.log.take()
+    assert write is not None
+    with pytest.raises(OSError):
+        write.perform(node.disk)
+    node.log = Log(node.disk, "log", node.options)
+    node.log.recover([1])
+    seen = node.log.queue(1).count
+    assert node.restart().queue(1).count == seen == 5
+
+
+def test_on_real_files(tmp_path: Path) -> None:
+    disk = FileDisk(str(tmp_path))
+    log = Log(disk, "log", SMALL)
+    log.recover([])
+    for number in range(1, 101):
+        first = number * 3
+        contents = [b"%d" % seq + bytes(40) for seq in range(first, first + 3)]
+        run = Run(first, contents, [b"\0\0"] * 3, bytearray(b"\1" * 3))
+        log.append(Block(1, 1, number, 0, run, [(first, first)] if number % 10 else [(3, first)], [], 0))
+        while (job := log.take() or log.maintenance(idle=True)) is not None:
+            job.perform(disk)
+            log.on_done(job)
+    live = list(log.queue(1).live)
+    assert log.segments < 6
+    disk.close()
+    again = Log(FileDisk(str(tmp_path)), "log", SMALL)
+    again.recover([1])
+    assert list(again.queue(1).live) == live
+    load = again.load(1, 1, 1000, 1 << 20)
+    assert load is not None
+    load.perform(again.disk)
+    assert seqs(load.runs) == [seq for low, high in live for seq in range(low, high + 1)]
+    for run in load.runs:
+        assert run.contents == [b"%d" % seq + bytes(40) for seq in range(run.first, run.last + 1)]
 
 
 def test_sync_when_it_is_due() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from leveret.log.block import PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.log.disk import Job
-from leveret.log.jobs import Load, Write
+from leveret.log.jobs import Compact, Load, Write
 from leveret.log.log import Log, LogOptions
 from simulation.disk import Crashed, FaultyDisk
 
@@ -100,6 +100,7 @@ class World:
         self.upkeep: Job | None = None
         self.loads: list[tuple[Load, dict[int, Message]]] = []
         self.content_serial = 0
+        self.calm = False  # No crashes but those the test asks for.
         self.log = self.new_log()
 
     def new_log(self) -> Log:
@@ -110,7 +111,13 @@ class World:
                 return log
             except Crashed:
                 self.crashes += 1
-                self.disk.crash()
+                self.die()
+
+    def die(self) -> None:
+        """The machine loses power, or only the process is killed: then all is still there, and still not synced."""
+        if self.rng.random() < 0.7:
+            self.disk.crash()
+        self.disk.crash_after = self.disk.fail_sync_after = None
 
     # -- running -----------------------------------------------------------------
 
@@ -240,6 +247,10 @@ class World:
         if self.upkeep is not None:
             job, self.upkeep = self.upkeep, None
             self.perform(job)
+            if isinstance(job, Compact) and not self.calm and self.rng.random() < 0.4:
+                # Copies are gathered: settle some of them, and die around the write.
+                self.append()
+                self.disk.crash_after = self.rng.randrange(6)
 
     def spill(self) -> None:
         if not self.queues:
@@ -322,7 +333,7 @@ class World:
         self.crashes += 1
         self.writing = self.upkeep = None
         self.loads = []
-        self.disk.crash()
+        self.die()
         if self.rng.random() < 0.3:
             self.disk.crash_after = self.rng.randrange(6)  # Recovery dies too.
         self.disk.capacity_bytes = 1 << 40

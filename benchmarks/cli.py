@@ -1,0 +1,234 @@
+"""`python -m benchmarks`: what to run, in which order, and where the results go."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import resource
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from benchmarks import compare, results
+from benchmarks.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
+from benchmarks.growth import Growth, Point
+from benchmarks.results import Results
+from benchmarks.workloads import WORKLOADS, Workload, run
+
+SINGLE: Final = ("latency", "backlog", "start")
+GROWTH: Final = ("queues", "connections", "bindings", "waiting")
+NAMES: Final = (*(workload.name for workload in WORKLOADS), *SINGLE, *GROWTH)
+MARK, END_MARK = "<!-- results -->", "<!-- end of results -->"
+GROWTH_SECONDS_MAX: Final = 3.0
+
+
+def tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Leveret, beside RabbitMQ where that is installed. All names: " + " ".join(NAMES),
+    )
+    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", default=NAMES, help="default: all")
+    parser.add_argument("--quick", action="store_true", help="small amounts: shows that all works, not how fast it is")
+    parser.add_argument("--rounds", type=int, help="of each workload, broker by turns (3, quick: 1); medians count")
+    parser.add_argument("--seconds", type=float, help="of publishing in a round (5, quick: 0.5)")
+    parser.add_argument("--leveret-only", action="store_true", help="leave RabbitMQ out")
+    parser.add_argument("--data", type=Path, help="folder for the brokers' data (default: the system's temporary one)")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "output", help="default: %(default)s")
+    parser.add_argument("--from", dest="earlier", type=Path, nargs="+", metavar="JSON", help="show earlier results")
+    parser.add_argument("--write-docs", action="store_true", help="put table and plots into docs/")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.seconds = options.seconds or (0.5 if options.quick else 5.0)
+    if options.rounds < 1 or options.seconds <= 0:
+        parser.error("--rounds and --seconds must be above 0")
+    if options.quick and options.write_docs:
+        parser.error("--quick is too little for the documentation; leave it or --write-docs out")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
+    if options.earlier:
+        found = Results()
+        for file in options.earlier:
+            found.join(results.read(file))
+    else:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+        raise_file_limit()
+        found = Session(options).run()
+    show(found, options.output, options.write_docs)
+    return 1 if found.problems else 0
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Leave by an exception, so that the brokers that were started are stopped."""
+    raise SystemExit(128 + number)
+
+
+def raise_file_limit() -> None:
+    """2,000 connections take as many files here and in the broker, which inherits the limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def show(found: Results, output: Path, write_docs: bool) -> None:
+    text = results.markdown(found)
+    found.write(output / "results.json")
+    (output / "results.md").write_text(text)
+    print(text)
+    folders = [output]
+    if write_docs:
+        folders.append(ROOT / "docs")
+        page = ROOT / "docs" / "benchmarks.md"
+        page.write_text(insert(page.read_text(), text))
+    try:
+        from benchmarks.plots import draw
+
+        for folder in folders:
+            for file in draw(found, folder):
+                tell(f"wrote {file}")
+    except ModuleNotFoundError as error:
+        tell(f"no plots: {error}; pip install '.[bench]' brings matplotlib")
+
+
+def insert(page: str, text: str) -> str:
+    """The page with `text` between its marks."""
+    before, _, rest = page.partition(MARK)
+    _, mark, after = rest.partition(END_MARK)
+    if not mark:
+        raise ValueError(f"the page has no {MARK} … {END_MARK}")
+    return f"{before}{MARK}\n\n{text}\n{END_MARK}{after}"
+
+
+class Session:
+    """One run of all that was asked for. Results are written after each part, so that an accident costs one part."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.only: Sequence[str] = options.only
+        self.quick: bool = options.quick
+        self.rounds: int = options.rounds
+        self.seconds: float = options.seconds
+        self.data: Path | None = options.data
+        self.file: Path = options.output / "results.json"
+        self.kinds = [kind for kind in installed() if kind is Leveret or not options.leveret_only]
+        self.found = Results(environment=results.environment(self.data or Path(tempfile.gettempdir())))
+        if len(self.kinds) == 1:
+            tell("RabbitMQ is left out" if options.leveret_only else "RabbitMQ is not installed here")
+
+    def run(self) -> Results:
+        workloads = [workload for workload in WORKLOADS if workload.name in self.only]
+        if workloads or "latency" in self.only:
+            self._running(workloads)
+        if "backlog" in self.only:
+            self._backlog()
+        if "start" in self.only:
+            self._start()
+        self._growth()
+        return self.found
+
+    def _save(self) -> None:
+        self.found.write(self.file)
+
+    def _problem(self, text: str) -> None:
+        tell(f"PROBLEM {text}")
+        self.found.problems.append(text)
+
+    # -- Brokers beside each other -------------------------------------------------------------------------------
+
+    def _running(self, workloads: Sequence[Workload]) -> None:
+        """What needs running brokers. All stay up, and take turns; one that has no turn idles."""
+        with contextlib.ExitStack() as started:
+            brokers = []
+            for kind in self.kinds:
+                tell(f"starting {kind.name}")
+                brokers.append(started.enter_context(running(kind, self.data)))
+                self._note_version(brokers[-1])
+            for workload in workloads:
+                self._workload(workload, brokers)
+                self._save()
+            if "latency" in self.only:
+                for broker in brokers:
+                    rows = [dataclasses.asdict(compare.latency(broker.port, self.seconds)) for _ in range(self.rounds)]
+                    self.found.latency[broker.name] = results.medians(rows)
+                    tell(f"latency {broker.name}: " + listed(self.found.latency[broker.name]))
+                self._save()
+
+    def _note_version(self, broker: Broker) -> None:
+        if isinstance(broker, RabbitMQ):
+            self.found.environment["RabbitMQ"] = broker.version
+
+    def _workload(self, workload: Workload, brokers: Sequence[Broker]) -> None:
+        rates: dict[str, list[float]] = {broker.name: [] for broker in brokers}
+        for number in range(1, self.rounds + 1):
+            for broker in brokers:
+                result = run(broker.port, workload, self.seconds, settle_s=0.2 if self.quick else 1.0)
+                rates[broker.name].append(result.per_s)
+                where = f"{workload.name}, round {number}, {broker.name}"
+                tell(f"{where}: {result.per_s:,}/s, client {result.client_cpu:.0%} of a processor")
+                if not result.is_good:
+                    self._problem(f"{where}: {result}")
+                self.found.rounds.append(
+                    {"workload": workload.name, "round": number, "broker": broker.name, "per_s": result.per_s}
+                    | dataclasses.asdict(result)
+                )
+        self.found.rates[workload.name] = {name: statistics.median(values) for name, values in rates.items()}
+
+    def _backlog(self) -> None:
+        """Once for each: it is long enough to be its own average."""
+        for kind in self.kinds:
+            with running(kind, self.data) as broker:
+                self._note_version(broker)
+                tell(f"backlog {kind.name}: begins")
+                result = compare.backlog(broker, 20_000 if self.quick else 1_000_000, settle_s=1 if self.quick else 3)
+            row = self.found.backlog[kind.name] = result.numbers()
+            tell(f"backlog {kind.name}: {listed(row)}")
+            if not result.good:
+                self._problem(f"backlog {kind.name}: {result}")
+            self._save()
+
+    def _start(self) -> None:
+        rows: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in self.kinds}
+        with running(Leveret, self.data):
+            pass  # Only the first start ever compiles Python to bytecode.
+        for _ in range(self.rounds):
+            for kind in self.kinds:
+                with prepared(kind, self.data) as broker:
+                    rows[kind.name].append(dataclasses.asdict(compare.start(broker)))
+                    self._note_version(broker)
+                tell(f"start {kind.name}: {listed(rows[kind.name][-1])}")
+        self.found.start = {name: results.medians(values) for name, values in rows.items()}
+        self._save()
+
+    # -- Leveret alone -------------------------------------------------------------------------------------------
+
+    def _growth(self) -> None:
+        growth = Growth(min(self.seconds, GROWTH_SECONDS_MAX), self.quick, self.data, tell)
+        curves: tuple[tuple[str, str, Callable[[], list[Point]]], ...] = (
+            ("queues", "queues", growth.queues),
+            ("connections", "idle_connections", growth.idle_connections),
+            ("connections", "busy_connections", growth.busy_connections),
+            ("bindings", "direct_bindings", lambda: growth.bindings("direct")),
+            ("bindings", "topic_bindings", lambda: growth.bindings("topic")),
+            ("waiting", "waiting", growth.waiting),
+        )
+        for name, curve, measure in curves:
+            if name in self.only:
+                self.found.growth[curve] = measure()
+                self._save()
+        self.found.problems += growth.problems
+
+
+def listed(row: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:,.2f}" for name, value in row.items())

@@ -1,0 +1,154 @@
+"""Results as pictures. matplotlib is imported only here, and only when something is drawn (`pip install .[bench]`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from benchmarks.growth import Point
+from benchmarks.results import OTHER, OURS, TITLES, Results, ratio
+from benchmarks.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS: Final = {OURS: "#2f6f9f", OTHER: "#d98c3f"}
+SECOND: Final = "#8a5fa8"
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """Write the pictures there is something for; their files."""
+    files = []
+    if results.rates:
+        files.append(_save(_rates(results), folder / "benchmarks.png"))
+    if results.growth:
+        files.append(_save(_growth(results), folder / "benchmarks-growth.png"))
+    return files
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, file: Path) -> Path:
+    figure.savefig(file, dpi=110)
+    return file
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.set_axisbelow(True)
+
+
+def _rates(results: Results) -> Figure:
+    brokers = results.brokers()
+    names = [workload.name for workload in WORKLOADS if workload.name in results.rates]
+    figure = _figure(8, 0.9 + 0.5 * len(names))
+    axes = figure.subplots()
+    _plain(axes)
+    height = 0.8 / len(brokers)
+    for place, broker in enumerate(brokers):
+        rates = [results.rates[name][broker] for name in names]
+        rows = [row + place * height for row in range(len(names))]
+        axes.barh(rows, rates, height * 0.92, color=COLOURS[broker], label=TITLES[broker])
+        for row, name, rate in zip(rows, names, rates, strict=True):
+            times = ratio(rate, results.rates[name][OTHER]) if broker == OURS and OTHER in brokers else ""
+            axes.annotate(
+                f"{rate:,.0f}" + (f"   {times}×" if times else ""),
+                (rate, row),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
+    axes.set_xscale("log")
+    axes.margins(x=0.25)
+    axes.set_yticks([row + height * (len(brokers) - 1) / 2 for row in range(len(names))], names)
+    axes.invert_yaxis()
+    axes.set_xlabel("messages a second (logarithmic)")
+    figure.legend(frameon=False, loc="outside upper center", ncols=len(brokers))
+    return figure
+
+
+class Line(NamedTuple):
+    curve: str
+    value: str
+    label: str
+
+
+PANELS: Final[tuple[tuple[str, str, tuple[Line, ...]], ...]] = (
+    ("Queues", "messages a second", (Line("queues", "per_s", "round all queues"),)),
+    (
+        "Connections",
+        "messages a second",
+        (Line("idle_connections", "per_s", "idle, beside a pair"), Line("busy_connections", "per_s", "all busy")),
+    ),
+    (
+        "Bindings",
+        "messages routed a second",
+        (Line("direct_bindings", "per_s", "direct"), Line("topic_bindings", "per_s", "topic")),
+    ),
+    (
+        "Bindings",
+        "bindings made a second",
+        (Line("direct_bindings", "binds_per_s", "direct"), Line("topic_bindings", "binds_per_s", "topic")),
+    ),
+    (
+        "Waiting messages",
+        "messages a second",
+        (Line("waiting", "fill_per_s", "filled"), Line("waiting", "drain_per_s", "drained")),
+    ),
+    (
+        "Waiting messages",
+        "bytes of memory for each",
+        (Line("waiting", "bytes_each", "filled"), Line("waiting", "bytes_each_after_start", "after a restart")),
+    ),
+    (
+        "Waiting messages",
+        "seconds to start",
+        (Line("waiting", "start_after_kill_s", "after kill -9"), Line("waiting", "start_after_stop_s", "after a stop")),
+    ),
+    (
+        "Bindings",
+        "bytes of memory for each",
+        (Line("direct_bindings", "bytes_each", "direct"), Line("topic_bindings", "bytes_each", "topic")),
+    ),
+)
+
+
+def _growth(results: Results) -> Figure:
+    figure = _figure(16, 7)
+    for axes, (title, unit, lines) in zip(figure.subplots(2, 4).flat, PANELS, strict=True):
+        _panel(axes, title, unit, lines, results)
+    return figure
+
+
+def _panel(axes: Axes, title: str, unit: str, lines: Sequence[Line], results: Results) -> None:
+    _plain(axes)
+    axes.set_title(title, fontsize=10)
+    axes.set_ylabel(unit, fontsize=9)
+    axes.tick_params(labelsize=8)
+    for line, colour in zip(lines, (COLOURS[OURS], SECOND), strict=False):
+        points = [point for point in results.growth.get(line.curve, []) if line.value in point]
+        if points:
+            axes.plot([_amount(point) for point in points], [point[line.value] for point in points],
+                      marker="o", markersize=4, color=colour, label=line.label)  # fmt: skip
+    if axes.lines:
+        axes.set_xscale("log")
+        axes.yaxis.set_major_formatter("{x:,.4g}" if "seconds" in unit else "{x:,.0f}")
+        if unit.startswith("bytes"):
+            axes.set_yscale("log")  # A cache of fixed size weighs most where there is little else.
+            axes.yaxis.set_minor_formatter("")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _amount(point: Point) -> float:
+    """How many there are of what grows: the first of a point's numbers. A logarithmic axis has no place for 0."""
+    return max(1, next(iter(point.values())))

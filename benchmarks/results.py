@@ -1,0 +1,191 @@
+"""What one run found, as plain numbers: kept as JSON, shown as Markdown tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import leveret
+from benchmarks.growth import Point
+from benchmarks.workloads import WORKLOADS
+
+OURS, OTHER = "leveret", "rabbitmq"
+TITLES: Final = {OURS: "Leveret", OTHER: "RabbitMQ"}
+MIB: Final = 1 << 20
+
+
+@dataclass
+class Results:
+    """All that was measured. What was left out has no entry."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)  # workload → broker → messages a second
+    latency: dict[str, dict[str, float]] = field(default_factory=dict)  # broker → Latency, and so on
+    start: dict[str, dict[str, float]] = field(default_factory=dict)
+    backlog: dict[str, dict[str, float]] = field(default_factory=dict)
+    growth: dict[str, list[Point]] = field(default_factory=dict)
+    rounds: list[dict[str, Any]] = field(default_factory=list)  # each run of a workload by itself
+    problems: list[str] = field(default_factory=list)
+
+    def write(self, file: Path) -> None:
+        file.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+
+    def join(self, other: Results) -> None:
+        """Take over what the other has; where both have something, the other's holds."""
+        for each in dataclasses.fields(self):
+            mine, theirs = getattr(self, each.name), getattr(other, each.name)
+            if isinstance(mine, dict):
+                mine.update(theirs)
+            else:
+                mine.extend(theirs)
+
+    def brokers(self) -> list[str]:
+        """Ours first, the other one where it was measured."""
+        measured = {
+            *self.latency,
+            *self.start,
+            *self.backlog,
+            *(name for rates in self.rates.values() for name in rates),
+        }
+        return [OURS, OTHER] if OTHER in measured else [OURS]
+
+
+def read(file: Path) -> Results:
+    return Results(**json.loads(file.read_text()))
+
+
+def environment(data: Path) -> dict[str, str]:
+    return {
+        "Date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "Processors": f"{os.cpu_count()} ({platform.machine()})",
+        "System": f"{platform.system()} {platform.release()}",
+        "Disk": filesystem(data),
+        "Python": platform.python_version(),
+        "Leveret": leveret.__version__,
+    }
+
+
+def filesystem(folder: Path) -> str:
+    """Its kind: in one that lives in memory, a sync costs nothing, and that should be seen."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return "unknown"
+    rows = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    holding = [(len(where), kind) for where, kind in rows if folder.resolve().is_relative_to(where)]
+    return max(holding)[1] if holding else "unknown"
+
+
+def medians(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------
+
+
+def markdown(results: Results) -> str:
+    parts = [
+        ", ".join(f"{name}: {value}" for name, value in results.environment.items()) + ".",
+        _workloads(results),
+        _single(results),
+        *(_curve(title, results.growth.get(key, [])) for key, title in CURVES.items()),
+    ]
+    if results.problems:
+        parts.append("What went wrong:\n\n" + "\n".join(f"- {problem}" for problem in results.problems))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    ruler = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ruler, *rows))
+
+
+def _workloads(results: Results) -> str:
+    if not results.rates:
+        return ""
+    brokers = results.brokers()
+    rows = []
+    for workload in WORKLOADS:
+        rates = results.rates.get(workload.name)
+        if rates:
+            row = [f"**{workload.name}**: {workload.about}", *(f"{rates[broker]:,.0f}" for broker in brokers)]
+            rows.append(row + ([ratio(rates[OURS], rates[OTHER])] if OTHER in rates else []))
+    return table(_head("messages a second", brokers), rows)
+
+
+def _head(first: str, brokers: Sequence[str]) -> list[str]:
+    return [first, *(TITLES[broker] for broker in brokers), *(["ratio"] if OTHER in brokers else [])]
+
+
+def ratio(ours: float, other: float) -> str:
+    return f"{ours / other:.2f}" if other else ""
+
+
+SINGLE: Final[tuple[tuple[str, str, str, Callable[[float], str]], ...]] = (
+    ("backlog", "messages", "backlog: messages", "{:,.0f}".format),
+    ("backlog", "fill_per_s", "backlog: filled, messages a second", "{:,.0f}".format),
+    ("backlog", "drain_per_s", "backlog: drained, messages a second", "{:,.0f}".format),
+    ("backlog", "bytes_per_message", "backlog: memory for each message, bytes", "{:,.0f}".format),
+    ("latency", "confirm_p50", "publish to confirm, median, ms", "{:.2f}".format),
+    ("latency", "confirm_p99", "publish to confirm, 99th percentile, ms", "{:.2f}".format),
+    ("latency", "deliver_p50", "publish to delivery, median, ms", "{:.2f}".format),
+    ("latency", "deliver_p99", "publish to delivery, 99th percentile, ms", "{:.2f}".format),
+    ("start", "seconds", "start to first connection, s", "{:.2f}".format),
+    ("start", "idle_bytes", "memory when idle, MiB", lambda value: f"{value / MIB:,.0f}"),
+)
+
+
+def _single(results: Results) -> str:
+    brokers, rows = results.brokers(), []
+    for part, name, title, show in SINGLE:
+        values = {broker: row[name] for broker, row in getattr(results, part).items()}
+        if values:
+            row = [title, *(show(values[broker]) for broker in brokers)]
+            rows.append(row + ([ratio(values[OURS], values[OTHER])] if OTHER in values else []))
+    return table(_head("", brokers), rows) if rows else ""
+
+
+CURVES: Final = {
+    "queues": "Queues",
+    "idle_connections": "Idle connections beside a busy pair",
+    "busy_connections": "Busy connections",
+    "direct_bindings": "Bindings of a direct exchange",
+    "topic_bindings": "Bindings of a topic exchange",
+    "waiting": "Waiting messages",
+}
+COLUMNS: Final = {
+    "per_s": "messages a second",
+    "opened_per_s": "opened a second",
+    "binds_per_s": "bound a second",
+    "bytes_each": "bytes of memory each",
+    "restart_s": "restart, s",
+    "delete_s": "deleted, s",
+    "fill_per_s": "filled a second",
+    "drain_per_s": "drained a second",
+    "start_after_kill_s": "start after kill -9, s",
+    "stop_s": "stop, s",
+    "start_after_stop_s": "start after stop, s",
+    "bytes_each_after_start": "bytes of memory each after start",
+}
+
+
+def _curve(title: str, points: Sequence[Point]) -> str:
+    if not points:
+        return ""
+    first = next(iter(points[0]))
+    names = [name for name in COLUMNS if any(name in point for point in points)]
+    rows = [[f"{point[first]:,.0f}", *(_number(name, point.get(name)) for name in names)] for point in points]
+    return f"### {title}\n\n" + table([first, *(COLUMNS[name] for name in names)], rows)
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if name.endswith("_s") and not name.endswith("per_s") else f"{value:,.0f}"

@@ -1,0 +1,161 @@
+// Drives amqplib against a server: node session.js PORT CASE. Exits with 0, or with 1 and the reason on stderr.
+
+'use strict';
+
+const assert = require('node:assert');
+const amqp = require('amqplib');
+
+const port = Number(process.argv[2]);
+const url = `amqp://guest:guest@127.0.0.1:${port}`;
+
+/** Resolves with the first `count` messages of a consumer. */
+function messages(channel, queue, count, options) {
+  return new Promise((resolve, reject) => {
+    const seen = [];
+    channel.consume(queue, (message) => {
+      seen.push(message);
+      if (seen.length === count) resolve(seen);
+    }, options).catch(reject);
+  });
+}
+
+/** Resolves with the error that closed a channel. */
+function failure(channel) {
+  return new Promise((resolve) => channel.once('error', resolve));
+}
+
+const cases = {
+  async roundtrip(connection) {
+    const channel = await connection.createConfirmChannel();
+    const { queue } = await channel.assertQueue('', { exclusive: true });
+    const sizes = [0, 1, 4088, 131064, 131065, 1000000];
+    for (const size of sizes) {
+      channel.sendToQueue(queue, Buffer.alloc(size, size % 251), {
+        persistent: true, contentType: 'application/x', headers: { size, nested: { list: [1, 'two', true, null] } },
+        correlationId: String(size), timestamp: 1700000000, priority: 1,
+      });
+    }
+    await channel.waitForConfirms();
+    const seen = await messages(channel, queue, sizes.length);
+    for (const [at, size] of sizes.entries()) {
+      const { content, fields, properties } = seen[at];
+      assert.ok(content.equals(Buffer.alloc(size, size % 251)), `body of ${size} bytes`);
+      assert.strictEqual(fields.redelivered, false);
+      assert.strictEqual(properties.headers.size, size);
+      assert.deepStrictEqual(properties.headers.nested, { list: [1, 'two', true, null] });
+      assert.strictEqual(properties.correlationId, String(size));
+      assert.strictEqual(properties.deliveryMode, 2);
+      channel.ack(seen[at]);
+    }
+    assert.strictEqual((await channel.checkQueue(queue)).messageCount, 0);
+  },
+
+  async confirms(connection) {
+    const channel = await connection.createConfirmChannel();
+    const { queue } = await channel.assertQueue('', { durable: true, autoDelete: true });
+    let confirmed = 0;
+    await Promise.all(Array.from({ length: 500 }, (_, number) => new Promise((resolve, reject) => {
+      channel.sendToQueue(queue, Buffer.from(String(number)), { persistent: number % 2 === 0 }, (error) => {
+        if (error) reject(error);
+        else { confirmed += 1; resolve(); }
+      });
+    })));
+    assert.strictEqual(confirmed, 500);
+    const order = [];
+    channel.once('return', () => order.push('return'));
+    await new Promise((resolve, reject) => {
+      channel.publish('', 'nowhere', Buffer.from('x'), { mandatory: true }, (error) => {
+        order.push('ack');
+        if (error) reject(error);
+        else resolve();
+      });
+    });
+    assert.deepStrictEqual(order, ['return', 'ack']);
+    await channel.deleteQueue(queue);
+  },
+
+  async exchanges(connection) {
+    const channel = await connection.createChannel();
+    const exchange = `amqplib-${process.pid}`;
+    await channel.assertExchange(exchange, 'topic', { durable: false, autoDelete: true });
+    const { queue } = await channel.assertQueue('', { exclusive: true });
+    await channel.bindQueue(queue, exchange, 'a.*.c');
+    for (const key of ['a.b.c', 'a.c', 'a.x.c', 'a.b.c.d']) channel.publish(exchange, key, Buffer.from(key));
+    const seen = await messages(channel, queue, 2, { noAck: true });
+    assert.deepStrictEqual(seen.map((message) => message.content.toString()), ['a.b.c', 'a.x.c']);
+    assert.strictEqual(seen[0].fields.exchange, exchange);
+    await channel.unbindQueue(queue, exchange, 'a.*.c');
+    const error = await Promise.race([failure(channel), channel.checkExchange(exchange).catch((reason) => reason)]);
+    assert.strictEqual(error.code, 404);
+  },
+
+  async prefetch(connection) {
+    const channel = await connection.createChannel();
+    const { queue } = await channel.assertQueue('', { exclusive: true });
+    for (let number = 0; number < 10; number += 1) channel.sendToQueue(queue, Buffer.from(String(number)));
+    await channel.prefetch(3);
+    const seen = [];
+    let wake = () => {};
+    await channel.consume(queue, (message) => { seen.push(message); wake(); });
+    const reach = async (count) => {
+      while (seen.length < count) await new Promise((resolve) => { wake = resolve; });
+      for (let round = 0; round < 2; round += 1) await channel.checkQueue(queue);
+      assert.strictEqual(seen.length, count);
+    };
+    await reach(3);
+    channel.nack(seen[1], false, true);
+    await reach(4);
+    assert.strictEqual(seen[3].content.toString(), '1');
+    assert.strictEqual(seen[3].fields.redelivered, true);
+    channel.ack(seen[3], true);
+    await reach(7);
+    channel.reject(seen[4], false);
+    await reach(8);
+    assert.strictEqual((await channel.checkQueue(queue)).messageCount, 3);
+    await channel.recover();
+    await reach(11);
+    assert.deepStrictEqual(seen.slice(8).map((message) => message.content.toString()), ['4', '5', '6']);
+  },
+
+  async cancelled(connection) {
+    const channel = await connection.createChannel();
+    const { queue } = await channel.assertQueue('', { autoDelete: true });
+    const cancelled = messages(channel, queue, 1);
+    await channel.checkQueue(queue);
+    await (await connection.createChannel()).deleteQueue(queue);
+    assert.deepStrictEqual(await cancelled, [null]);
+  },
+
+  async errors(connection) {
+    const one = await connection.createChannel();
+    const other = await connection.createChannel();
+    const died = failure(one);
+    await assert.rejects(one.checkQueue('no-such-queue'), /404/);
+    const error = await died;
+    assert.strictEqual(error.code, 404);
+    assert.match(error.message, /NOT_FOUND - no queue 'no-such-queue' in vhost '\/'/);
+    assert.deepStrictEqual([error.classId, error.methodId], [50, 10]);
+    await other.assertQueue('', { exclusive: true });
+    await assert.rejects(amqp.connect(`amqp://guest:wrong@127.0.0.1:${port}`), /ACCESS_REFUSED/);
+  },
+
+  async heartbeat() {
+    const connection = await amqp.connect(`${url}?heartbeat=1`);
+    const failed = new Promise((_, reject) => connection.on('error', reject));
+    const idle = new Promise((resolve) => setTimeout(resolve, 3500));
+    await Promise.race([idle, failed]);
+    await (await connection.createChannel()).assertQueue('', { exclusive: true });
+    await connection.close();
+  },
+};
+
+async function main() {
+  const connection = await amqp.connect(url);
+  await cases[process.argv[3]](connection);
+  await connection.close();
+}
+
+main().then(() => process.exit(0), (error) => {
+  console.error(error);
+  process.exit(1);
+});

@@ -1,0 +1,118 @@
+"""AMQP over TLS, with certificates made for the occasion."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.conftest import Start
+from tests.servers import Server
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and a server and a client it vouches for."""
+    folder = tmp_path_factory.mktemp("certificates")
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=authority",
+            "-keyout", f"{folder}/ca.key", "-out", f"{folder}/ca.pem")  # fmt: skip
+    for name in ("server", "client"):
+        openssl("req", "-x509", *key, "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+                "-addext", "basicConstraints=critical,CA:FALSE", "-CA", f"{folder}/ca.pem", "-CAkey",
+                f"{folder}/ca.key", "-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.pem")  # fmt: skip
+    return folder
+
+
+def config(certificates: Path, more: str = "") -> str:
+    return f"""
+listeners.ssl.1 = 127.0.0.1:0
+ssl_options.certfile = {certificates}/server.pem
+ssl_options.keyfile = {certificates}/server.key
+ssl_options.cacertfile = {certificates}/ca.pem
+{more}
+"""
+
+
+def client_context(certificates: Path, certificate: str | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=f"{certificates}/ca.pem")
+    if certificate is not None:
+        context.load_cert_chain(f"{certificates}/{certificate}.pem", f"{certificates}/{certificate}.key")
+    return context
+
+
+def connect(server: Server, context: ssl.SSLContext) -> Any:
+    options = pika.SSLOptions(context, "127.0.0.1")
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", server.tls_port, ssl_options=options, heartbeat=0)
+    )
+    server.connections.append(connection)
+    return connection
+
+
+def test_messages_over_tls(start: Start, certificates: Path) -> None:
+    """Both listeners serve; a message of many records arrives whole."""
+    server = start(config(certificates))
+    channel = connect(server, client_context(certificates)).channel()
+    channel.confirm_delivery()
+    channel.queue_declare("q")
+    body = bytes(range(256)) * 10_000
+    for _ in range(3):
+        channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
+    assert server.channel().basic_get("q", auto_ack=True)[2] == body
+    seen: list[bytes] = []
+    channel.basic_consume("q", lambda *message: seen.append(message[3]), auto_ack=True)
+    while len(seen) < 2:
+        channel.connection.process_data_events(1)
+    assert seen == [body, body]
+    connection = connect(server, client_context(certificates))
+    assert server.stop() == 0
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connection.process_data_events(5)
+    assert caught.value.reply_code == 320
+
+
+def test_peer_must_have_a_certificate(start: Start, certificates: Path) -> None:
+    server = start(
+        config(certificates, "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true")
+    )
+    assert connect(server, client_context(certificates, "client")).is_open
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connect(server, client_context(certificates))
+
+
+def test_versions(start: Start, certificates: Path) -> None:
+    server = start(config(certificates, "ssl_options.versions.1 = tlsv1.3"))
+    assert connect(server, client_context(certificates)).is_open
+    old = client_context(certificates)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connect(server, old)
+
+
+@pytest.mark.parametrize("says", [b"AMQP\x00\x00\x09\x01", b""], ids=["plain", "silent"])
+def test_no_tls_on_the_tls_port(start: Start, certificates: Path, says: bytes) -> None:
+    """Cut, at once or after `ssl_handshake_timeout`, and the server is none the worse for it."""
+    server = start(config(certificates, "ssl_handshake_timeout = 300"))
+    with socket.create_connection(("127.0.0.1", server.tls_port), timeout=10) as plain:
+        plain.sendall(says)
+        answer = b""
+        try:
+            while data := plain.recv(4096):
+                answer += data
+        except ConnectionResetError:
+            pass
+        assert b"AMQP" not in answer
+    assert connect(server, client_context(certificates)).is_open

@@ -1,0 +1,205 @@
+"""Mutated conversations with the connection machine.
+
+Whatever comes, `receive` raises nothing. Afterwards the connection runs, or is being closed with a proper
+connection.close, or is closed; what it holds of the input is bounded; what it answered can be read by a strict client.
+When it is gone, nothing of it is left in the broker: no consumer, no delivery, and no content once the queues are empty.
+
+Each input is fed twice, whole and in pieces, and must be answered the same: where the network cuts the bytes is no
+business of the protocol. A publish takes another way through the machine when it arrives in pieces, so this compares
+the two ways.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.amqp import methods as m
+from leveret.amqp.frames import BODY, HEADER, HEARTBEAT_FRAME, frame
+from leveret.amqp.limits import Limits
+from leveret.amqp.properties import Properties, encode
+from leveret.amqp.tables import Field
+from tests.fuzz.fuzzer import Target
+from tests.machines import Client, World, hello, publish
+
+LIMITS: Final = Limits(frame_max=4096, initial_frame_max=4096, channel_max=4, message_bytes_max=6000)
+PIECES: Final = (1, 2, 3, 7, 11, 50)
+HELLO: Final = hello("guest", "guest", "/", {"basic.nack": True}, 4096, 4, 0, ())
+
+
+class Closed(Exception):
+    """The machine closed the connection, as it should."""
+
+
+def run_greeted(data: bytes) -> None:
+    """From the first byte on."""
+    _run(data, b"")
+
+
+def run_session(data: bytes) -> None:
+    """On a connection with two channels, next to another one that consumes."""
+    _run(data, HELLO + m.encode(1, m.ChannelOpen()) + m.encode(2, m.ChannelOpen()))
+
+
+def _run(data: bytes, before: bytes) -> None:
+    whole = _Session(before)
+    whole.feed(data)
+    pieces = _Session(before)
+    size = PIECES[len(data) % len(PIECES)]
+    for at in range(0, len(data), size):
+        pieces.feed(data[at : at + size])
+    assert whole.out == pieces.out, "the pieces were answered otherwise"
+    assert whole.state() == pieces.state()
+    closing = whole.client.connection.closing or whole.client.connection.closed
+    for session in (whole, pieces):
+        session.finish()
+    if closing:
+        raise Closed
+
+
+class _Session:
+    def __init__(self, before: bytes) -> None:
+        self.world = World(LIMITS)
+        self.other = self.world.client(frame_max=4096, channel_max=4)
+        self.other.bytes(
+            m.encode(1, m.QueueDeclare(queue="q", durable=True))
+            + m.encode(1, m.QueueDeclare(queue="t"))
+            + m.encode(1, m.BasicQos(prefetch_count=2))
+            + m.encode(1, m.BasicConsume(queue="q", consumer_tag="c"))
+        )
+        self.client = Client(self.world)
+        self.client.bytes(before)
+        self.world.turn()
+        self.client.take()
+        self.out: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        connection = self.client.connection
+        connection.receive(data)
+        self.out = connection.out  # Kept until the end: deliveries come in the turn.
+        assert len(connection.rest) <= 3 * (LIMITS.frame_max + 8), "the input piles up"
+        for channel in connection.channels.values():
+            assert sum(map(len, channel.body)) <= 2 * LIMITS.message_bytes_max + LIMITS.frame_max
+        assert not connection.contents, "publishes were left behind"
+
+    def state(self) -> object:
+        connection = self.client.connection
+        queues = self.world.broker.vhosts["/"].queues
+        counts = {name: (queue.ready_count, queue.unacked_count) for name, queue in queues.items()}
+        return connection.closed, connection.closing, connection.rest, counts, self.world.notes
+
+    def finish(self) -> None:
+        world, connection = self.world, self.client.connection
+        world.turn()
+        methods = [reply.method for reply in self.client.take()]
+        assert not self.client.reader.data, "half a frame was sent"
+        closes = [method for method in methods if isinstance(method, m.ConnectionClose)]
+        assert len(closes) == (1 if connection.closing else 0)
+        self.client.lose()
+        assert connection.closed and not connection.channels and not connection.exclusive_queues
+        assert connection not in world.broker.connections
+        self.other.lose()
+        for queue in world.broker.vhosts["/"].queues.values():
+            assert not queue.consumers and not queue.unacked_count
+            queue.purge()
+        world.turn()
+        assert world.broker.content_bytes == 0, "contents are counted that nobody has"
+        assert not any(world.log.queues.values()), "the log holds what is settled"
+
+
+def _sent(*methods: m.Method, channel: int = 1) -> bytes:
+    return b"".join(m.encode(channel, method) for method in methods)
+
+
+def _in_frames(channel: int, key: str, body: bytes, size: int, **properties: object) -> bytes:
+    """A publish whose body comes in frames of `size`."""
+    header = encode(Properties(**properties), len(body))  # type: ignore[arg-type]
+    parts = [frame(BODY, channel, body[at : at + size]) for at in range(0, len(body), size)]
+    return _sent(m.BasicPublish(routing_key=key), channel=channel) + frame(HEADER, channel, header) + b"".join(parts)
+
+
+_HEADERS: Final = {"a": Field("I", 1), "s": Field("S", "x"), "t": Field("F", {"u": Field("V", None)})}
+_PUBLISHES: Final = b"".join(
+    [
+        publish(1, "", "q", b"one", delivery_mode=2),
+        publish(1, "", "q", b"two", delivery_mode=2),
+        publish(1, "", "q", b"six", delivery_mode=2),
+        publish(1, "", "q", b"", delivery_mode=1),
+        publish(1, "", "q", b"two", delivery_mode=2),
+        publish(1, "", "q", b"two", delivery_mode=1),
+        publish(1, "", "q", b"two", delivery_mode=1),
+        publish(2, "", "t", b"abc", user_id="guest"),
+        publish(2, "", "t", b"abc", headers=_HEADERS, content_type="text/plain", message_id="m"),
+        publish(1, "", "none", b"returned", mandatory=True),
+    ]
+)
+SESSIONS: Final = [
+    _PUBLISHES,
+    _sent(m.ConfirmSelect()) + _PUBLISHES + _sent(m.ConfirmSelect(), channel=2) + _PUBLISHES,
+    _in_frames(1, "q", bytes(100), 30, delivery_mode=2) + _in_frames(2, "t", b"abcdef", 1) + HEARTBEAT_FRAME,
+    _in_frames(1, "q", bytes(5000), 3000, headers=_HEADERS) + _in_frames(1, "q", b"", 1),
+    # Contents of two channels, interleaved.
+    _in_frames(1, "q", b"ab", 1)[:60] + _in_frames(2, "t", b"cd", 1) + _in_frames(1, "q", b"ab", 1)[60:],
+    _sent(
+        m.QueueDeclare(queue="x", exclusive=True, auto_delete=True),
+        m.QueueDeclare(queue="q", durable=True),
+        m.QueueDeclare(queue="q", passive=True),
+        m.QueueDeclare(arguments={"foo": Field("S", "bar")}),
+        m.QueueBind(exchange="amq.topic", routing_key="a.*", arguments=_HEADERS),
+        m.QueueBind(queue="x", exchange="amq.headers", arguments={"x-match": Field("S", "any"), **_HEADERS}),
+        m.QueueUnbind(exchange="amq.topic", routing_key="a.*", arguments=_HEADERS),
+        m.QueuePurge(queue="q"),
+        m.QueueDelete(queue="x", if_empty=True),
+        m.QueueDelete(queue="t", nowait=True),
+    ),
+    _sent(
+        m.ExchangeDeclare(exchange="e", type="topic", auto_delete=True),
+        m.ExchangeDeclare(exchange="f", type="fanout", internal=True, nowait=True),
+        m.ExchangeBind(destination="f", source="e", routing_key="#"),
+        m.QueueBind(queue="q", exchange="f"),
+    )
+    + publish(1, "e", "a.b", b"abc", delivery_mode=2)
+    + publish(1, "amq.headers", "a.b", b"abc", headers=_HEADERS)
+    + _sent(m.ExchangeUnbind(destination="f", source="e", routing_key="#"), m.ExchangeDelete(exchange="f")),
+    publish(1, "", "t", b"1")
+    + publish(1, "", "t", b"2")
+    + publish(1, "", "t", b"3")
+    + _sent(m.BasicGet(queue="t"), m.BasicGet(queue="t"), m.BasicGet(queue="t", no_ack=True), m.BasicGet(queue="t"))
+    + _sent(m.BasicAck(1), m.BasicReject(2), m.BasicGet(queue="t"), m.BasicNack(0, True, True), m.BasicRecover(True)),
+    publish(1, "", "t", b"1") * 5
+    + _sent(m.BasicQos(prefetch_count=3), m.BasicConsume(queue="t", consumer_tag="d"), m.BasicGet(queue="t"))
+    + _sent(m.BasicAck(1, True), m.BasicNack(2, True, False), m.BasicRecoverAsync(True), m.BasicCancel("d")),
+    # An auto-delete queue goes with the channel that consumes from it, while another publishes to it.
+    _sent(m.QueueDeclare(queue="x", auto_delete=True), m.BasicConsume(queue="x"), channel=2)
+    + publish(1, "", "x", b"abc", delivery_mode=2) * 3
+    + _sent(m.ChannelClose(200, ""), channel=2)
+    + publish(1, "", "x", b"abc", delivery_mode=2, mandatory=True) * 2,
+    _sent(m.QueueDeclare(queue="none", passive=True), m.BasicGet(queue="t"), m.ChannelCloseOk(), m.ChannelOpen())
+    + _sent(m.ChannelClose(200, "bye"), m.ChannelOpen(), m.ChannelFlow(True)),
+    _sent(m.ChannelOpen(), channel=3) + publish(3, "", "q", b"abc") + _sent(m.ChannelClose(200, ""), channel=3),
+    _PUBLISHES[:70] + _sent(m.ConnectionClose(200, "bye"), channel=0),
+    _sent(m.BasicAck(9)) + publish(1, "", "q", b"abc") + _sent(m.ChannelOpen(), channel=2) + _PUBLISHES,
+]  # fmt: skip
+SESSION_TARGETS: Final = [
+    Target("session", run_session, SESSIONS, (Closed,)),
+    Target(
+        "greeted",
+        run_greeted,
+        [
+            HELLO + _sent(m.ChannelOpen()) + _PUBLISHES[:300] + _sent(m.ConnectionClose(200, ""), channel=0),
+            HELLO,
+            hello("guest", "wrong", "/", {"authentication_failure_close": True}, 4096, 4, 5, (1, 2)),
+            hello("guest", "guest", "none", {}, 0, 0, 0, (1,)),
+            b"AMQP\x00\x00\x09\x01"
+            + _sent(
+                m.ConnectionStartOk(
+                    {"connection_name": Field("S", "me")},
+                    "AMQPLAIN",
+                    b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest",
+                    "en_US",
+                ),
+                channel=0,
+            ),
+        ],
+        (Closed,),
+    ),
+]
