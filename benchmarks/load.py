@@ -94,7 +94,7 @@ class Confirms:
             return
         if multiple:
             self._through = tag
-            pass
+            self._beyond = {one for one in self._beyond if one > tag}
         else:
             self._beyond.add(tag)
         while self._through + 1 in self._beyond:

@@ -167,4 +167,5 @@ def encode(exchange: str, keys: Sequence[str], workload: Workload) -> list[bytes
         )
         for number in range(count)
     ]
+    assert len({len(message) for message in messages}) == 1  # Consumers count by length.
     return [b"".join(messages[at : at + batch]) for at in range(0, count, batch)]

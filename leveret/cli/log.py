@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from leveret.cli.exits import DATA_ERROR, OK, USAGE
+from leveret.cli.exits import DATA_ERROR, OK, UNAVAILABLE, USAGE
+from leveret.node.folder import MESSAGES, METADATA, FolderInUse, folder_lock
 
 if TYPE_CHECKING:
     from leveret.log.disk import Disk
 
-METADATA = "metadata"
-SEGMENTS = "segments"
-
 
 def check_log(folder: str) -> int:
-    disk = _open(folder)
-    if disk is None:
-        return USAGE
-    from leveret.log.check import check
-
-    damages = check(disk, SEGMENTS)
-    for damage in damages:
-        print(damage)
-    if damages:
-        print(f"{len(damages)} damaged; `leveret log repair {folder}` drops exactly what is listed", file=sys.stderr)
-        return DATA_ERROR
-    print("no damage")
-    return OK
+    return _in_folder(folder, _check)
 
 
 def repair_log(folder: str) -> int:
-    disk = _open(folder)
-    if disk is None:
+    return _in_folder(folder, _repair)
+
+
+def _in_folder(folder: str, work: Callable[[Disk, str], int]) -> int:
+    if not os.path.isdir(os.path.join(folder, MESSAGES)):
+        print(f"leveret: {folder} is not the data folder of a node: it has no folder {MESSAGES!r}", file=sys.stderr)
         return USAGE
+    from leveret.log.disk import FileDisk
+
+    try:
+        with folder_lock(folder):
+            return work(FileDisk(folder), folder)
+    except FolderInUse as error:
+        print(f"leveret: {error}; stop it first", file=sys.stderr)
+        return UNAVAILABLE
+
+
+def _check(disk: Disk, folder: str) -> int:
+    from leveret.log.check import check
+
+    report = check(disk, MESSAGES)
+    print(report)
+    if report.good:
+        return OK
+    print(f"`leveret log repair {folder}` drops exactly what is listed", file=sys.stderr)
+    return DATA_ERROR
+
+
+def _repair(disk: Disk, folder: str) -> int:
     from leveret.log.check import repair
     from leveret.node.journal import JournalDamaged
 
@@ -44,21 +57,11 @@ def repair_log(folder: str) -> int:
         # Without the list of queues every message would look like one of a deleted queue, and be dropped.
         print(f"leveret: nothing was repaired, for the list of queues is damaged too: {error}", file=sys.stderr)
         return DATA_ERROR
-    dropped = repair(disk, SEGMENTS, known)
-    for damage in dropped:
+    report = repair(disk, MESSAGES, known)
+    for damage in report.damages:
         print(f"dropped: {damage}")
-    print(f"{len(dropped)} dropped" if dropped else "nothing to repair")
+    print(f"{len(report.damages)} dropped" if report.damages else "nothing to repair")
     return OK
-
-
-def _open(folder: str) -> Disk | None:
-    """The disk of a node; None, and a word about it, if no node has its data there."""
-    if not os.path.isdir(os.path.join(folder, SEGMENTS)):
-        print(f"leveret: {folder} is not the data folder of a node: it has no folder {SEGMENTS!r}", file=sys.stderr)
-        return None
-    from leveret.log.disk import FileDisk
-
-    return FileDisk(folder)
 
 
 def known_queues(disk: Disk) -> list[int]:

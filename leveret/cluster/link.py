@@ -250,18 +250,15 @@ class Link:
 
         To send too early, too much, or a kind of the link's own is a fault of the caller.
         """
-        if type(payload) is bytes:
-            size = len(payload)
-        else:
-            size = sum([part.nbytes if type(part) is memoryview else len(part) for part in payload])
+        parts: Sequence[Buffer] = (payload,) if isinstance(payload, bytes) else payload
+        size = 0
+        for part in parts:
+            size += part.nbytes if isinstance(part, memoryview) else len(part)
         if self._state != _READY or size > self.send_bytes_max or not FIRST_KIND <= kind <= KIND_MAX:
             raise ValueError(self._why_not(kind, size))
         out = self.out
         out.append(_HEAD.pack(size, kind))
-        if type(payload) is bytes:
-            out.append(payload)
-        else:
-            out.extend(payload)
+        out.extend(parts)
         self.out_bytes += _HEAD_BYTES + size
         if size >= LARGE_BYTES:
             self._has_large = True

@@ -214,9 +214,11 @@ class Load:
         runs = list(self.runs)
         for place, (_, records) in zip(self.places, read_blocks(disk, self.places), strict=True):
             picked = pick(records, records.ranges, place.wanted)
-            if sum(map(len, picked)) != sum(high - low + 1 for low, high in place.wanted):
+            if sum(map(len, picked)) != place.messages:
                 raise LogDamaged([_lacking(place)])
             runs += picked
+            if not self.runs and len(runs) > 1:  # In order, and joined at once: a long list of small runs costs.
+                runs[-1 - len(picked) :] = _joined(runs[-1 - len(picked) :])
         runs.sort(key=lambda run: run.first)  # Stored and spilled messages may lie between each other.
         self.runs = _joined(runs)
         self._mark()

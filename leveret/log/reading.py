@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -26,25 +26,29 @@ class Place(NamedTuple):
     first: int
     last: int
 
+    @property
+    def messages(self) -> int:
+        wanted = self.wanted
+        return wanted[0][1] - wanted[0][0] + 1 if len(wanted) == 1 else sum(high - low + 1 for low, high in wanted)
 
-def read_blocks(disk: Disk, places: Sequence[Place]) -> list[tuple[Header, Records]]:
-    """The blocks at these places, whole. Neighbours on disk share a call."""
-    found = []
+
+def read_blocks(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Header, Records]]:
+    """The blocks at these places, whole, one by one. Neighbours on disk share a call."""
     data = memoryview(b"")
     start, path = 0, ""
     for index, place in enumerate(places):
         if place.path != path or place.offset < start or place.offset + place.length > start + len(data):
             path, start = place.path, place.offset
             data = memoryview(disk.read(path, start, _extent(places, index) - start))
-        found.append(_read_block(disk, place, data[place.offset - start : place.offset - start + place.length]))
-    return found
+        yield _read_block(disk, place, data[place.offset - start : place.offset - start + place.length])
 
 
 def _extent(places: Sequence[Place], index: int) -> int:
     """How far one read should reach to take in the places that follow closely."""
     path, start = places[index].path, places[index].offset
     end = start + places[index].length
-    for place in places[index + 1 :]:
+    for next_index in range(index + 1, len(places)):
+        place = places[next_index]
         reach = place.offset + place.length
         if place.path != path or not end <= place.offset <= end + _GAP_BYTES_MAX or reach - start > _READ_BYTES_MAX:
             break
@@ -72,6 +76,8 @@ def _read_block(disk: Disk, place: Place, data: memoryview) -> tuple[Header, Rec
 
 def pick(records: Records, ranges: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]) -> list[Run]:
     """The wanted messages of a block, as runs. `ranges` are the numbers of `records`, ascending as `wanted` is."""
+    if len(ranges) == 1 and wanted == ranges:  # Usual: all of it.
+        return [Run(ranges[0][0], records.contents[:], records.keys[:], bytearray(records.kinds))]
     runs = []
     base = 0
     at = 0

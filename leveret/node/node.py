@@ -29,6 +29,7 @@ from leveret.log.disk import FileDisk
 from leveret.log.log import Log, LogOptions
 from leveret.node.alarms import Alarms, resident_bytes, total_memory_bytes
 from leveret.node.client import BEHIND, BLOCKED, PACED, Client
+from leveret.node.folder import MESSAGES, METADATA
 from leveret.node.journal import Journal
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
@@ -83,14 +84,14 @@ class Node:
     def _recover(self) -> None:
         """Metadata first: it says which queues there are, and the log drops the messages of all others."""
         settings = self.settings
-        journal = Journal(self.disk, "metadata")
+        journal = Journal(self.disk, METADATA)
         recovered = journal.recover()
         if recovered.snapshot is not None:
             self.metadata.restore(recovered.snapshot)
         for command in recovered.commands:
             self.metadata.apply(command)
         options = LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync)
-        log = Log(self.disk, "segments", options)
+        log = Log(self.disk, MESSAGES, options)
         self.storage = Storage(
             self.loop, self.disk, journal, log, self.metadata, self.turn, self._on_disk_full, self.on_fatal
         )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import resource
 import signal
 import ssl
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -20,6 +17,7 @@ from leveret import __version__
 from leveret.log.errors import LogDamaged
 from leveret.node import logs
 from leveret.node.client import Client
+from leveret.node.folder import FolderInUse, folder_lock
 from leveret.node.journal import JournalDamaged
 from leveret.node.node import Node
 
@@ -38,22 +36,6 @@ class CannotListen(Exception):
     """An address is taken, or not ours."""
 
 
-class FolderInUse(Exception):
-    """Another node works in the data folder."""
-
-
-@contextmanager
-def folder_lock(folder: str) -> Iterator[None]:
-    """Nobody else may write here: two nodes in one folder would overwrite each other's log."""
-    os.makedirs(folder, mode=0o750, exist_ok=True)
-    with open(os.path.join(folder, "lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderInUse(f"another node is running in {folder}; give this one its own with --data") from None
-        yield
-
-
 def raise_file_limit() -> None:
     """A connection is a descriptor: take as many as the system grants."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,10 +47,11 @@ def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
     logs.set_up(settings)
     try:
+        os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
         with folder_lock(settings.data_dir):
             return _run(settings)
     except FolderInUse as error:
-        logger.critical("%s", error)
+        logger.critical("%s; give this one its own folder with --data", error)
         return EX_UNAVAILABLE
     except (LogDamaged, JournalDamaged) as error:
         logger.critical("this node does not start: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from benchmarks import cli, compare, results, wire
 from benchmarks.brokers import Leveret, prepared, running
 from benchmarks.growth import bind_many, pairs
-from benchmarks.load import Confirms, Consumer
+from benchmarks.load import Confirms, Consumer, drive
 from benchmarks.results import Results
 from benchmarks.wire import BrokerError, Connection
 from benchmarks.workloads import WORKLOADS, Workload, encode, run
@@ -44,6 +45,7 @@ def consumer(connection: Connection, ack_every: int = 0) -> Consumer:
 def test_a_workload_delivers_all_it_sends() -> None:
     with running(Leveret) as broker:
         safe = run(broker.port, BY_NAME["safe"], 0.3, settle_s=0)
+        topic = run(broker.port, dataclasses.replace(BY_NAME["topic"], bindings=20), 0.1, settle_s=0)
         fanout = run(broker.port, BY_NAME["fanout"], 0.1, settle_s=0)
         backlog = compare.backlog(broker, 1_000, settle_s=0)
         bound_per_s = bind_many(broker.port, _bound_queue(broker.port), "amq.topic", "topic", range(150))
@@ -51,6 +53,7 @@ def test_a_workload_delivers_all_it_sends() -> None:
     assert safe.is_good and safe.errors == []
     assert safe.sent > 0 and safe.delivered == safe.expected == safe.sent
     assert safe.per_s > 0 and safe.seconds >= 0.3
+    assert topic.is_good and topic.delivered == topic.sent
     assert fanout.is_good and fanout.delivered == fanout.sent * 20
     assert backlog.good and backlog.messages == 1_000
     assert bound_per_s > 0
@@ -73,10 +76,20 @@ def test_a_broker_that_cannot_start_is_reported_with_its_words(monkeypatch: pyte
 def test_confirms_are_counted_once() -> None:
     confirms = Confirms()
     counts = []
-    for tag, multiple in [(2, False), (2, False), (1, False), (5, False), (4, True), (4, True), (3, False), (9, True)]:
+    for tag, multiple in [
+        (2, False),
+        (2, False),
+        (1, False),
+        (5, False),
+        (4, True),
+        (4, True),
+        (3, False),
+        (8, False),
+        (9, True),
+    ]:
         confirms.add(tag, multiple)
         counts.append(confirms.count)
-    assert counts == [1, 1, 2, 3, 5, 5, 5, 9]
+    assert counts == [1, 1, 2, 3, 5, 5, 5, 6, 9]
 
 
 def test_deliveries_are_counted_by_their_bytes() -> None:
@@ -106,10 +119,26 @@ def test_what_is_no_delivery_is_noticed() -> None:
     connection.far.sendall(delivery(1) + closing)
     counted.on_readable()
     assert counted.delivered == 1 and counted.stray_bytes == len(closing)
-    first = consumer(connection)
-    connection.far.sendall(closing)
-    with pytest.raises(BrokerError, match="NOT_FOUND"):
-        first.on_readable()
+    connection.close()
+
+
+@pytest.mark.parametrize("before", [b"", delivery(1)], ids=["at first", "after a delivery"])
+def test_a_run_in_which_a_channel_closed_is_no_good(before: bytes) -> None:
+    connection = Answering()
+    counted = consumer(connection)
+    connection.far.sendall(before + wire.method(wire.CHANNEL_CLOSE, b"\1\x94" + wire.short("NOT_FOUND") + b"\0\0\0\0"))
+    result = drive([], [counted], seconds=0, waiting=1)
+    assert not result.is_good
+    assert any("NOT_FOUND" in error or "no whole deliveries" in error for error in result.errors)
+    connection.close()
+
+
+def test_a_run_in_which_the_broker_went_away_is_no_good() -> None:
+    connection = Answering()
+    counted = consumer(connection)
+    connection.far.close()
+    result = drive([], [counted], seconds=0, waiting=1)
+    assert not result.is_good and "closed" in result.errors[0]
     connection.close()
 
 

@@ -127,7 +127,7 @@ def test_channel_max(broker: Server) -> None:
 def test_frame_larger_than_agreed(broker: Server, name: str) -> None:
     with RawClient(broker.port) as client:
         client.open(frame_max=4096)
-        client.send(b"\x03\x00\x01\x00\x00\x0f\xf9")
+        client.send(b"\x03\x00\x01" + (4097).to_bytes(4, "big"))
         close = client.expect(m.ConnectionClose)
         assert close.reply_code == 501
 

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from leveret.cluster.raft.log import EntryLog
 from leveret.cluster.raft.messages import (
     Append,
-    Applied,
     AppendResponse,
+    Applied,
     Entry,
     Heartbeat,
     HeartbeatResponse,
@@ -43,14 +43,16 @@ from leveret.cluster.raft.progress import Progress, State
 Token = Hashable
 
 
-class ReadState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReadState:
     """A read may be answered once `index` is applied. None: leadership was lost, ask again elsewhere."""
 
     token: Token
     index: int | None
 
 
-class _Read(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Read:
     round: int
     index: int
     token: Token
@@ -317,7 +319,7 @@ class Leadership:
 
     @property
     def waiting_reads(self) -> int:
-        return len(self.early_reads) + len(self.pending_reads)
+        return len(self.early_reads) + len(self.pending_reads) + len(self.reads)
 
     # Handing over
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from leveret.cluster.raft.membership import Membership, decode_membership
 from leveret.cluster.raft.messages import Entry, Kind, SnapshotMeta
 
 
-class Placed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Placed:
     """A membership and the index of the entry that brought it."""
 
     index: int

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from leveret.cluster.raft.membership import Membership
 
 ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024 + 64 * 1024  # The largest metadata command, and what is wrapped around it.
+ENTRIES_MAX: Final = 65_536  # In one message.
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
@@ -25,7 +26,10 @@ class Kind(IntEnum):
     MEMBERSHIP = 2
 
 
-class Entry(NamedTuple):
+@dataclass(slots=True)
+class Entry:
+    """Never changed once made; not frozen only because those take three times as long to make."""
+
     index: int
     term: int
     kind: Kind
@@ -39,12 +43,17 @@ class HardState(NamedTuple):
     vote: str | None = None
 
 
-class SnapshotMeta(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SnapshotMeta:
     """What a snapshot stands for: all entries up to `index`, whose term is `term`."""
 
     index: int = 0
     term: int = 0
     membership: Membership = Membership()
+
+
+NO_STATE: Final = HardState()
+NO_SNAPSHOT: Final = SnapshotMeta()
 
 
 class Snapshot(NamedTuple):

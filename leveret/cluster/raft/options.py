@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leveret.cluster.raft.messages import CHUNK_BYTES_MAX
+from leveret.cluster.raft.messages import CHUNK_BYTES_MAX, ENTRIES_MAX, ENTRY_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Options:
             raise ValueError("heartbeats must be more frequent than elections")
         if not 0 < self.chunk_bytes <= CHUNK_BYTES_MAX:
             raise ValueError(f"a chunk has 1 to {CHUNK_BYTES_MAX} bytes")
+        if self.append_entries_max > ENTRIES_MAX or self.append_bytes_max > ENTRY_BYTES_MAX:
+            raise ValueError(f"a message has at most {ENTRIES_MAX} entries with {ENTRY_BYTES_MAX} bytes")
         for name in ("append_entries_max", "inflight_max", "uncommitted_max", "reads_max", "committed_max"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")

@@ -1,0 +1,44 @@
+"""Majority consensus. `core` is the machine and tells how it is driven; `wire` makes its messages bytes."""
+
+from __future__ import annotations
+
+from leveret.cluster.raft.core import Busy, NotLeader, Proposed, Raft, Ready, Refused, Role
+from leveret.cluster.raft.leader import ReadState
+from leveret.cluster.raft.membership import AddLearner, BadChange, Change, Member, Membership, Promote, Remove, Update
+from leveret.cluster.raft.messages import Entry, HardState, Kind, Message, Snapshot, SnapshotChunk, SnapshotMeta
+from leveret.cluster.raft.options import Options
+from leveret.cluster.raft.packing import BadMessage
+from leveret.cluster.raft.start import bootstrap, force_alone
+from leveret.cluster.raft.wire import decode_message, encode_message
+
+__all__ = [
+    "AddLearner",
+    "BadChange",
+    "BadMessage",
+    "Busy",
+    "Change",
+    "Entry",
+    "HardState",
+    "Kind",
+    "Member",
+    "Membership",
+    "Message",
+    "NotLeader",
+    "Options",
+    "Promote",
+    "Proposed",
+    "Raft",
+    "ReadState",
+    "Ready",
+    "Refused",
+    "Remove",
+    "Role",
+    "Snapshot",
+    "SnapshotChunk",
+    "SnapshotMeta",
+    "Update",
+    "bootstrap",
+    "decode_message",
+    "encode_message",
+    "force_alone",
+]

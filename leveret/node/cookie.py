@@ -1,0 +1,76 @@
+"""The secret that the nodes of a cluster share.
+
+Who has it is a node: it may read every message and change every user. So a file that others can read is refused, as
+Erlang does, instead of warned about: a warning is read after the cookie was.
+
+No function here puts the cookie, or a part of it, into an error's text.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from typing import Final
+
+FILE_NAME: Final = "cookie"
+BYTES_MAX: Final = 4096
+RANDOM_BYTES: Final = 32
+
+
+class BadCookie(Exception):
+    """There is no cookie that could be used; the text says what to do."""
+
+
+def find_cookie(data_dir: str, file: str | None = None, value: str | None = None) -> bytes:
+    """The cookie from the file that was named, else the value that was given, else the data folder's own file.
+
+    The last is made if it is missing. A file that was named is not: a slip in its name would make a node that nobody
+    can talk to.
+    """
+    if file is not None:
+        return read_cookie(file)
+    if value is not None:
+        return _checked(value.encode("utf-8", "surrogateescape"), "the cookie that was given")
+    path = os.path.join(data_dir, FILE_NAME)
+    if not os.path.exists(path):
+        _make(path)
+    return read_cookie(path)
+
+
+def read_cookie(path: str) -> bytes:
+    """What a file holds, without the white space around it."""
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # Of the file that is read, whatever has the name now.
+            content = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise BadCookie(f"cannot read the cookie file {path}: {error.strerror or error}") from None
+    if mode & 0o077:
+        raise BadCookie(f"the cookie file {path} is open to others (mode {mode:04o}); close it with: chmod 600 {path}")
+    return _checked(content, f"the cookie file {path}")
+
+
+def _checked(content: bytes, what: str) -> bytes:
+    cookie = content.strip()
+    if not cookie:
+        raise BadCookie(f"{what} is empty; delete it to have one made, or copy another node's")
+    if len(content) > BYTES_MAX:
+        raise BadCookie(f"{what} has more than {BYTES_MAX} bytes; that is no cookie")
+    return cookie
+
+
+def _make(path: str) -> None:
+    """Under another name first: a node that died in between must not leave an empty cookie behind."""
+    unfinished = f"{path}.new"
+    try:
+        if os.path.lexists(unfinished):
+            os.unlink(unfinished)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_urlsafe(RANDOM_BYTES).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(unfinished, path)
+    except OSError as error:
+        raise BadCookie(f"cannot make the cookie file {path}: {error.strerror or error}") from None

@@ -1,0 +1,206 @@
+"""What strangers and crowds may cost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.amqp import methods as m
+from leveret.amqp.frames import METHOD, PROTOCOL_HEADER, frame
+from leveret.amqp.tables import table_from_python
+from tests.clients.consumer import Consumer, fill, numbers
+from tests.conftest import Start
+from tests.raw import RawClient
+from tests.servers import Server, until
+
+CROWD = 5_000
+DESCRIPTORS_SPARE = 500
+# All that it takes to open a channel, in one breath.
+RUSH = PROTOCOL_HEADER + b"".join(
+    m.encode(number, method)
+    for number, method in (
+        (0, m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")),
+        (0, m.ConnectionTuneOk(2047, 131_072, 60)),
+        (0, m.ConnectionOpen()),
+        (1, m.ChannelOpen()),
+    )
+)
+
+
+def is_refused(port: int) -> bool:
+    """Whether a new connection is cut before it hears a word."""
+    with RawClient(port) as client:
+        try:
+            client.send(PROTOCOL_HEADER)
+        except ConnectionError:
+            return True
+        try:
+            client.receive()
+        except (EOFError, ConnectionError):
+            return True
+        return False
+
+
+@pytest.mark.parametrize("progress", ["silent", "greeted", "logged in"])
+def test_handshake_timeout(start: Start, progress: str) -> None:
+    """However far it got, a client that stops half-way is cut."""
+    server = start("handshake_timeout = 300")
+    with RawClient(server.port) as client:
+        if progress != "silent":
+            client.begin()
+        if progress == "logged in":
+            client.log_in()
+            client.expect(m.ConnectionTune)
+        assert client.is_cut()
+        assert "handshake timeout" in server.log()
+    with RawClient(server.port) as quick:
+        quick.open()  # Who is in stays in.
+        until(lambda: server.log().count("accepting") >= 2, "the log line")
+        time_of_login = time.monotonic()
+        quick.method(m.BasicQos())
+        quick.expect(m.BasicQosOk)
+        until(lambda: time.monotonic() - time_of_login > 0.4, "the time that a stranger gets")
+        quick.method(m.BasicQos())
+        quick.expect(m.BasicQosOk)
+
+
+@pytest.mark.parametrize("size", [8193, 1 << 20, (1 << 32) - 1])
+def test_large_frame_before_login(broker: Server, size: int) -> None:
+    """Refused at its head: none of its body is waited for."""
+    with RawClient(broker.port) as client:
+        client.begin()
+        client.send(b"\x01\x00\x00" + size.to_bytes(4, "big"))
+        close = client.expect(m.ConnectionClose)
+        assert close.reply_code == 501
+
+
+def test_largest_frame_before_login(broker: Server) -> None:
+    with RawClient(broker.port) as client:
+        client.begin()
+        start_ok = m.encode_payload(
+            m.ConnectionStartOk(table_from_python({"pad": "x" * 8000}), "PLAIN", b"\0guest\0guest", "en_US")
+        )
+        missing = 8184 - len(start_ok)
+        start_ok = m.encode_payload(
+            m.ConnectionStartOk(table_from_python({"pad": "x" * (8000 + missing)}), "PLAIN", b"\0guest\0guest", "en_US")
+        )
+        assert len(start_ok) == 8184
+        client.send(frame(METHOD, 0, start_ok))
+        client.expect(m.ConnectionTune)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [b"AMQP\x00\x00\x09\x00", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01",
+     b"AMQX", b"\x00" * 100_000],
+)  # fmt: skip
+def test_garbage_instead_of_a_greeting(broker: Server, greeting: bytes) -> None:
+    """The answer says what is spoken here."""
+    with RawClient(broker.port) as client:
+        client.send(greeting)
+        assert client.read(8) == PROTOCOL_HEADER
+        with pytest.raises(EOFError):
+            client.read(1)
+
+
+def test_greeting_byte_by_byte(broker: Server) -> None:
+    with RawClient(broker.port) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in PROTOCOL_HEADER:
+            client.send(bytes((byte,)))
+        client.expect(m.ConnectionStart)
+
+
+def test_cap_on_strangers(start: Start) -> None:
+    """Only those who have not logged in count, and who leaves or logs in makes room."""
+    server = start("unauthenticated_connections_max = 5\nhandshake_timeout = infinity")
+    inside = [RawClient(server.port).open() for _ in range(3)]
+    strangers = [RawClient(server.port) for _ in range(5)]
+    for client in strangers:
+        client.begin()
+    assert is_refused(server.port)
+    strangers[0].log_in()
+    strangers[0].expect(m.ConnectionTune)
+    strangers[0].method(m.ConnectionTuneOk(2047, 131_072, 0), 0)
+    strangers[0].method(m.ConnectionOpen(), 0)
+    strangers[0].expect(m.ConnectionOpenOk)
+    assert not is_refused(server.port)
+    newcomer = RawClient(server.port)
+    newcomer.begin()
+    assert is_refused(server.port)
+    newcomer.socket.close()
+    until(lambda: not is_refused(server.port), "room for one more")
+    for client in inside + strangers:
+        client.socket.close()
+
+
+def test_connection_max(start: Start) -> None:
+    server = start("connection_max = 3")
+    clients = [RawClient(server.port).open() for _ in range(3)]
+    assert is_refused(server.port)
+    clients[0].socket.close()
+    until(lambda: not is_refused(server.port), "room for one more")
+    assert "connection_max (3) is reached" in server.log()
+    for client in clients:
+        client.socket.close()
+
+
+def crowd_size() -> int:
+    """As many connections as this process may have, both ends counted where they share the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CROWD + DESCRIPTORS_SPARE
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+    return min(CROWD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_SPARE)
+
+
+def test_five_thousand_idle_connections(start: Start, record_property: Any, capsys: Any) -> None:
+    """They cost little memory, and others hardly notice them."""
+    size = crowd_size()
+    server = start("log.connection.level = warning\nunauthenticated_connections_max = 6000")
+    before = server.resident_bytes()
+    crowd: list[RawClient] = []
+    try:
+        for _ in range(size):
+            crowd.append(RawClient(server.port))
+            crowd[-1].send(RUSH)
+        for client in crowd:
+            while not isinstance(client.receive(), m.ChannelOpenOk):
+                pass
+        each = (server.resident_bytes() - before) / size
+        with capsys.disabled():
+            print(f" [{size} connections with a channel, {each / 1024:.1f} KiB each]", end="")
+        record_property("bytes_per_idle_connection", round(each))
+        assert each < 16 * 1024
+        channel = server.channel()
+        channel.queue_declare("q", durable=True)
+        consumer = Consumer(channel, "q", auto_ack=True)
+        fill(channel, "q", range(1000), properties=pika.BasicProperties(delivery_mode=2))
+        assert consumer.bodies(1000) == numbers(*range(1000))
+        for client in crowd[:: size // 50]:
+            client.method(m.BasicPublish(routing_key="nowhere"))
+            client.send(frame(2, 1, b"\x00\x3c\x00\x00" + bytes(10)))
+            client.method(m.BasicQos())
+            client.expect(m.BasicQosOk)
+    finally:
+        for client in crowd:
+            client.socket.close()
+    until(lambda: server.channel().connection.is_open and len(open_sockets(server)) < 100, "the crowd to be gone", 30)
+
+
+def open_sockets(server: Server) -> list[str]:
+    found = []
+    for name in os.listdir(f"/proc/{server.pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{server.pid}/fd/{name}")
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:"):
+            found.append(target)
+    return found
