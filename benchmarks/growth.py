@@ -69,7 +69,7 @@ class Growth:
                     time.sleep(SETTLE_S)
                     result = drive(publishers, consumers, seconds=self.seconds)
                 self._note(f"{count} queues", result)
-                points.append({"queues": count, "per_s": result.per_s})
+                points.append({"queues": count, "per_s": result.per_s, "client_cpu": result.client_cpu})
                 self.tell(f"{count:,} queues: {result.per_s:,}/s")
         return points
 
@@ -86,7 +86,15 @@ class Growth:
                 weight = weigh(broker.resident_bytes() - empty, count)
                 result = run_workload(broker.port, SAFE, self.seconds, SETTLE_S)
                 self._note(f"{count} idle connections", result)
-                points.append({"connections": count, "per_s": result.per_s, "opened_per_s": opened_per_s} | weight)
+                points.append(
+                    {
+                        "connections": count,
+                        "per_s": result.per_s,
+                        "client_cpu": result.client_cpu,
+                        "opened_per_s": opened_per_s,
+                    }
+                    | weight
+                )
                 self.tell(f"{count:,} idle connections: {result.per_s:,}/s beside, opened {opened_per_s:,.0f}/s")
         return points
 
@@ -97,7 +105,7 @@ class Growth:
             for count in self._steps(BUSY_CONNECTIONS, "connections"):
                 result = run_workload(broker.port, pairs(count // 2), self.seconds, SETTLE_S)
                 self._note(f"{count} busy connections", result)
-                points.append({"connections": count, "per_s": result.per_s})
+                points.append({"connections": count, "per_s": result.per_s, "client_cpu": result.client_cpu})
                 self.tell(f"{count:,} busy connections: {result.per_s:,}/s")
         return points
 
@@ -118,7 +126,15 @@ class Growth:
                 weight = weigh(broker.resident_bytes() - empty, count)
                 result = self._route(broker.port, queue, exchange, count)
                 self._note(f"{count} {kind} bindings", result)
-                points.append({"bindings": count, "per_s": result.per_s, "binds_per_s": binds_per_s} | weight)
+                points.append(
+                    {
+                        "bindings": count,
+                        "per_s": result.per_s,
+                        "client_cpu": result.client_cpu,
+                        "binds_per_s": binds_per_s,
+                    }
+                    | weight
+                )
                 self.tell(f"{count:,} {kind} bindings: {result.per_s:,}/s routed, {binds_per_s:,.0f}/s bound")
             broker.stop()
             points[-1]["restart_s"] = restart_s = broker.start()

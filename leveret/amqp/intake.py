@@ -35,7 +35,7 @@ PUBLISH: Final = b"\x00\x3c\x00\x28"
 PUBLISH_IDS: Final = (60, 40)
 ACK: Final = b"\x00\x3c\x00\x50"
 BASIC: Final = b"\x00\x3c\x00\x00"  # Class and weight of a content header.
-NOTHING: Final = b"\xff\xff"  # No frame begins like this.
+NOTHING: Final = b"\xff\xff"  # No frame of a sane client begins like this.
 INCOMPLETE: Final = -1
 
 
@@ -62,7 +62,7 @@ class Intake:
         # What the last publish looked like.
         self.route: Route | None = None
         self.arguments = NOTHING
-        self.properties = NOTHING
+        self.properties = b""  # No header is without flags.
         self.repeat = NOTHING
         self.repeat_skip = 0
         self.repeat_size = 0
@@ -124,6 +124,8 @@ class Intake:
     def _repeated(self, data: bytes, at: int, size: int) -> int:
         """As many messages as look just like the one before."""
         repeat, skip, length, contents = self.repeat, self.repeat_skip, self.repeat_size, self.contents
+        if repeat is NOTHING:
+            return at  # A stranger may well send just these bytes.
         before, append = len(contents), contents.append
         while data.startswith(repeat, at):
             end = at + length
@@ -216,9 +218,9 @@ class Intake:
         """Other properties than those of the message before, in the header payload at `start`..`end`."""
         try:
             kind = survey(data, start, end)
-        except BadProperties as error:
+        except BadProperties:
             self.submit()
-            raise ConnectionFault(ReplyCode.FRAME_ERROR, str(error), *PUBLISH_IDS) from None
+            raise properties_fault(data[start:end]) from None
         if kind & DELICATE:
             self.submit()
             if not self._guard(channel, channel.check_properties, data, start):
@@ -250,6 +252,15 @@ class Intake:
         """The route or the channel of the last publish may no longer be what it was."""
         self.arguments = self.repeat = NOTHING
         self.publisher = self.route = None
+
+
+def properties_fault(payload: bytes) -> ConnectionFault:
+    """What is wrong with a content header, told by its own bytes and not by where they lay in the input."""
+    try:
+        survey(payload, 0, len(payload))
+    except BadProperties as error:
+        return ConnectionFault(ReplyCode.FRAME_ERROR, str(error), *PUBLISH_IDS)
+    raise AssertionError("the header is in order")
 
 
 def frame_error(kind: int, payload: bytes, problem: str) -> ConnectionFault:

@@ -15,12 +15,14 @@ MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the o
 class Batch(Run):
     """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
 
-    __slots__ = ("all_logged", "left", "logged", "paged", "redelivered", "size", "stored")
+    __slots__ = ("all_logged", "gone", "left", "logged", "paged", "redelivered", "size", "stored", "unlogged_bytes")
 
     def __init__(self, first: int) -> None:
         super().__init__(first, [], [], bytearray())
         self.left = 0  # Messages that are neither settled nor paged out.
         self.size = 0  # Bytes of content held for them; 0 again once none is left.
+        self.gone = 0  # How many at the beginning `size` does not count, because none was left and then more came.
+        self.unlogged_bytes = 0  # Of the size, what its queue's host counts as waiting for the log.
         self.stored = False  # At least one of them goes to the log.
         self.logged = False  # The persistent ones are in the log, synced.
         self.all_logged = False  # And there are no others: memory may forget the contents.
@@ -39,7 +41,7 @@ class Batch(Run):
         return batch
 
     def average_bytes(self) -> int:
-        return self.size // len(self.contents)
+        return self.size // (len(self.contents) - self.gone)
 
     def mark_redelivered(self, lo: int, hi: int) -> None:
         kinds = self.kinds

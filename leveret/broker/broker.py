@@ -85,6 +85,7 @@ class Broker:
         self.totals = Totals()
         self.now_ms = 0  # Of a clock that never jumps; as of the last tick.
         self.content_bytes = 0
+        self.unlogged_bytes = 0
         self.content_bytes_max = content_bytes_max
         self.spill_bytes_max = max(spill_bytes_max, content_bytes_max)
         self.connections: dict[Connection, str] = {}

@@ -38,6 +38,7 @@ CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publi
 NEVER = 1 << 62
 KEEP_BYTES = 1 << 18  # The front of a queue that stays in memory whatever the cache says.
 BATCH_MESSAGES_MAX = 16_384
+SKIPPED_MAX = 64  # Spans that cannot be forgotten now, after which looking for others is given up.
 
 
 class Host(Protocol):
@@ -45,6 +46,7 @@ class Host(Protocol):
 
     dirty: dict[Queue, None]  # Queues that want a pump or have something for the log.
     content_bytes: int  # Contents in memory, all queues together.
+    unlogged_bytes: int  # Of those, what no block was taken of yet.
     content_bytes_max: int  # Above it, contents that the log has are forgotten.
     spill_bytes_max: int  # Above it, transient ones are put into the log to be forgotten too.
 
@@ -141,6 +143,8 @@ class Queue:
             ready.append(Span(batch, lo, lo + count))
         if kind & PERSISTENT and self.durable:
             batch.stored = True
+            batch.unlogged_bytes += size
+            host.unlogged_bytes += size
             if pending is not None:
                 pending.waiting += 1
                 self.awaiting.append(pending)
@@ -175,6 +179,8 @@ class Queue:
         self.ready.clear()
         self.host.content_bytes -= self.memory_bytes
         self.memory_bytes = self.ready_count = 0
+        if self.open is not None:
+            self._on_taken(self.open)
         self.loading = self.open = None
         for pending in self.awaiting:  # Whoever deleted the queue has taken care of its messages.
             pending.on_safe()
@@ -206,20 +212,20 @@ class Queue:
         """Several consumers: in turn, one message each. False if none has room."""
         consumers = self.consumers
         average_bytes = head.batch.average_bytes()
-        with_room = [consumer for consumer in consumers if consumer.room(average_bytes) > 0]
-        if len(with_room) == 1:
-            only = with_room[0]
-            self._hand_over(only, head, min(only.room(average_bytes), head.hi - head.lo))
-            return True
-        for consumer in with_room:
-            if consumer.room(average_bytes) <= 0:
-                continue  # One before it took the last place that their channel had.
-            self._hand_over(consumer, head, 1)
-            consumers.remove(consumer)
-            consumers.append(consumer)
-            if head.lo == head.hi:
-                break
-        return bool(with_room)
+        served, last = 0, consumers[0]
+        for _ in range(len(consumers)):
+            consumer = consumers[0]
+            consumers.rotate(-1)
+            if consumer.room(average_bytes) > 0:
+                self._hand_over(consumer, head, 1)
+                served, last = served + 1, consumer
+                if head.lo == head.hi:
+                    return True
+        if served == 1:  # Nobody to share with: all it can take, at once.
+            room = last.room(average_bytes)
+            if room > 0:
+                self._hand_over(last, head, min(room, head.hi - head.lo))
+        return served > 0
 
     def _hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
         batch, lo = head.batch, head.lo
@@ -286,6 +292,7 @@ class Queue:
             self.memory_bytes -= batch.size
             self.host.content_bytes -= batch.size
             batch.size = 0
+            batch.gone = len(batch.contents)
 
     def requeue(self, batch: Batch, lo: int, hi: int) -> None:
         """A consumer gives messages back: to their old places, marked as redelivered."""
@@ -336,11 +343,17 @@ class Queue:
             batch = None
         if batch is None and not self.settled and not self.requeued and not self.note_due:
             return None
+        if batch is not None:
+            self._on_taken(batch)
         self.number += 1
         self.note_due, self.noted_through = False, self.delivered_through
         settled, self.settled = merged(self.settled), []
         requeued, self.requeued = merged(self.requeued), []
         return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, self.delivered_through)
+
+    def _on_taken(self, batch: Batch) -> None:
+        self.host.unlogged_bytes -= batch.unlogged_bytes
+        batch.unlogged_bytes = 0
 
     def close_batch(self) -> None:
         """The turn is over: a batch with nothing for the log need not stay open."""
@@ -360,7 +373,12 @@ class Queue:
         """Forget contents that the log has, from the newest on, until memory is within its bounds."""
         ready, host = self.ready, self.host
         skipped: list[Span | Gap] = []
-        while ready and host.content_bytes > host.content_bytes_max and self.memory_bytes > KEEP_BYTES:
+        while (
+            ready
+            and host.content_bytes > host.content_bytes_max
+            and self.memory_bytes > KEEP_BYTES
+            and len(skipped) < SKIPPED_MAX
+        ):
             entry = ready.pop()
             if isinstance(entry, Span) and self._may_forget(entry):
                 self._forget(entry)

@@ -162,7 +162,7 @@ class Node:
             self._apply(*self.proposals.popleft())
         if self.paced:
             self._let_go_on()
-        if self.behind and not self.storage.is_crowded():
+        if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
             for client in behind:
                 client.resume(BEHIND)
@@ -201,7 +201,7 @@ class Node:
 
     def on_published(self, client: Client) -> None:
         """Called after each bundle of input of a connection that publishes."""
-        if self.storage.is_crowded():
+        if self.storage.is_crowded(self.broker):
             client.pause(BEHIND)
             self.behind[client] = None
         if not client.connection.blocked:

@@ -83,8 +83,9 @@ class Storage:
     def has_room_for_commands(self) -> bool:
         return self.journal.pending_bytes < COMMANDS_PENDING_BYTES_MAX
 
-    def is_crowded(self) -> bool:
-        return self.log.pending_bytes > PENDING_BYTES_MAX
+    def is_crowded(self, broker: Broker) -> bool:
+        """Whether too much waits for the disk, taken by the log or not."""
+        return self.log.pending_bytes + broker.unlogged_bytes > PENDING_BYTES_MAX
 
     def commit(self, broker: Broker) -> None:
         """Begin a commit, unless one is under way."""

@@ -134,6 +134,9 @@ class Membership:
         return replace(self, voters=put[0], learners=put[1])
 
 
+NOBODY: Final = Membership()  # What a node knows that has not been told anything yet.
+
+
 def check_member(member: Member) -> None:
     """Refuse what could be written but not be read back."""
     if not is_id(member.id):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from leveret.cluster.raft.membership import Membership
+from leveret.cluster.raft.membership import NOBODY, Membership
 
 ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024 + 64 * 1024  # The largest metadata command, and what is wrapped around it.
 ENTRIES_MAX: Final = 65_536  # In one message.
@@ -49,7 +49,7 @@ class SnapshotMeta:
 
     index: int = 0
     term: int = 0
-    membership: Membership = Membership()
+    membership: Membership = NOBODY
 
 
 NO_STATE: Final = HardState()

@@ -1,0 +1,183 @@
+"""Nobody can make the server grow without bound by being fast, or slow, or deaf."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.amqp import methods as m
+from tests.clients.consumer import Consumer, waiting
+from tests.conftest import Start
+from tests.raw import RawClient, publish_frames
+from tests.servers import Server, until
+
+MIB = 1 << 20
+# A cache this small makes the server page at once; the rest of the bounds below is for buffers and the allocator.
+SMALL_CACHE = "content_cache_bytes = 8MiB\nvm_memory_high_watermark.absolute = 2GB\n"
+
+
+@contextlib.contextmanager
+def flood(server: Server, bundle: bytes) -> Iterator[Callable[[], int]]:
+    """Send a bundle of frames again and again, without a pause, without confirms. Gives how many were sent so far."""
+    client = RawClient(server.port).open()
+    stop = threading.Event()
+    sent = [0]
+
+    def run() -> None:
+        with contextlib.suppress(OSError):  # The way in which it is stopped.
+            while not stop.is_set():
+                client.send(bundle)
+                sent[0] += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield lambda: sent[0]
+    finally:
+        stop.set()
+        with contextlib.suppress(OSError):
+            client.socket.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        client.socket.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["transient", "persistent"])
+def test_publisher_that_never_stops(start: Start, persistent: bool) -> None:
+    """Deliveries keep pace: while a consumer takes 100,000, what waits behind them stays short."""
+    server = start()
+    channel = server.channel()
+    channel.queue_declare("q", durable=True)
+    with RawClient(server.port) as consumer:
+        consumer.open()
+        consumer.method(m.BasicQos(prefetch_count=500))
+        consumer.expect(m.BasicQosOk)
+        consumer.method(m.BasicConsume(queue="q"))
+        consumer.expect(m.BasicConsumeOk)
+        bundle = publish_frames("", "q", b"x" * 100, persistent) * 200
+        longest = 0
+        with flood(server, bundle) as sent:
+            taken = 0
+            while taken < 100_000:
+                taken += take_and_ack(consumer, 250)
+                if taken % 10_000 == 0:
+                    longest = max(longest, waiting(channel, "q"))
+            assert sent() * 200 >= taken
+        assert longest < 50_000
+    assert server.resident_bytes() < 200 * MIB
+
+
+def take_and_ack(client: RawClient, count: int) -> int:
+    """Read that many deliveries and acknowledge them together."""
+    tag = 0
+    for _ in range(count):
+        method = client.expect(m.BasicDeliver)
+        client.frame(), client.frame()
+        tag = method.delivery_tag
+    client.method(m.BasicAck(tag, True))
+    return count
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["transient", "persistent"])
+@pytest.mark.parametrize("no_ack", [False, True], ids=["acks", "no-acks"])
+def test_consumer_that_stops_reading(start: Start, persistent: bool, no_ack: bool) -> None:
+    """200 MB for a deaf consumer without prefetch limit: they wait on disk, not in memory, nor in its socket."""
+    server = start(SMALL_CACHE + "vm_memory_high_watermark_paging_ratio = 0.01\n")
+    channel = server.channel(confirms=True)
+    channel.queue_declare("q", durable=True)
+    with RawClient(server.port, receive_buffer_bytes=65_536) as deaf:
+        deaf.open()
+        deaf.method(m.BasicConsume(queue="q", no_ack=no_ack))
+        deaf.expect(m.BasicConsumeOk)
+        before = server.resident_bytes()
+        message = publish_frames("", "q", b"x" * 50_000, persistent)
+        with RawClient(server.port) as publisher:
+            publisher.open()
+            for _ in range(400):
+                publisher.send(message * 10)
+            publisher.method(m.BasicQos())
+            publisher.expect(m.BasicQosOk)
+        grown = server.resident_bytes() - before
+        assert waiting(channel, "q") > 3_500
+        assert grown < 100 * MIB, f"{grown / MIB:.0f} MiB"
+        # And nothing is lost: it hears again.
+        got = 0
+        while got < 4_000:
+            method = deaf.expect(m.BasicDeliver)
+            deaf.frame(), deaf.frame()
+            got += 1
+            assert method.delivery_tag == got and not method.redelivered
+    assert server.stop() == 0
+
+
+def test_unlimited_prefetch(start: Start) -> None:
+    """A consumer that reads all and acknowledges nothing: contents leave memory; all of them come back in order."""
+    server = start(SMALL_CACHE)
+    channel = server.channel(confirms=True)
+    channel.queue_declare("q", durable=True)
+    before = server.resident_bytes()
+    with RawClient(server.port) as greedy:
+        greedy.open()
+        greedy.method(m.BasicConsume(queue="q"))
+        greedy.expect(m.BasicConsumeOk)
+        with RawClient(server.port) as publisher:
+            publisher.open()
+            for number in range(4_000):
+                publisher.send(publish_frames("", "q", b"%05d" % number * 5_000, persistent=True))
+                greedy.expect(m.BasicDeliver)
+                greedy.frame(), greedy.frame()
+        until(lambda: server.resident_bytes() - before < 60 * MIB, "contents to leave memory")
+    expected = 0
+    consumer = Consumer(channel, "q", auto_ack=True)
+    while expected < 4_000:
+        for method, _, body in consumer.take(min(100, 4_000 - expected)):
+            assert body[:5] == b"%05d" % expected and len(body) == 25_000 and method.redelivered
+            expected += 1
+    assert waiting(channel, "q") == 0
+
+
+@pytest.mark.parametrize("mandatory", [True, False], ids=["returns", "gets"])
+def test_client_that_asks_and_never_listens(start: Start, mandatory: bool) -> None:
+    """Answers that nobody reads pile up only so far; then the server stops listening too."""
+    server = start(SMALL_CACHE)
+    channel = server.channel(confirms=True)
+    channel.queue_declare("q")
+    for _ in range(300):
+        channel.basic_publish("", "q", b"x" * 100_000)
+    before = server.resident_bytes()
+    bundle = (
+        publish_frames("", "nowhere", b"x" * 10_000, mandatory=True) * 10
+        if mandatory
+        else m.encode(1, m.BasicGet(queue="q")) + m.encode(1, m.BasicReject(0, True)) * 0
+    )
+    with RawClient(server.port, timeout_s=3, receive_buffer_bytes=65_536) as deaf:
+        deaf.open()
+        try:
+            for _ in range(2_000 if mandatory else 300):
+                deaf.send(bundle)
+        except TimeoutError:
+            pass  # The server does not read on. That is what it should do.
+        assert server.resident_bytes() - before < 60 * MIB
+        assert channel.queue_declare("q", passive=True).method.message_count >= 0
+
+
+def test_slow_and_fast_consumers_do_not_hinder_each_other(start: Start) -> None:
+    """One connection is deaf; the queue it shares with another goes on through that one."""
+    server = start()
+    channel = server.channel()
+    channel.queue_declare("q")
+    with RawClient(server.port, receive_buffer_bytes=4096) as deaf:
+        deaf.open()
+        deaf.method(m.BasicConsume(queue="q"))
+        deaf.expect(m.BasicConsumeOk)
+        other: Any = server.channel()
+        consumer = Consumer(other, "q", auto_ack=True)
+        for _ in range(2_000):
+            channel.basic_publish("", "q", b"x" * 10_000, pika.BasicProperties())
+        until(lambda: other.connection.process_data_events(0.05) or waiting(channel, "q") == 0, "an empty queue")
+        assert len(consumer.seen) > 1_000
