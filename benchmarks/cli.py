@@ -159,11 +159,16 @@ class Session:
                 self._workload(workload, brokers)
                 self._save()
             if "latency" in self.only:
-                for broker in brokers:
-                    rows = [dataclasses.asdict(compare.latency(broker.port, self.seconds)) for _ in range(self.rounds)]
-                    self.found.latency[broker.name] = results.medians(rows)
-                    tell(f"latency {broker.name}: " + listed(self.found.latency[broker.name]))
+                self._latency(brokers)
                 self._save()
+
+    def _latency(self, brokers: Sequence[Broker]) -> None:
+        rows: dict[str, list[dict[str, float]]] = {broker.name: [] for broker in brokers}
+        for number in range(1, self.rounds + 1):
+            for broker in brokers:
+                rows[broker.name].append(dataclasses.asdict(compare.latency(broker.port, self.seconds)))
+                tell(f"latency, round {number}, {broker.name}: {listed(rows[broker.name][-1])}")
+        self.found.latency = {name: results.medians(values) for name, values in rows.items()}
 
     def _note_version(self, broker: Broker) -> None:
         if isinstance(broker, RabbitMQ):

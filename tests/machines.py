@@ -314,12 +314,12 @@ class Client:
 
     # Sending.
 
-    def bytes(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Hand bytes to the machine, without a turn of the world."""
         self.connection.receive(data)
 
     def send(self, *methods: m.Method, channel: int = 1) -> None:
-        self.bytes(b"".join(m.encode(channel, method) for method in methods))
+        self.feed(b"".join(m.encode(channel, method) for method in methods))
         self.world.turn()
 
     def call(self, method: m.Method, channel: int = 1) -> m.Method:
@@ -330,7 +330,7 @@ class Client:
         return reply.method
 
     def publish(self, key: str, body: bytes = b"x", exchange: str = "", channel: int = 1, **properties: Any) -> None:
-        self.bytes(publish(channel, exchange, key, body, self.frame_max, **properties))
+        self.feed(publish(channel, exchange, key, body, self.frame_max, **properties))
         self.world.turn()
 
     @property
@@ -373,7 +373,7 @@ class Client:
         heartbeat: int = 0,
         channels: tuple[int, ...] = (1,),
     ) -> None:
-        self.bytes(hello(user, password, vhost, capabilities, frame_max, channel_max, heartbeat, channels))
+        self.feed(hello(user, password, vhost, capabilities, frame_max, channel_max, heartbeat, channels))
         self.world.turn()
         names = [type(method).__name__ for method in self.methods()]
         assert names == ["ConnectionStart", "ConnectionTune", "ConnectionOpenOk"] + ["ChannelOpenOk"] * len(channels)
@@ -569,7 +569,7 @@ def converse(conversation: Conversation, world: World | None = None) -> list[str
             clients[who].lose()
             over.add(who)
         elif word not in ("connect", "wait"):
-            clients[who].bytes(wire_of(channel, word, text))
+            clients[who].feed(wire_of(channel, word, text))
         world.turn()
         for name, client in sorted(clients.items()):
             if client.reader.greeting:

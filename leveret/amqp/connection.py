@@ -19,7 +19,7 @@ size its header states, and that by `max_message_size`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from leveret.amqp import methods as m
 from leveret.amqp.channel import Channel
@@ -259,7 +259,7 @@ class Connection(Intake):
         channel.release_all()
         channel.closing = True
         self.broker.log_channel_error(self, channel.number, fault)
-        self.send(channel.number, fault.close())
+        self.send(channel.number, readable(fault.close()))
 
     def close_with(self, fault: ConnectionFault) -> None:
         self.close_reason = fault.reply_text
@@ -270,7 +270,7 @@ class Connection(Intake):
             return
         self.closing = True
         self.handshake = None
-        self.send(0, fault.close())
+        self.send(0, readable(fault.close()))
 
     def may_be_told(self) -> bool:
         """A client that failed to log in is told why only if it said that it understands."""
@@ -353,6 +353,15 @@ class Connection(Intake):
         self.client_properties = to_python(properties)
         capabilities = self.client_properties.get("capabilities")
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+
+
+Close = TypeVar("Close", m.ChannelClose, m.ConnectionClose)
+
+
+def readable(close: Close) -> Close:
+    """Without the bytes that came in a routing key and are no UTF-8: clients that read texts strictly fail on them."""
+    close.reply_text = close.reply_text.encode("utf-8", "replace").decode()
+    return close
 
 
 def ids_of(method: m.Method) -> tuple[int, int]:

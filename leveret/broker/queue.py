@@ -411,7 +411,9 @@ class Queue:
     def _append_gap(self, gap: Gap) -> None:
         """At the end of `ready`, as one with the gap before it where nothing lies between."""
         last = self.ready[-1] if self.ready else None
-        if isinstance(last, Gap) and last.last + 1 == gap.first and not last.redelivered:
+        touches = isinstance(last, Gap) and last.last + 1 == gap.first and last.redelivered == gap.redelivered
+        if touches and gap is not self.loading:  # What is being read must be found again by `on_loaded`.
+            assert isinstance(last, Gap)
             last.last = gap.last
             last.count += gap.count
         else:

@@ -1,6 +1,6 @@
 """A client's socket: moves bytes between the transport and the connection machine, and says when to stop reading.
 
-Not reading is the only brake on a publisher, and TCP carries it to the other end. There are four reasons for it, each
+Not reading is the only brake on a publisher, and TCP carries it to the other end. There are five reasons for it, each
 with its own end:
 
 - *held*: the connection waits for the answer to what it asked last.
@@ -8,8 +8,10 @@ with its own end:
 - *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
   after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
 - *behind*: too much waits for the disk.
+- *deaf*: it does not read the answers (messages got and returned, confirms) to what it goes on to ask.
 
-A consumer that does not read is met with the same means: above a bound of unsent bytes it gets no more deliveries.
+A consumer that does not read gets no more deliveries above a bound of unsent bytes. That bound is far below the one for
+being deaf, so that a client which writes its acks before it reads on is never kept waiting for itself.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ HELD: Final = 1
 BLOCKED: Final = 2
 PACED: Final = 4
 BEHIND: Final = 8
+DEAF: Final = 16
 
 UNSENT_BYTES_MAX: Final = 512 * 1024
+UNHEARD_BYTES_MAX: Final = 8 << 20
 CLOSE_TIMEOUT_S: Final = 10.0
 PACE_S: Final = 0.02
 
@@ -86,6 +90,7 @@ class Client(asyncio.Protocol):
     def resume_writing(self) -> None:
         connection = self.connection
         connection.writable = True
+        self.resume(DEAF)
         self.node.broker.dirty.update(connection.stalled)
         connection.stalled.clear()
         self.node.schedule()
@@ -132,6 +137,8 @@ class Client(asyncio.Protocol):
             connection.out_bytes = 0
             connection.sent_since_tick = True
             self.transport.write(data)
+            if not connection.writable and self.transport.get_write_buffer_size() > UNHEARD_BYTES_MAX:
+                self.pause(DEAF)
         if connection.closed:
             self.transport.close()
         elif connection.closing and self.closing_at is None:

@@ -62,14 +62,14 @@ class _Session:
     def __init__(self, before: bytes) -> None:
         self.world = World(LIMITS)
         self.other = self.world.client(frame_max=4096, channel_max=4)
-        self.other.bytes(
+        self.other.feed(
             m.encode(1, m.QueueDeclare(queue="q", durable=True))
             + m.encode(1, m.QueueDeclare(queue="t"))
             + m.encode(1, m.BasicQos(prefetch_count=2))
             + m.encode(1, m.BasicConsume(queue="q", consumer_tag="c"))
         )
         self.client = Client(self.world)
-        self.client.bytes(before)
+        self.client.feed(before)
         self.world.turn()
         self.client.take()
         self.out: list[bytes] = []
