@@ -166,6 +166,8 @@ class Node:
         self.life = 0  # Events of an earlier life are void.
         self.priority = 0
         self.raft: Raft | None = None
+        self.job: WriteBatch | None = None
+        self.snapshot_job: WriteSnapshot | None = None
         self.wipe()
 
     def wipe(self) -> None:
@@ -182,8 +184,17 @@ class Node:
         return Member(self.id, self.name, f"{self.name}:1", self.priority)
 
     def start(self, found: bool = False) -> None:
+        try:
+            self.begin(found)
+        except OSError as error:
+            self.world.note("cannot start", self.id, error.strerror)
+            self.raft = None
+            self.lose_power()
+
+    def begin(self, found: bool) -> None:
         world = self.world
         self.life += 1
+        self.job = self.snapshot_job = None
         own_id = load_identity(self.disk, FOLDER, self.id)
         if own_id != self.id:
             raise Violation(f"{self.id} was started as {own_id}")
@@ -202,8 +213,6 @@ class Node:
             commit=recovered.commit,
         )
         world.checker.on_started(self.id, recovered.meta, recovered.entries)
-        self.job: WriteBatch | None = None
-        self.snapshot_job: WriteSnapshot | None = None
         self.term_led = 0
         self.waiting: dict[int, tuple[int, bytes]] = {}  # Term and data of proposals, by index.
         self.tick_after = world.rng.uniform(0.9, 1.1)
@@ -215,7 +224,7 @@ class Node:
         self.life += 1
 
     def crash(self) -> None:
-        """The power goes, perhaps in the middle of a write."""
+        """The process is killed, perhaps in the middle of a write, and perhaps because the power goes."""
         if self.raft is None:
             return
         self.world.note("crash", self.id)
@@ -227,6 +236,12 @@ class Node:
                     job.perform(self.disk)
                 except (Crashed, OSError):
                     break
+                finally:
+                    self.disk.crash_after = None
+        if self.world.rng.random() < 0.7:
+            self.lose_power()
+
+    def lose_power(self) -> None:
         self.disk.crash()
 
     def on_tick(self, life: int) -> None:

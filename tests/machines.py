@@ -13,12 +13,17 @@ Lines at the margin are what clients send: the connection's letter and the chann
 all that comes back before the next line is sent. A connection opens itself and channel 1 when it is first named,
 unless its first line is `a connect`. Besides methods there are
 
-    a1 publish exchange='x' routing_key='k' body='abc' properties={'delivery_mode': 2}     method, header, body
-    a1 header size=3 | a1 body 'abc' | a1 body 4096 | a0 heartbeat | a frame 1, 0, b'payload' | a bytes b'AMQP'     piece by piece
-    a lost                                                                               the socket is gone
-    a wait 1.5                                    seconds that a real server takes for what comes back; nothing here
+    a1 publish exchange='x' routing_key='k' body='abc' properties={'delivery_mode': 2}    method, header and body
+    a1 header size=3                                                                      piece by piece
+    a1 body 'abc'
+    a1 body 4096                                                                          so many zeros
+    a0 heartbeat
+    a frame 1, 0, b'payload'                                                              any frame: type, channel
+    a bytes b'AMQP'                                                                       any bytes
+    a lost                                                                                the socket is gone
 
-A `#` starts a comment, a line that starts with `=` a new conversation.
+A `#` starts a comment, a line that starts with `=` a new conversation. Names begin with `m-`, so that the server that
+is asked the same may have other users.
 """
 
 from __future__ import annotations
@@ -27,7 +32,10 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.connection import Connection
@@ -475,7 +483,10 @@ def _spread(text: str) -> str:
 
 def method_of(name: str, text: str) -> m.Method:
     made = BY_NAME[name]
-    given = {key: table_from_python(value) if isinstance(value, dict) else value for key, value in arguments_of(text).items()}
+    given = arguments_of(text)
+    for key, value in given.items():
+        if isinstance(value, dict):
+            given[key] = table_from_python(value)
     for each in fields(made):  # type: ignore[arg-type]
         missing = each.default is MISSING and each.default_factory is MISSING
         if each.name not in given and missing:
@@ -519,6 +530,12 @@ def wire_of(channel: int, word: str, text: str) -> bytes:
 class Conversation(NamedTuple):
     title: str
     lines: list[str]
+
+
+def written_conversations(name: str) -> list[Any]:
+    """All conversations of a file, to be given to `pytest.mark.parametrize`."""
+    text = (Path(__file__).parent / "amqp" / "conversations" / f"{name}.txt").read_text(encoding="utf-8")
+    return [pytest.param(each, id=each.title) for each in conversations(text)]
 
 
 def conversations(text: str) -> list[Conversation]:
@@ -568,7 +585,7 @@ def converse(conversation: Conversation, world: World | None = None) -> list[str
         if word == "lost":
             clients[who].lose()
             over.add(who)
-        elif word not in ("connect", "wait"):
+        elif word != "connect":
             clients[who].feed(wire_of(channel, word, text))
         world.turn()
         for name, client in sorted(clients.items()):

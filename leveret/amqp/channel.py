@@ -2,6 +2,8 @@
 
 Handlers raise `ChannelFault` (this channel dies) or `ConnectionFault` (all of it does); the connection turns either
 into bytes. An operation on metadata is proposed and answered when it is in force: meanwhile the connection is held.
+Where no answer is wanted (`nowait`) nobody is promised anything, and the connection goes on; what comes later and is
+answered is safe only together with what came before.
 """
 
 from __future__ import annotations
@@ -161,19 +163,20 @@ class Channel:
         known.writers.add(self.connection.user)
         return known
 
-    def publish(self, queues: tuple[Queue, ...], contents: list[bytes], keys: list[bytes], kind: int) -> None:
-        """Messages of one kind for the same queues, at least one."""
-        if self.number != 1:
-            contents = [rechannel(content, 1) for content in contents]
-        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+    def publish(self, bundles: list[tuple[tuple[Queue, ...], list[bytes], list[bytes]]], kind: int) -> None:
+        """Messages of one kind: for each bundle its queues, contents and keys. They share one confirm."""
         confirms, broker = self.confirms, self.broker
-        broker.totals.published += len(contents)
-        pending = None if confirms is None else confirms.begin(len(contents))
-        if len(queues) > 1 and kind & PERSISTENT:
-            kind |= SHARED
-        for queue in queues:
-            if queue.enqueue(contents, keys, kind, size, pending):
-                self.connection.crowding = queue
+        count = sum([len(contents) for _, contents, _ in bundles])
+        broker.totals.published += count
+        pending = None if confirms is None else confirms.begin(count)
+        for queues, contents, keys in bundles:
+            if self.number != 1:
+                contents = [rechannel(content, 1) for content in contents]
+            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+            shared = kind | SHARED if len(queues) > 1 and kind & PERSISTENT else kind
+            for queue in queues:
+                if queue.enqueue(contents, keys, shared, size, pending):
+                    self.connection.crowding = queue
         if pending is not None and not pending.waiting:
             pending.confirms.on_complete(pending)
 
@@ -185,7 +188,7 @@ class Channel:
             assert vhost is not None
             queues = vhost.route(route, lambda: headers(content, HEADER_AT) or {})
         if queues:
-            self.publish(queues, [content], [route.key], kind)
+            self.publish([(queues, [content], [route.key])], kind)
             return
         self.broker.totals.published += 1
         self.broker.totals.unroutable += 1
@@ -513,7 +516,7 @@ class Channel:
                 self._reply(m.QueueDeleteOk(count))
 
         command = c.DeleteQueue(vhost.name, name, queue.spec.id)
-        lasting = queue.spec.durable and not queue.spec.exclusive
+        lasting = queue.spec.durable and not queue.spec.exclusive and not method.nowait
         self._propose(command, method, on_deleted, lasting, missing_is_done=True)
 
     def on_queue_purge(self, method: m.QueuePurge) -> None:
@@ -576,7 +579,7 @@ class Channel:
         command = c.DeclareExchange(
             vhost.name, name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
         )
-        self._propose(command, method, on_declared, method.durable)
+        self._propose(command, method, on_declared, method.durable and not method.nowait)
 
     def on_exchange_delete(self, method: m.ExchangeDelete) -> None:
         vhost = self.connection.vhost
@@ -591,7 +594,8 @@ class Channel:
                 self._reply(m.ExchangeDeleteOk())
 
         command = c.DeleteExchange(vhost.name, method.exchange, method.if_unused)
-        self._propose(command, method, on_deleted, spec is not None and spec.durable, missing_is_done=True)
+        lasting = spec is not None and spec.durable and not method.nowait
+        self._propose(command, method, on_deleted, lasting, missing_is_done=True)
 
     def on_exchange_bind(self, method: m.ExchangeBind) -> None:
         self._bind(
@@ -628,7 +632,7 @@ class Channel:
         self._not_default(source, method)
         self._check("exchange", source, "read", method)
         spec = broker.metadata.exchanges.get((vhost.name, source))
-        lasting = spec is not None and spec.durable
+        lasting = spec is not None and spec.durable and not nowait
         if spec is not None:
             check_topic(self.connection, spec, key, "read", method)
         if command is c.Unbind:

@@ -6,9 +6,11 @@ Three things keep it short:
   the last publish are kept as one prefix (`repeat`). While the input goes on with that prefix, a message costs a prefix
   comparison and one slice: no frame is parsed, nothing is looked up. Publishers that send one kind of message take
   this way; others take `_on_publish`, which finds a route by the raw bytes of its arguments.
-- *Publishes travel in bundles.* Contents of one channel, bound for the same queues, of one kind, gather in `contents`
-  (and their keys in `keys`) until anything else comes along, and go to the queues together (`submit`). Every other
-  frame submits first, so order is kept.
+- *Publishes travel in bundles.* Contents of one channel and kind, bound for the same queues, gather in `contents`
+  (and their keys in `keys`) until something else comes along, and go to the queues together (`submit`). A publisher
+  that goes round many queues has one bundle for each (`aside`): order counts within a queue, not between queues. What
+  goes to several queues at once would overlap, so it has no other bundle beside it. Every frame that is no publish
+  submits first.
 - *Contents stay bytes.* What is sliced from the input is what is stored and delivered, frame heads included.
 
 A publish is taken up when all of it is there, if its body is one frame; until then it stays in the input, which is
@@ -57,6 +59,7 @@ class Intake:
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
         self.queues: tuple[Queue, ...] = ()
+        self.aside: dict[tuple[Queue, ...], tuple[list[bytes], list[bytes]]] = {}  # Bundles for other single queues.
         self.publisher: Channel | None = None
         self.kind = 0
         # What the last publish looked like.
@@ -174,8 +177,7 @@ class Intake:
         if not known and not self._take_properties(channel, data, end + 7, body_at - 1):
             return stop
         if self.queues is not route.queues:  # type: ignore[union-attr]
-            self.submit()
-            self.queues = route.queues  # type: ignore[union-attr]
+            self._switch(route.queues)  # type: ignore[union-attr]
         if route.is_plain:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
@@ -240,13 +242,26 @@ class Intake:
         if self._take_properties(channel, header, 0, len(header)):
             channel.publish_one(route, content, self.kind)
 
+    def _switch(self, queues: tuple[Queue, ...]) -> None:
+        """Go on with the bundle for other queues."""
+        if len(queues) == 1 and len(self.queues) == 1:
+            if self.contents:
+                self.aside[self.queues] = (self.contents, self.keys)
+            self.contents, self.keys = self.aside.pop(queues) if queues in self.aside else ([], [])
+        else:
+            self.submit()
+        self.queues = queues
+
     def submit(self) -> None:
         """Hand the gathered publishes to their queues."""
-        contents = self.contents
-        if contents:
-            keys, self.contents, self.keys = self.keys, [], []
-            assert self.publisher is not None
-            self.publisher.publish(self.queues, contents, keys, self.kind)
+        if not self.contents and not self.aside:
+            return
+        bundles = [(queues, contents, keys) for queues, (contents, keys) in self.aside.items()]
+        if self.contents:
+            bundles.append((self.queues, self.contents, self.keys))
+        self.contents, self.keys, self.aside = [], [], {}
+        assert self.publisher is not None
+        self.publisher.publish(bundles, self.kind)
 
     def forget_publish(self) -> None:
         """The route or the channel of the last publish may no longer be what it was."""

@@ -162,7 +162,11 @@ class Broker:
 
     def on_applied(self, applied: Applied) -> None:
         """A command took effect: bring queues and routers up to date."""
+        # An exchange takes the bindings from it along; a million of them one by one would take seconds.
+        gone = {(event.spec.vhost, event.spec.name) for event in applied.events if isinstance(event, e.ExchangeDeleted)}
         for event in applied.events:
+            if gone and isinstance(event, e.BindingRemoved) and (event.binding.vhost, event.binding.source) in gone:
+                continue
             self._on_event(event)
 
     def _on_event(self, event: e.Event) -> None:

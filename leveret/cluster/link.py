@@ -248,13 +248,16 @@ class Link:
     def send(self, kind: int, payload: bytes | Sequence[Buffer]) -> None:
         """Gather a frame. Parts that can change (bytearray, memoryview) must not before `take`, nor while written.
 
-        To send too early, too much, or a kind of the link's own is a fault of the caller.
+        To send too early, too much, or a kind of the link's own is a fault of the caller. What is sent on a closed link
+        is dropped: the bytes that say `Ready` may end with those that say `Failed`, and nobody can know in between.
         """
         parts: Sequence[Buffer] = (payload,) if isinstance(payload, bytes) else payload
         size = 0
         for part in parts:
             size += part.nbytes if isinstance(part, memoryview) else len(part)
         if self._state != _READY or size > self.send_bytes_max or not FIRST_KIND <= kind <= KIND_MAX:
+            if self._state == _CLOSED:
+                return
             raise ValueError(self._why_not(kind, size))
         out = self.out
         out.append(_HEAD.pack(size, kind))
@@ -265,8 +268,9 @@ class Link:
 
     def pair(self, link: bytes) -> None:
         """Tell the other end that this link and the one with that id are one session."""
-        assert self._state == _READY  # Pairs are made of links that are ready.
-        self._control(PAIR, link)
+        assert self._state >= _READY  # Pairs are made of links that are ready.
+        if self._state == _READY:
+            self._control(PAIR, link)
 
     def refuse(self, text: str) -> None:
         """Turn the other end away, and say why. Nothing is taken in any more; `take` gives what is left to send."""
@@ -289,7 +293,7 @@ class Link:
 
     def _why_not(self, kind: int, size: int) -> str:
         if self._state != _READY:
-            return "the link is not ready" if self._state < _READY else "the link is closed"
+            return "the link is not ready"
         if size > self.send_bytes_max:
             return f"a frame of {size} bytes; the other end takes at most {self.send_bytes_max}"
         return f"{kind} is not a kind of frame that can be sent"
@@ -410,7 +414,8 @@ class Link:
         if kind == HEARTBEAT and self._state == _READY and not payload:
             return
         if kind == REFUSAL:
-            events.append(self._fail(REFUSED, _printable(payload), tell=False))
+            own = self.peer is not None and (self.peer.name, self.peer.uuid) == (self.me.name, self.me.uuid)
+            events.append(self._fail(SELF if own else REFUSED, _printable(payload), tell=False))
         elif kind == HELLO and self._state == _GREETING:
             self._on_hello(payload, events)
         elif kind == PROOF and self._state == _PROVING:

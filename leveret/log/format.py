@@ -183,6 +183,9 @@ def encode_keys(keys: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
+APART_BYTES = 4096  # Contents of this size on average are not joined to be written.
+
+
 def encode_block(
     segment: int,
     offset: int,
@@ -193,19 +196,20 @@ def encode_block(
     type: int = NORMAL,
     flags: int = 0,
     shared: tuple[int, dict[int, tuple[int, int]]] | None = None,
-) -> tuple[bytes, bytes, int]:
-    """(meta, body, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An empty
+) -> tuple[bytes, list[bytes], int]:
+    """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An empty
     `records.ranges` means that all of first..next-1 is stored. `shared`: (offset of the shared body, position and crc
     by id of content)."""
     columns = 0
     lengths: list[int] = []
     parts: list[bytes] = []
-    body = b""
+    body: list[bytes] = []
     count = body_crc = 0
     if records is not None:
         contents = records.contents
         count = len(contents)
-        body = b"".join(contents)
+        # Large contents are written from where they are; of small ones, a system call takes one piece more gladly.
+        body = contents if sum(map(len, contents)) >= APART_BYTES * count else [b"".join(contents)]
         kinds = records.kinds
         wanted = (kinds.count(PERSISTENT) == count) if type != SPILL else (kinds.count(0) == count)
         parts.append(pack_u32(map(len, contents)))
@@ -223,8 +227,10 @@ def encode_block(
         parts.append(keys)
         lengths.append(len(keys))
         if shared is not None:
-            body, column = _share(contents, offset, shared)
-        body_crc = crc32(body)
+            joined, column = _share(contents, offset, shared)
+            body = [joined]
+        for piece in body:
+            body_crc = crc32(piece, body_crc)
     if settled:
         columns |= SETTLED
         parts.append(pack_ranges(settled))
@@ -239,7 +245,7 @@ def encode_block(
         lengths.append(len(column))
     tail = _LENGTHS[len(lengths)].pack(*lengths) + b"".join(parts)
     meta_length = BLOCK_HEAD.size + len(tail)
-    head = BLOCK_HEAD.pack(meta_length, len(body), *fields, count, body_crc, columns, type, flags, 0)[:-4]
+    head = BLOCK_HEAD.pack(meta_length, sum(map(len, body)), *fields, count, body_crc, columns, type, flags, 0)[:-4]
     crc = crc32(tail, crc32(head, crc32(_SALT.pack(segment, offset))))
     overhead = meta_length - 16 * (len(settled) + len(requeued))
     return head + _U32.pack(crc) + tail, body, overhead

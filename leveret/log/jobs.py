@@ -152,18 +152,17 @@ class Write:
             contents, places = share_contents(special)
             if contents:
                 meta, body = encode_contents(self.segment, at, contents)
-                buffers += (meta, body)
+                buffers += (meta, *body)
                 crcs.append(meta_crc(meta))
                 shared = (at + len(meta), places)
-                at += len(meta) + len(body)
+                at += len(meta) + sum(map(len, body))
         for entry in self.entries:
             meta, body, overhead = self._encode_entry(entry, at, shared)
-            length = len(meta) + len(body)
+            length = len(meta) + sum(map(len, body))
             self.places.append(Written(at, length, overhead))
             crcs.append(meta_crc(meta))
             buffers.append(meta)
-            if body:
-                buffers.append(body)
+            buffers += body
             at += length
         self.length = at - self.offset
         buffers[0], self.crc = encode_group_head(
@@ -173,7 +172,7 @@ class Write:
 
     def _encode_entry(
         self, entry: Entry, at: int, shared: tuple[int, dict[int, tuple[int, int]]] | None
-    ) -> tuple[bytes, bytes, int]:
+    ) -> tuple[bytes, list[bytes], int]:
         records = entry.records
         refers = False
         if records is not None and (
@@ -192,7 +191,7 @@ class Write:
         )  # fmt: skip
 
 
-def encode_contents(segment: int, offset: int, contents: list[bytes]) -> tuple[bytes, bytes]:
+def encode_contents(segment: int, offset: int, contents: list[bytes]) -> tuple[bytes, list[bytes]]:
     records = Records([], contents, [b""] * len(contents), bytes((PERSISTENT,)) * len(contents))
     meta, body, _ = encode_block(segment, offset, (0,) * 7, records, (), (), CONTENTS)
     return meta, body

@@ -36,6 +36,7 @@ DEAF: Final = 16
 
 UNSENT_BYTES_MAX: Final = 512 * 1024
 UNHEARD_BYTES_MAX: Final = 8 << 20
+APART_BYTES: Final = 4096  # Pieces of this size on average are not joined to be written.
 CLOSE_TIMEOUT_S: Final = 10.0
 PACE_S: Final = 0.02
 
@@ -132,11 +133,14 @@ class Client(asyncio.Protocol):
         connection = self.connection
         out = connection.out
         if out:
-            data = b"".join(out)
-            out.clear()
+            if connection.out_bytes > APART_BYTES * len(out):
+                self.transport.writelines(out)
+                connection.out = []
+            else:
+                self.transport.write(b"".join(out))
+                out.clear()
             connection.out_bytes = 0
             connection.sent_since_tick = True
-            self.transport.write(data)
             if not connection.writable and self.transport.get_write_buffer_size() > UNHEARD_BYTES_MAX:
                 self.pause(DEAF)
         if connection.closed:

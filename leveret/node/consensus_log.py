@@ -20,8 +20,9 @@ the numbers. To go on without it could mean to vote twice or to forget an entry 
 for it; so the node refuses to start and says where. (A damaged last batch cannot be told from a torn one.) The checksum
 covers the batch's place too: a command's bytes that look like a batch do not pass for one.
 
-**What was read is synced again** before anyone acts on it: after a crash of the process alone, the last batch may be
-readable without being on the disk.
+**The last batch is written and synced again** before anyone acts on it: after a crash of the process alone it may be
+readable without being on the disk. Syncing would not be enough: if a sync of it failed before, the kernel counts it as
+written. Those before it are on the disk, because each was synced before the next was begun.
 
 **Snapshots** are written under another name, synced, renamed, and the folder synced. One of this node's own is written
 beside the batches, by a job of its own: it may be large, and heartbeats wait for batches. One from the leader is part
@@ -480,7 +481,7 @@ class ConsensusLog:
         return snapshot
 
     def _read_segments(self, starts: list[int]) -> list[Batch]:
-        """All batches; cuts the torn tail off the last file, and syncs it."""
+        """All batches; cuts the torn tail off the last file, and makes the last batch durable."""
         batches: list[Batch] = []
         expected = starts[0] if starts else 1
         for first in starts:
@@ -488,8 +489,9 @@ class ConsensusLog:
             if first != expected:
                 raise ConsensusLogDamaged(f"{path}: batches {expected} to {first - 1} before it are missing or damaged")
             stored = self._disk.read(path, 0, self._disk.size(path))
-            segment = _Segment(first)
+            segment, last = _Segment(first), 0
             while (found := unpack_batch(stored, first, segment.bytes, expected)) is not None:
+                last = segment.bytes
                 batch, segment.bytes = found
                 batches.append(batch)
                 if batch.reset is not None:
@@ -505,6 +507,7 @@ class ConsensusLog:
                 raise ConsensusLogDamaged(f"{self._folder}: the batches before {starts[0]} are missing")
             if segment.bytes < len(stored):
                 self._disk.truncate(path, segment.bytes)
+            self._disk.write(path, last, [stored[last : segment.bytes]])
             self._disk.sync(path)
         self._number = expected - 1
         return batches

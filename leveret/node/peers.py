@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, Protocol
 from leveret.cluster import detector, link
 from leveret.cluster.detector import IN, OUT, Cut, Detector, DetectorOptions, Down, Pair, Up
 from leveret.cluster.link import Buffer, Failed, Frames, Identity, Link, Paired, Ready
-from leveret.node.wire import TICKS_IN_SILENCE, PeersOptions, PeerTls, Wire, call, connect
+from leveret.node.wire import PeersOptions, PeerTls, Wire, call, connect
 
 logger = logging.getLogger("leveret.peers")
 
@@ -129,9 +129,7 @@ class Peers:
         self._dice = dice or random.Random()
         self._link_options = options.of_link()
         self._detector = Detector(
-            DetectorOptions(
-                options.silence_ms, 2 * options.silence_ms // TICKS_IN_SILENCE, options.stable_ms, options.calm_ms
-            )
+            DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
         self._members: dict[str, _Member] = {}
         self._up: dict[str, Wire] = {}  # outgoing
@@ -249,7 +247,7 @@ class Peers:
         return int(self._loop.time() * 1000)
 
     def _tick(self) -> None:
-        self._ticker = self._loop.call_later(self.options.tick_s(), self._tick)
+        self._ticker = self._loop.call_later(self.options.tick_ms() / 1000, self._tick)
         now_ms = self._now_ms()
         for wire in list(self._wires):
             self._tick_wire(wire, now_ms)
@@ -465,9 +463,12 @@ class Peers:
         wire, member.wires[side] = member.wires[side], None
         if wire is not None:
             wire.abort()
+        was_up = self._detector.is_up(member.name)
         self._act(self._detector.on_lost(member.name, side, reason, self._now_ms()))
-        if side == OUT:
+        if side == OUT and was_up:
             self._retry(member)
+        elif side == OUT:
+            self._on_dial_failed(member, reason)  # Greeted, then turned away: nobody else tells that.
 
     def _cut(self, member: _Member, reason: str) -> None:
         for side in (OUT, IN):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from leveret.node.settings import TlsOptions
 
 TICKS_IN_SILENCE: Final = 16
+TICK_MS_MAX: Final = 250
 BEATS_IN_SILENCE: Final = 4
 
 _TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
@@ -43,8 +44,9 @@ class PeersOptions(NamedTuple):
     def of_link(self) -> LinkOptions:
         return LinkOptions(self.frame_bytes_max, self.greeting_ms, max(self.silence_ms // BEATS_IN_SILENCE, 1))
 
-    def tick_s(self) -> float:
-        return self.silence_ms / TICKS_IN_SILENCE / 1000
+    def tick_ms(self) -> int:
+        """Ticks measure silence, and they end the damping of a peer that came back."""
+        return max(min(self.silence_ms // TICKS_IN_SILENCE, TICK_MS_MAX), 1)
 
 
 class PeerTls(NamedTuple):
@@ -265,7 +267,7 @@ async def call(
             text = await connect(loop, wire, *address, tls, options)
             if text is not None:
                 raise CallFailed("unreachable", text)
-            beats = loop.create_task(caller.keep_alive(wire, options.tick_s()))
+            beats = loop.create_task(caller.keep_alive(wire, options.tick_ms() / 1000))
             return await caller.answer
     except TimeoutError:
         raise CallFailed(link.TIMEOUT, f"no answer within {timeout_s} s") from None

@@ -206,6 +206,8 @@ class World:
     def settle(self) -> None:
         """Nothing breaks any more."""
         for _ in range(2_000):
+            if self.up == [True, True] and not any(queue for wire in self.wires for queue in wire.queue):
+                return
             self.now_ms += 5
             for node in (0, 1):
                 self.dial(node)
@@ -217,6 +219,7 @@ class World:
     def dial(self, node: int) -> None:
         busy = any(wire.dialer == node and wire.open[node] for wire in self.wires)
         if not busy:
+            self.wires = [wire for wire in self.wires if any(wire.open) or any(wire.queue)]
             self.wires.append(Wire(b"%d" % self.random.getrandbits(64), node))
 
     def lose(self, node: int, side: int) -> None:

@@ -20,6 +20,7 @@ class Target:
     run: Callable[[bytes], None]
     corpus: Sequence[bytes]
     allowed: tuple[type[Exception], ...]
+    cost: int = 1  # Short runs give it so many times fewer inputs.
 
 
 @dataclass(frozen=True, slots=True)

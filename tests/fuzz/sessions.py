@@ -1,8 +1,8 @@
 """Mutated conversations with the connection machine.
 
 Whatever comes, `receive` raises nothing. Afterwards the connection runs, or is being closed with a proper
-connection.close, or is closed; what it holds of the input is bounded; what it answered can be read by a strict client.
-When it is gone, nothing of it is left in the broker: no consumer, no delivery, and no content once the queues are empty.
+connection.close, or is closed; what it holds of the input is bounded; what it answered a strict client can read. When
+it is gone, nothing of it is left in the broker: no consumer, no delivery, and no content once the queues are empty.
 
 Each input is fed twice, whole and in pieces, and must be answered the same: where the network cuts the bytes is no
 business of the protocol. A publish takes another way through the machine when it arrives in pieces, so this compares
@@ -197,7 +197,7 @@ SESSIONS: Final = [
     _sent(m.BasicAck(9)) + publish(1, "", "q", b"abc") + _sent(m.ChannelOpen(), channel=2) + _PUBLISHES,
 ]  # fmt: skip
 SESSION_TARGETS: Final = [
-    Target("session", run_session, SESSIONS, (Closed,)),
+    Target("session", run_session, SESSIONS, (Closed,), cost=6),
     Target(
         "greeted",
         run_greeted,
@@ -218,5 +218,6 @@ SESSION_TARGETS: Final = [
             ),
         ],
         (Closed,),
+        cost=6,
     ),
 ]

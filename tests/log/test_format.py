@@ -58,7 +58,8 @@ def test_round_trip(
             stored = [(first + 2, first + 2)]
         records = records_of(found, stored)
     fields = (queue, 3, number, 1234, first, after, 77)
-    meta, body, _ = encode_block(9, offset, fields, records, settled, requeued)
+    meta, pieces, _ = encode_block(9, offset, fields, records, settled, requeued)
+    body = b"".join(pieces)
     header = parse_meta(memoryview(meta + body), 9, offset)
     assert (header.queue, header.epoch, header.number, header.time_ms) == (queue, 3, number, 1234)
     assert (header.first, header.next, header.delivered_through) == (first, after, 77)
@@ -74,7 +75,8 @@ def test_round_trip(
 @given(messages, st.data())
 def test_no_changed_byte_goes_unnoticed(found: list[tuple[bytes, bytes, int]], data: st.DataObject) -> None:
     fields = (1, 1, 1, 1, 5, 5 + len(found), 0)
-    meta, body, _ = encode_block(1, 0, fields, records_of(found, []), [(1, 2)], [])
+    meta, pieces, _ = encode_block(1, 0, fields, records_of(found, []), [(1, 2)], [])
+    body = b"".join(pieces)
     block = bytearray(meta + body)
     at = data.draw(st.integers(0, len(block) - 1))
     block[at] ^= data.draw(st.integers(1, 255))
@@ -94,7 +96,8 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 def one_block(segment: int, offset: int) -> bytes:
     fields = (1, 1, 1, 1, 5, 6, 0)
-    meta, body, _ = encode_block(segment, offset, fields, Records([], [b"x"], [b""], b"\1"), [], [])
+    meta, pieces, _ = encode_block(segment, offset, fields, Records([], [b"x"], [b""], b"\1"), [], [])
+    body = b"".join(pieces)
     return meta + body
 
 
@@ -129,7 +132,8 @@ def test_columns_of_a_newer_version_are_an_error() -> None:
 
 def test_spilled_kinds() -> None:
     records = Records([], [b"a", b"b"], [b"", b""], bytes((0, REDELIVERED)))
-    meta, body, _ = encode_block(1, 0, (1, 0, 0, 0, 1, 3, 0), records, [], [], SPILL)
+    meta, pieces, _ = encode_block(1, 0, (1, 0, 0, 0, 1, 3, 0), records, [], [], SPILL)
+    body = b"".join(pieces)
     header = parse_meta(memoryview(meta + body), 1, 0)
     assert decode_records(header, body, {}).kinds == bytes((0, REDELIVERED))
     assert header.type == SPILL != NORMAL
