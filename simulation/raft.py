@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leveret.cluster.raft.core import Busy, NotLeader, Raft, Ready, Refused, Role
-from leveret.cluster.raft.membership import AddLearner, BadChange, Change, Member, Promote, Remove, Update
+from leveret.cluster.raft.membership import AddLearner, BadChange, Change, Member, Membership, Promote, Remove, Update
 from leveret.cluster.raft.messages import AppendResponse, Entry, Kind, Message, Snapshot, SnapshotMeta, VoteResponse
 from leveret.cluster.raft.options import Options
 from leveret.cluster.raft.wire import decode_message, encode_message
@@ -163,6 +163,7 @@ class Node:
         self.world = world
         self.name = name
         self.serial = 0
+        self.id = ""
         self.life = 0  # Events of an earlier life are void.
         self.priority = 0
         self.raft: Raft | None = None
@@ -173,6 +174,8 @@ class Node:
     def wipe(self) -> None:
         """The disk is gone; what comes back is somebody else under the old name."""
         self.stop()
+        if self.serial:
+            self.world.lost.add(self.id)
         self.serial += 1
         self.id = f"{self.name}.{self.serial}"
         self.world.places[self.id] = self
@@ -408,7 +411,7 @@ class World:
         self.places: dict[str, Node] = {}
         self.reads: dict[Any, int] = {}  # By token: what had been acknowledged when it was asked.
         self.proposals = 0
-        self.lost: set[str] = set()  # Ids of members whose disk was wiped.
+        self.lost: set[str] = set()  # Ids whose disks are gone.
         count = plan.nodes or rng.choice((2, 3, 3, 3, 4, 5))
         self.nodes = [Node(self, f"n{number}") for number in range(1, count + 1)]
         for node in self.nodes:
@@ -472,7 +475,7 @@ class World:
             if self.rng.random() < 0.5:
                 self.read(node)
             node.pump()
-        self.after(self.rng.expovariate(0.5), self.on_client)
+        self.after(self.rng.expovariate(0.4), self.on_client)
 
     def propose(self, node: Node) -> bytes | None:
         assert node.raft is not None
@@ -507,6 +510,7 @@ class World:
             self.restart_one,
             self.part,
             self.isolate_leader,
+            self.isolate_leader,
             self.cut_one_way,
             self.heal,
             self.heal,
@@ -530,6 +534,8 @@ class World:
 
     def crash_leader(self) -> None:
         for node in self.leaders():
+            self.propose(node)
+            node.pump()
             self.crash_node(node)
 
     def crash_node(self, node: Node) -> None:
@@ -565,6 +571,8 @@ class World:
     def isolate_leader(self) -> None:
         for leader in self.leaders():
             self.cut |= {pair for node in self.nodes for pair in ((leader.name, node.name), (node.name, leader.name))}
+            self.propose(leader)  # What it takes on now, another leader's will replace.
+            leader.pump()
         self.note("cut", *sorted(self.cut))
 
     def cut_one_way(self) -> None:
@@ -607,7 +615,7 @@ class World:
             change = self.next_change(node)
             if change is not None:
                 self.change(node, change)
-        if not self.lost and self.rng.random() < 0.15:
+        if self.rng.random() < 0.4:
             self.lose_disk()
 
     def change(self, node: Node, change: Change) -> None:
@@ -628,7 +636,6 @@ class World:
             return Remove(lost)
         if not node.raft.log.is_membership_committed:
             return Promote(membership.learners[0].id) if membership.learners else None  # Must be refused.
-        self.lost.clear()
         if membership.learners and rng.random() < 0.8:
             return Promote(rng.choice(membership.learners).id)
         outside = [other for other in self.nodes if other.id not in membership.ids]
@@ -639,29 +646,35 @@ class World:
         return Remove(rng.choice(membership.voter_ids)) if len(membership.voters) > 1 else None
 
     def join(self, node: Node) -> Change:
-        """A node that was never a member, or whose removal is committed, comes with an empty disk."""
-        if node.founded:
+        """A node joins, or comes back after it was removed: mostly with an empty disk, and then as somebody else."""
+        if node.founded and not self.is_known(node.id) and self.rng.random() < 0.8:
             node.crash()
             node.wipe()
         node.founded = True
-        node.start()
+        if node.raft is None:
+            node.start()
         return AddLearner(node.member)
+
+    def is_known(self, member_id: str) -> bool:
+        """Whether any node might still count on that member."""
+        founded = [node for node in self.nodes if node.founded]
+        return any(node.raft is None for node in founded) or any(
+            member_id in membership.ids for membership in self.memberships()
+        )
+
+    def memberships(self) -> list[Membership]:
+        """All that running nodes have in their logs."""
+        rafts = [node.raft for node in self.nodes if node.raft is not None]
+        return [placed.membership for raft in rafts for placed in raft.log.memberships]
 
     def lose_disk(self) -> None:
         """One voter's disk is gone for ever. More than that, and nobody could promise anything."""
-        seen = [
-            placed.membership
-            for node in self.nodes
-            if node.founded and node.raft is not None
-            for placed in node.raft.log.memberships
-        ]
-        if any(not node.founded or node.raft is None for node in self.nodes):
+        if any(node.raft is None for node in self.nodes):
             return
-        if any(len(membership.voters) < 3 for membership in seen):
+        if any(len(one.voters) < 3 or self.lost & set(one.ids) for one in self.memberships()):
             return
         node = self.rng.choice(self.nodes)
         self.note("lost", node.id)
-        self.lost.add(node.id)
         node.wipe()
 
     # The run

@@ -169,7 +169,7 @@ class Server:
 
     def segments(self) -> list[Path]:
         """The files of the message log, oldest first."""
-        return sorted(path for path in (self.data / "segments").rglob("*.log") if path.is_file())
+        return sorted(path for path in self.data.rglob("*.log") if path.is_file())
 
 
 def read_line(process: subprocess.Popen[str], seconds: float) -> str:

@@ -393,7 +393,11 @@ class Queue:
             return True
         if host.content_bytes <= host.spill_bytes_max or batch is self.open or (batch.stored and not batch.logged):
             return False
-        runs = batch.transient_runs(span.lo, span.hi)
+        if self.durable:
+            runs = batch.transient_runs(span.lo, span.hi)
+        else:  # Whatever their kind, the log has none of them.
+            cut = slice(span.lo, span.hi)
+            runs = [Run(span.first, batch.contents[cut], batch.keys[cut], batch.kinds[cut])]
         host.spill(self, runs)
         # From now on these are messages of the log like any other: their settling must be recorded.
         batch.stored = True

@@ -28,6 +28,7 @@ import asyncio
 import logging
 import random
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -138,6 +139,8 @@ class Peers:
         self._calls: dict[Wire, None] = {}
         self._dirty: list[Wire] = []
         self._flush_scheduled = False
+        self._pending: deque[tuple[_Member, detector.Event]] = deque()  # what the detector wants done
+        self._acting = False
         self._complaints = _Complaints()
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -222,7 +225,11 @@ class Peers:
         return await call(address, kind, payload, timeout_s, self.me, self._cookie, self._tls, self.options)
 
     async def close(self) -> None:
-        """Send what has gathered and close. No `on_down` follows."""
+        """Send what has gathered and close; wait a moment for it to be read. Nothing is told to the handler any more.
+
+        Only outgoing links are closed from here. Closing an incoming one would end the session at the peer, before it
+        has read what is under way to it; it closes that by itself when it has come to the end.
+        """
         self._closing = True
         if self._server is not None:
             self._server.close()
@@ -234,7 +241,8 @@ class Peers:
         self._up.clear()
         self._members.clear()
         for wire in list(self._wires):
-            wire.end()
+            if wire.side == OUT or wire.peer is None:
+                wire.end()
         if self._wires:
             self._all_closed = self._loop.create_future()
             await asyncio.wait([self._all_closed], timeout=CLOSE_S)
@@ -293,6 +301,8 @@ class Peers:
             self._unproven[wire] = None
 
     def on_event(self, wire: Wire, event: link.Event) -> None:
+        if self._closing:
+            return
         if type(event) is Frames:
             self._on_frames(wire, event.frames)
         elif type(event) is Ready:
@@ -316,7 +326,7 @@ class Peers:
         self._on_unusable(wire)
 
     def on_writable(self, wire: Wire) -> None:
-        if wire.peer is not None and self._up.get(wire.peer) is wire:
+        if not self._closing and wire.peer is not None and self._up.get(wire.peer) is wire:
             self._handler.on_drained(wire.peer)
 
     def _on_unusable(self, wire: Wire) -> None:
@@ -431,23 +441,35 @@ class Peers:
     # -- Sessions ------------------------------------------------------------------------------------------------
 
     def _act(self, events: list[detector.Event]) -> None:
+        """In order, even if a handler changes the members from within one of these: an `on_down` that it causes must
+        not overtake an `on_up` that has not been told yet."""
         for event in events:
             member = self._members.get(event.peer)
-            if member is None:
-                continue
-            if type(event) is Pair:
-                wire = member.wires[OUT]
-                assert wire is not None and not wire.closed  # Both links of a pair are there.
-                wire.link.pair(event.link)
-                wire.flush()
-            elif type(event) is Up:
-                self._on_up(member)
-            elif type(event) is Cut:
-                self._cut(member, event.reason)
-            elif type(event) is Down:
-                self._up.pop(member.name, None)
-                logger.warning("peer %s is down: %s", member.name, event.reason)
-                self._handler.on_down(member.name, event.reason)
+            if member is not None:
+                self._pending.append((member, event))
+        if self._acting:
+            return
+        self._acting = True
+        try:
+            while self._pending and not self._closing:
+                self._act_on(*self._pending.popleft())
+        finally:
+            self._acting = False
+
+    def _act_on(self, member: _Member, event: detector.Event) -> None:
+        if type(event) is Pair:
+            wire = member.wires[OUT]
+            assert wire is not None and not wire.closed  # Both links of a pair are there.
+            wire.link.pair(event.link)
+            wire.flush()
+        elif type(event) is Up:
+            self._on_up(member)
+        elif type(event) is Cut:
+            self._cut(member, event.reason)
+        elif type(event) is Down:
+            self._up.pop(member.name, None)
+            logger.warning("peer %s is down: %s", member.name, event.reason)
+            self._handler.on_down(member.name, event.reason)
 
     def _on_up(self, member: _Member) -> None:
         wire = member.wires[OUT]

@@ -9,6 +9,7 @@ from leveret.amqp import codec, frames, methods, properties
 from leveret.amqp.properties import Properties
 from leveret.amqp.tables import BadTable, Field, Table, canonical, decode_table, encode_table, to_python
 from tests.fuzz.fuzzer import Target
+from tests.fuzz.links import LINK_TARGETS
 from tests.fuzz.sessions import SESSION_TARGETS
 
 EVERY_KIND: Final[Table] = {
@@ -182,4 +183,5 @@ TARGETS: Final = [
     Target("contents", run_contents, _CONTENTS, (frames.BadContent,)),
     Target("walk", run_walk, _CONTENTS, (frames.BadContent,)),
     *SESSION_TARGETS,
+    *LINK_TARGETS,
 ]

@@ -49,6 +49,7 @@ class Node:
         self.infos: dict[str, PeerInfo] = {}
         self.answer: Callable[[Identity, int, bytes, Respond], None] = lambda caller, kind, payload, respond: None
         self.faulty = False
+        self.when_down: Callable[[str], None] = lambda peer: None
         self.peers = Peers(asyncio.get_running_loop(), Identity(name, uuid), cookie, self, options, tls)
         self.port = 0
 
@@ -64,6 +65,7 @@ class Node:
     def on_down(self, peer: str, reason: str) -> None:
         assert not self.peers.is_up(peer) and not self.peers.send(peer, KIND, b"")
         self._tell("down", peer, reason)
+        self.when_down(peer)
 
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
         if self.faulty:
@@ -218,19 +220,21 @@ async def test_stopped_node_is_down_at_once_and_comes_back(cluster: Cluster) -> 
 
 async def test_what_was_sent_before_close_arrives(cluster: Cluster) -> None:
     a, b = await cluster.pair()
-    for _ in range(100):
-        a.peers.send("b", KIND, bytes(1000))
+    for _ in range(50):
+        assert a.peers.send("b", KIND, bytes(200_000))
+        b.peers.send("a", KIND, bytes(200_000))
     await a.peers.close()
     await b.until_down("a")
-    assert len(b.frames) == 100
+    assert len(b.frames) == 50
+    assert a.frames == [] and a.told == [("up", "b")]
 
 
 @pytest.mark.parametrize("side", [0, 1])
 async def test_one_lost_link_ends_the_session_at_both_ends(cluster: Cluster, side: int) -> None:
     a, b = await cluster.pair()
     wire = a.peers._members["b"].wires[side]
-    assert wire is not None
-    wire.abort()
+    assert wire is not None and wire.transport is not None
+    wire.transport.abort()
     await a.until_down("b")
     await b.until_down("a")
     await a.until_up("b", 2)
@@ -419,6 +423,25 @@ async def test_different_clusters(cluster: Cluster) -> None:
         while "different clusters" not in a.peers._members["b"].told:
             await asyncio.sleep(0)
     assert a.told == []
+
+
+async def test_members_changed_from_within_a_callback(cluster: Cluster) -> None:
+    nodes = [await cluster.start(name) for name in ("a", "b", "c")]
+    a, b, _ = nodes
+    introduce(*nodes)
+    await a.until_up("b")
+    await a.until_up("c")
+    everyone = {node.name: node.address(node.uuid) for node in nodes}
+
+    def forget_all(peer: str) -> None:
+        a.peers.set_members({} if peer == "b" else everyone)
+
+    a.when_down = forget_all
+    await b.peers.close()
+    await a.until_down("b")
+    await a.until_down("c")
+    await a.until_up("c", 2)
+    assert [each[:2] for each in a.told if each[1] == "c"] == [("up", "c"), ("down", "c"), ("up", "c")]
 
 
 # -- Strangers -------------------------------------------------------------------------------------------------------

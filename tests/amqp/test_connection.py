@@ -1,0 +1,268 @@
+"""The connection machine: frames, channels, waiting, errors and the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.amqp import methods as m
+from leveret.amqp.frames import HEARTBEAT_FRAME
+from leveret.cluster import commands as c
+from tests.machines import Conversation, World, converse, publish, written_conversations
+
+
+@pytest.mark.parametrize("conversation", written_conversations("connection"))
+def test_conversation(conversation: Conversation) -> None:
+    assert converse(conversation) == conversation.lines
+
+
+def names(methods: list[m.Method | None]) -> list[str]:
+    return [type(method).__name__ for method in methods]
+
+
+# -- Pieces --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 8, 64])
+def test_where_the_network_cuts_the_bytes_does_not_matter(size: int) -> None:
+    sent = (
+        m.encode(1, m.QueueDeclare(queue="q"))
+        + publish(1, "", "q", b"one") * 3
+        + publish(1, "", "q", bytes(200), 100)
+        + HEARTBEAT_FRAME
+        + publish(1, "", "q", b"")
+        + m.encode(1, m.QueueDeclare(queue="q", passive=True))
+    )
+    world = World()
+    client = world.client()
+    for at in range(0, len(sent), size):
+        client.feed(sent[at : at + size])
+        assert len(client.connection.rest) <= len(sent)
+    world.turn()
+    assert client.methods() == [m.QueueDeclareOk("q", 0, 0), m.QueueDeclareOk("q", 5, 0)]
+    assert client.connection.rest == b""
+
+
+# -- Waiting -------------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_while_the_connection_is_held_is_done_in_order_afterwards() -> None:
+    world = World()
+    client = world.client()
+    released: list[int] = []
+    client.connection.on_released = lambda: released.append(1)
+    world.holds_metadata = True
+    client.feed(m.encode(1, m.QueueDeclare(queue="q")) + publish(1, "", "q", b"abc", mandatory=True))
+    client.feed(m.encode(1, m.QueueDeclare(queue="q", passive=True)))
+    world.turn()
+    assert client.take() == [] and client.connection.held
+    world.release_metadata()
+    world.turn()
+    assert client.methods() == [m.QueueDeclareOk("q", 0, 0), m.QueueDeclareOk("q", 1, 0)]
+    assert not client.connection.held and released
+
+
+def test_an_exclusive_queue_is_not_left_behind_by_a_client_that_did_not_wait_for_it() -> None:
+    world = World()
+    client = world.client()
+    world.holds_metadata = True
+    client.send(m.QueueDeclare(queue="q", exclusive=True))
+    client.lose()
+    world.release_metadata()
+    world.turn()
+    assert not world.metadata.queues
+
+
+def test_a_shared_queue_stays_when_its_client_did_not_wait_for_it() -> None:
+    world = World()
+    client = world.client()
+    world.holds_metadata = True
+    client.send(m.QueueDeclare(queue="q"))
+    client.lose()
+    world.release_metadata()
+    assert [name for _, name in world.metadata.queues] == ["q"]
+
+
+def test_a_connection_that_is_closed_while_held() -> None:
+    world = World()
+    client = world.client()
+    world.holds_metadata = True
+    client.send(m.QueueDeclare(queue="q", exclusive=True))
+    client.connection.close(320, "broker forced connection closure with reason 'shutdown'")
+    world.release_metadata()
+    world.turn()
+    assert names(client.methods()) == ["ConnectionClose"]
+    assert not world.metadata.queues
+    client.send(m.ConnectionCloseOk(), channel=0)
+    assert client.connection.closed
+
+
+def test_a_refusal_that_comes_late_closes_the_channel() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    world.holds_metadata = True
+    client.send(m.QueueBind(queue="q", exchange="amq.direct"))
+    world.apply(c.DeleteQueue("/", "q", None))
+    world.release_metadata()
+    world.turn()
+    (method,) = client.methods()
+    assert method == m.ChannelClose(404, "NOT_FOUND - no queue 'q' in vhost '/'", 50, 20)
+    assert not client.connection.held
+
+
+# -- Errors --------------------------------------------------------------------------------------------------------
+
+
+def test_after_an_error_all_is_overheard_until_the_close_is_answered() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    more = publish(1, "", "q", b"abc")
+    client.feed(publish(1, "", "q", b"abc") + m.encode(1, m.ChannelOpen()) + more + more[:9])
+    world.turn()
+    assert names(client.methods()) == ["ConnectionClose"]
+    client.feed(more[9:] + m.encode(0, m.ConnectionCloseOk()))
+    world.turn()
+    assert client.connection.closed and client.take() == []
+    assert world.queue("q").ready_count == 1
+
+
+def test_half_a_frame_is_not_lost_when_the_broker_closes_the_connection() -> None:
+    world = World()
+    client = world.client()
+    half = m.encode(1, m.QueueDeclare(queue="q"))
+    client.feed(half[:10])
+    client.connection.close(320, "bye")
+    client.feed(half[10:])
+    world.turn()
+    assert names(client.methods()) == ["ConnectionClose"] and not client.connection.closed
+    client.send(m.ConnectionCloseOk(), channel=0)
+    assert client.connection.closed
+    assert not world.metadata.queues
+
+
+def test_publishes_before_a_broken_frame_count() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.feed(publish(1, "", "q", b"abc") * 5 + b"\x01\x00\x01\x00\x00\x00\x00\xcd")
+    world.turn()
+    assert names(client.methods()) == ["ConnectionClose"]
+    assert world.queue("q").ready_count == 5
+
+
+def test_a_text_for_people_is_utf8_whatever_came_in() -> None:
+    world = World()
+    client = world.client()
+    client.feed(publish(1, "no\udcff", "k", b""))
+    world.turn()
+    (method,) = client.methods()
+    assert isinstance(method, m.ChannelClose)
+    assert method.reply_text == "NOT_FOUND - no exchange 'no?' in vhost '/'"
+
+
+def test_an_error_on_one_channel_leaves_the_others_alone() -> None:
+    world = World()
+    client = world.client(channels=(1, 2))
+    client.declare("q")
+    client.consume("q", channel=2)
+    client.send(m.BasicAck(1))
+    client.publish("q", b"abc", channel=2)
+    assert names(client.methods()) == ["ChannelClose", "BasicDeliver"]
+
+
+# -- The end -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "lose", "broker", "error"])
+def test_however_it_ends_nothing_is_left_of_it(end: str) -> None:
+    world = World()
+    client = world.client(channels=(1, 2))
+    client.declare("x", exclusive=True)
+    client.declare("q")
+    client.consume("q", channel=2)
+    client.publish("q", b"abc")
+    client.publish("x", b"abc")
+    client.feed(publish(1, "", "q", bytes(100), 58)[:-58])  # Half of a content.
+    assert (world.queue("q").unacked_count, len(world.queue("q").consumers)) == (1, 1)
+    if end == "close":
+        client.send(m.ConnectionClose(200, "bye"), channel=0)
+        assert names(client.methods())[-1] == "ConnectionCloseOk"
+    elif end == "lose":
+        client.lose()
+    elif end == "broker":
+        client.connection.close(320, "bye")
+    else:
+        client.send(m.ChannelOpen(), channel=2)
+    world.turn()
+    queue = world.queue("q")
+    assert (queue.unacked_count, queue.ready_count, len(queue.consumers)) == (0, 1, 0)
+    assert list(world.broker.vhosts["/"].queues) == ["q"]
+    assert not client.connection.channels
+    client.lose()
+    assert client.connection.closed and client.connection not in world.broker.connections
+    queue.purge()
+    assert world.broker.content_bytes == 0
+
+
+def test_a_deleted_vhost_closes_its_connections() -> None:
+    world = World()
+    client = world.client()
+    world.apply(c.DeleteVhost("/"))
+    world.turn()
+    assert client.methods() == [m.ConnectionClose(320, "CONNECTION_FORCED - vhost deleted", 0, 0)]
+
+
+def test_a_deleted_user_is_sent_away() -> None:
+    world = World()
+    client = world.client()
+    world.apply(c.DeleteUser("guest"))
+    world.turn()
+    assert client.methods() == [m.ConnectionClose(320, "CONNECTION_FORCED - user 'guest' was deleted", 0, 0)]
+
+
+# -- Heartbeats and alarms -----------------------------------------------------------------------------------------
+
+
+def test_heartbeats_are_sent_in_silence_and_missed_ones_noticed() -> None:
+    world = World()
+    client = world.client(heartbeat=10)
+    connection = client.connection
+    connection.sent_since_tick = False
+    sent_at, alive_until = [], 0
+    for now_ms in range(0, 40_000, 1000):
+        if not connection.on_tick(now_ms):
+            break
+        alive_until = now_ms
+        world.turn()
+        if client.take():
+            sent_at.append(now_ms)
+    assert sent_at and max(b - a for a, b in zip([0, *sent_at], sent_at, strict=False)) <= 10_000
+    assert 19_000 <= alive_until <= 31_000
+
+
+def test_no_heartbeats_if_the_client_wants_none() -> None:
+    world = World()
+    client = world.client(heartbeat=0)
+    assert all(client.connection.on_tick(now_ms) for now_ms in range(0, 1_000_000, 1000))
+    world.turn()
+    assert client.take() == []
+
+
+def test_a_client_that_sends_stays_alive() -> None:
+    world = World()
+    client = world.client(heartbeat=2)
+    for now_ms in range(0, 60_000, 1000):
+        client.feed(HEARTBEAT_FRAME)
+        assert client.connection.on_tick(now_ms)
+
+
+def test_alarms_are_told_to_those_who_understand() -> None:
+    world = World()
+    told, untold = world.client(), world.client(capabilities={})
+    for client in (told, untold):
+        client.connection.on_blocked("low on memory")
+        client.connection.on_blocked(None)
+    world.turn()
+    assert told.methods() == [m.ConnectionBlocked("low on memory"), m.ConnectionUnblocked()]
+    assert untold.methods() == []

@@ -1,0 +1,148 @@
+"""From the greeting to an open vhost."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.amqp import methods as m
+from leveret.amqp.limits import Limits, Peer
+from leveret.amqp.tables import Field, to_python
+from leveret.cluster import commands as c
+from tests.machines import (
+    ALL_CAPABILITIES,
+    LOOPBACK,
+    Client,
+    Conversation,
+    World,
+    converse,
+    hello,
+    written_conversations,
+)
+
+STRANGER = Peer("10.0.0.9", 1234, "10.0.0.1", 5672, False)
+
+
+@pytest.mark.parametrize("conversation", written_conversations("handshake"))
+def test_conversation(conversation: Conversation) -> None:
+    assert converse(conversation) == conversation.lines
+
+
+def greet(world: World, peer: Peer = LOOPBACK, **changes: object) -> Client:
+    options: dict[str, object] = {
+        "user": "guest",
+        "password": "guest",
+        "vhost": "/",
+        "capabilities": ALL_CAPABILITIES,
+        "frame_max": 131_072,
+        "channel_max": 2047,
+        "heartbeat": 0,
+        "channels": (),
+    }
+    client = Client(world, peer)
+    client.feed(hello(**{**options, **changes}))  # type: ignore[arg-type]
+    world.turn()
+    return client
+
+
+def test_what_the_server_says_of_itself() -> None:
+    client = Client(World())
+    client.feed(b"AMQP\x00\x00\x09\x01")
+    client.world.turn()
+    (start,) = client.methods()
+    assert isinstance(start, m.ConnectionStart)
+    properties = to_python(start.server_properties)
+    assert properties["product"] == "RabbitMQ"  # Clients choose their behaviour by these two.
+    assert properties["version"] == "3.10.8"
+    assert properties["cluster_name"] == "cluster"
+    capabilities = properties["capabilities"]
+    assert isinstance(capabilities, dict)
+    assert capabilities["publisher_confirms"] is True and capabilities["consumer_cancel_notify"] is True
+    assert all(value is True for value in capabilities.values())
+
+
+def test_what_is_offered_and_what_is_agreed_on() -> None:
+    world = World(Limits(frame_max=50_000, channel_max=7, heartbeat_s=33))
+    client = greet(world, frame_max=5000, channel_max=3, heartbeat=12)
+    start, tune, open_ok = client.methods()
+    assert isinstance(start, m.ConnectionStart) and open_ok == m.ConnectionOpenOk()
+    assert tune == m.ConnectionTune(7, 50_000, 33)
+    connection = client.connection
+    assert (connection.frame_max, connection.channel_max, connection.heartbeat_s) == (5000, 3, 12)
+
+
+def test_no_limit_where_none_is_set() -> None:
+    world = World(Limits(frame_max=0, channel_max=0))
+    client = greet(world, frame_max=0, channel_max=0, channels=(65_535,))
+    assert client.methods()[-1] == m.ChannelOpenOk()
+
+
+def test_guest_comes_from_this_machine_only() -> None:
+    world = World()
+    client = greet(world, STRANGER)
+    method = client.methods()[-1]
+    assert isinstance(method, m.ConnectionClose) and method.reply_code == 403
+    assert "can only connect via localhost" in world.notes[0][2]
+    assert client.connection not in world.broker.connections
+
+
+def test_others_may_come_from_anywhere() -> None:
+    world = World()
+    world.apply(c.PutUser("u", world.metadata.users["guest"].password_hash, "rabbit_password_hashing_sha256", ()))
+    world.apply(c.SetPermissions("u", "/", "", "", ""))
+    assert greet(world, STRANGER, user="u").methods()[-1] == m.ConnectionOpenOk()
+
+
+def test_no_entry_without_permissions() -> None:
+    world = World()
+    world.apply(c.AddVhost("v", "", ()))
+    method = greet(world, vhost="v").methods()[-1]
+    assert method == m.ConnectionClose(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'guest'", 10, 40)
+
+
+def test_a_user_without_password_cannot_log_in() -> None:
+    world = World()
+    world.apply(c.PutUser("u", "", "rabbit_password_hashing_sha256", ()))
+    method = greet(world, user="u", password="").methods()[-1]
+    assert isinstance(method, m.ConnectionClose) and method.reply_code == 403
+
+
+def test_the_log_tells_why_and_the_client_does_not_learn_whether_the_user_exists() -> None:
+    texts, notes = [], []
+    for user in ("guest", "nobody"):
+        world = World()
+        method = greet(world, user=user, password="wrong").methods()[-1]
+        assert isinstance(method, m.ConnectionClose)
+        texts.append(method.reply_text)
+        notes.append(world.notes[0][2])
+    assert texts[0] == texts[1]
+    assert "invalid credentials" in notes[0] and "does not exist" in notes[1]
+    assert not any("wrong" in note for note in notes)
+
+
+def test_what_the_client_says_of_itself() -> None:
+    client = Client(World())
+    properties = {"connection_name": Field("S", "me"), "capabilities": Field("S", "no table")}
+    client.feed(b"AMQP\x00\x00\x09\x01")
+    client.feed(m.encode(0, m.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US")))
+    client.world.turn()
+    assert client.connection.capabilities == {}
+    assert client.connection.describe().endswith("(me)")
+
+
+def test_a_frame_before_login_is_small() -> None:
+    client = Client(World())
+    client.feed(b"AMQP\x00\x00\x09\x01")
+    client.feed(b"\x01\x00\x00\x00\x00\x20\x01")
+    client.world.turn()
+    method = client.methods()[-1]
+    assert isinstance(method, m.ConnectionClose)
+    assert method.reply_text == "FRAME_ERROR - type 1, all octets = <<>>: {frame_too_large,8193,8184}"
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 20, b"AMQP\x00\x00\x09\x01" + b"\xff" * 20])
+def test_bytes_that_stand_for_nothing_inside(data: bytes) -> None:
+    """The mark for "no publish to repeat" must not be taken for one when a stranger sends it."""
+    client = Client(World())
+    client.feed(data)
+    client.world.turn()
+    assert client.connection.closed or client.connection.closing

@@ -1,0 +1,268 @@
+"""When memory or disk run short: publishers wait and are told, consumers go on, nothing breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pika
+import pytest
+
+from leveret.amqp import methods as m
+from tests.clients.consumer import Consumer, get_all, waiting
+from tests.conftest import Start
+from tests.raw import RawClient, publish_frames
+from tests.servers import Server, prepare, until
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+LOW_ON_MEMORY = "vm_memory_high_watermark.absolute = 1MB\n"
+LOW_ON_DISK = "disk_free_limit.absolute = 1000TB\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (LOW_ON_MEMORY, "low on memory"),
+        (LOW_ON_DISK, "low on disk"),
+        (LOW_ON_MEMORY + LOW_ON_DISK, "low on memory & disk"),
+    ],
+)
+def test_publisher_is_told(start: Start, config: str, reason: str) -> None:
+    server = start(config)
+    connection = server.connect()
+    channel = connection.channel()
+    channel.queue_declare("q")  # Declaring is not publishing.
+    told: list[str] = []
+    connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+    channel.basic_publish("", "q", b"x")
+    until(lambda: connection.process_data_events(0.05) or told, "connection.blocked")
+    assert told == [reason]
+    assert f"alarm: {reason}" in server.log()
+
+
+async def test_aio_pika_is_told(start: Start) -> None:
+    server = start(LOW_ON_MEMORY)
+    connection = await aio_pika.connect(server.url)
+    channel = await connection.channel(publisher_confirms=False)
+    await channel.declare_queue("q")
+    await channel.default_exchange.publish(aio_pika.Message(b"x"), "q")
+    transport = connection.transport
+    assert transport is not None
+    async with asyncio.timeout(15):
+        while "connection.blocked" not in server.log() and "alarm" not in server.log():
+            await asyncio.sleep(0)
+    await asyncio.wait([asyncio.ensure_future(connection.close())], timeout=1)
+
+
+def test_consumers_go_on(start: Start) -> None:
+    """Connections that only consume are neither blocked nor told."""
+    server = start()
+    channel = server.channel(confirms=True)
+    channel.queue_declare("q", durable=True)
+    for number in range(100):
+        channel.basic_publish("", "q", b"%d" % number, PERSISTENT)
+    assert server.stop() == 0
+    server.config = LOW_ON_MEMORY
+    server.start()
+    consumer_connection = server.connect()
+    told: list[Any] = []
+    consumer_connection.add_on_connection_blocked_callback(lambda *arguments: told.append(arguments))
+    taker = consumer_connection.channel()
+    taker.basic_qos(prefetch_count=10)
+    with RawClient(server.port) as publisher:
+        publisher.open()
+        publisher.send(publish_frames("", "q", b"one more") * 2)
+        publisher.expect(m.ConnectionBlocked)
+        publisher.method(m.BasicQos())  # Not read, for now.
+        consumer = Consumer(taker, "q")
+        for number in range(100):
+            [(method, _, body)] = consumer.take(1)
+            assert body == b"%d" % number
+            taker.basic_ack(method.delivery_tag)
+        assert consumer.bodies(2) == [b"one more"] * 2  # Taken in with the first one, before anyone was told.
+        assert not told
+
+
+def test_clients_that_would_not_understand_are_not_told(start: Start) -> None:
+    server = start(LOW_ON_MEMORY)
+    channel = server.channel()
+    channel.queue_declare("q")
+    with RawClient(server.port, timeout_s=1.5) as client:
+        client.begin()
+        client.method(m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"), 0)
+        client.expect(m.ConnectionTune)
+        client.method(m.ConnectionTuneOk(2047, 131_072, 0), 0)
+        client.method(m.ConnectionOpen(), 0)
+        client.method(m.ChannelOpen())
+        client.expect(m.ConnectionOpenOk)
+        client.expect(m.ChannelOpenOk)
+        client.send(publish_frames("", "q", b"x"))
+        until(lambda: waiting(channel, "q") == 1, "the message")
+        with pytest.raises(TimeoutError):
+            client.frame()
+
+
+def test_memory_comes_back(start: Start) -> None:
+    """A watermark just above what an empty node needs: transient messages push it over, their consumption clears it."""
+    probe = start()
+    idle = probe.resident_bytes()
+    probe.kill()
+    server = start(
+        f"vm_memory_high_watermark.absolute = {idle + 60_000_000}\nmemory_monitor_interval = 50ms\n"
+        "vm_memory_high_watermark_paging_ratio = 1.0\ncontent_cache_bytes = 1GB\n"
+    )
+    channel = server.channel()
+    channel.queue_declare("q")
+    with RawClient(server.port) as publisher:
+        publisher.open()
+        message = publish_frames("", "q", b"x" * 1_000_000)
+        blocked = threading.Event()
+
+        def publish() -> None:
+            with contextlib.suppress(OSError):
+                for _ in range(400):
+                    publisher.send(message)
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        publisher.expect(m.ConnectionBlocked)
+        blocked.set()
+        seen = 0
+        consumer = Consumer(channel, "q", auto_ack=True)
+        while seen < 400:
+            seen += len(consumer.take(1))
+        assert isinstance(publisher.receive(), m.ConnectionUnblocked)
+        thread.join()
+
+
+# -- A disk that is really full -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 40 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    ) if os.access("/bin/mount", os.X_OK) else None  # fmt: skip
+    if mount is None or mount.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mount.stderr.strip() if mount else 'no mount'}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_disk_full(start: Start, small_disk: Path) -> None:
+    """Publishers block when it is full, consumers empty it, publishers go on; all confirmed is there after a kill."""
+    server = start("disk_free_limit.absolute = 1\nsegment_bytes = 4MiB\n", folder=small_disk / "node")
+    channel = server.channel()
+    channel.queue_declare("q", durable=True)
+    publisher = RawClient(server.port, timeout_s=30).open()
+    publisher.method(m.ConfirmSelect())
+    publisher.expect(m.ConfirmSelectOk)
+
+    def publish() -> None:
+        with contextlib.suppress(OSError):
+            for number in range(TOTAL):
+                publisher.send(publish_frames("", "q", b"%04d" % number * 25_000, persistent=True))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    confirmed, blocked, unblocked = 0, 0, 0
+    taken = 0
+    consumer: Consumer | None = None
+    while confirmed < TOTAL:
+        method = publisher.receive()
+        if isinstance(method, m.BasicAck):
+            confirmed = max(confirmed, method.delivery_tag)
+        elif isinstance(method, m.ConnectionBlocked):
+            assert "disk" in method.reason
+            blocked += 1
+            consumer = consumer or Consumer(server.channel(), "q")
+            taken += take(consumer, 150)
+        else:
+            assert isinstance(method, m.ConnectionUnblocked)
+            unblocked += 1
+    thread.join()
+    assert blocked and unblocked == blocked
+    publisher.socket.close()
+    server.kill()
+    server.start()
+    bodies = get_all(server.channel(), "q")
+    assert bodies == [b"%04d" % number * 25_000 for number in range(TOTAL - len(bodies), TOTAL)]
+    assert len(bodies) >= TOTAL - taken
+    assert server.stop() == 0
+
+
+TOTAL = 600
+
+
+def take(consumer: Consumer, count: int) -> int:
+    """Consume and acknowledge, as a consumer that is not blocked does."""
+    messages = consumer.take(count)
+    consumer.channel.basic_ack(messages[-1][0].delivery_tag, multiple=True)
+    consumer.channel.connection.process_data_events(0)
+    return len(messages)
+
+
+def test_disk_full_and_killed(start: Start, small_disk: Path) -> None:
+    """Kill it while it is full: it starts, and has all that was confirmed."""
+    server = start("disk_free_limit.absolute = 1\nsegment_bytes = 4MiB\n", folder=small_disk / "node")
+    server.channel().queue_declare("q", durable=True)
+    with RawClient(server.port) as publisher:
+        publisher.open()
+        publisher.method(m.ConfirmSelect())
+        publisher.expect(m.ConfirmSelectOk)
+
+        def publish() -> None:
+            with contextlib.suppress(OSError):
+                for number in range(TOTAL):
+                    publisher.send(publish_frames("", "q", b"%04d" % number * 25_000, persistent=True))
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        confirmed = 0
+        while not isinstance(method := publisher.receive(), m.ConnectionBlocked):
+            assert isinstance(method, m.BasicAck)
+            confirmed = max(confirmed, method.delivery_tag)
+        server.kill()
+        thread.join()
+    assert confirmed > 100
+    server.start()
+    channel = server.channel()
+    count = waiting(channel, "q")
+    assert count >= confirmed
+    bodies = Consumer(channel, "q", auto_ack=True).bodies(count)
+    assert bodies == [b"%04d" % number * 25_000 for number in range(count)]
+    fresh = server.channel(confirms=True)
+    fresh.basic_publish("", "q", b"after", PERSISTENT)
+
+
+def test_declare_on_a_full_disk(start: Start, small_disk: Path) -> None:
+    """A lasting declaration waits for space; what need not last does not."""
+    server = start("disk_free_limit.absolute = 1\n", folder=small_disk / "node")
+    filler = small_disk / "filler"
+    with open(filler, "wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+    other = server.channel()
+    other.queue_declare("passing")
+    assert waiting(other, "passing") == 0
+    with RawClient(server.port, timeout_s=20) as client:
+        client.open()
+        client.method(m.QueueDeclare(queue="lasting", durable=True))
+        until(lambda: "no space left" in server.log(), "the log line")
+        filler.unlink()
+        assert client.expect(m.QueueDeclareOk).queue == "lasting"
+    server.kill()
+    server.start()
+    assert waiting(server.channel(), "lasting") == 0
+    assert isinstance(server, Server) and prepare
