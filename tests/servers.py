@@ -106,14 +106,14 @@ class Server:
         return process.returncode
 
     def end(self) -> None:
-        """After a test, whatever state it left."""
-        for connection in self.connections:
-            if connection.is_open:
-                try:
-                    connection.close()
-                except pika.exceptions.AMQPError:
-                    pass  # The server may be gone already.
+        """After a test, whatever state it left. The server first: it may be blocked and answer no close."""
         self.kill()
+        for connection in self.connections:
+            try:
+                while connection.is_open:
+                    connection.process_data_events(1)
+            except pika.exceptions.AMQPError:
+                pass  # It has noticed, and closed its socket.
 
     # -- Talking to it -------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from leveret.broker.batch import Batch, Gap, Span
-from leveret.log.block import PERSISTENT, Block, Run
+from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
 
 if TYPE_CHECKING:
     from leveret.broker.confirms import Pending
@@ -405,7 +405,9 @@ class Queue:
 
     def _forget(self, span: Span) -> None:
         batch = span.batch
-        gap = Gap(span.first, span.last, span.count)
+        # The log learns with the next block that they were given back, and may be read before.
+        redelivered = batch.redelivered and all(kind & REDELIVERED for kind in batch.kinds[span.lo : span.hi])
+        gap = Gap(span.first, span.last, span.count, redelivered)
         if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.
             batch.paged = True
             batch.contents, batch.keys = [], []

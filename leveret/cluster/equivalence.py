@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from leveret.amqp.printing import described, printed_value
 from leveret.amqp.tables import Field, Table, type_name
 from leveret.cluster.refusals import resource
 from leveret.cluster.specs import ExchangeSpec, QueueSpec
@@ -91,7 +92,7 @@ def queue_mismatch(spec: QueueSpec, durable: bool, auto_delete: bool, arguments:
         ("auto_delete", auto_delete, spec.auto_delete),
     ):
         if wanted != current:
-            return _inequivalent(what, name, f"'{_erlang(wanted)}'", f"'{_erlang(current)}'")
+            return _inequivalent(what, name, f"'{_bool(wanted)}'", f"'{_bool(current)}'")
     kind = spec.arguments.get("x-queue-type", _DEFAULT_TYPE).value
     return _arguments_mismatch(name, _COMPARED.get(kind, _CLASSIC), arguments, spec.arguments)
 
@@ -109,7 +110,7 @@ def exchange_mismatch(
         ("internal", internal, spec.internal),
     ):
         if wanted != current:
-            return _inequivalent(what, name, f"'{_erlang(wanted)}'", f"'{_erlang(current)}'")
+            return _inequivalent(what, name, f"'{_bool(wanted)}'", f"'{_bool(current)}'")
     return _arguments_mismatch(name, ("alternate-exchange",), arguments, spec.arguments)
 
 
@@ -121,9 +122,9 @@ def _arguments_mismatch(name: str, compared: tuple[str, ...], wanted: Table, cur
         if argument == "x-queue-type" and _term(new or _DEFAULT_TYPE) == _term(old or _DEFAULT_TYPE):
             continue
         if new is None or old is None:
-            return _inequivalent(argument, name, _typed(new), _typed(old))
+            return _inequivalent(argument, name, described(new), described(old))
         if _term(new) != _term(old):
-            return _inequivalent(argument, name, _untyped(new), _untyped(old))
+            return _inequivalent(argument, name, _quoted(new), _quoted(old))
     return None
 
 
@@ -145,50 +146,9 @@ def _term(field: Field) -> tuple[str, Any]:
     return type(value).__name__, value
 
 
-def _typed(field: Field | None) -> str:
-    return "none" if field is None else f"the value '{_erlang_value(field)}' of type '{type_name(field)}'"
+def _quoted(field: Field) -> str:
+    return "none" if field.kind == "V" else f"'{printed_value(field)}'"
 
 
-def _untyped(field: Field) -> str:
-    return "none" if field.kind == "V" else f"'{_erlang_value(field)}'"
-
-
-def _erlang_value(field: Field) -> str:
-    """A value as RabbitMQ prints it: text as it is, anything else as an Erlang term."""
-    if field.kind == "S":
-        text: str = field.value
-        return text
-    if field.kind == "x":
-        return _text(field.value)
-    return _erlang_field(field)
-
-
-def _erlang_field(field: Field) -> str:
-    kind, value = field
-    if kind in ("S", "x"):
-        return _erlang_binary(value if kind == "S" else _text(value))
-    if kind == "A":
-        return "[" + ",".join(f"{{{type_name(each)},{_erlang_field(each)}}}" for each in value) + "]"
-    if kind == "F":
-        rows = (f"{{{_erlang_binary(key)},{type_name(each)},{_erlang_field(each)}}}" for key, each in value.items())
-        return "[" + ",".join(rows) + "]"
-    if kind == "D":
-        return f"{{{value[0]},{value[1]}}}"
-    return "undefined" if kind == "V" else _erlang(value)
-
-
-def _erlang(value: bool | int | float) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        mantissa, exponent, power = repr(value).partition("e")
-        return mantissa + ("" if "." in mantissa else ".0") + (exponent + power.replace("+", "") if power else "")
-    return str(value)
-
-
-def _erlang_binary(text: str) -> str:
-    return '<<"' + text.replace("\\", "\\\\").replace('"', '\\"') + '">>'
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 TICK_S: Final = 1.0
+LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
 class Node:
@@ -68,6 +69,7 @@ class Node:
         # most one of each, besides the queues to be deleted with connections that went away.
         self.proposals: deque[tuple[Command, bool, Callable[[Applied], None]]] = deque()
         self.scheduled = False
+        self.look_at_bytes = 0
         self.fatal: str | None = None
         self.stopped: asyncio.Future[None] = loop.create_future()
         self._ticker: asyncio.TimerHandle | None = None
@@ -149,6 +151,8 @@ class Node:
         broker = self.broker
         broker.pump()
         self.storage.commit(broker)
+        if self.storage.log.appended_bytes > self.look_at_bytes:
+            self._look()
         if broker.confirming:
             broker.tell_confirms()
         if broker.writers:
@@ -254,10 +258,22 @@ class Node:
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     def _check_alarms(self) -> None:
+        self._look()
+        self._watch = self.loop.call_later(self.settings.memory_monitor_interval_ms / 1000, self._check_alarms)
+
+    def _look(self) -> None:
+        """Compare memory and disk with their limits, and say how much may be written before the next look.
+
+        A fast publisher can fill the disk between two looks that only the clock decides on. Then the acks that would
+        make space again wait behind publishes that do not fit, and the node is stuck until somebody makes space.
+        """
         before = self.alarms.reason()
         self.alarms.check()
+        above_bytes = self.alarms.disk_free_bytes - self.alarms.disk_limit_bytes
+        self.look_at_bytes = self.storage.log.appended_bytes + max(LOOK_BYTES_MIN, above_bytes // 4)
+        if self.alarms.disk or self.alarms.disk_full:
+            self.storage.release_spares()
         self._on_alarms(before)
-        self._watch = self.loop.call_later(self.settings.memory_monitor_interval_ms / 1000, self._check_alarms)
 
     def _on_disk_full(self, full: bool) -> None:
         before = self.alarms.reason()

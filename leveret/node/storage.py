@@ -244,6 +244,12 @@ class Storage:
 
         self.keeper.submit(lambda: job.perform(self.disk), on_done)
 
+    def release_spares(self) -> None:
+        """Space is short: files that are kept only to be written over must not be what it is short of."""
+        if self.log.spares:
+            self.log.upkeep.release_spares()
+            self.maintain()
+
     # -- Reading back --------------------------------------------------------------------------------------------
 
     def load(self, queue: Queue, gap: Gap, then: Callable[[], None]) -> None:

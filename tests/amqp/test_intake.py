@@ -49,22 +49,25 @@ def test_any_mixture_arrives_in_order_and_unharmed(seed: int) -> None:
     random = Random(seed)
     world = World()
     client = world.client(channels=(1, 2))
-    client.declare("q", durable=True)
+    for name in ("q", "r", "s"):
+        client.declare(name, durable=True)
     client.call(m.QueueBind(queue="q", exchange="amq.fanout"))
+    client.call(m.QueueBind(queue="r", exchange="amq.fanout"))
     client.send(m.ConfirmSelect(), channel=2)
     client.take()
-    sent, expected, confirms = bytearray(), [], 0
-    previous = b""
+    ways = {("", "q"): "q", ("", "r"): "r", ("", "s"): "s", ("amq.fanout", ""): "qr", ("amq.fanout", "k"): "qr"}
+    sent, confirms = bytearray(), 0
+    expected: dict[str, list[tuple[bytes, bool]]] = {"q": [], "r": [], "s": []}
     for number in range(150):
         mode = random.choice((1, 2))
         body = random.choice((b"", b"x" * random.choice((1, 5)), b"%d" % number, bytes(300)))
         channel = random.choice((1, 1, 2))
-        exchange, key = random.choice((("", "q"), ("amq.fanout", ""), ("amq.fanout", "k")))
+        exchange, key = random.choice(list(ways))
         given = {"delivery_mode": mode} if random.random() < 0.7 else {"delivery_mode": mode, "message_id": str(number)}
-        previous = publish(channel, exchange, key, body, random.choice((131_072, 131_072, 108)), **given)
         count = random.choice((1, 1, 1, 4))
-        sent += previous * count
-        expected += [(body, mode == 2)] * count
+        sent += publish(channel, exchange, key, body, random.choice((131_072, 131_072, 108)), **given) * count
+        for name in ways[exchange, key]:
+            expected[name] += [(body, mode == 2)] * count
         confirms += count if channel == 2 else 0
         if random.random() < 0.1:
             sent += m.encode(1, m.ChannelFlow(True))
@@ -76,7 +79,7 @@ def test_any_mixture_arrives_in_order_and_unharmed(seed: int) -> None:
         if random.random() < 0.5:
             world.turn()
     world.turn()
-    assert waiting(world) == expected
+    assert {name: waiting(world, name) for name in expected} == expected
     acks = [reply.method for reply in client.take() if isinstance(reply.method, m.BasicAck)]
     assert acks[-1].delivery_tag == confirms
 

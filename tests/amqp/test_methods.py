@@ -14,9 +14,6 @@ from leveret.amqp.errors import (
     ChannelFault,
     ConnectionFault,
     ReplyCode,
-    inequivalent_argument,
-    printed_float,
-    printed_value,
     protocol_error,
     reply_text,
     resource,
@@ -248,59 +245,3 @@ def test_reply_text_of_a_lone_surrogate_can_be_sent() -> None:
 def test_resources() -> None:
     assert resource("queue", "q", "/") == "queue 'q' in vhost '/'"
     assert resource("topic", "a.b", "v") == "'a.b' in vhost 'v'"
-
-
-@pytest.mark.parametrize(
-    ("received", "current", "told"),
-    [
-        (Field("I", 5), Field("I", 1), "received '5' but current is '1'"),
-        (None, Field("I", 1), "received none but current is the value '1' of type 'signedint'"),
-        (Field("S", "é"), Field("S", "a"), "received 'é' but current is 'a'"),
-        (Field("t", True), None, "received the value 'true' of type 'bool' but current is none"),
-    ],
-)
-def test_inequivalent_arguments(received: Field | None, current: Field | None, told: str) -> None:
-    start = "inequivalent arg 'x-a' for queue 'q' in vhost '/': "
-    assert inequivalent_argument("x-a", resource("queue", "q", "/"), received, current) == start + told
-
-
-@pytest.mark.parametrize(
-    ("field", "printed"),
-    [
-        (Field("V", None), "undefined"),
-        (Field("D", (2, 5)), "{2,5}"),
-        (Field("x", b"\x01a"), "\x01a"),
-        (Field("T", 3), "3"),
-        (Field("A", []), "[]"),
-        (Field("A", [Field("S", "a"), Field("I", 7)]), '[{longstr,<<"a">>},{signedint,7}]'),
-        (Field("A", [Field("S", 'é\n"')]), '[{longstr,<<"é\\n\\"">>}]'),
-        (Field("F", {"k": Field("S", "v")}), '[{<<"k">>,longstr,<<"v">>}]'),
-    ],
-)
-def test_values_as_erlang_prints_them(field: Field, printed: str) -> None:
-    assert printed_value(field) == printed
-
-
-@pytest.mark.parametrize(
-    ("value", "printed"),
-    [
-        (0.0, "0.0"),
-        (-0.0, "-0.0"),
-        (1.5, "1.5"),
-        (-2.0, "-2.0"),
-        (100.0, "100.0"),
-        (1000.0, "1.0e3"),
-        (123456.0, "123456.0"),
-        (1e20, "1.0e20"),
-        (1.25e-7, "1.25e-7"),
-        (0.0001, "0.0001"),
-        (0.10000000149011612, "0.10000000149011612"),
-    ],
-)
-def test_floats_as_erlang_prints_them(value: float, printed: str) -> None:
-    assert printed_float(value) == printed
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_printed_float_is_the_same_number(value: float) -> None:
-    assert float(printed_float(value)) == value

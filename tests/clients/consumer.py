@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
-
-from tests.servers import until
 
 
 class Consumer:
@@ -21,14 +20,10 @@ class Consumer:
 
     def take(self, number: int, seconds: float = 15.0) -> list[tuple[Any, Any, bytes]]:
         """The next deliveries; fails if there are fewer."""
-        connection = self.channel.connection
-
-        def arrived() -> bool:
-            if len(self.seen) < number:
-                connection.process_data_events(0.05)
-            return len(self.seen) >= number
-
-        until(arrived, f"{number} deliveries", seconds)
+        deadline = time.monotonic() + seconds
+        while len(self.seen) < number:
+            assert time.monotonic() < deadline, f"after {seconds:g} s, {len(self.seen)} deliveries instead of {number}"
+            self.channel.connection.process_data_events(0.1)
         taken, self.seen = self.seen[:number], self.seen[number:]
         return taken
 

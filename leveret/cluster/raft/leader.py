@@ -101,8 +101,7 @@ class Leadership:
     def majority_of(self, own: int, name: str) -> int:
         """The highest number that a majority of the voters has reached."""
         numbers = [
-            own if voter == self.id else getattr(self.followers[voter], name)
-            for voter in self.log.membership.voter_ids
+            own if voter == self.id else getattr(self.followers[voter], name) for voter in self.log.membership.voter_ids
         ]
         numbers.sort(reverse=True)
         return int(numbers[len(numbers) // 2])

@@ -30,7 +30,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from leveret.cluster.raft import core, messages
-from leveret.cluster.raft.membership import AddLearner, BadChange, Change, Member, Membership, Promote, Remove, encode_membership
+from leveret.cluster.raft.membership import (
+    AddLearner,
+    BadChange,
+    Change,
+    Member,
+    Membership,
+    Promote,
+    Remove,
+    encode_membership,
+)
 from leveret.cluster.raft.messages import Entry, HardState, Kind, Message, Snapshot, SnapshotMeta
 from leveret.cluster.raft.options import Options
 
