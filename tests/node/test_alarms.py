@@ -244,8 +244,7 @@ def test_disk_full_and_killed(start: Start, small_disk: Path, reserve: bool) -> 
     count = waiting(channel, "q")
     assert count >= confirmed
     assert Consumer(channel, "q", auto_ack=True).bodies(count) == [body(number) for number in range(count)]
-    channel.basic_publish("", "q", b"after", PERSISTENT)
-    until(lambda: channel.connection.process_data_events(0.1) or "alarm cleared" in server.log() or not reserve, "room")
+    server.channel(confirms=True, blocked_connection_timeout=15).basic_publish("", "q", b"after", PERSISTENT)
 
 
 def test_declare_on_a_full_disk(start: Start, small_disk: Path) -> None:

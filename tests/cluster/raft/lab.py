@@ -16,6 +16,8 @@ A line is a command; `#` begins a remark. Nodes have names of one letter.
     hold a / write a                a's disk hangs, and a write in flight stays there; it ends
     crash a                         a loses what is not on its disk, and starts again
     compact a                       a makes a snapshot of all that is applied, and forgets those entries
+    outrun a gets ...               the same, but a newer snapshot arrives before its own is on disk
+    unanswered a x / nosnapshot a   the read is not answered yet; a could not make a snapshot now
     link a b                        a notices that its connection to b is closed
     a gets TYPE from b FIELD=VALUE ...
     expect a FIELD=VALUE ...        role, term, vote, leader, commit, last, applied, voters, log and kept (the terms of
@@ -269,6 +271,14 @@ class Lab:
         node.snapshot = Snapshot(meta, f"all up to {meta.index}".encode())
         node.entries = [entry for entry in node.entries if entry.index > meta.index]
 
+    def do_outrun(self, name: str, *words: str) -> None:
+        """A command comes while the node writes a snapshot of its own, which is too late then."""
+        raft = self.nodes[name].raft
+        meta = raft.snapshot_meta(raft.applied)
+        self.command([name, *words])
+        if meta is None or raft.compact(meta):
+            raise Failed("it was not")
+
     def do_link(self, name: str, to: str) -> None:
         self.node(name).raft.on_link_lost(to)
 
@@ -296,7 +306,8 @@ class Lab:
         if kind == "SnapshotChunk":
             data = str(values.pop("data")).encode()
             meta = SnapshotMeta(int(values.pop("index")), int(values.pop("meta_term")), self.membership)
-            values |= {"meta": meta, "offset": 0, "total": len(data), "checksum": zlib.crc32(data), "data": data}
+            values = {"offset": 0, "total": len(data), "checksum": zlib.crc32(data)} | values
+            values |= {"meta": meta, "data": data}
         defaults: dict[str, dict[str, Any]] = {
             "Append": {"prev_index": 0, "prev_term": 0, "commit": 0},
             "Heartbeat": {"commit": 0, "round": 0},

@@ -24,7 +24,7 @@ class Mutation(NamedTuple):
     module: ModuleType
     old: str
     new: str
-    noticed_by: Literal["scenarios", "seeds", "both"]
+    noticed_by: Literal["scenarios", "log tests"]
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
@@ -61,7 +61,7 @@ def failing_scenario() -> str | None:
     return None
 
 
-def _in(module: ModuleType, by: Literal["scenarios", "seeds", "both"], *pieces: tuple[str, str, str]) -> list[Mutation]:
+def _in(module: ModuleType, by: Literal["scenarios", "log tests"], *pieces: tuple[str, str, str]) -> list[Mutation]:
     return [Mutation(name, module, old, new, by) for name, old, new in pieces]
 
 
@@ -165,7 +165,7 @@ MUTATIONS: Final = [
     ),
     *_in(
         consensus_log,
-        "seeds",
+        "log tests",
         ("no sync", "        disk.sync(self.path)\n", ""),
         ("no sync of the folder for a new file", "        if self.offset == 0:\n            disk.sync_folder(self.folder)", "        if False:\n            disk.sync_folder(self.folder)"),
         ("snapshots are not synced", '    disk.sync(f"{folder}/{name}")\n', ""),

@@ -165,6 +165,20 @@ scenario(
     """,
 )
 scenario(
+    "late votes do not count in the next pre-election",
+    """
+    voters a b c
+    campaign a
+    a gets VoteResponse from b term=1 pre=True
+    expect a role=candidate term=1
+    tick a 10
+    expect a role=pre_candidate
+    a gets VoteResponse from b term=1
+    expect a role=pre_candidate
+    """,
+    election_ticks=10,
+)
+scenario(
     "votes of those who are no voters do not count",
     """
     voters a b c learners d
@@ -984,6 +998,26 @@ scenario(
     write a
     expect a later AppendResponse accepted=True index=5
     expect a applied=5
+    """,
+)
+scenario(
+    "a snapshot that was damaged on its way is not installed, but asked for again",
+    """
+    voters a b c
+    a gets SnapshotChunk from b term=3 index=5 meta_term=2 data=all checksum=1
+    expect a sent SnapshotResponse index=5 received=0
+    expect a applied=0 last=0
+    a gets SnapshotChunk from b term=3 index=5 meta_term=2 data=all
+    expect a applied=5
+    """,
+)
+scenario(
+    "a snapshot of the node's own that comes too late is of no use",
+    """
+    voters a b c
+    a gets Append from b term=1 entries=1,1 commit=2
+    outrun a gets SnapshotChunk from b term=1 index=9 meta_term=1 data=all
+    expect a applied=9 last=9
     """,
 )
 scenario(

@@ -1,0 +1,362 @@
+"""The channel methods that declare, bind and delete, and what all of a channel's methods have in common.
+
+An operation on metadata is proposed and answered when it is in force: meanwhile the connection is held. Where no answer
+is wanted (`nowait`) nobody is promised anything, and the connection goes on; what comes later and is answered is safe
+only together with what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from leveret.amqp import methods as m
+from leveret.amqp.checks import (
+    check_binding_arguments,
+    check_exchange_arguments,
+    check_exchange_type,
+    check_permission,
+    check_queue_arguments,
+    check_topic,
+)
+from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
+from leveret.cluster import commands as c
+from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
+from leveret.cluster.specs import NO_ARGUMENTS, Binding
+
+if TYPE_CHECKING:
+    from leveret.amqp.connection import Connection
+    from leveret.amqp.tables import Table
+    from leveret.broker.broker import Broker
+    from leveret.broker.queue import Queue
+    from leveret.cluster.permissions import Kind, Which
+    from leveret.cluster.specs import QueueSpec
+    from leveret.cluster.store import Applied
+
+
+class Topology:
+    """The part of a channel that deals with metadata."""
+
+    __slots__ = ("broker", "closing", "connection", "last_queue", "number")
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.broker: Broker = connection.broker
+        self.number = number
+        self.closing = False
+        self.last_queue: str | None = None  # What a method means that names no queue.
+
+    def fail(self, fault: ChannelFault) -> None:
+        """End the channel."""
+        raise NotImplementedError
+
+    # -- Common ground -------------------------------------------------------------------------------------------
+
+    def _reply(self, method: m.Method) -> None:
+        self.connection.send(self.number, method)
+
+    def _propose(
+        self,
+        command: c.Command,
+        method: m.Method,
+        then: Callable[[], None],
+        lasting: bool,
+        otherwise: Callable[[], None] | None = None,
+        missing_is_done: bool = False,
+    ) -> None:
+        """Change the metadata, then go on with `then`; nothing further is read from the client until it is in force.
+
+        `otherwise` is called instead if the client is gone by then.
+        """
+        connection = self.connection
+        connection.held = True
+
+        def on_applied(applied: Applied) -> None:
+            if connection.closed or connection.closing or self.closing:
+                if otherwise is not None:
+                    otherwise()
+                connection.release()
+                return
+            refused = applied.refused
+            try:
+                if refused is not None and not (missing_is_done and refused.code == ReplyCode.NOT_FOUND):
+                    raise protocol_error(ReplyCode(refused.code), refused.text, method)
+                then()
+            except ChannelFault as error:
+                self.fail(error)
+            except ConnectionFault as error:
+                connection.close_with(error)
+            connection.release()
+
+        self.broker.propose(command, lasting, on_applied)
+
+    def _queue_name(self, name: str, method: m.Method) -> str:
+        """The name given, or that of the queue this channel declared last."""
+        if name:
+            return name
+        if self.last_queue is None:
+            raise protocol_error(ReplyCode.NOT_FOUND, "no previously declared queue", method)
+        return self.last_queue
+
+    def _queue(self, name: str, which: Which | None, method: m.Method) -> Queue:
+        """The queue of that name, if the user may use it so and nobody else owns it."""
+        vhost = self.connection.vhost
+        assert vhost is not None
+        if which is not None:
+            self._check("queue", name, which, method)
+        queue = vhost.queues.get(name)
+        if queue is None:
+            raise self._no("queue", name, method)
+        self._check_owner(queue.spec, method)
+        return queue
+
+    def _check_owner(self, spec: QueueSpec, method: m.Method) -> None:
+        locked = queue_locked(spec, self.broker.id_of(self.connection))
+        if locked is not None:
+            raise protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method)
+
+    def _check(self, kind: Kind, name: str, which: Which, method: m.Method | type[m.Method]) -> None:
+        check_permission(self.connection, kind, name, which, method)
+
+    def _not_default(self, exchange: str, method: m.Method) -> None:
+        if not exchange:
+            text = "operation not permitted on the default exchange"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+
+    def _no(self, kind: Kind, name: str, method: m.Method | type[m.Method]) -> ChannelFault | ConnectionFault:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        return protocol_error(ReplyCode.NOT_FOUND, f"no {resource(kind, name, vhost.name)}", method)
+
+    @staticmethod
+    def _named(spec: QueueSpec) -> str:
+        return resource("queue", spec.name, spec.vhost)
+
+    # -- Queues --------------------------------------------------------------------------------------------------
+
+    def on_queue_declare(self, method: m.QueueDeclare) -> None:
+        connection, broker = self.connection, self.broker
+        vhost = connection.vhost
+        assert vhost is not None
+        name = method.queue = in_one_line(method.queue)
+        if method.passive:
+            self._declared(method, self._queue(name, None, method))
+            return
+        if not name:
+            name = broker.unique_name("amq.gen-")
+        self._check("queue", name, "configure", method)
+        spec = broker.metadata.queues.get((vhost.name, name))
+        if spec is not None:
+            locked = queue_declare_locked(spec, method.exclusive, broker.id_of(connection))
+            if locked is not None:
+                raise protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method)
+            mismatch = queue_mismatch(spec, method.durable, method.auto_delete, method.arguments)
+            if mismatch is not None:
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
+            self._declared(method, vhost.queues[name])
+            return
+        if method.queue.startswith("amq."):
+            text = f"queue name '{name}' contains reserved prefix 'amq.*'"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+        check_queue_arguments(vhost.name, name, method)
+        owner = broker.id_of(connection) if method.exclusive else None
+        command = c.DeclareQueue(
+            vhost.name,
+            name,
+            method.durable,
+            method.exclusive,
+            method.auto_delete,
+            method.arguments,
+            owner,
+            broker.node_name,
+        )
+
+        def on_declared() -> None:
+            queue = vhost.queues.get(name)
+            if queue is None:
+                raise self._no("queue", name, method)
+            if method.exclusive:
+                connection.exclusive_queues[queue] = None
+            self._declared(method, queue)
+
+        def on_abandoned() -> None:
+            queue = vhost.queues.get(name)
+            if queue is not None and owner is not None and queue.spec.owner == owner:
+                broker.on_unused(queue)  # Nobody else can ever use or delete it.
+
+        lasting = method.durable and not method.exclusive
+        self._propose(command, method, on_declared, lasting, on_abandoned)
+
+    def _declared(self, method: m.QueueDeclare, queue: Queue) -> None:
+        self.last_queue = queue.spec.name
+        if not method.nowait:
+            self._reply(m.QueueDeclareOk(queue.spec.name, queue.ready_count, len(queue.consumers)))
+
+    def on_queue_delete(self, method: m.QueueDelete) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        name = in_one_line(self._queue_name(method.queue, method))
+        self._check("queue", name, "configure", method)
+        queue = vhost.queues.get(name)
+        if queue is None:  # Deleting what is not there is done already.
+            if not method.nowait:
+                self._reply(m.QueueDeleteOk(0))
+            return
+        self._check_owner(queue.spec, method)
+        if method.if_unused and queue.consumers:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} in use", method)
+        if method.if_empty and queue.ready_count:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} not empty", method)
+        count = queue.ready_count
+
+        def on_deleted() -> None:
+            if not method.nowait:
+                self._reply(m.QueueDeleteOk(count))
+
+        command = c.DeleteQueue(vhost.name, name, queue.spec.id)
+        lasting = queue.spec.durable and not queue.spec.exclusive and not method.nowait
+        self._propose(command, method, on_deleted, lasting, missing_is_done=True)
+
+    def on_queue_purge(self, method: m.QueuePurge) -> None:
+        queue = self._queue(self._queue_name(method.queue, method), "read", method)
+        count = queue.purge()
+        if not method.nowait:
+            self._reply(m.QueuePurgeOk(count))
+
+    def on_queue_bind(self, method: m.QueueBind) -> None:
+        name = self._queue_name(method.queue, method)
+        # The short form: bind the queue just declared, by its own name.
+        key = name if not method.queue and not method.routing_key else method.routing_key
+        answer = m.QueueBindOk()
+        self._bind(c.Bind, method, method.exchange, "queue", name, key, method.arguments, answer, method.nowait)
+
+    def on_queue_unbind(self, method: m.QueueUnbind) -> None:
+        name = self._queue_name(method.queue, method)
+        key = name if not method.queue and not method.routing_key else method.routing_key
+        self._bind(c.Unbind, method, method.exchange, "queue", name, key, method.arguments, m.QueueUnbindOk(), False)
+
+    # -- Exchanges -----------------------------------------------------------------------------------------------
+
+    def on_exchange_declare(self, method: m.ExchangeDeclare) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        name = method.exchange = in_one_line(method.exchange)
+        spec = self.broker.metadata.exchanges.get((vhost.name, name))
+        if method.passive:
+            self._not_default(name, method)
+            if spec is None:
+                raise self._no("exchange", name, method)
+        else:
+            check_exchange_type(method)
+            self._not_default(name, method)
+            self._check("exchange", name, "configure", method)
+            if spec is None:
+                self._new_exchange(method)
+                return
+            mismatch = exchange_mismatch(
+                spec, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+            )
+            if mismatch is not None:
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
+        if not method.nowait:
+            self._reply(m.ExchangeDeclareOk())
+
+    def _new_exchange(self, method: m.ExchangeDeclare) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        name = method.exchange
+        if name.startswith("amq."):
+            text = f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+        check_exchange_arguments(self.connection, method)
+
+        def on_declared() -> None:
+            if not method.nowait:
+                self._reply(m.ExchangeDeclareOk())
+
+        command = c.DeclareExchange(
+            vhost.name, name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+        )
+        self._propose(command, method, on_declared, method.durable and not method.nowait)
+
+    def on_exchange_delete(self, method: m.ExchangeDelete) -> None:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        method.exchange = in_one_line(method.exchange)
+        self._not_default(method.exchange, method)
+        self._check("exchange", method.exchange, "configure", method)
+        spec = self.broker.metadata.exchanges.get((vhost.name, method.exchange))
+
+        def on_deleted() -> None:
+            if not method.nowait:
+                self._reply(m.ExchangeDeleteOk())
+
+        command = c.DeleteExchange(vhost.name, method.exchange, method.if_unused)
+        lasting = spec is not None and spec.durable and not method.nowait
+        self._propose(command, method, on_deleted, lasting, missing_is_done=True)
+
+    def on_exchange_bind(self, method: m.ExchangeBind) -> None:
+        self._bind(
+            c.Bind, method, method.source, "exchange", method.destination, method.routing_key, method.arguments,
+            m.ExchangeBindOk(), method.nowait,
+        )  # fmt: skip
+
+    def on_exchange_unbind(self, method: m.ExchangeUnbind) -> None:
+        self._bind(
+            c.Unbind, method, method.source, "exchange", method.destination, method.routing_key, method.arguments,
+            m.ExchangeUnbindOk(), method.nowait,
+        )  # fmt: skip
+
+    def _bind(
+        self,
+        command: type[c.Bind] | type[c.Unbind],
+        method: m.Method,
+        source: str,
+        kind: Kind,
+        destination: str,
+        key: str,
+        arguments: Table,
+        answer: m.Method,
+        nowait: bool,
+    ) -> None:
+        """All four: bind and unbind, of queues and of exchanges."""
+        broker = self.broker
+        vhost = self.connection.vhost
+        assert vhost is not None
+        source, destination = in_one_line(source), in_one_line(destination)
+        if kind == "exchange":
+            self._not_default(destination, method)
+        self._check(kind, destination, "write", method)
+        self._not_default(source, method)
+        self._check("exchange", source, "read", method)
+        spec = broker.metadata.exchanges.get((vhost.name, source))
+        lasting = spec is not None and spec.durable and not nowait
+        if spec is not None:
+            check_topic(self.connection, spec, key, "read", method)
+        if command is c.Unbind:
+            binding = Binding(vhost.name, source, kind, destination, key, arguments or NO_ARGUMENTS)
+            if binding not in broker.metadata.bindings:  # Unbinding what is not bound, or not even there, is done.
+                if not nowait:
+                    self._reply(answer)
+                return
+        if kind == "queue":
+            queue = vhost.queues.get(destination)
+            if queue is not None:
+                self._check_owner(queue.spec, method)
+                lasting = lasting and queue.spec.durable and not queue.spec.exclusive
+        if spec is not None and command is c.Bind:
+            check_binding_arguments(spec, arguments, method)
+
+        def on_bound() -> None:
+            if not nowait:
+                self._reply(answer)
+
+        change = command(vhost.name, source, kind, destination, key, arguments)
+        self._propose(change, method, on_bound, lasting, missing_is_done=command is c.Unbind)
+
+
+def in_one_line(name: str) -> str:
+    """A name as RabbitMQ takes it: without line breaks, which would tear logs and listings apart."""
+    return name.replace("\n", "").replace("\r", "")
+
+
