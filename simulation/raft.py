@@ -35,7 +35,7 @@ from leveret.node.consensus_log import ConsensusLog, WriteBatch, WriteSnapshot, 
 from simulation.disk import Crashed, FaultyDisk
 
 FOLDER = "raft"
-STEPS = 24
+STEPS = 20
 SETTLE_TICKS = 600  # For a leader, a commit and agreement after all is healed. Far more than it should ever take.
 _STATE = struct.Struct(">QI")
 
@@ -208,7 +208,7 @@ class Node:
             self.machine.restore(recovered.snapshot.data)
         self.raft = Raft(
             self.id,
-            world.rng.randrange,
+            world.draw,
             world.options,
             hard_state=recovered.hard_state,
             snapshot=recovered.meta,
@@ -405,6 +405,8 @@ class World:
         self.delay = rng.choice((0.02, 0.2, 1.0))
         self.tail = rng.choice((0.0, 0.02, 0.1))  # How many messages come much too late.
         self.loss = self.doubling = 0.0
+        self.in_step = rng.random() < 0.3  # All timeouts are the same, so that elections collide.
+        self.dying = rng.choice((0.0, 0.0, 0.3))  # How many die of having voted.
         self.disk_ticks = rng.choice((0.01, 0.1, 1.0))
         self.calm = False
         self.cut: set[tuple[str, str]] = set()
@@ -436,12 +438,17 @@ class World:
     def note(self, *what: Any) -> None:
         self.trace.append((self.now, *what))
 
+    def draw(self, limit: int) -> int:
+        return 0 if self.in_step and not self.calm else self.rng.randrange(limit)
+
     # The network
 
     def send(self, messages: Iterable[Message]) -> None:
         rng = self.rng
         for message in messages:
             self.checker.on_sent(message)
+            if self.dying and isinstance(message, VoteResponse) and not self.calm and rng.random() < self.dying:
+                self.after(0.01, self.bounce, self.places[message.sender])
             if rng.random() < self.loss:
                 continue
             for _ in range(2 if rng.random() < self.doubling else 1):
@@ -546,6 +553,10 @@ class World:
                 other.raft.on_link_lost(node.id)
         if self.rng.random() < 0.6:
             self.after(self.rng.expovariate(0.2), self.restart, node)
+
+    def bounce(self, node: Node) -> None:
+        node.crash()
+        self.after(0.1, self.restart, node)
 
     def crash_all(self) -> None:
         for node in self.running():

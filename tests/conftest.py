@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,9 @@ def channel(connection: Any) -> Any:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What the servers of a failed test logged."""
-    report: Any = yield
+    report = yield
     if report.failed:
         funcargs = getattr(item, "funcargs", {})
         servers = list(getattr(funcargs.get("start"), "servers", ()))

@@ -51,11 +51,11 @@ class Server:
             self.kill()
             raise RuntimeError(f"no ready line but {line!r}, exit code {process.returncode}:\n{self.log()}")
         for word in line.split()[1:]:
-            protocol, _, port = word.partition("=")
+            protocol, _, number = word.partition("=")
             if protocol == "amqp":
-                self.port = int(port)
+                self.port = int(number)
             else:
-                self.tls_port = int(port)
+                self.tls_port = int(number)
         return self
 
     def spawn(self, port: int = 0) -> subprocess.Popen[str]:

@@ -197,9 +197,9 @@ def encode_block(
     flags: int = 0,
     shared: tuple[int, dict[int, tuple[int, int]]] | None = None,
 ) -> tuple[bytes, list[bytes], int]:
-    """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An empty
-    `records.ranges` means that all of first..next-1 is stored. `shared`: (offset of the shared body, position and crc
-    by id of content)."""
+    """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An
+    empty `records.ranges` means that all of first..next-1 is stored. `shared`: (offset of the shared body, position
+    and crc by id of content)."""
     columns = 0
     lengths: list[int] = []
     parts: list[bytes] = []

@@ -197,7 +197,7 @@ SESSIONS: Final = [
     _sent(m.BasicAck(9)) + publish(1, "", "q", b"abc") + _sent(m.ChannelOpen(), channel=2) + _PUBLISHES,
 ]  # fmt: skip
 SESSION_TARGETS: Final = [
-    Target("session", run_session, SESSIONS, (Closed,), cost=6),
+    Target("session", run_session, SESSIONS, (Closed,), cost=3),
     Target(
         "greeted",
         run_greeted,
@@ -218,6 +218,6 @@ SESSION_TARGETS: Final = [
             ),
         ],
         (Closed,),
-        cost=6,
+        cost=3,
     ),
 ]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -79,8 +80,8 @@ def terms(recovered: Recovered) -> list[tuple[int, int]]:
 
 def test_nothing_is_there_at_first() -> None:
     recovered = opened(new_disk())[1]
-    assert recovered == (HardState(), None, [], 0)
     assert recovered.last_index == 0
+    assert recovered == (HardState(), None, [], 0)
 
 
 def test_state_and_entries_come_back() -> None:
@@ -228,6 +229,16 @@ def test_the_leaders_snapshot_voids_the_log() -> None:
     assert terms(recovered) == [(6, 3)]
     assert recovered.snapshot is not None and recovered.snapshot.data == b"theirs"
     assert recovered.hard_state == HardState(3)
+
+
+def test_the_leaders_snapshot_is_there_after_a_crash() -> None:
+    for seed in range(20):
+        disk = new_disk(seed)
+        log, _ = opened(disk)
+        save(log, disk, state=HardState(1))
+        save(log, disk, snapshot=Snapshot(SnapshotMeta(5, 1, US), b"theirs"))
+        disk.crash()
+        assert opened(disk)[1].last_index == 5
 
 
 def test_a_crash_between_the_leaders_snapshot_and_its_batch() -> None:
@@ -595,17 +606,17 @@ def checks() -> list[Callable[[], None]]:
     return [value for value in here if not inspect.signature(value).parameters]
 
 
-@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if one.noticed_by == "log tests"], ids=lambda one: one.name)
+LOG_MUTATIONS = [one for one in MUTATIONS if one.noticed_by == "log tests"]
+
+
+@pytest.mark.parametrize("mutation", LOG_MUTATIONS, ids=lambda one: one.name)
 def test_a_deliberate_bug_is_noticed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, mutation)
-    for check in checks():
+    crashes = [partial(test_a_crash_at_any_change_loses_nothing_acknowledged, seed) for seed in range(12)]
+    everything: list[Callable[[], None]] = [*checks(), *crashes]
+    for check in everything:
         try:
             check()
-        except BaseException:  # Crashed is no Exception.
-            return
-    for seed in range(12):
-        try:
-            test_a_crash_at_any_change_loses_nothing_acknowledged(seed)
-        except BaseException:
+        except (Exception, Crashed):
             return
     pytest.fail(f"nobody noticed: {mutation.name}")

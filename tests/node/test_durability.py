@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 class Publisher(threading.Thread):
-    """Publishes rising numbers, up to 200 ahead of their confirms, until the server is gone. `confirmed` is its ledger."""
+    """Publishes rising numbers, up to 200 ahead of their confirms, until the server is gone."""
 
     def __init__(self, port: int, first: int) -> None:
         super().__init__()
@@ -157,13 +157,9 @@ def test_what_lasts_and_what_does_not(start: Start, end: str) -> None:
     server.kill() if end == "kill" else server.stop()
     server.start()
     channel = server.channel(confirms=True)
-    for action in (
-        lambda channel: channel.exchange_declare("passing", passive=True),
-        lambda channel: channel.queue_declare("passing", passive=True),
-        lambda channel: channel.queue_declare("mine", passive=True),
-    ):
+    for verb, gone in (("exchange_declare", "passing"), ("queue_declare", "passing"), ("queue_declare", "mine")):
         with pytest.raises(ChannelClosedByBroker) as caught:
-            action(server.channel())
+            getattr(server.channel(), verb)(gone, passive=True)
         assert caught.value.reply_code == 404
     channel.basic_publish("amq.fanout", "k.2", b"through both", PERSISTENT)
     assert get_all(channel, "lasting") == [b"persistent", b"through both"]

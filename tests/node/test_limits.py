@@ -97,9 +97,16 @@ def test_largest_frame_before_login(broker: Server) -> None:
 
 @pytest.mark.parametrize(
     "greeting",
-    [b"AMQP\x00\x00\x09\x00", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01",
-     b"AMQX", b"\x00" * 100_000],
-)  # fmt: skip
+    [
+        b"AMQP\x00\x00\x09\x00",
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x03\x01\x00\x00",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01",
+        b"AMQX",
+        b"\x00" * 100_000,
+    ],
+)
 def test_garbage_instead_of_a_greeting(broker: Server, greeting: bytes) -> None:
     """The answer says what is spoken here."""
     with RawClient(broker.port) as client:
