@@ -479,8 +479,9 @@ class World:
             node = self.rng.choice(leaders)
             for _ in range(self.rng.choice((1, 1, 5))):
                 self.propose(node)
-            if self.rng.random() < 0.5:
-                self.read(node)
+            for leader in leaders if len(leaders) > 1 or self.rng.random() < 0.4 else ():
+                self.read(leader)  # One of two is deposed, and must not answer.
+                leader.pump()
             node.pump()
         self.after(self.rng.expovariate(0.4), self.on_client)
 
@@ -703,7 +704,7 @@ class World:
                     self.change(node, change)
             self.run(self.now + 5)
         for _ in range(self.plan.steps):
-            self.run(self.now + self.rng.expovariate(1 / self.rng.choice((2, 10, 20))))
+            self.run(self.now + self.rng.expovariate(1 / self.rng.choice((2, 8, 15))))
             self.step()
         self.settle()
 

@@ -187,17 +187,19 @@ class Channel(Topology):
         self.broker.writers[connection] = None
 
     def check_properties(self, data: bytes, start: int) -> None:
-        """The two properties that can make a message unacceptable. `data` has the header payload at `start`."""
+        """The properties that can make a message unacceptable. `data` has the header payload at `start`."""
         sender = user_id(data, start)
         if sender is not None and sender != self.connection.user:
             if "impersonator" not in self.broker.tags_of(self.connection.user):
                 text = f"user_id property set to '{sender}' but authenticated user was '{self.connection.user}'"
                 raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, m.BasicPublish)
-        after = expiration(data, start)
-        if after is not None:
-            raise protocol_error(
-                ReplyCode.NOT_IMPLEMENTED, "message expiration is not supported by this version", m.BasicPublish
-            )
+        if expiration(data, start) is not None:
+            what = "message expiration"
+        elif {"CC", "BCC"}.intersection(headers(data, start) or ()):
+            what = "routing by CC and BCC headers"
+        else:
+            return
+        raise protocol_error(ReplyCode.NOT_IMPLEMENTED, f"{what} is not supported by this version", m.BasicPublish)
 
     def _on_confirmed(self) -> None:
         self.broker.confirming[self] = None

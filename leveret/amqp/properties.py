@@ -45,7 +45,7 @@ BASIC_CLASS: Final = 60
 FLAGS_AT: Final = 12
 PROPERTIES_AT: Final = 14
 KIND_PERSISTENT: Final = 1  # The bit of a stored message's kind byte.
-DELICATE: Final = 256  # No bit of a kind byte: has a property that may be refused.
+DELICATE: Final = 256  # No bit of a kind byte: has a property that may be refused, or looks like it (CC, BCC).
 
 _PERSISTENT: Final = 2  # The delivery mode.
 
@@ -143,7 +143,9 @@ def survey(data: bytes, start: int, stop: int) -> int:
     if at != stop:
         raise BadProperties("properties are cut off" if at > stop else f"{stop - at} bytes after the properties")
     kind = KIND_PERSISTENT if mode == _PERSISTENT else 0
-    return kind | DELICATE if flags & (EXPIRATION | USER_ID) else kind
+    if flags & (EXPIRATION | USER_ID) or (flags & HEADERS and data.find(b"CCA", start, stop) >= 0):
+        return kind | DELICATE
+    return kind
 
 
 _PLANS: Final[dict[int, tuple[int, ...]]] = {}

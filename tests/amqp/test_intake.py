@@ -10,6 +10,7 @@ from leveret.amqp import methods as m
 from leveret.amqp.frames import BODY, HEADER, frame, split
 from leveret.amqp.limits import Limits
 from leveret.amqp.properties import Properties, encode
+from leveret.amqp.tables import Field
 from leveret.broker.batch import Span
 from leveret.cluster import commands as c
 from leveret.log.block import PERSISTENT
@@ -200,6 +201,20 @@ def test_expiration_is_refused_because_it_would_be_ignored() -> None:
     (method,) = client.methods()
     assert isinstance(method, m.ConnectionClose)
     assert method.reply_text == "NOT_IMPLEMENTED - message expiration is not supported by this version"
+
+
+@pytest.mark.parametrize(("name", "refused"), [("CC", True), ("BCC", True), ("x-CC", False)])
+def test_more_routing_keys_are_refused_because_they_would_be_ignored(name: str, refused: bool) -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.publish("q", b"abc", headers={name: Field("A", [Field("S", "other")])})
+    if not refused:
+        assert client.take() == [] and world.queue("q").ready_count == 1
+        return
+    (method,) = client.methods()
+    assert isinstance(method, m.ConnectionClose)
+    assert method.reply_text == "NOT_IMPLEMENTED - routing by CC and BCC headers is not supported by this version"
 
 
 def test_confirms_wait_for_the_disk_only_where_there_is_something_to_keep() -> None:

@@ -32,16 +32,13 @@ class Placed:
 class EntryLog:
     def __init__(self, snapshot: SnapshotMeta, entries: Sequence[Entry], commit: int) -> None:
         self.offset, self.offset_term = snapshot.index, snapshot.term
+        self.last_index = snapshot.index
         self.entries: list[Entry] = []
         self.memberships = [Placed(snapshot.index, snapshot.membership)]
         self.extend([entry for entry in entries if entry.index > snapshot.index])
         self.stable = self.last_index
         self.commit = max(snapshot.index, commit)
         assert self.commit <= self.last_index  # What was committed was on this disk before it was called so.
-
-    @property
-    def last_index(self) -> int:
-        return self.offset + len(self.entries)
 
     @property
     def last_term(self) -> int:
@@ -87,11 +84,13 @@ class EntryLog:
             if entry.kind is Kind.MEMBERSHIP:
                 self.memberships.append(Placed(entry.index, decode_membership(entry.data)))
         self.entries += entries
+        self.last_index += len(entries)
 
     def truncate(self, first: int) -> None:
         """Drop the entries from an index on."""
         assert first > self.commit  # What is committed is never taken back.
         del self.entries[first - self.offset - 1 :]
+        self.last_index = first - 1
         while self.memberships[-1].index >= first:
             self.memberships.pop()
         # Whatever the disk has from there on is no longer this log, even if a write of it is still under way.
@@ -126,7 +125,7 @@ class EntryLog:
         """Begin anew after a snapshot that this log does not lead up to."""
         self.entries = []
         self.offset, self.offset_term = meta.index, meta.term
-        self.stable = self.commit = meta.index
+        self.stable = self.commit = self.last_index = meta.index
         self.memberships = [Placed(meta.index, meta.membership)]
 
     def compact(self, through: int) -> None:
