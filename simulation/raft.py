@@ -9,8 +9,7 @@ both; syncs take their time and sometimes fail, disks fill up, the power goes in
 removed, wiped, and return under their old names. Then all is healed, and the cluster must find a leader, commit a
 command and agree.
 
-The `Checker` looks only at what leaves a node: messages, what it writes, what it applies, what it answers. It shares
-no code with the machine it checks.
+What must never happen is in `simulation.raft_checker`.
 """
 
 from __future__ import annotations
@@ -28,111 +27,17 @@ from typing import Any
 
 from leveret.cluster.raft.core import Busy, NotLeader, Raft, Ready, Refused, Role
 from leveret.cluster.raft.membership import AddLearner, BadChange, Change, Member, Membership, Promote, Remove, Update
-from leveret.cluster.raft.messages import AppendResponse, Entry, Kind, Message, Snapshot, SnapshotMeta, VoteResponse
+from leveret.cluster.raft.messages import Entry, Message, Snapshot, VoteResponse
 from leveret.cluster.raft.options import Options
 from leveret.cluster.raft.wire import decode_message, encode_message
 from leveret.node.consensus_log import ConsensusLog, WriteBatch, WriteSnapshot, load_identity
 from simulation.disk import Crashed, FaultyDisk
+from simulation.raft_checker import Checker, Violation
 
 FOLDER = "raft"
 STEPS = 20
 SETTLE_TICKS = 600  # For a leader, a commit and agreement after all is healed. Far more than it should ever take.
 _STATE = struct.Struct(">QI")
-
-
-class Violation(AssertionError):
-    """What must never happen did."""
-
-
-# The checkers
-
-
-class Checker:
-    """What no run of a correct Raft shows."""
-
-    def __init__(self) -> None:
-        self.leaders: dict[int, str] = {}  # By term.
-        self.votes: dict[tuple[str, int], str] = {}  # By voter and term.
-        self.written: dict[tuple[int, int], tuple[int | None, Kind, bytes]] = {}  # By index and term.
-        self.logs: dict[str, dict[int, int]] = {}  # Terms by index, of what each node has written.
-        self.committed: dict[int, tuple[int, Kind, bytes]] = {}
-        self.states: dict[int, int] = {}  # The state machine's checksum after an index.
-        self.commits: dict[str, int] = {}
-        self.acknowledged: dict[bytes, int] = {}
-        self.acknowledged_max = 0
-
-    def on_started(self, node: str, meta: SnapshotMeta, entries: Iterable[Entry]) -> None:
-        self.logs[node] = {meta.index: meta.term, **{entry.index: entry.term for entry in entries}}
-        self.commits[node] = 0
-
-    def on_written(self, node: str, snapshot: Snapshot | None, entries: list[Entry]) -> None:
-        """One index and term is one entry, with one predecessor: so logs that agree there agree on all before."""
-        log = self.logs[node]
-        if snapshot is not None:
-            log.clear()
-            log[snapshot.meta.index] = snapshot.meta.term
-        if not entries:
-            return
-        for index in range(entries[0].index, max(log, default=0) + 1):
-            log.pop(index, None)
-        for entry in entries:
-            previous = log.get(entry.index - 1)
-            content = (previous, entry.kind, entry.data)
-            known = self.written.setdefault((entry.index, entry.term), content)
-            if known[1:] != content[1:] or (previous is not None and known[0] not in (None, previous)):
-                raise Violation(f"{node} has another entry at {entry.index}/{entry.term}: {content}, not {known}")
-            log[entry.index] = entry.term
-
-    def on_sent(self, message: Message) -> None:
-        if isinstance(message, VoteResponse) and message.granted and not message.pre:
-            first = self.votes.setdefault((message.sender, message.term), message.to)
-            if first != message.to:
-                raise Violation(f"{message.sender} voted for {first} and {message.to} in term {message.term}")
-        elif isinstance(message, AppendResponse) and message.accepted:
-            log = self.logs[message.sender]
-            if message.index > max(log, default=0):
-                raise Violation(f"{message.sender} accepted {message.index} before it was written")
-
-    def on_shown(self, node: str, ready: Ready) -> None:
-        if ready.commit < self.commits[node]:
-            raise Violation(f"{node} took its commit index back from {self.commits[node]} to {ready.commit}")
-        self.commits[node] = ready.commit
-        if ready.role is Role.LEADER:
-            first = self.leaders.setdefault(ready.term, node)
-            if first != node:
-                raise Violation(f"{first} and {node} both lead in term {ready.term}")
-
-    def on_elected(self, node: str, term: int) -> None:
-        """Whoever leads has all that was committed."""
-        log = self.logs[node]
-        for index in range(min(log, default=0) + 1, max(self.committed, default=0) + 1):
-            if index in self.committed and log.get(index) != self.committed[index][0]:
-                raise Violation(f"{node} leads term {term} without the committed entry {index}")
-
-    def on_applied(self, node: str, entry: Entry, expected: int, state: int) -> None:
-        if entry.index != expected:
-            raise Violation(f"{node} applies {entry.index} where {expected} is next")
-        content = (entry.term, entry.kind, entry.data)
-        if self.committed.setdefault(entry.index, content) != content:
-            raise Violation(f"{node} applies {content} at {entry.index}, others {self.committed[entry.index]}")
-        self.on_state(node, entry.index, state)
-
-    def on_state(self, node: str, index: int, state: int) -> None:
-        if self.states.setdefault(index, state) != state:
-            raise Violation(f"{node} has another state after {index} than others had")
-
-    def on_acknowledged(self, data: bytes, index: int) -> None:
-        self.acknowledged[data] = index
-        self.acknowledged_max = max(self.acknowledged_max, index)
-
-    def on_read(self, node: str, index: int, floor: int) -> None:
-        if index < floor:
-            raise Violation(f"{node} answers a read as of {index}, and {floor} was acknowledged before it was asked")
-
-    def at_the_end(self, commit: int) -> None:
-        for data, index in self.acknowledged.items():
-            if index > commit or self.committed[index][2] != data:
-                raise Violation(f"{data!r} was acknowledged at {index} and is lost")
 
 
 # A node
@@ -331,7 +236,7 @@ class Node:
 
     def maybe_snapshot(self) -> None:
         world, raft = self.world, self.raft
-        if raft is None or self.snapshot_job is not None or not self.log.snapshot_due:
+        if raft is None or self.snapshot_job is not None or not self.log.snapshot_due(self.machine.applied):
             return
         meta = raft.snapshot_meta(self.machine.applied) if self.machine.applied else None
         if meta is None:
@@ -405,8 +310,8 @@ class World:
         self.delay = rng.choice((0.02, 0.2, 1.0))
         self.tail = rng.choice((0.0, 0.02, 0.1))  # How many messages come much too late.
         self.loss = self.doubling = 0.0
-        self.in_step = rng.random() < 0.3  # All timeouts are the same, so that elections collide.
-        self.dying = rng.choice((0.0, 0.0, 0.3))  # How many die of having voted.
+        self.in_step = rng.random() < 0.4  # All timeouts are the same, so that elections collide.
+        self.dying = rng.choice((0.0, 0.0, 0.4))  # How many die of having voted.
         self.disk_ticks = rng.choice((0.01, 0.1, 1.0))
         self.calm = False
         self.cut: set[tuple[str, str]] = set()
@@ -476,13 +381,12 @@ class World:
             return
         leaders = self.leaders()
         if leaders:
-            node = self.rng.choice(leaders)
-            for _ in range(self.rng.choice((1, 1, 5))):
-                self.propose(node)
-            for leader in leaders if len(leaders) > 1 or self.rng.random() < 0.4 else ():
-                self.read(leader)  # One of two is deposed, and must not answer.
-                leader.pump()
-            node.pump()
+            for node in leaders:
+                for _ in range(self.rng.choice((1, 1, 5))):
+                    self.propose(node)
+                if self.rng.random() < 0.4:
+                    self.read(node)
+                node.pump()
         self.after(self.rng.expovariate(0.4), self.on_client)
 
     def propose(self, node: Node) -> bytes | None:
@@ -506,6 +410,11 @@ class World:
         except Busy:
             del self.reads[token]
 
+    def read_at(self, node: Node) -> None:
+        if node.raft is not None and node.raft.is_leader and not self.calm:
+            self.read(node)
+            node.pump()
+
     # Faults
 
     def step(self) -> None:
@@ -514,6 +423,7 @@ class World:
             self.crash_one,
             self.crash_one,
             self.crash_leader,
+            self.rush,
             self.restart_one,
             self.restart_one,
             self.part,
@@ -555,6 +465,20 @@ class World:
         if self.rng.random() < 0.6:
             self.after(self.rng.expovariate(0.2), self.restart, node)
 
+    def rush(self) -> None:
+        """The leader falls, and two stand for election in the same moment."""
+        for node in self.leaders():
+            self.bounce(node)
+        self.after(self.options.election_ticks, self.rush_now)
+
+    def rush_now(self) -> None:
+        running = self.running()
+        for node in self.rng.sample(running, min(2, len(running))):
+            assert node.raft is not None
+            if not node.raft.is_leader:
+                node.raft.campaign()
+                node.pump()
+
     def bounce(self, node: Node) -> None:
         node.crash()
         self.after(0.1, self.restart, node)
@@ -585,6 +509,8 @@ class World:
             self.cut |= {pair for node in self.nodes for pair in ((leader.name, node.name), (node.name, leader.name))}
             self.propose(leader)  # What it takes on now, another leader's will replace.
             leader.pump()
+            for delay in (8, 9, 10, 11):  # By then there may be another, and this one must not answer reads.
+                self.after(delay, self.read_at, leader)
         self.note("cut", *sorted(self.cut))
 
     def cut_one_way(self) -> None:

@@ -74,7 +74,7 @@ class Connection(Intake):
 
         self.generation = -1
 
-        self.received_ms = self.sent_ms = self.ticked_ms = 0
+        self.received_ms = self.sent_ms = self.ticked_ms = broker.now_ms  # Of the last tick.
         self.received_since_tick = self.sent_since_tick = True
 
     # -- Input ---------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class Connection(Intake):
             # Perhaps right after the last tick. To count from this one could let two intervals pass in silence.
             self.sent_ms, self.sent_since_tick = self.ticked_ms, False
         self.ticked_ms = now_ms
-        if not self.heartbeat_s:
+        if not self.heartbeat_s or self.handshake is not None:  # Clients are surprised by one before open-ok.
             return True
         if now_ms - self.sent_ms >= self.heartbeat_s * 500:
             self.out.append(HEARTBEAT_FRAME)

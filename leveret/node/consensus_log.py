@@ -265,7 +265,7 @@ class ConsensusLog:
         self._job: WriteBatch | None = None
         self._snapshot_job: WriteSnapshot | None = None
         self._cleanup: Cleanup | None = None
-        self._snapshot_retry_bytes = 0
+        self._grown_bytes = 0  # Since the last snapshot was begun.
         self._stopped: OSError | None = None
 
     # Batches
@@ -304,8 +304,11 @@ class ConsensusLog:
                 older.index_max = 0
         if job.snapshot is not None:
             self._note_snapshot(job.snapshot)
+            self._grown_bytes = 0
         segment = self._segments[-1]
-        segment.bytes += sum(map(len, job.buffers))
+        size = sum(map(len, job.buffers))
+        segment.bytes += size
+        self._grown_bytes += size
         if job.batch.entries:
             segment.index_max = max(segment.index_max, job.batch.entries[-1].index)
 
@@ -327,25 +330,24 @@ class ConsensusLog:
         """Of the newest durable snapshot."""
         return max(self._snapshots, default=0)
 
-    @property
-    def snapshot_due(self) -> bool:
-        """Whether the log has outgrown the last snapshot, and a new one should be given."""
-        if self._stopped is not None or self._snapshot_job is not None:
+    def snapshot_due(self, applied: int) -> bool:
+        """Whether the log has outgrown the last snapshot, and one of the state machine as it is now should be given."""
+        if self._stopped is not None or self._snapshot_job is not None or applied <= self.snapshot_index:
             return False
-        newest = self._snapshots.get(self.snapshot_index)
-        snapshot_bytes = newest.data_bytes if newest is not None else 0
-        # A snapshot costs its size, so the log must have grown by as much before the next one pays.
-        return self.log_bytes > max(self._snapshot_after_bytes, snapshot_bytes, self._snapshot_retry_bytes)
+        return self._grown_bytes > self._growth_wanted()
 
-    @property
-    def log_bytes(self) -> int:
-        return sum(segment.bytes for segment in self._segments)
+    def _growth_wanted(self) -> int:
+        # A snapshot costs its size, so the log must have grown by as much before the next one pays.
+        newest = self._snapshots.get(self.snapshot_index)
+        return max(self._snapshot_after_bytes, newest.data_bytes if newest is not None else 0)
 
     def put_snapshot(self, snapshot: Snapshot) -> WriteSnapshot | None:
         """A job that writes a snapshot of this node's own; may be performed beside one that writes a batch. None if
         another is being written, or the leader has sent a newer one."""
         if self._stopped is not None or self._snapshot_job is not None or snapshot.meta.index <= self.snapshot_index:
             return None
+        assert snapshot.data
+        self._grown_bytes = 0
         self._snapshot_job = WriteSnapshot(self._folder, snapshot)
         return self._snapshot_job
 
@@ -353,15 +355,14 @@ class ConsensusLog:
         """The snapshot is durable; Raft may compact."""
         assert job is self._snapshot_job
         self._snapshot_job = None
-        self._snapshot_retry_bytes = 0
         self._note_snapshot(job.snapshot)
         self._roll = True
 
     def on_snapshot_failed(self, job: WriteSnapshot, error: OSError) -> Literal["retry", "stopped"]:
         assert job is self._snapshot_job
         self._snapshot_job = None
-        # Without this the owner would make a snapshot in every turn of a full disk.
-        self._snapshot_retry_bytes = self.log_bytes + self._snapshot_after_bytes // 4
+        # Soon again, but not in every turn of a full disk.
+        self._grown_bytes = max(self._grown_bytes, self._growth_wanted() * 3 // 4)
         return self._retry_or_stop(job.undone, error)
 
     def _note_snapshot(self, snapshot: Snapshot) -> None:
@@ -423,6 +424,7 @@ class ConsensusLog:
             raise ConsensusLogDamaged(f"{folder}: entry {commit} was committed, and the log ends before it")
         for old in snapshots[:-1]:
             disk.delete(f"{folder}/{_snapshot_name(old)}")
+        self._grown_bytes = sum(segment.bytes for segment in self._segments)
         if batches:
             self._hard_state = batches[-1].hard_state
         if self._hard_state.term < meta.term:  # A joiner's first batch was torn, and its snapshot was not.

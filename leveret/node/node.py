@@ -27,7 +27,7 @@ from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.disk import FileDisk
 from leveret.log.log import Log, LogOptions
-from leveret.node.alarms import Alarms, resident_bytes, total_memory_bytes
+from leveret.node.alarms import Alarms, release_memory, resident_bytes, total_memory_bytes
 from leveret.node.client import BEHIND, BLOCKED, PACED, Client
 from leveret.node.folder import MESSAGES, METADATA
 from leveret.node.journal import Journal
@@ -268,6 +268,8 @@ class Node:
         make space again wait behind publishes that do not fit, and the node is stuck until somebody makes space.
         """
         before = self.alarms.reason()
+        if self.alarms.memory:
+            release_memory()
         self.alarms.check()
         above_bytes = self.alarms.disk_free_bytes - self.alarms.disk_limit_bytes
         self.look_at_bytes = self.storage.log.appended_bytes + max(LOOK_BYTES_MIN, above_bytes // 4)

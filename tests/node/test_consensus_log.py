@@ -208,13 +208,18 @@ def test_a_snapshot_is_due_when_the_log_has_grown() -> None:
     disk = new_disk()
     log, _ = opened(disk, after=100)
     save(log, disk, *entries(1, 1))
-    assert not log.snapshot_due
+    assert not log.snapshot_due(1)
     save(log, disk, *entries(2, 1, data=b"x" * 200))
-    assert log.snapshot_due
+    assert log.snapshot_due(2)
     own_snapshot(log, disk, 2, 1, b"y" * 1000)
-    save(log, disk, *entries(3, 1))
-    clean(log, disk)
-    assert not log.snapshot_due and log.log_bytes < 100
+    assert not log.snapshot_due(2)
+    save(log, disk, *entries(3, 1, data=b"x" * 500))
+    assert not log.snapshot_due(3)  # It would cost more than it saves.
+    save(log, disk, *entries(4, 1, data=b"x" * 500))
+    assert log.snapshot_due(4)
+    disk.crash()
+    log = opened(disk, after=100)[0]
+    assert log.snapshot_due(4) and not log.snapshot_due(2)
 
 
 def test_the_leaders_snapshot_voids_the_log() -> None:
@@ -487,13 +492,13 @@ def test_without_space_for_snapshots() -> None:
     log, _ = opened(disk, after=10)
     save(log, disk, *entries(1, 1))
     disk.capacity_bytes = disk.size(FIRST) + 20
-    assert log.snapshot_due
+    assert log.snapshot_due(1)
     job = log.put_snapshot(Snapshot(SnapshotMeta(1, 1, US), b"x" * 100))
     assert job is not None
     with pytest.raises(OSError) as caught:
         job.perform(disk)
     assert log.on_snapshot_failed(job, caught.value) == "retry"
-    assert not log.snapshot_due  # Not in every turn of a full disk.
+    assert not log.snapshot_due(1)  # Not in every turn of a full disk.
     assert disk.names("raft") == [FIRST.partition("/")[2]]
     log.save(None, [], 0, Snapshot(SnapshotMeta(9, 1, US), b"x" * 100))
     batch = log.take()
@@ -515,8 +520,8 @@ def test_a_failed_sync_stops_for_good() -> None:
     with pytest.raises(OSError) as caught:
         job.perform(disk)
     assert log.on_failed(job, caught.value) == "stopped"
-    assert log.take() is None and log.cleanup() is None and not log.snapshot_due
-    assert log.put_snapshot(Snapshot(SnapshotMeta(1, 1, US), b"")) is None
+    assert log.take() is None and log.cleanup() is None and not log.snapshot_due(1)
+    assert log.put_snapshot(Snapshot(SnapshotMeta(1, 1, US), b"x")) is None
     with pytest.raises(ConsensusLogStopped):
         log.save(None, entries(2, 1), 0, None)
 

@@ -492,7 +492,7 @@ class Raft:
             case Heartbeat():
                 self.log.commit_to(min(message.commit, self.last_index))
                 response = HeartbeatResponse(self.id, message.sender, self.term, message.round, self.applied)
-                self._outbox.later.append(response)
+                self._outbox.early.append(response)
             case SnapshotChunk():
                 self._on_chunk(message)
 
@@ -544,7 +544,7 @@ class Raft:
     def _assemble(self, chunk: SnapshotChunk) -> bytes | None:
         """Put a piece to those that are here. The whole data, if that was the last one."""
         key = (chunk.meta.index, chunk.meta.term, chunk.total, chunk.checksum)
-        if chunk.total > self.options.snapshot_bytes_max:
+        if not 0 < chunk.total <= self.options.snapshot_bytes_max:
             self._assembly = None
             return None
         if self._assembly is None or self._assembly.key != key:

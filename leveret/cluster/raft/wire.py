@@ -124,6 +124,8 @@ def _encode_applied(m: Applied) -> list[bytes]:
 
 
 def _encode_chunk(m: SnapshotChunk) -> list[bytes]:
+    if not m.total:
+        raise ValueError("a chunk that nobody has filled in")
     head = _CHUNK.pack(m.meta.index, m.meta.term, m.offset, m.checksum, len(m.data))
     return [head, m.total.to_bytes(8, "big"), m.data, encode_membership(m.meta.membership)]
 
@@ -192,7 +194,7 @@ def _decode_chunk(reader: Reader, head: Head) -> SnapshotChunk:
     checksum, size, total = reader.u32(), reader.u32(), _number(reader)
     data = reader.blob(size, CHUNK_BYTES_MAX)
     membership = read_membership(reader)
-    if index == 0 or not 1 <= term <= head[2] or offset + size > total or not membership.voters:
+    if index == 0 or not 1 <= term <= head[2] or offset + size > total or not total or not membership.voters:
         raise BadMessage(f"{size} bytes at {offset} of {total}, of a snapshot at index {index} and term {term}")
     return SnapshotChunk(*head, SnapshotMeta(index, term, membership), offset, total, checksum, data)
 

@@ -189,9 +189,11 @@ MUTATIONS: Final = [
         ("what was replaced meanwhile counts as written", "if self.term_at(entry.index) == entry.term:", "if True:"),
         (
             "a snapshot keeps a tail of another history",
-            "        self.entries = []\n        self.offset, self.offset_term = meta",
-            "        self.entries = [entry for entry in self.entries if entry.index > meta.index]\n"
-            "        self.offset, self.offset_term = meta",
+            "        self.entries = []\n        self.offset, self.offset_term = meta.index, meta.term\n"
+            "        self.stable = self.commit = self.last_index = meta.index\n",
+            "        self.entries = self.entries[meta.index - self.offset :]\n"
+            "        self.offset, self.offset_term = meta.index, meta.term\n"
+            "        self.stable = self.commit = meta.index\n",
         ),
         (
             "a membership waits to be committed",

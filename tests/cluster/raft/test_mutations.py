@@ -10,7 +10,8 @@ import os
 
 import pytest
 
-from simulation.raft import Plan, Violation, run
+from simulation.raft import Plan, run
+from simulation.raft_checker import Violation
 
 from .mutations import MUTATIONS, Mutation, failing_scenario, put
 

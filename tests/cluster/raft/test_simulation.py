@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from simulation import raft as simulation
-from simulation.raft import Checker, Plan, Violation, World, run
+from simulation.raft import Plan, World, run
+from simulation.raft_checker import Checker, Violation
 
 SEEDS = 300
 GROUP = 10
@@ -43,7 +43,7 @@ def test_a_failure_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(self: Checker, commit: int) -> None:
         raise Violation("for a test")
 
-    monkeypatch.setattr(simulation.Checker, "at_the_end", fail)
+    monkeypatch.setattr(Checker, "at_the_end", fail)
     with pytest.raises(Violation, match=r"(?s)for a test.*last events:.*replay: python -m simulation.raft --seed 4 "):
         run(Plan(4))
 

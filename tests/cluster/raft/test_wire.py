@@ -109,7 +109,7 @@ def forged(**changes: object) -> Append:
         SnapshotChunk("a", "b", 5, SnapshotMeta(0, 3, US), 0, 5, 0, b"hello"),
         SnapshotChunk("a", "b", 5, SnapshotMeta(6, 6, US), 0, 5, 0, b"hello"),
         SnapshotChunk("a", "b", 5, SnapshotMeta(6, 3, US), 1, 5, 0, b"hello"),
-        SnapshotChunk("a", "b", 5, SnapshotMeta(6, 3), 0, 5, 0, b"hello"),
+        SnapshotChunk("a", "b", 5, SnapshotMeta(6, 3, Membership()), 0, 5, 0, b"hello"),
         VoteRequest("a", "b", 5, False, 10, 5),
     ],
 )
@@ -131,6 +131,11 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_message(data)
     with pytest.raises(ValueError, match="at most 10"):
         encode_message(forged())
+
+
+def test_a_chunk_that_nobody_filled_in_does_not_leave() -> None:
+    with pytest.raises(ValueError, match="nobody has filled in"):
+        encode_message(SnapshotChunk("a", "b", 5, SnapshotMeta(6, 3, US), 0))
 
 
 def test_another_version_is_refused() -> None:

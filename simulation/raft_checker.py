@@ -1,0 +1,113 @@
+"""What no run of a correct Raft shows.
+
+The checker looks only at what leaves a node: its messages, what it writes, what it applies, what it answers. It shares
+no code with the machine it checks.
+
+    one leader a term, one vote a term
+    log matching: one index and term is one entry, with the same entries before it
+    nothing is acknowledged to a leader before it is written
+    whoever leads has all that was ever committed
+    all nodes apply the same entries in the same order, without gaps, and come to the same state
+    a commit index never falls while its node runs
+    a read sees all that was acknowledged before it was asked
+    what was acknowledged to a client is there in the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from leveret.cluster.raft.core import Ready, Role
+from leveret.cluster.raft.messages import AppendResponse, Entry, Kind, Message, Snapshot, SnapshotMeta, VoteResponse
+
+
+class Violation(AssertionError):
+    """What must never happen did."""
+
+
+class Checker:
+    """What no run of a correct Raft shows."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[int, str] = {}  # By term.
+        self.votes: dict[tuple[str, int], str] = {}  # By voter and term.
+        self.written: dict[tuple[int, int], tuple[int | None, Kind, bytes]] = {}  # By index and term.
+        self.logs: dict[str, dict[int, int]] = {}  # Terms by index, of what each node has written.
+        self.committed: dict[int, tuple[int, Kind, bytes]] = {}
+        self.states: dict[int, int] = {}  # The state machine's checksum after an index.
+        self.commits: dict[str, int] = {}
+        self.acknowledged: dict[bytes, int] = {}
+        self.acknowledged_max = 0
+
+    def on_started(self, node: str, meta: SnapshotMeta, entries: Iterable[Entry]) -> None:
+        self.logs[node] = {meta.index: meta.term, **{entry.index: entry.term for entry in entries}}
+        self.commits[node] = 0
+
+    def on_written(self, node: str, snapshot: Snapshot | None, entries: list[Entry]) -> None:
+        """One index and term is one entry, with one predecessor: so logs that agree there agree on all before."""
+        log = self.logs[node]
+        if snapshot is not None:
+            log.clear()
+            log[snapshot.meta.index] = snapshot.meta.term
+        if not entries:
+            return
+        for index in range(entries[0].index, max(log, default=0) + 1):
+            log.pop(index, None)
+        for entry in entries:
+            previous = log.get(entry.index - 1)
+            content = (previous, entry.kind, entry.data)
+            known = self.written.setdefault((entry.index, entry.term), content)
+            if known[1:] != content[1:] or (previous is not None and known[0] not in (None, previous)):
+                raise Violation(f"{node} has another entry at {entry.index}/{entry.term}: {content}, not {known}")
+            log[entry.index] = entry.term
+
+    def on_sent(self, message: Message) -> None:
+        if isinstance(message, VoteResponse) and message.granted and not message.pre:
+            first = self.votes.setdefault((message.sender, message.term), message.to)
+            if first != message.to:
+                raise Violation(f"{message.sender} voted for {first} and {message.to} in term {message.term}")
+        elif isinstance(message, AppendResponse) and message.accepted:
+            log = self.logs[message.sender]
+            if message.index > max(log, default=0):
+                raise Violation(f"{message.sender} accepted {message.index} before it was written")
+
+    def on_shown(self, node: str, ready: Ready) -> None:
+        if ready.commit < self.commits[node]:
+            raise Violation(f"{node} took its commit index back from {self.commits[node]} to {ready.commit}")
+        self.commits[node] = ready.commit
+        if ready.role is Role.LEADER:
+            first = self.leaders.setdefault(ready.term, node)
+            if first != node:
+                raise Violation(f"{first} and {node} both lead in term {ready.term}")
+
+    def on_elected(self, node: str, term: int) -> None:
+        """Whoever leads has all that was committed."""
+        log = self.logs[node]
+        for index in range(min(log, default=0) + 1, max(self.committed, default=0) + 1):
+            if index in self.committed and log.get(index) != self.committed[index][0]:
+                raise Violation(f"{node} leads term {term} without the committed entry {index}")
+
+    def on_applied(self, node: str, entry: Entry, expected: int, state: int) -> None:
+        if entry.index != expected:
+            raise Violation(f"{node} applies {entry.index} where {expected} is next")
+        content = (entry.term, entry.kind, entry.data)
+        if self.committed.setdefault(entry.index, content) != content:
+            raise Violation(f"{node} applies {content} at {entry.index}, others {self.committed[entry.index]}")
+        self.on_state(node, entry.index, state)
+
+    def on_state(self, node: str, index: int, state: int) -> None:
+        if self.states.setdefault(index, state) != state:
+            raise Violation(f"{node} has another state after {index} than others had")
+
+    def on_acknowledged(self, data: bytes, index: int) -> None:
+        self.acknowledged[data] = index
+        self.acknowledged_max = max(self.acknowledged_max, index)
+
+    def on_read(self, node: str, index: int, floor: int) -> None:
+        if index < floor:
+            raise Violation(f"{node} answers a read as of {index}, and {floor} was acknowledged before it was asked")
+
+    def at_the_end(self, commit: int) -> None:
+        for data, index in self.acknowledged.items():
+            if index > commit or self.committed[index][2] != data:
+                raise Violation(f"{data!r} was acknowledged at {index} and is lost")
