@@ -311,7 +311,7 @@ class World:
         self.tail = rng.choice((0.0, 0.02, 0.1))  # How many messages come much too late.
         self.loss = self.doubling = 0.0
         self.in_step = rng.random() < 0.4  # All timeouts are the same, so that elections collide.
-        self.dying = rng.choice((0.0, 0.0, 0.4))  # How many die of having voted.
+        self.dying = rng.choice((0.0, 0.0, 0.5))  # How many die of having voted.
         self.disk_ticks = rng.choice((0.01, 0.1, 1.0))
         self.calm = False
         self.cut: set[tuple[str, str]] = set()
@@ -424,6 +424,7 @@ class World:
             self.crash_one,
             self.crash_leader,
             self.rush,
+            self.rush,
             self.restart_one,
             self.restart_one,
             self.part,
@@ -469,7 +470,10 @@ class World:
         """The leader falls, and two stand for election in the same moment."""
         for node in self.leaders():
             self.bounce(node)
-        self.after(self.options.election_ticks, self.rush_now)
+        for node in self.running():
+            assert node.raft is not None
+            node.raft.on_link_lost(node.raft.leader or "")  # So that nobody refuses for the sake of the fallen.
+        self.after(0.5, self.rush_now)
 
     def rush_now(self) -> None:
         running = self.running()

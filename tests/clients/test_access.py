@@ -23,7 +23,7 @@ SALT = b"salt"
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with more than one user and vhost."""
-    server = Server(tmp_path_factory.mktemp("guarded"), "loopback_users.remote = true\n")
+    server = Server(tmp_path_factory.mktemp("guarded"))
     prepare(
         server.data,
         [

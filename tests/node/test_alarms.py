@@ -161,6 +161,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 CONFIG = "disk_free_limit.absolute = 45MB\nsegment_bytes = 4MiB\nmemory_monitor_interval = 100ms\n"
+NO_LIMIT = "disk_free_limit.absolute = 1\nsegment_bytes = 4MiB\nmemory_monitor_interval = 100ms\n"
 TOTAL = 1_500
 
 
@@ -173,7 +174,7 @@ class Publisher(threading.Thread):
 
     def __init__(self, port: int) -> None:
         super().__init__()
-        self.client = RawClient(port, timeout_s=20).open()
+        self.client = RawClient(port, timeout_s=8).open()
         self.client.method(m.ConfirmSelect())
         self.client.expect(m.ConfirmSelectOk)
         self.start()
@@ -184,9 +185,23 @@ class Publisher(threading.Thread):
                 self.client.send(publish_frames("", "q", body(number), persistent=True))
 
 
-def test_disk_full(start: Start, small_disk: Path) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CONFIG, id="limit"),
+        pytest.param(
+            NO_LIMIT,
+            id="no-limit",
+            marks=pytest.mark.xfail(
+                raises=TimeoutError,
+                reason="the settles that would free space are written behind publishes that do not fit any more",
+            ),
+        ),
+    ],
+)
+def test_disk_full(start: Start, small_disk: Path, config: str) -> None:
     """150 MB through 55: publishers wait whenever it is full, consumers make room, publishers go on. Nothing breaks."""
-    server = start(CONFIG, folder=small_disk / "node")
+    server = start(config, folder=small_disk / "node")
     channel = server.channel()
     channel.queue_declare("q", durable=True)
     publisher = Publisher(server.port)
@@ -227,8 +242,7 @@ def take(consumer: Consumer, count: int) -> int:
 @pytest.mark.parametrize("reserve", [True, False], ids=["limit", "no-limit"])
 def test_disk_full_and_killed(start: Start, small_disk: Path, reserve: bool) -> None:
     """Kill it when it is full, up to a limit or up to the last byte: it starts, and has all that was confirmed."""
-    config = CONFIG if reserve else "disk_free_limit.absolute = 1\nsegment_bytes = 4MiB\n"
-    server = start(config, folder=small_disk / "node")
+    server = start(CONFIG if reserve else NO_LIMIT, folder=small_disk / "node")
     server.channel().queue_declare("q", durable=True)
     publisher = Publisher(server.port)
     confirmed = 0

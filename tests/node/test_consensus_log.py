@@ -22,7 +22,7 @@ from leveret.node.consensus_log import (
     load_identity,
 )
 from simulation.disk import Crashed, FaultyDisk
-from tests.cluster.raft.mutations import MUTATIONS, Mutation, put
+from tests.cluster.raft.mutations import MUTATIONS, Mutation, check_meaning, put
 
 FIRST = "raft/log-00000000000000000001"
 US = Membership((Member("a", "node a", "host:1"), Member("b", "node b", "host:2", 3)))
@@ -622,6 +622,7 @@ def test_a_deliberate_bug_is_noticed(mutation: Mutation, monkeypatch: pytest.Mon
     for check in everything:
         try:
             check()
-        except (Exception, Crashed):
+        except (Exception, Crashed) as error:
+            check_meaning(error)
             return
     pytest.fail(f"nobody noticed: {mutation.name}")

@@ -56,9 +56,16 @@ def failing_scenario() -> str | None:
     for name, (options, script) in SCENARIOS.items():
         try:
             Lab(**options).play(script)
-        except Exception:
+        except Exception as error:
+            check_meaning(error)
             return name
     return None
+
+
+def check_meaning(error: BaseException) -> None:
+    """A mutation that is no program is noticed by everybody, and proves nothing."""
+    if isinstance(error.__cause__ or error, NameError | AttributeError | SyntaxError | UnboundLocalError):
+        raise RuntimeError("the mutation itself is broken") from error
 
 
 def _in(module: ModuleType, by: Literal["scenarios", "log tests"], *pieces: tuple[str, str, str]) -> list[Mutation]:

@@ -13,7 +13,7 @@ import pytest
 from simulation.raft import Plan, run
 from simulation.raft_checker import Violation
 
-from .mutations import MUTATIONS, Mutation, failing_scenario, put
+from .mutations import MUTATIONS, Mutation, check_meaning, failing_scenario, put
 
 ALL = os.environ.get("LEVERET_MUTATIONS") == "all"
 SEEDS = 100
@@ -37,7 +37,8 @@ def failing_seed(limit: int) -> int | None:
     for seed in range(limit):
         try:
             run(Plan(seed), 1)
-        except Violation:
+        except Violation as violation:
+            check_meaning(violation)
             return seed
     return None
 
