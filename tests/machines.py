@@ -205,14 +205,14 @@ class World:
             if not self.holds_disk:
                 self.sync()
             broker.tell_confirms()
-            for connection in list(broker.writers):
+            writers, broker.writers = broker.writers, {}
+            for connection in writers:
                 client = self.clients.get(connection)
                 if client is not None:
                     client.flush()
-            broker.writers.clear()
             if self.loads and not self.holds_loads:
                 self.finish_loads()
-            elif not broker.dirty:
+            elif not broker.dirty and not broker.writers:
                 return
 
     def queue(self, name: str) -> Queue:
@@ -353,9 +353,8 @@ class Client:
         connection.out.clear()
         connection.out_bytes = 0
         self.replies += self.reader.feed(data)
-        if connection.stalled and connection.writable:
-            self.world.broker.dirty.update(connection.stalled)
-            connection.stalled.clear()
+        if connection.writable:
+            connection.on_room()
 
     def take(self) -> list[Reply]:
         """All that came since the last time."""

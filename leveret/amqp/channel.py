@@ -182,9 +182,8 @@ class Channel(Topology):
 
     def _return(self, route: Route, content: bytes) -> None:
         connection = self.connection
-        method = m.encode(self.number, m.BasicReturn(312, "NO_ROUTE", route.exchange, route.routing_key))
-        connection.out += (method, reframe(content, self.number, connection.frame_max))
-        self.broker.writers[connection] = None
+        method = m.BasicReturn(312, "NO_ROUTE", route.exchange, route.routing_key)
+        connection.send_content(self.number, method, reframe(content, self.number, connection.frame_max))
 
     def check_properties(self, data: bytes, start: int) -> None:
         """The properties that can make a message unacceptable. `data` has the header payload at `start`."""
@@ -411,9 +410,8 @@ class Channel(Topology):
             key[middle + 1 :].decode("utf-8", "surrogateescape"),
             queue.ready_count,
         )
-        connection = self.connection
-        connection.out += (m.encode(self.number, ok), reframe(batch.contents[at], self.number, connection.frame_max))
-        self.broker.writers[connection] = None
+        content = reframe(batch.contents[at], self.number, self.connection.frame_max)
+        self.connection.send_content(self.number, ok, content)
         if method.no_ack:
             queue.settle_delivered(batch, at, at + 1)
         else:

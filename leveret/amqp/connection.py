@@ -68,6 +68,7 @@ class Connection(Intake):
 
         self.rest = b""
         self.held = False
+        self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
         self.blocked = False  # An alarm keeps the shell from reading.
         self.crowding: Queue | None = None  # A queue this connection fills faster than it empties.
@@ -94,6 +95,8 @@ class Connection(Intake):
 
     def release(self) -> None:
         """What the connection was held for is done: go on with what came meanwhile."""
+        if self.full and not self.closed:
+            return  # The end of this comes with `on_room`.
         self.held = False
         if self.closed:
             return
@@ -290,6 +293,25 @@ class Connection(Intake):
     def send(self, number: int, method: m.Method) -> None:
         self.out.append(m.encode(number, method))
         self.broker.writers[self] = None
+
+    def send_content(self, number: int, method: m.Method, content: bytes) -> None:
+        """A message that was asked for, or comes back. Who asks for more than a turn's worth is held until it is sent."""
+        self.out += (m.encode(number, method), content)
+        self.out_bytes += len(content)
+        if self.out_bytes > OUT_BYTES_MAX:
+            self.full = self.held = True
+        self.broker.writers[self] = None
+
+    def on_room(self) -> bool:
+        """All that was made is written and the socket takes more. True: there is more to do, have another turn."""
+        if not self.stalled and not self.full:
+            return False
+        self.broker.dirty.update(self.stalled)
+        self.stalled.clear()
+        if self.full:
+            self.full = False
+            self.release()
+        return True
 
     def on_opened(self, vhost: Vhost) -> None:
         """The handshake is over."""

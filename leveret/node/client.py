@@ -92,9 +92,8 @@ class Client(asyncio.Protocol):
         connection = self.connection
         connection.writable = True
         self.resume(DEAF)
-        self.node.broker.dirty.update(connection.stalled)
-        connection.stalled.clear()
-        self.node.schedule()
+        if connection.on_room():
+            self.node.schedule()
 
     def eof_received(self) -> bool:
         return False
@@ -147,9 +146,7 @@ class Client(asyncio.Protocol):
             self.transport.close()
         elif connection.closing and self.closing_at is None:
             self.closing_at = self.node.loop.time()
-        elif connection.stalled and connection.writable:
-            self.node.broker.dirty.update(connection.stalled)
-            connection.stalled.clear()
+        elif connection.writable and connection.on_room():
             self.node.schedule()
 
     def on_tick(self, now_ms: int) -> None:

@@ -211,3 +211,25 @@ def test_publishes_of_a_channel_that_closed_are_not_taken_for_another() -> None:
     names = [type(method).__name__ for method in client.methods()]
     assert names == ["ChannelCloseOk", "ConnectionClose"]
     assert world.queue("q").ready_count == 3
+
+
+def test_who_asks_for_much_at_once_gets_it_turn_by_turn() -> None:
+    """A thousand gets in one read must not make a thousand large answers in one turn's memory."""
+    world = World()
+    client = world.client()
+    client.declare("q")
+    for _ in range(40):
+        client.publish("q", b"x" * 100_000)
+    most = 0
+    flush = client.flush
+
+    def watched() -> None:
+        nonlocal most
+        most = max(most, sum(map(len, client.connection.out)))
+        flush()
+
+    client.flush = watched  # type: ignore[method-assign]
+    client.feed(b"".join(m.encode(1, m.BasicGet(queue="q", no_ack=True)) for _ in range(40)))
+    world.turn()
+    assert len(client.bodies()) == 40
+    assert most < 1_500_000

@@ -25,11 +25,16 @@ OBVIOUS = (
     "forgets its vote",
     "forgets its term",
     "answers before the disk has it",
+    "truncates without a conflict",
+    "takes late snapshots",
     "half is a majority",
     "reads without a majority",
-    "does not notice lost snapshots",
+    "tells to commit what may differ",
+    "does not notice lost appends",
+    "what was replaced counts as written",
     "no sync",
     "snapshots are not synced",
+    "a reset is not read",
 )
 
 
@@ -70,4 +75,4 @@ def test_what_the_seeds_notice(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n{len(MUTATIONS) - len(missed)} of {len(MUTATIONS)} were noticed by {SEEDS} seeds; not these:")
         print("\n".join(f"  {name}" for name in missed))
-    assert len(missed) < len(MUTATIONS) / 2
+    assert not set(missed) & set(OBVIOUS)
