@@ -30,7 +30,6 @@ OBVIOUS = (
     "half is a majority",
     "reads without a majority",
     "tells to commit what may differ",
-    "does not notice lost appends",
     "what was replaced counts as written",
     "no sync",
     "snapshots are not synced",
