@@ -18,11 +18,12 @@ from itertools import cycle
 
 LOG_SEEDS = 400
 FUZZ_INPUTS = 100_000
+RAFT_SEEDS = 200
 
 
 def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]:
     """For ever: what it is, what to add to the environment, what to run."""
-    for name in cycle(("log", "fuzz", "ledger")):
+    for name in cycle(("log", "fuzz", "raft", "ledger")):
         if name == "log":
             first = dice.randrange(10**6, 10**9)
             seeds = {"LEVERET_LOG_SEEDS": f"{first}-{first + LOG_SEEDS}"}
@@ -30,6 +31,9 @@ def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]
         elif name == "fuzz":
             seed = str(dice.randrange(10**9))
             yield f"{FUZZ_INPUTS} inputs", {}, ["tests.fuzz", "--inputs", str(FUZZ_INPUTS), "--seed", seed]
+        elif name == "raft":
+            seed = str(dice.randrange(10**6, 10**9))
+            yield f"{RAFT_SEEDS} worlds of Raft", {}, ["simulation.raft", "--seed", seed, "--count", str(RAFT_SEEDS)]
         else:
             yield "kill -9 under load", {}, ["pytest", "-q", "-x", "tests/node/test_durability.py"]
 

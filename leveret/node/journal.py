@@ -17,8 +17,9 @@ node refuses to start and says where. (A damaged last batch cannot be told from 
 journal that is not written twice.) The marker's bytes are all above 127 and the lines below, so that no text in
 a command can pass for a batch.
 
-**What was read is synced again** before anyone acts on it: after a crash of the process alone, the last batch may be
-readable without being on the disk, and a power failure later would take back what had been shown to clients.
+**The last batch is written and synced again** before anyone acts on it: after a crash of the process alone it may be
+readable without being on the disk, and a power failure later would take back what had been shown to clients. A sync
+alone would prove nothing if the one before the crash failed: the kernel then holds the pages for clean.
 
 **Snapshots.** When the commands have outgrown the last snapshot, `snapshot_due` asks the owner for another one. It is
 written under another name, synced, renamed, and the folder synced, before any file it replaces is deleted; so at every
@@ -329,7 +330,7 @@ class Journal:
         return data
 
     def _read_files(self, starts: list[int], index: int) -> list[bytes]:
-        """The lines after the command `index`; cuts the torn tail off the last file, and syncs it."""
+        """The lines after the command `index`; cuts the torn tail off the last file, and makes its last batch durable."""
         lines: list[bytes] = []
         expected = starts[0] if starts else 1
         for first in starts:
@@ -337,9 +338,9 @@ class Journal:
             if first != expected:
                 raise JournalDamaged(f"{path}: commands {expected} to {first - 1} before it are missing")
             stored = self._disk.read(path, 0, self._disk.size(path))
-            end = 0
+            last = end = 0
             while (batch := unpack_batch(stored, end, expected)) is not None:
-                found, end = batch
+                last, (found, end) = end, batch
                 lines += found[max(0, index + 1 - expected) :]
                 expected += len(found)
             self._refuse_damage(path, stored, end)
@@ -347,6 +348,7 @@ class Journal:
         if starts:
             if end < len(stored):
                 self._disk.truncate(path, end)
+            self._disk.write(path, last, [stored[last:end]])
             self._disk.sync(path)
             if expected <= index:  # All of it is older than the snapshot: the file after it was deleted first.
                 self._files = []

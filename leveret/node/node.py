@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 TICK_S: Final = 1.0
+SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
@@ -254,6 +255,8 @@ class Node:
         if self.broker.content_bytes > self.broker.content_bytes_max:
             self.broker.page_out_unacked()
         self.storage.maintain(idle=not self.storage.committing)
+        if self.loop.time() - self.storage.busy_at > SPARES_KEPT_S:
+            self.storage.release_spares()
         self.schedule()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 

@@ -64,8 +64,10 @@ class Storage:
         self.reader = Worker(loop, "leveret-reader")
         self.keeper = Worker(loop, "leveret-keeper")
         self.committing = False
-        self.full = False
+        self.full = False  # The last write found no space.
+        self.retrying = False
         self.failed = False
+        self.busy_at = loop.time()  # When the last commit began.
         self.maintaining = False
         self.snapshotting = False
         self.idle: asyncio.Future[None] | None = None
@@ -89,7 +91,7 @@ class Storage:
 
     def commit(self, broker: Broker) -> None:
         """Begin a commit, unless one is under way."""
-        if self.committing or self.full or self.failed:
+        if self.committing or self.failed or (self.full and not self.retrying):
             return
         if broker.unlogged:
             self._take_blocks(broker)
@@ -102,6 +104,7 @@ class Storage:
         if not todo:
             return
         self.committing = True
+        self.busy_at = self.loop.time()
         done: list[tuple[Any, Any]] = []
 
         def work() -> None:
@@ -126,7 +129,7 @@ class Storage:
                 self.log.append(block)
 
     def _on_committed(self, todo: list[tuple[Any, Any]], done: list[tuple[Any, Any]], error: Exception | None) -> None:
-        self.committing = False
+        self.committing = self.retrying = False
         for owner, job in done:
             if owner is self.journal:
                 self._on_journalled(self.journal.on_done(job))
@@ -135,8 +138,7 @@ class Storage:
         for owner, job in todo[len(done) :]:
             self._on_failed(owner, job, error, attempted=job is todo[len(done)][1])
         if not error and self.full:
-            self.full = False
-            self.on_full(False)
+            self._on_space()
         self.on_turn()
         if self.idle is not None and not self.committing and not self.idle.done():
             self.idle.set_result(None)
@@ -175,22 +177,26 @@ class Storage:
         cause = error if attempted and isinstance(error, OSError) else OSError(28, "not attempted")
         if owner.on_failed(job, cause) == "stopped":
             self._fail(f"the disk failed: {cause}. Nothing is confirmed any more; the node stops")
-        elif not self.full:
-            self.full = True
-            logger.error("no space left on the disk: publishers wait until there is some (%s)", cause)
-            self.on_full(True)
+        elif attempted:
             self.loop.call_later(RETRY_S, self._retry)
+            if not self.full:
+                self.full = True
+                logger.error("no space left on the disk: publishers wait until there is some (%s)", cause)
+                self.on_full(True)
 
     def _retry(self) -> None:
-        """Try to write again; `full` ends with the first commit that succeeds."""
-        if self.failed:
-            return
-        was_full, self.full = self.full, False
+        """Try to write again. With the first commit that succeeds, or if there is nothing to write, `full` ends."""
+        self.retrying = True
         self.on_turn()
-        if self.committing:
-            self.full = was_full and self.full
-        elif was_full:
-            self.on_full(False)
+        if not self.committing:
+            self.retrying = False
+            if not self.failed:
+                self._on_space()
+
+    def _on_space(self) -> None:
+        logger.info("there is space on the disk again")
+        self.full = False
+        self.on_full(False)
 
     def _fail(self, text: str) -> None:
         self.failed = True
@@ -245,7 +251,7 @@ class Storage:
         self.keeper.submit(lambda: job.perform(self.disk), on_done)
 
     def release_spares(self) -> None:
-        """Space is short: files that are kept only to be written over must not be what it is short of."""
+        """Give up files that are kept only to be written over: space is short, or nothing is being written."""
         if self.log.spares:
             self.log.upkeep.release_spares()
             self.maintain()
