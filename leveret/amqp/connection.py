@@ -295,7 +295,7 @@ class Connection(Intake):
         self.broker.writers[self] = None
 
     def send_content(self, number: int, method: m.Method, content: bytes) -> None:
-        """A message that was asked for, or comes back. Who asks for more than a turn's worth is held until it is sent."""
+        """A message that was asked for, or comes back. Who asks for more than a turn's worth is held meanwhile."""
         self.out += (m.encode(number, method), content)
         self.out_bytes += len(content)
         if self.out_bytes > OUT_BYTES_MAX:

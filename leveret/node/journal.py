@@ -330,7 +330,7 @@ class Journal:
         return data
 
     def _read_files(self, starts: list[int], index: int) -> list[bytes]:
-        """The lines after the command `index`; cuts the torn tail off the last file, and makes its last batch durable."""
+        """The lines after the command `index`; cuts the torn tail off the last file, makes its last batch durable."""
         lines: list[bytes] = []
         expected = starts[0] if starts else 1
         for first in starts:

@@ -151,7 +151,10 @@ class Node:
     def _turn(self) -> None:
         broker = self.broker
         broker.pump()
-        self.storage.commit(broker)
+        if self.storage.should_wait(broker):
+            self.schedule()
+        else:
+            self.storage.commit(broker)
         if self.storage.log.appended_bytes > self.look_at_bytes:
             self._look()
         if broker.confirming:

@@ -3,6 +3,12 @@
 One commit is under way at a time, in a thread of its own; what changes meanwhile gathers and makes up the next one. So
 the size of a commit follows from the load, and an idle node's commit begins at once.
 
+A publisher with a small window answers each confirm with as many publishes. If the next commit began the moment the
+last one ended, half of the window would always be under way and the other half wait for it. So after a commit that
+confirmed something, the next one lets as many publishes arrive as were confirmed, for as long as the last commit took
+at most, and never more than `GATHER_S_MAX`. Nobody waits who was not waiting for the disk anyway: the first publish of
+an idle node, and one after the other, find the number reached.
+
 A commit performs the journal's job, then the log's. The order matters: a queue's messages must not be durable, and
 thus confirmed, before its declaration is. Confirms and answers go out when both are done.
 """
@@ -34,6 +40,7 @@ logger = logging.getLogger("leveret")
 LOAD_BYTES: Final = 1 << 20
 PENDING_BYTES_MAX: Final = 16 << 20  # Waiting for the disk, above which publishers wait too.
 COMMANDS_PENDING_BYTES_MAX: Final = 4 << 20
+GATHER_S_MAX: Final = 0.0004
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
 
@@ -66,6 +73,9 @@ class Storage:
         self.committing = False
         self.full = False  # The last write found no space.
         self.retrying = False
+        self.began = 0.0  # When the last commit was begun.
+        self.gather_for = 0  # How many publishes there should be before the next one begins,
+        self.gather_until = 0.0  # unless it is as late as this.
         self.failed = False
         self.busy_at = loop.time()  # When the last commit began.
         self.maintaining = False
@@ -88,6 +98,12 @@ class Storage:
     def is_crowded(self, broker: Broker) -> bool:
         """Whether too much waits for the disk, taken by the log or not."""
         return self.log.pending_bytes + broker.unlogged_bytes > PENDING_BYTES_MAX
+
+    def should_wait(self, broker: Broker) -> bool:
+        """Whether more publishes are about to arrive that the next commit should hold."""
+        if not broker.unlogged or self.committing or broker.totals.published >= self.gather_for:
+            return False
+        return time.perf_counter() < self.gather_until
 
     def commit(self, broker: Broker) -> None:
         """Begin a commit, unless one is under way."""
@@ -112,7 +128,8 @@ class Storage:
                 job.perform(self.disk)
                 done.append((owner, job))
 
-        self.writer.submit(work, lambda error: self._on_committed(todo, done, error))
+        self.began = time.perf_counter()
+        self.writer.submit(work, lambda error: self._on_committed(broker, todo, done, error))
         # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the turn,
         # and that is as long as a sync takes. One small publish after the other gains a tenth by it.
         time.sleep(0)
@@ -128,13 +145,15 @@ class Storage:
                 self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)
                 self.log.append(block)
 
-    def _on_committed(self, todo: list[tuple[Any, Any]], done: list[tuple[Any, Any]], error: Exception | None) -> None:
+    def _on_committed(
+        self, broker: Broker, todo: list[tuple[Any, Any]], done: list[tuple[Any, Any]], error: Exception | None
+    ) -> None:
         self.committing = self.retrying = False
         for owner, job in done:
             if owner is self.journal:
                 self._on_journalled(self.journal.on_done(job))
             else:
-                self._on_logged(job)
+                self._on_logged(job, broker.totals.published)
         for owner, job in todo[len(done) :]:
             self._on_failed(owner, job, error, attempted=job is todo[len(done)][1])
         if not error and self.full:
@@ -157,7 +176,8 @@ class Storage:
         while self.answers and self.answers[0][0] <= index:
             self.answers.popleft()[1]()
 
-    def _on_logged(self, job: Any) -> None:
+    def _on_logged(self, job: Any, published: int) -> None:
+        confirmed = 0
         for block in self.log.on_done(job):
             entry = self.in_blocks.pop((block.queue, block.number), None)
             if entry is None:
@@ -166,7 +186,12 @@ class Storage:
             if batch is not None and not queue.deleted:
                 queue.on_logged(batch)
             for pending in awaiting:
+                confirmed += pending.last - pending.first + 1
                 pending.on_safe()
+        if confirmed:
+            now = time.perf_counter()
+            self.gather_for = published + confirmed
+            self.gather_until = now + min(now - self.began, GATHER_S_MAX)
         self.maintain()
 
     def _on_failed(self, owner: Any, job: Any, error: Exception | None, attempted: bool) -> None:
