@@ -372,7 +372,11 @@ class Node:
     def start(self) -> None:
         self.disk.plan = self.plan
         self.journal = Journal(self.disk, "metadata", snapshot_after_bytes=self.rng.choice((100, 1000)))
-        snapshot, commands = self.journal.recover()
+        full, self.full = self.full, 0.0  # What recovery writes is there already, and needs no space.
+        try:
+            snapshot, commands = self.journal.recover()
+        finally:
+            self.full = full
         self.store = Metadata()
         if snapshot is not None:
             self.store.restore(snapshot)
