@@ -185,23 +185,9 @@ class Publisher(threading.Thread):
                 self.client.send(publish_frames("", "q", body(number), persistent=True))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(CONFIG, id="limit"),
-        pytest.param(
-            NO_LIMIT,
-            id="no-limit",
-            marks=pytest.mark.xfail(
-                raises=TimeoutError,
-                reason="the settles that would free space are written behind publishes that do not fit any more",
-            ),
-        ),
-    ],
-)
-def test_disk_full(start: Start, small_disk: Path, config: str) -> None:
+def test_disk_full(start: Start, small_disk: Path) -> None:
     """150 MB through 55: publishers wait whenever it is full, consumers make room, publishers go on. Nothing breaks."""
-    server = start(config, folder=small_disk / "node")
+    server = start(CONFIG, folder=small_disk / "node")
     channel = server.channel()
     channel.queue_declare("q", durable=True)
     publisher = Publisher(server.port)
