@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 run: $(STAMP)
-	$(PY) -m leveret server
+	$(PY) -m leveret cluster start --data data/cluster
 
 test: lint types node-clients
 	$(PY) -m pytest

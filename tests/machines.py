@@ -58,6 +58,7 @@ ALL_CAPABILITIES: Final = {
     "authentication_failure_close": True,
 }
 UNLIMITED: Final = 1 << 40
+NODE: Final = "node"
 
 
 # -- The other side of the shell -----------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class World:
         self.metadata = Metadata()
         for command in first_boot(b"salt"):
             self.metadata.apply(command)
-        self.broker = Broker(self.metadata, self, "node", "cluster", "3.11", content_bytes_max, spill_bytes_max)
+        self.broker = Broker(self.metadata, self, NODE, "cluster", "3.11", content_bytes_max, spill_bytes_max)
         self.log = MemoryLog()
         self.clients: dict[Connection, Client] = {}
         self.notes: list[tuple[str, str, str]] = []
@@ -129,11 +130,26 @@ class World:
 
     # What the broker asks.
 
-    def propose(self, command: c.Command, lasting: bool, then: Callable[[Applied], None]) -> None:
+    def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
         if self.holds_metadata:
             self.proposals.append((command, then))
         else:
             self.apply(command, then)
+
+    def adopt(self, queue: Queue) -> None:
+        pass  # Nothing outlived anything here.
+
+    def is_crowded(self) -> bool:
+        return False
+
+    def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        raise AssertionError("there is no other node")
+
+    def is_writable(self, peer: str) -> bool:
+        raise AssertionError("there is no other node")
+
+    def cut(self, peer: str, reason: str) -> None:
+        raise AssertionError("there is no other node")
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.loads.append((queue, gap))
@@ -159,7 +175,7 @@ class World:
 
     def apply(self, command: c.Command, then: Callable[[Applied], None] = lambda applied: None) -> Applied:
         applied = self.metadata.apply(command)
-        self.broker.on_applied(applied)
+        self.broker.on_applied(applied.events)
         then(applied)
         return applied
 
@@ -216,7 +232,9 @@ class World:
                 return
 
     def queue(self, name: str) -> Queue:
-        return self.broker.vhosts["/"].queues[name]
+        queue = self.broker.vhosts["/"].queues[name]
+        assert isinstance(queue, Queue)
+        return queue
 
     def client(self, **options: Any) -> Client:
         """A client with channel 1 open; see `Client.open`."""

@@ -19,9 +19,12 @@ from typing import Any
 
 import pika
 
+from leveret.cluster.codec import encode_command
 from leveret.cluster.commands import Command
+from leveret.cluster.raft import Entry, Kind, Member
 from leveret.log.disk import FileDisk
-from leveret.node.journal import Journal
+from leveret.node.consensus_log import ConsensusLog, load_identity
+from leveret.node.folder import METADATA
 
 ROOT = Path(__file__).parent.parent
 START_S = 30.0
@@ -36,7 +39,7 @@ class Server:
         self.data = folder / "data"
         self.config = config
         self.environment = dict(environment or {})
-        self.port = self.tls_port = 0
+        self.port = self.tls_port = self.cluster_port = 0
         self.process: subprocess.Popen[str] | None = None
         self.connections: list[Any] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,8 +57,10 @@ class Server:
             protocol, _, number = word.partition("=")
             if protocol == "amqp":
                 self.port = int(number)
-            else:
+            elif protocol == "amqps":
                 self.tls_port = int(number)
+            else:
+                self.cluster_port = int(number)
         return self
 
     def spawn(self, port: int = 0) -> subprocess.Popen[str]:
@@ -182,17 +187,19 @@ def read_line(process: subprocess.Popen[str], seconds: float) -> str:
     return process.stdout.readline().strip()
 
 
-def prepare(data: Path, commands: Iterable[Command]) -> None:
-    """Put metadata into the folder of a node that has not started yet."""
+def prepare(data: Path, commands: Iterable[Command], name: str = "leveret@localhost") -> None:
+    """Put metadata into the folder of a node that has not started yet, as if it had founded a cluster."""
     data.mkdir(parents=True, exist_ok=True)
     disk = FileDisk(str(data))
-    journal = Journal(disk, "metadata")
-    journal.recover()
-    for command in commands:
-        journal.append(command)
-    while (job := journal.take()) is not None:
-        job.perform(disk)
-        journal.on_done(job)
+    member = Member(load_identity(disk, METADATA, "0123456789abcdef" * 2), name, "127.0.0.1:25672")
+    log = ConsensusLog(disk, METADATA)
+    log.found(member)
+    origin = bytes(16)
+    entries = [Entry(2 + at, 1, Kind.COMMAND, origin + encode_command(one)) for at, one in enumerate(commands)]
+    log.save(None, entries, 1 + len(entries), None)
+    job = log.take()
+    assert job is not None
+    job.perform(disk)
     disk.close()
 
 

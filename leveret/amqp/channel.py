@@ -18,7 +18,7 @@ from leveret.amqp.frames import BODY, HEADER, HEADER_AT, OVERHEAD, frame, rechan
 from leveret.amqp.intake import frame_error
 from leveret.amqp.properties import BASIC_CLASS, body_size, expiration, headers, user_id
 from leveret.amqp.topology import Topology
-from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
+from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.confirms import Confirms
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.broker.vhost import Route
@@ -26,7 +26,8 @@ from leveret.log.block import PERSISTENT, REDELIVERED, SHARED
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
-    from leveret.broker.queue import Queue
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.remote import Got
 
 
 class Channel(Topology):
@@ -146,7 +147,7 @@ class Channel(Topology):
         known.writers.add(self.connection.user)
         return known
 
-    def publish(self, bundles: list[tuple[tuple[Queue, ...], list[bytes], list[bytes]]], kind: int) -> None:
+    def publish(self, bundles: list[tuple[tuple[AnyQueue, ...], list[bytes], list[bytes]]], kind: int) -> None:
         """Messages of one kind: for each bundle its queues, contents and keys. They share one confirm."""
         confirms, broker = self.confirms, self.broker
         count = sum([len(contents) for _, contents, _ in bundles])
@@ -253,7 +254,7 @@ class Channel(Topology):
                 delivered.queue.discard(delivered.batch, delivered.lo, delivered.hi)
 
     def _requeue(self, taken: list[Delivered]) -> None:
-        by_queue: dict[Queue, list[tuple[Batch, int, int]]] = {}
+        by_queue: dict[AnyQueue, list[tuple[Batch, int, int]]] = {}
         for delivered in taken:
             by_queue.setdefault(delivered.queue, []).append((delivered.batch, delivered.lo, delivered.hi))
         for queue, pieces in by_queue.items():
@@ -336,6 +337,7 @@ class Channel(Topology):
             self.prefetch = method.prefetch_count
             for consumer in self.consumers.values():
                 self.broker.dirty[consumer.queue] = None
+                consumer.queue.set_limit(consumer)
         else:
             self.new_consumer_prefetch = method.prefetch_count
         self._reply(m.BasicQosOk())
@@ -357,50 +359,49 @@ class Channel(Topology):
             if name.startswith("x-"):
                 text = f"invalid arg '{name}' for consumer '{tag}': not supported by this version"
                 raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, method)
-        if queue.exclusive_consumer is not None or (method.exclusive and queue.consumers):
-            text = f"{resource('queue', queue.spec.name, queue.spec.vhost)} in exclusive use"
-            raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
         prefetch = 0 if method.no_ack else self.new_consumer_prefetch
         consumer = ChannelConsumer(self, queue, tag, method.no_ack, method.exclusive, prefetch, method.arguments)
-        self.consumers[tag] = consumer
-        if not method.nowait:
-            self._reply(m.BasicConsumeOk(tag))
-        queue.add_consumer(consumer)
+
+        def then(_: bool) -> None:
+            self.consumers[tag] = consumer
+            if not method.nowait:
+                self._reply(m.BasicConsumeOk(tag))
+
+        self._ask(
+            lambda done: queue.subscribe(consumer, lambda refused: done(refused or True)),
+            method,
+            then,
+            lambda _: queue.remove_consumer(consumer),
+        )
 
     def on_cancel(self, method: m.BasicCancel) -> None:
-        consumer = self.consumers.pop(method.consumer_tag, None)
-        if not method.nowait:
-            self._reply(m.BasicCancelOk(method.consumer_tag))
-        if consumer is not None:
-            consumer.queue.remove_consumer(consumer)
+        consumer = self.consumers.get(method.consumer_tag)
+        if consumer is None:
+            if not method.nowait:
+                self._reply(m.BasicCancelOk(method.consumer_tag))
+            return
+
+        def then(_: bool) -> None:
+            self.consumers.pop(method.consumer_tag, None)
+            if not method.nowait:
+                self._reply(m.BasicCancelOk(method.consumer_tag))
+
+        self._ask(lambda done: consumer.queue.unsubscribe(consumer, lambda: done(True)), method, then)
 
     def on_get(self, method: m.BasicGet) -> None:
         queue = self._queue(self._queue_name(method.queue, method), "read", method)
-        if not self._get(method, queue):
-            self.connection.held = True
-            self.broker.when_loaded(queue, lambda: self._get_again(method, queue))
 
-    def _get(self, method: m.BasicGet, queue: Queue) -> bool:
-        """Answer; or not yet, because the message must be read from the log first."""
-        got = queue.get()
-        if isinstance(got, Gap):
-            return False
-        if got is None:
-            self._reply(m.BasicGetEmpty())
-        else:
-            self._got(method, queue, *got)
-        return True
+        def then(got: Got | None) -> None:
+            if got is None:
+                self._reply(m.BasicGetEmpty())
+            else:
+                self._got(method, queue, got)
 
-    def _get_again(self, method: m.BasicGet, queue: Queue) -> None:
-        connection = self.connection
-        if not connection.closed and not connection.closing and not self.closing:
-            if not self._get(method, queue):  # What was read has gone to somebody else; another piece is on its way.
-                self.broker.when_loaded(queue, lambda: self._get_again(method, queue))
-                return
-        connection.release()
+        self._ask(lambda done: queue.fetch(method.no_ack, lambda: not self._is_gone(), done), method, then)
 
-    def _got(self, method: m.BasicGet, queue: Queue, batch: Batch, at: int) -> None:
+    def _got(self, method: m.BasicGet, queue: AnyQueue, got: Got) -> None:
         self.delivery_tag += 1
+        batch, at = got.batch, got.at
         key = batch.keys[at]
         middle = 1 + key[0]
         ok = m.BasicGetOk(
@@ -408,14 +409,14 @@ class Channel(Topology):
             bool(batch.kinds[at] & REDELIVERED),
             key[1:middle].decode("utf-8", "surrogateescape"),
             key[middle + 1 :].decode("utf-8", "surrogateescape"),
-            queue.ready_count,
+            got.remaining,
         )
         content = reframe(batch.contents[at], self.number, self.connection.frame_max)
         self.connection.send_content(self.number, ok, content)
-        if method.no_ack:
-            queue.settle_delivered(batch, at, at + 1)
-        else:
+        if not method.no_ack:
             self.unacked.add(self.delivery_tag, 1, queue, None, batch, at, self.broker.now_ms)
+        elif queue.is_local:  # Otherwise its node has done so.
+            queue.settle_delivered(batch, at, at + 1)
 
 
 HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {

@@ -31,8 +31,7 @@ from leveret.amqp.tables import to_python
 
 if TYPE_CHECKING:
     from leveret.amqp.limits import Limits, Peer
-    from leveret.broker.broker import Broker
-    from leveret.broker.queue import Queue
+    from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.vhost import Vhost
 
 OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
@@ -59,19 +58,19 @@ class Connection(Intake):
         self.client_properties: dict[str, object] = {}
         self.capabilities: dict[str, object] = {}
         self.channels: dict[int, Channel] = {}
-        self.exclusive_queues: dict[Queue, None] = {}
+        self.exclusive_queues: dict[AnyQueue, None] = {}
 
         self.out: list[bytes] = []
         self.out_bytes = 0  # Estimated, since the last write.
         self.writable = True  # The shell's socket buffer takes more.
-        self.stalled: dict[Queue, None] = {}  # Queues that had more for this connection than it could take.
+        self.stalled: dict[AnyQueue, None] = {}  # Queues that had more for this connection than it could take.
 
         self.rest = b""
         self.held = False
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
         self.blocked = False  # An alarm keeps the shell from reading.
-        self.crowding: Queue | None = None  # A queue this connection fills faster than it empties.
+        self.crowding: AnyQueue | None = None  # A queue this connection fills faster than it empties.
 
         self.generation = -1
 
@@ -279,7 +278,7 @@ class Connection(Intake):
         """A client that failed to log in is told why only if it said that it understands."""
         return self.handshake is None or self.handshake.may_be_told()
 
-    def room(self, queue: Queue, average_bytes: int) -> int:
+    def room(self, queue: AnyQueue, average_bytes: int) -> int:
         """How many deliveries of this size may still be made in this turn."""
         room = (OUT_BYTES_MAX - self.out_bytes) // average_bytes if self.writable else 0
         if room <= 0:

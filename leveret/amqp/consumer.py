@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.tables import Table
     from leveret.broker.batch import Batch
-    from leveret.broker.queue import Queue
+    from leveret.broker.broker import AnyQueue
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
 UNLIMITED: Final = 1 << 30
@@ -38,7 +38,14 @@ class ChannelConsumer:
     )
 
     def __init__(
-        self, channel: Channel, queue: Queue, tag: str, no_ack: bool, exclusive: bool, prefetch: int, arguments: Table
+        self,
+        channel: Channel,
+        queue: AnyQueue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        arguments: Table,
     ) -> None:
         self.channel = channel
         self.queue = queue
@@ -68,6 +75,13 @@ class ChannelConsumer:
         if channel.prefetch:
             room = min(room, channel.prefetch - channel.consumed)
         return room
+
+    def limit(self) -> int:
+        limits = [limit for limit in (self.prefetch, self.channel.prefetch) if limit]
+        return min(limits, default=0) if not self.no_ack else 0
+
+    def shares_prefetch(self) -> bool:
+        return bool(self.channel.prefetch)
 
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
         channel, count = self.channel, hi - lo
@@ -117,6 +131,6 @@ class ChannelConsumer:
 
     def on_queue_deleted(self) -> None:
         channel = self.channel
-        del channel.consumers[self.tag]
+        channel.consumers.pop(self.tag, None)
         if channel.connection.capabilities.get("consumer_cancel_notify"):
             channel.connection.send(channel.number, m.BasicCancel(self.tag, True))

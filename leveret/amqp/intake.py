@@ -30,7 +30,7 @@ from leveret.amqp.properties import DELICATE, BadProperties, survey
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.limits import Limits
-    from leveret.broker.queue import Queue
+    from leveret.broker.broker import AnyQueue
     from leveret.broker.vhost import Route, Vhost
 
 PUBLISH: Final = b"\x00\x3c\x00\x28"
@@ -58,8 +58,8 @@ class Intake:
         # The publishes gathered: all of one channel and kind, and bound for the same queues.
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
-        self.queues: tuple[Queue, ...] = ()
-        self.aside: dict[tuple[Queue, ...], tuple[list[bytes], list[bytes]]] = {}  # Bundles for other single queues.
+        self.queues: tuple[AnyQueue, ...] = ()
+        self.aside: dict[tuple[AnyQueue, ...], tuple[list[bytes], list[bytes]]] = {}  # Bundles for other single queues.
         self.publisher: Channel | None = None
         self.kind = 0
         # What the last publish looked like.
@@ -242,7 +242,7 @@ class Intake:
         if self._take_properties(channel, header, 0, len(header)):
             channel.publish_one(route, content, self.kind)
 
-    def _switch(self, queues: tuple[Queue, ...]) -> None:
+    def _switch(self, queues: tuple[AnyQueue, ...]) -> None:
         """Go on with the bundle for other queues."""
         if len(queues) == 1 and len(self.queues) == 1:
             if self.contents:

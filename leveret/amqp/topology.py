@@ -8,7 +8,7 @@ only together with what came before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from leveret.amqp import methods as m
 from leveret.amqp.checks import (
@@ -22,16 +22,19 @@ from leveret.amqp.checks import (
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
 from leveret.cluster import commands as c
 from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
+from leveret.cluster.refusals import Refusal
 from leveret.cluster.specs import NO_ARGUMENTS, Binding
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.tables import Table
-    from leveret.broker.broker import Broker
-    from leveret.broker.queue import Queue
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.remote import Status
     from leveret.cluster.permissions import Kind, Which
-    from leveret.cluster.specs import QueueSpec
+    from leveret.cluster.specs import ExchangeSpec, QueueSpec
     from leveret.cluster.store import Applied
+
+T = TypeVar("T")
 
 
 class Topology:
@@ -60,7 +63,6 @@ class Topology:
         command: c.Command,
         method: m.Method,
         then: Callable[[], None],
-        lasting: bool,
         otherwise: Callable[[], None] | None = None,
         missing_is_done: bool = False,
     ) -> None:
@@ -72,23 +74,69 @@ class Topology:
         connection.held = True
 
         def on_applied(applied: Applied) -> None:
-            if connection.closed or connection.closing or self.closing:
+            if self._is_gone():
                 if otherwise is not None:
                     otherwise()
-                connection.release()
-                return
-            refused = applied.refused
-            try:
-                if refused is not None and not (missing_is_done and refused.code == ReplyCode.NOT_FOUND):
-                    raise protocol_error(ReplyCode(refused.code), refused.text, method)
-                then()
-            except ChannelFault as error:
-                self.fail(error)
-            except ConnectionFault as error:
-                connection.close_with(error)
+            else:
+                self._guarded(lambda: check(applied))
             connection.release()
 
-        self.broker.propose(command, lasting, on_applied)
+        def check(applied: Applied) -> None:
+            refused = applied.refused
+            if refused is not None and not (missing_is_done and refused.code == ReplyCode.NOT_FOUND):
+                raise protocol_error(ReplyCode(refused.code), refused.text, method)
+            then()
+
+        self.broker.propose(command, on_applied)
+
+    def _ask(
+        self,
+        ask: Callable[[Callable[[T | Refusal], None]], None],
+        method: m.Method,
+        then: Callable[[T], None],
+        otherwise: Callable[[T], None] | None = None,
+    ) -> None:
+        """Ask a queue something, then go on with `then`. If the queue is at another node, that takes a while, in which
+        nothing further is read from the client. `otherwise` is called instead if the client is gone by then."""
+        connection = self.connection
+        at_once: list[T | Refusal] = []
+        waits = False
+
+        def on_answer(answer: T | Refusal) -> None:
+            if not waits:
+                at_once.append(answer)
+                return
+            if self._is_gone():
+                if otherwise is not None and not isinstance(answer, Refusal):
+                    otherwise(answer)
+            else:
+                self._guarded(lambda: self._take_answer(answer, method, then))
+            connection.release()
+
+        ask(on_answer)
+        if at_once:
+            self._take_answer(at_once[0], method, then)
+        else:
+            waits = connection.held = True
+
+    @staticmethod
+    def _take_answer(answer: T | Refusal, method: m.Method, then: Callable[[T], None]) -> None:
+        if isinstance(answer, Refusal):
+            raise protocol_error(ReplyCode(answer.code), answer.text, method)
+        then(answer)
+
+    def _is_gone(self) -> bool:
+        """Whether nobody is there any more who could be answered."""
+        return self.connection.closed or self.connection.closing or self.closing
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Later than when the method came, so that faults are not caught by whoever processes input."""
+        try:
+            action()
+        except ChannelFault as error:
+            self.fail(error)
+        except ConnectionFault as error:
+            self.connection.close_with(error)
 
     def _queue_name(self, name: str, method: m.Method) -> str:
         """The name given, or that of the queue this channel declared last."""
@@ -98,7 +146,7 @@ class Topology:
             raise protocol_error(ReplyCode.NOT_FOUND, "no previously declared queue", method)
         return self.last_queue
 
-    def _queue(self, name: str, which: Which | None, method: m.Method) -> Queue:
+    def _queue(self, name: str, which: Which | None, method: m.Method) -> AnyQueue:
         """The queue of that name, if the user may use it so and nobody else owns it."""
         vhost = self.connection.vhost
         assert vhost is not None
@@ -145,15 +193,8 @@ class Topology:
         if not name:
             name = broker.unique_name("amq.gen-")
         self._check("queue", name, "configure", method)
-        spec = broker.metadata.queues.get((vhost.name, name))
-        if spec is not None:
-            locked = queue_declare_locked(spec, method.exclusive, broker.id_of(connection))
-            if locked is not None:
-                raise protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method)
-            mismatch = queue_mismatch(spec, method.durable, method.auto_delete, method.arguments)
-            if mismatch is not None:
-                raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
-            self._declared(method, vhost.queues[name])
+        if (vhost.name, name) in broker.metadata.queues:
+            self._redeclare(method, name)
             return
         if method.queue.startswith("amq."):
             text = f"queue name '{name}' contains reserved prefix 'amq.*'"
@@ -175,22 +216,37 @@ class Topology:
             queue = vhost.queues.get(name)
             if queue is None:
                 raise self._no("queue", name, method)
-            if method.exclusive:
+            if owner is not None and queue.spec.owner == owner:
                 connection.exclusive_queues[queue] = None
-            self._declared(method, queue)
+            self._redeclare(method, name)  # Somebody at another node may have been faster, with other properties.
 
         def on_abandoned() -> None:
             queue = vhost.queues.get(name)
             if queue is not None and owner is not None and queue.spec.owner == owner:
                 broker.on_unused(queue)  # Nobody else can ever use or delete it.
 
-        lasting = method.durable and not method.exclusive
-        self._propose(command, method, on_declared, lasting, on_abandoned)
+        self._propose(command, method, on_declared, on_abandoned)
 
-    def _declared(self, method: m.QueueDeclare, queue: Queue) -> None:
+    def _redeclare(self, method: m.QueueDeclare, name: str) -> None:
+        """The queue exists: it must be what is wanted."""
+        assert self.connection.vhost is not None
+        queue = self.connection.vhost.queues[name]
+        locked = queue_declare_locked(queue.spec, method.exclusive, self.broker.id_of(self.connection))
+        if locked is not None:
+            raise protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method)
+        mismatch = queue_mismatch(queue.spec, method.durable, method.auto_delete, method.arguments)
+        if mismatch is not None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
+        self._declared(method, queue)
+
+    def _declared(self, method: m.QueueDeclare, queue: AnyQueue) -> None:
         self.last_queue = queue.spec.name
-        if not method.nowait:
-            self._reply(m.QueueDeclareOk(queue.spec.name, queue.ready_count, len(queue.consumers)))
+
+        def then(status: Status) -> None:
+            if not method.nowait:
+                self._reply(m.QueueDeclareOk(queue.spec.name, status.ready, status.consumers))
+
+        self._ask(queue.status, method, then)
 
     def on_queue_delete(self, method: m.QueueDelete) -> None:
         vhost = self.connection.vhost
@@ -203,25 +259,37 @@ class Topology:
                 self._reply(m.QueueDeleteOk(0))
             return
         self._check_owner(queue.spec, method)
-        if method.if_unused and queue.consumers:
-            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} in use", method)
-        if method.if_empty and queue.ready_count:
-            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} not empty", method)
-        count = queue.ready_count
+        if not queue.is_local and queue.edge is None and not method.if_unused and not method.if_empty:
+            self._delete_queue(method, queue, 0)  # Its node is down, which must not keep anybody from giving it up.
+            return
+
+        def then(status: Status) -> None:
+            if method.if_unused and status.consumers:
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} in use", method)
+            if method.if_empty and status.ready:
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} not empty", method)
+            self._delete_queue(method, queue, status.ready)
+
+        self._ask(queue.status, method, then)
+
+    def _delete_queue(self, method: m.QueueDelete, queue: AnyQueue, count: int) -> None:
+        """What comes into the queue from now until this is agreed on counts as having come after it: nobody's."""
 
         def on_deleted() -> None:
             if not method.nowait:
                 self._reply(m.QueueDeleteOk(count))
 
-        command = c.DeleteQueue(vhost.name, name, queue.spec.id)
-        lasting = queue.spec.durable and not queue.spec.exclusive and not method.nowait
-        self._propose(command, method, on_deleted, lasting, missing_is_done=True)
+        command = c.DeleteQueue(queue.spec.vhost, queue.spec.name, queue.spec.id)
+        self._propose(command, method, on_deleted, missing_is_done=True)
 
     def on_queue_purge(self, method: m.QueuePurge) -> None:
         queue = self._queue(self._queue_name(method.queue, method), "read", method)
-        count = queue.purge()
-        if not method.nowait:
-            self._reply(m.QueuePurgeOk(count))
+
+        def then(count: int) -> None:
+            if not method.nowait:
+                self._reply(m.QueuePurgeOk(count))
+
+        self._ask(queue.purge_all, method, then)
 
     def on_queue_bind(self, method: m.QueueBind) -> None:
         name = self._queue_name(method.queue, method)
@@ -253,11 +321,7 @@ class Topology:
             if spec is None:
                 self._new_exchange(method)
                 return
-            mismatch = exchange_mismatch(
-                spec, method.type, method.durable, method.auto_delete, method.internal, method.arguments
-            )
-            if mismatch is not None:
-                raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
+            self._check_exchange(method, spec)
         if not method.nowait:
             self._reply(m.ExchangeDeclareOk())
 
@@ -271,13 +335,25 @@ class Topology:
         check_exchange_arguments(self.connection, method)
 
         def on_declared() -> None:
+            spec = self.broker.metadata.exchanges.get((vhost.name, name))
+            if spec is not None:  # Somebody at another node may have been faster, with other properties.
+                self._check_exchange(method, spec)
             if not method.nowait:
                 self._reply(m.ExchangeDeclareOk())
 
         command = c.DeclareExchange(
             vhost.name, name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
         )
-        self._propose(command, method, on_declared, method.durable and not method.nowait)
+        self._propose(command, method, on_declared)
+
+    @staticmethod
+    def _check_exchange(method: m.ExchangeDeclare, spec: ExchangeSpec) -> None:
+        """The exchange exists: it must be what is wanted."""
+        mismatch = exchange_mismatch(
+            spec, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+        )
+        if mismatch is not None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
 
     def on_exchange_delete(self, method: m.ExchangeDelete) -> None:
         vhost = self.connection.vhost
@@ -285,15 +361,13 @@ class Topology:
         method.exchange = in_one_line(method.exchange)
         self._not_default(method.exchange, method)
         self._check("exchange", method.exchange, "configure", method)
-        spec = self.broker.metadata.exchanges.get((vhost.name, method.exchange))
 
         def on_deleted() -> None:
             if not method.nowait:
                 self._reply(m.ExchangeDeleteOk())
 
         command = c.DeleteExchange(vhost.name, method.exchange, method.if_unused)
-        lasting = spec is not None and spec.durable and not method.nowait
-        self._propose(command, method, on_deleted, lasting, missing_is_done=True)
+        self._propose(command, method, on_deleted, missing_is_done=True)
 
     def on_exchange_bind(self, method: m.ExchangeBind) -> None:
         self._bind(
@@ -330,7 +404,6 @@ class Topology:
         self._not_default(source, method)
         self._check("exchange", source, "read", method)
         spec = broker.metadata.exchanges.get((vhost.name, source))
-        lasting = spec is not None and spec.durable and not nowait
         if spec is not None:
             check_topic(self.connection, spec, key, "read", method)
         if command is c.Unbind:
@@ -343,7 +416,6 @@ class Topology:
             queue = vhost.queues.get(destination)
             if queue is not None:
                 self._check_owner(queue.spec, method)
-                lasting = lasting and queue.spec.durable and not queue.spec.exclusive
         if spec is not None and command is c.Bind:
             check_binding_arguments(spec, arguments, method)
 
@@ -352,7 +424,7 @@ class Topology:
                 self._reply(answer)
 
         change = command(vhost.name, source, kind, destination, key, arguments)
-        self._propose(change, method, on_bound, lasting, missing_is_done=command is c.Unbind)
+        self._propose(change, method, on_bound, missing_is_done=command is c.Unbind)
 
 
 def in_one_line(name: str) -> str:

@@ -12,14 +12,17 @@ and per touched connection, however many there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from leveret.broker.home import FROM_EDGE, Home
 from leveret.broker.queue import Queue
+from leveret.broker.remote import FROM_HOME, Edge, RemoteQueue
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
+from leveret.cluster.proposals import BadFrame
 from leveret.cluster.store import Applied, Metadata
 
 if TYPE_CHECKING:
@@ -31,11 +34,17 @@ if TYPE_CHECKING:
     from leveret.log.block import Run
 
 
+AnyQueue: TypeAlias = Queue | RemoteQueue
+
+
 class Shell(Protocol):
     """What the broker needs of the world."""
 
-    def propose(self, command: c.Command, lasting: bool, then: Callable[[Applied], None]) -> None:
-        """Get a command agreed on and applied; then, and if it is lasting only when it is safe, call `then`."""
+    def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
+        """Get a command agreed on and applied, then call `then`. What is patient is tried until it succeeds."""
+
+    def adopt(self, queue: Queue) -> None:
+        """A queue has come to be here: give it what the log holds of it."""
 
     def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
@@ -45,6 +54,18 @@ class Shell(Protocol):
 
     def forget(self, queue: Queue) -> None:
         """The queue is deleted; the log may drop its messages."""
+
+    def is_crowded(self) -> bool:
+        """Whether too much waits for the disk, so that publishers should."""
+
+    def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        """Send a frame to another node; lost if the link is, which `on_peer_down` then tells."""
+
+    def is_writable(self, peer: str) -> bool:
+        """Whether the link to another node takes more. If not, `on_peer_drained` comes when it does."""
+
+    def cut(self, peer: str, reason: str) -> None:
+        """End the session with another node, soon."""
 
     def unique_name(self, prefix: str) -> str:
         """The prefix, and something nobody has used before."""
@@ -78,7 +99,7 @@ class Broker:
         self.metadata = metadata
         self.shell = shell
         self.node_name = node_name
-        self.cluster_name = cluster_name
+        self.default_cluster_name = cluster_name
         self.python_version = python_version
         self.permissions = Permissions(metadata)
         self.vhosts: dict[str, Vhost] = {}
@@ -91,11 +112,16 @@ class Broker:
         self.connections: dict[Connection, str] = {}
         self.connection_count = 0
         # What was touched in this turn, in order.
-        self.dirty: dict[Queue, None] = {}
+        self.dirty: dict[AnyQueue, None] = {}
         self.unlogged: dict[Queue, None] = {}
         self.delivering: dict[Queue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Channel, None] = {}
         self.writers: dict[Connection, None] = {}
+        self.linked: dict[Edge | Home, None] = {}  # Links that have something to send.
+        self.withheld: dict[Home, None] = {}  # Links whose publishers have to wait.
+        self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
+        self.homes: dict[str, Home] = {}
+        self.queues_by_id: dict[int, AnyQueue] = {}
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
         self._build()
 
@@ -111,6 +137,11 @@ class Broker:
         for binding in metadata.bindings:
             self._on_event(e.BindingAdded(binding))
 
+    @property
+    def cluster_name(self) -> str:
+        name = self.metadata.global_parameters.get("cluster_name")
+        return name if isinstance(name, str) else self.default_cluster_name
+
     # -- The turn ------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
@@ -122,6 +153,8 @@ class Broker:
                 continue
             queue.pump()
             dirty.pop(queue, None)  # Settling without acks touches it again.
+            if not queue.is_local:
+                continue
             queue.close_batch()
             if self.content_bytes > self.spill_bytes_max:
                 queue.page_out()
@@ -157,17 +190,20 @@ class Broker:
 
     # -- Metadata ------------------------------------------------------------------------------------------------
 
-    def propose(self, command: c.Command, lasting: bool, then: Callable[[Applied], None]) -> None:
-        self.shell.propose(command, lasting, then)
+    def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
+        self.shell.propose(command, then, patient)
 
-    def on_applied(self, applied: Applied) -> None:
-        """A command took effect: bring queues and routers up to date."""
+    def on_applied(self, events: tuple[e.Event, ...]) -> None:
+        """Commands took effect: bring queues and routers up to date."""
         # An exchange takes the bindings from it along; a million of them one by one would take seconds.
-        gone = {(event.spec.vhost, event.spec.name) for event in applied.events if isinstance(event, e.ExchangeDeleted)}
-        for event in applied.events:
+        gone = {(event.spec.vhost, event.spec.name) for event in events if isinstance(event, e.ExchangeDeleted)}
+        for event in events:
             if gone and isinstance(event, e.BindingRemoved) and (event.binding.vhost, event.binding.source) in gone:
                 continue
             self._on_event(event)
+        for home in self.homes.values():
+            if home.early:
+                home.on_metadata()
 
     def _on_event(self, event: e.Event) -> None:
         vhosts = self.vhosts
@@ -175,6 +211,8 @@ class Broker:
             self._add_queue(event.spec)
         elif isinstance(event, e.QueueDeleted):
             self._remove_queue(event.spec)
+        elif isinstance(event, e.QueueMoved):
+            self._move_queue(event.spec)
         elif isinstance(event, e.BindingAdded):
             self._bind(event.binding)
         elif isinstance(event, e.BindingRemoved):
@@ -198,7 +236,13 @@ class Broker:
 
     def _add_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts[spec.vhost]
-        queue = Queue(spec, self)
+        queue: AnyQueue
+        if spec.node == self.node_name:
+            queue = Queue(spec, self)
+            self.shell.adopt(queue)
+        else:
+            queue = RemoteQueue(spec, self)
+        self.queues_by_id[spec.id] = queue
         vhost.queues[spec.name] = queue
         vhost.router.add_queue(spec.name, queue)
         vhost.forget_routes()
@@ -208,12 +252,19 @@ class Broker:
         queue = vhost.queues.pop(spec.name)
         vhost.router.remove_queue(spec.name)
         vhost.forget_routes()
+        self.queues_by_id.pop(spec.id, None)
         queue.on_deleted()
         self.dirty.pop(queue, None)
-        self.unlogged.pop(queue, None)
-        self.delivering.pop(queue, None)
-        self.shell.forget(queue)
-        self.on_loaded(queue)
+        if queue.is_local:
+            self.unlogged.pop(queue, None)
+            self.delivering.pop(queue, None)
+            self.shell.forget(queue)
+            self.on_loaded(queue)
+
+    def _move_queue(self, spec: QueueSpec) -> None:
+        queue = self.vhosts[spec.vhost].queues[spec.name]
+        assert queue.is_local == (spec.node == self.node_name)  # Its node was renamed.
+        queue.spec = spec
 
     def _bind(self, binding: Binding) -> None:
         vhost = self.vhosts[binding.vhost]
@@ -233,6 +284,51 @@ class Broker:
             vhost.router.unbind_exchange(binding.source, binding.destination, binding.key, binding.arguments)
         vhost.forget_routes()
 
+    # -- Other nodes ---------------------------------------------------------------------------------------------
+
+    def on_peer_up(self, peer: str) -> None:
+        self.edges[peer] = Edge(self, peer)
+        self.homes[peer] = Home(self, peer)
+
+    def on_peer_down(self, peer: str) -> None:
+        edge, home = self.edges.pop(peer, None), self.homes.pop(peer, None)
+        for end in (edge, home):
+            if end is not None:
+                self.linked.pop(end, None)
+                end.on_down()
+        if home is not None:
+            self.withheld.pop(home, None)
+
+    def on_peer_drained(self, peer: str) -> None:
+        home = self.homes.get(peer)
+        if home is not None:
+            home.on_room()
+
+    def on_peer_frame(self, peer: str, kind: int, payload: bytes) -> None:
+        """Raises `BadFrame`, which ends the session."""
+        if kind in FROM_EDGE:
+            self.homes[peer].on_frame(kind, payload)
+        elif kind in FROM_HOME:
+            self.edges[peer].on_frame(kind, payload)
+        else:
+            raise BadFrame(f"frame {kind} is not known to this version")
+
+    def flush_links(self) -> None:
+        """Send other nodes what gathered for them in this turn."""
+        while self.linked:
+            end, _ = self.linked.popitem()
+            end.flush()
+
+    def grant(self) -> None:
+        """Perhaps those who had to wait may go on."""
+        withheld, self.withheld = self.withheld, {}
+        for home in withheld:
+            home.grant()
+
+    def tick_links(self) -> None:
+        for edge in self.edges.values():
+            edge.tick()
+
     # -- What queues ask -----------------------------------------------------------------------------------------
 
     def load(self, queue: Queue, gap: Gap) -> None:
@@ -249,16 +345,21 @@ class Broker:
                     if self.content_bytes <= self.content_bytes_max:
                         return
                     delivered.queue.page_out_unacked(delivered.batch, delivered.count)
+        for home in self.homes.values():
+            for delivered in home.unacked:
+                if self.content_bytes <= self.content_bytes_max:
+                    return
+                delivered.queue.page_out_unacked(delivered.batch, delivered.count)
 
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         self.waiting_for_load.setdefault(queue, []).append(then)
 
-    def on_unused(self, queue: Queue) -> None:
+    def on_unused(self, queue: AnyQueue) -> None:
         self._delete(queue)
 
-    def _delete(self, queue: Queue) -> None:
+    def _delete(self, queue: AnyQueue) -> None:
         spec = queue.spec
-        self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), False, lambda applied: None)
+        self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), lambda applied: None, patient=True)
 
     # -- What connections ask ------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What a queue knows of a consumer: how much it may have now, and how to hand it over.
 
-The consumer of an AMQP channel is in `leveret.amqp.channel`; one that sits behind a peer link is another.
+The consumer of an AMQP channel is in `leveret.amqp.consumer`; one at another node is in `home`.
 """
 
 from __future__ import annotations
@@ -27,3 +27,13 @@ class Consumer(Protocol):
 
     def on_queue_deleted(self) -> None:
         """The queue is gone, and so is the subscription."""
+
+
+class Subscriber(Consumer, Protocol):
+    """A consumer whose queue may be at another node."""
+
+    def limit(self) -> int:
+        """How many may be out with it at a time, as far as its queue can count that; 0 is no limit."""
+
+    def shares_prefetch(self) -> bool:
+        """Whether what is out with others leaves less room for it."""

@@ -24,12 +24,16 @@ the newest go first, because the oldest are wanted next. A gap at the front is r
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from leveret.broker.batch import Batch, Gap, Span
+from leveret.broker.remote import Got, Status
+from leveret.cluster.refusals import Refusal, resource
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Consumer
     from leveret.cluster.specs import QueueSpec
@@ -44,7 +48,7 @@ SKIPPED_MAX = 64  # Spans that cannot be forgotten now, after which looking for 
 class Host(Protocol):
     """What a queue asks of the broker it lives in."""
 
-    dirty: dict[Queue, None]  # Queues that want a pump or have something for the log.
+    dirty: dict[Any, None]  # Queues that want a pump or have something for the log.
     content_bytes: int  # Contents in memory, all queues together.
     unlogged_bytes: int  # Of those, what no block was taken of yet.
     content_bytes_max: int  # Above it, contents that the log has are forgotten.
@@ -55,6 +59,9 @@ class Host(Protocol):
 
     def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of this gap back; `Queue.on_loaded` follows."""
+
+    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+        """Call `then` when what is being read back for the queue is there, or the queue is gone."""
 
     def on_unused(self, queue: Queue) -> None:
         """The last consumer of an auto-delete queue is gone."""
@@ -88,6 +95,8 @@ class Queue:
         "totals",
         "unacked_count",
     )
+
+    is_local: Literal[True] = True
 
     def __init__(self, spec: QueueSpec, host: Host) -> None:
         self.spec = spec
@@ -151,6 +160,44 @@ class Queue:
         self.totals.published += count
         host.dirty[self] = None
         return self.ready_count > self.crowded_at
+
+    def is_crowded(self) -> bool:
+        """Whether publishers that were told to slow down should still wait."""
+        return self.ready_count * 2 > self.crowded_at
+
+    # -- Questions -----------------------------------------------------------------------------------------------
+    # Answered at once. At another node (`RemoteQueue`) they take a while, hence the form.
+
+    def status(self, then: Callable[[Status | Refusal], None]) -> None:
+        then(Status(self.ready_count, len(self.consumers)))
+
+    def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
+        then(self.purge())
+
+    def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
+        """The first message, once it is read back if need be, unless it is no longer wanted by then."""
+        if not wanted():
+            then(None)
+            return
+        got = self.get()
+        if isinstance(got, Gap):
+            self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
+        else:
+            then(None if got is None else Got(*got, self.ready_count))
+
+    def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
+        if self.exclusive_consumer is not None or (consumer.exclusive and self.consumers):
+            then(Refusal(403, f"{resource('queue', self.spec.name, self.spec.vhost)} in exclusive use"))
+            return
+        self.add_consumer(consumer)
+        then(None)
+
+    def unsubscribe(self, consumer: Consumer, then: Callable[[], None]) -> None:
+        then()
+        self.remove_consumer(consumer)
+
+    def set_limit(self, consumer: Consumer) -> None:
+        """It is asked for its room anyway."""
 
     # -- Consumers -----------------------------------------------------------------------------------------------
 
@@ -294,16 +341,17 @@ class Queue:
             batch.size = 0
             batch.gone = len(batch.contents)
 
-    def requeue(self, batch: Batch, lo: int, hi: int) -> None:
-        """A consumer gives messages back: to their old places, marked as redelivered."""
+    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True) -> None:
+        """A consumer gives messages back: to their old places, marked as redelivered if it was shown them."""
         count = hi - lo
         self.unacked_count -= count
         self.ready_count += count
-        batch.mark_redelivered(lo, hi)
         first, last = batch.first + lo, batch.first + hi - 1
-        if batch.stored:
-            self.requeued.append((first, last))
-        entry: Span | Gap = Gap(first, last, count, redelivered=True) if batch.paged else Span(batch, lo, hi)
+        if shown:
+            batch.mark_redelivered(lo, hi)
+            if batch.stored:
+                self.requeued.append((first, last))
+        entry: Span | Gap = Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi)
         ready = self.ready
         at = 0
         while at < len(ready) and ready[at].first < first:
@@ -311,10 +359,10 @@ class Queue:
         ready.insert(at, entry)
         self.host.dirty[self] = None
 
-    def requeue_many(self, pieces: list[tuple[Batch, int, int]]) -> None:
+    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True) -> None:
         """Many at once (a channel closed): last first, so that each insertion is near the front."""
         for batch, lo, hi in sorted(pieces, key=lambda piece: -(piece[0].first + piece[1])):
-            self.requeue(batch, lo, hi)
+            self.requeue(batch, lo, hi, shown)
 
     def purge(self) -> int:
         """Drop all that waits; what is out with consumers stays theirs."""

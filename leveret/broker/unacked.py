@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from leveret.broker.batch import Batch
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue
     from leveret.broker.consumer import Consumer
-    from leveret.broker.queue import Queue
 
 FIRST_TAG = attrgetter("first_tag")
 COMPACT_AT = 256  # Taken entries at the front that are carried along before the list is cut.
@@ -28,7 +28,14 @@ class Delivered:
     __slots__ = ("at_ms", "batch", "consumer", "first_tag", "last_tag", "lo", "queue")
 
     def __init__(
-        self, first_tag: int, last_tag: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int, at_ms: int
+        self,
+        first_tag: int,
+        last_tag: int,
+        queue: AnyQueue,
+        consumer: Consumer | None,
+        batch: Batch,
+        lo: int,
+        at_ms: int,
     ) -> None:
         self.first_tag = first_tag
         self.last_tag = last_tag
@@ -65,7 +72,7 @@ class Unacked:
         return iter(self.entries[self.head :])
 
     def add(
-        self, first_tag: int, count: int, queue: Queue, consumer: Consumer | None, batch: Batch, lo: int, at_ms: int
+        self, first_tag: int, count: int, queue: AnyQueue, consumer: Consumer | None, batch: Batch, lo: int, at_ms: int
     ) -> None:
         entries = self.entries
         self.count += count
@@ -136,6 +143,23 @@ class Unacked:
         if tag < entry.last_tag:
             entries.insert(at + 1, entry.cut(tag + 1, entry.last_tag))
         entry.last_tag = tag - 1
+        return taken
+
+    def take_range(self, first: int, last: int) -> list[Delivered]:
+        """Deliveries with tags `first`..`last`, oldest first; tags that are not out are passed over."""
+        if self.head < len(self.entries) and self.entries[self.head].first_tag == first and self._find(last) >= 0:
+            return self.take_through(last) or []  # Nothing older is out: the common case.
+        taken: list[Delivered] = []
+        for entry in list(self):
+            low, high = max(first, entry.first_tag), min(last, entry.last_tag)
+            if low > high:
+                continue
+            taken.append(entry.cut(low, high))
+            at = self._find(low)
+            rest = [entry.cut(entry.first_tag, low - 1)] if low > entry.first_tag else []
+            rest += [entry.cut(high + 1, entry.last_tag)] if high < entry.last_tag else []
+            self.entries[at : at + 1] = rest
+            self.count -= high - low + 1
         return taken
 
     def take_of(self, consumer: Consumer) -> list[Delivered]:

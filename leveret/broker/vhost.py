@@ -8,10 +8,13 @@ when a binding, an exchange, a queue or a permission changes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from leveret.amqp.tables import Field
-from leveret.broker.queue import Queue
 from leveret.broker.routing import Router
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue
 
 ROUTES_MAX = 65_536
 
@@ -30,7 +33,7 @@ class Route:
         self.routing_key = self.key[middle + 1 :].decode("utf-8", "surrogateescape")
         self.mandatory = bool(arguments[-1] & 1)
         self.immediate = bool(arguments[-1] & 2)
-        self.queues: tuple[Queue, ...] = ()
+        self.queues: tuple[AnyQueue, ...] = ()
         self.by_headers = False  # Not to be remembered: each message goes its own way.
         self.is_plain = False  # Leads to at least one queue, whatever the message.
         self.writers: set[str] = set()  # Users whose permission was checked.
@@ -47,10 +50,10 @@ class Vhost:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.queues: dict[str, Queue] = {}
-        self.router: Router[Queue] = Router()
+        self.queues: dict[str, AnyQueue] = {}
+        self.router: Router[AnyQueue] = Router()
         self.routes: dict[bytes, Route] = {}
-        self.targets: dict[tuple[Queue, ...], tuple[Queue, ...]] = {}
+        self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
         self.generation = 0  # Rises when remembered routes are void; connections remember their last one too.
 
     def forget_routes(self) -> None:
@@ -59,7 +62,7 @@ class Vhost:
         self.targets.clear()
         self.generation += 1
 
-    def route(self, route: Route, headers: Callable[[], dict[str, Field]]) -> tuple[Queue, ...]:
+    def route(self, route: Route, headers: Callable[[], dict[str, Field]]) -> tuple[AnyQueue, ...]:
         return self.router.route(route.exchange, route.routing_key, headers)
 
     def resolve(self, arguments: bytes, route: Route) -> None:

@@ -9,7 +9,7 @@ from leveret.cli.exits import CONFIG, OK
 from leveret.cli.server import load_or_report
 from leveret.node.config import Loaded
 from leveret.node.schema import USED
-from leveret.node.settings import LOG_CATEGORIES, Settings, TlsOptions
+from leveret.node.settings import LOG_CATEGORIES, Discovery, Listener, Settings, TlsOptions
 
 SECRET = "********"
 
@@ -19,6 +19,15 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "tcp_listeners": ("listeners.tcp", "host", "port"),
     "ssl_listeners": ("listeners.ssl",),
     "tls": ("ssl_options",),
+    "cluster_listener": ("cluster.listener", "cluster.port"),
+    "cluster_host": ("cluster.advertised_host",),
+    "cluster_tls": ("cluster.ssl_options",),
+    "discovery": (
+        "cluster_formation.peer_discovery_backend",
+        "cluster_formation.classic_config.nodes",
+        "cluster_formation.dns.hostname",
+        "cluster_formation.target_cluster_size_hint",
+    ),
     "linger_s": ("tcp_listen_options.linger",),
     "auth_mechanisms": ("auth_mechanisms",),
     "loopback_users": ("loopback_users",),
@@ -59,8 +68,10 @@ def _where(keys: tuple[str, ...], sources: Mapping[str, str]) -> str:
 
 
 def _text(field: str, value: object) -> str:
-    if field == "default_pass":
+    if field in ("default_pass", "cookie") and value is not None:
         return SECRET
+    if field == "silence_ms":
+        return f"{value}ms"  # Its key counts in seconds.
     match value:
         case None:
             return "infinity" if field in _NO_LIMIT else "none"
@@ -68,9 +79,15 @@ def _text(field: str, value: object) -> str:
             return str(value).lower()
         case TlsOptions():
             return f"certificate {value.certfile}, versions {', '.join(value.versions)}"
+        case Discovery():
+            nodes = ", ".join(f"{node.name}:{node.port}" for node in value.nodes) or value.hostname
+            return f"{value.backend}: {nodes}; {value.founders} found the cluster"
+        case Listener():
+            return str(value)
         case Mapping():
             return ", ".join(f"{key}={one}" for key, one in value.items())
         case tuple() | frozenset():
             items = sorted(value) if isinstance(value, frozenset) else value
-            return ", ".join(map(str, items)) or "none"
+            shown = (str(Listener(*one)) if isinstance(one, tuple) else str(one) for one in items)
+            return ", ".join(shown) or "none"
     return str(value)

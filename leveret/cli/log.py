@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leveret.cli.exits import DATA_ERROR, OK, UNAVAILABLE, USAGE
-from leveret.node.folder import MESSAGES, METADATA, FolderInUse, folder_lock
+from leveret.node.folder import MESSAGES, FolderInUse, folder_lock
 
 if TYPE_CHECKING:
     from leveret.log.disk import Disk
@@ -49,30 +49,9 @@ def _check(disk: Disk, folder: str) -> int:
 
 def _repair(disk: Disk, folder: str) -> int:
     from leveret.log.check import repair
-    from leveret.node.journal import JournalDamaged
 
-    try:
-        known = known_queues(disk)
-    except JournalDamaged as error:
-        # Without the list of queues every message would look like one of a deleted queue, and be dropped.
-        print(f"leveret: nothing was repaired, for the list of queues is damaged too: {error}", file=sys.stderr)
-        return DATA_ERROR
-    report = repair(disk, MESSAGES, known)
+    report = repair(disk, MESSAGES)
     for damage in report.damages:
         print(f"dropped: {damage}")
     print(f"{len(report.damages)} dropped" if report.damages else "nothing to repair")
     return OK
-
-
-def known_queues(disk: Disk) -> list[int]:
-    """The ids of the queues there are, from the node's metadata. Raises JournalDamaged."""
-    from leveret.cluster.store import Metadata
-    from leveret.node.journal import Journal
-
-    metadata = Metadata()
-    recovered = Journal(disk, METADATA).recover()
-    if recovered.snapshot is not None:
-        metadata.restore(recovered.snapshot)
-    for command in recovered.commands:
-        metadata.apply(command)
-    return [spec.id for spec in metadata.queues.values()]

@@ -22,6 +22,8 @@ EXAMPLES = """\
 examples:
   leveret server                               one node at 127.0.0.1:5672, its data in ~/.leveret
   leveret server --port 5673 --data /tmp/try   another one beside it
+  leveret server --join 127.0.0.1:25672 ...    as a member of a node's cluster; see leveret server --help
+  leveret cluster start --data /tmp/hares      three nodes on this machine
   leveret server --config rabbitmq.conf        with the configuration file of a RabbitMQ node
   leveret config check rabbitmq.conf           does the file hold, and what does it come to?
   leveret log check ~/.leveret/leveret@localhost
@@ -41,15 +43,50 @@ examples:
   leveret server --host 0.0.0.0 --config /etc/rabbitmq/rabbitmq.conf
   LEVERET_FSYNC=interval LEVERET_DEFAULT_USER=ann LEVERET_DEFAULT_PASS=... leveret server
 
+a cluster:
+  leveret server --name one@hostA --host 0.0.0.0 --cookie-file /etc/leveret.cookie
+  leveret server --name two@hostB --host 0.0.0.0 --cookie-file /etc/leveret.cookie --join hostA:25672
+All nodes need the same cookie, a secret in a file that only its owner may read (or LEVERET_COOKIE). --join names the
+cluster port of any member; a node that has data of its own stays in its cluster and ignores it. Instead, every node can
+be given the same list; then they can be started all at once, and form one cluster when all are there:
+  cluster_formation.classic_config.nodes.1 = one@hostA
+  cluster_formation.classic_config.nodes.2 = two@hostB:25672
+or cluster_formation.peer_discovery_backend = dns, with cluster_formation.dns.hostname, and
+cluster_formation.target_cluster_size_hint = the number of nodes. A node without data whose list names it the smallest
+founds the cluster; if it is missing, the others wait (discovery_retry_limit times discovery_retry_interval) and stop.
+net_ticktime (4 seconds) is the silence after which a node counts as gone.
+
 Every setting can be given in four ways; the first one found holds:
   an option            --port 5673
   LEVERET_<KEY>        LEVERET_PORT=5673, LEVERET_MAX_MESSAGE_SIZE=16MiB (dots of the key become _)
   RABBITMQ_*           RABBITMQ_NODE_PORT, RABBITMQ_NODENAME, RABBITMQ_CONFIG_FILE, ... as RabbitMQ has them
   the file             heartbeat = 30: RabbitMQ's keys, and ours: fsync, fsync_interval, segment_bytes,
-                       content_cache_bytes, unauthenticated_connections_max, node_name, data_dir, host, port
+                       content_cache_bytes, unauthenticated_connections_max, node_name, data_dir, host, port,
+                       join, cookie, cookie_file, cluster.listener, cluster.port, cluster.advertised_host,
+                       cluster.priority, cluster.operation_timeout, cluster.ssl_options.* (TLS between nodes)
 A key that is unknown, has a bad value, or asks for what this version cannot do stops the start.
 
-exit codes: 0 stopped in order, 64 wrong use, 70 broken, 78 the configuration does not hold
+exit codes: 0 stopped in order, 64 wrong use, 69 an address is taken or no cluster was found, 70 broken,
+            78 the configuration does not hold
+"""
+
+CLUSTER_START = """\
+Starts a cluster of N nodes on this machine, each a `leveret server` of its own, and stays in the foreground. Node i
+listens at base port + i - 1. Prints "ready" with the ports once clients can connect to all of them. Ctrl-C or SIGTERM
+stops all nodes in order. A node that dies is reported, not started again.
+"""
+
+CLUSTER_EXAMPLES = """\
+examples:
+  leveret cluster start --data /tmp/hares
+  leveret cluster start --data /tmp/hares                 again: the same nodes with their data
+  leveret cluster start --data /tmp/hares --nodes 5       two more nodes join
+  leveret cluster start --data /tmp/burrow --base-port 0  beside it, at free ports
+  leveret cluster status --data /tmp/hares
+  leveret cluster stop --data /tmp/hares
+  LEVERET_FSYNC=never leveret cluster start --data /tmp/hares    variables hold for every node
+
+The data of node i is in DIR/leveret<i>, its log in DIR/leveret<i>.log, the cookie of all in DIR/cookie.
 """
 
 
@@ -87,6 +124,10 @@ def run(parsed: argparse.Namespace) -> int:
             from leveret.cli.server import server
 
             return server(parsed)
+        case "cluster":
+            from leveret.cli.cluster import cluster
+
+            return cluster(parsed)
         case "config":
             from leveret.cli.config import check_config
 
@@ -109,6 +150,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"leveret {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_server(commands)
+    _add_cluster(commands)
     _add_config(commands)
     _add_log(commands)
     return parser
@@ -123,17 +165,46 @@ def _add_server(commands: argparse._SubParsersAction[Parser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    reserved = "reserved: this version opens no such listener"
     # The values are checked with those of the file and the environment, by the same rules.
     server.add_argument("--name", metavar="NAME", help="name of the node (leveret@localhost)")
     server.add_argument("--data", metavar="DIR", help="folder of its data (~/.leveret/NAME)")
     server.add_argument("--host", metavar="HOST", help="address to listen at (127.0.0.1)")
     server.add_argument("--port", metavar="PORT", help="port for AMQP, 0 for any (5672)")
     server.add_argument("--config", metavar="FILE", help="configuration in the form of rabbitmq.conf")
-    server.add_argument("--cluster-port", metavar="PORT", help=reserved)
-    server.add_argument("--management-port", metavar="PORT", help=reserved)
-    server.add_argument("--cookie-file", metavar="FILE", help="reserved: this version talks to no other node")
-    server.add_argument("--join", metavar="HOST:PORT", help="not available: this version runs as a single node")
+    server.add_argument("--cluster-port", metavar="PORT", help="port for other nodes and leveretctl (PORT + 20000)")
+    server.add_argument("--cluster-host", metavar="HOST", help="host under which other nodes reach it (that of --host)")
+    server.add_argument("--cookie-file", metavar="FILE", help="the secret that all nodes share (DIR/cookie)")
+    server.add_argument(
+        "--join", metavar="HOST:PORT", action="append", help="cluster port of a node to join; several can be given"
+    )
+    server.add_argument("--priority", metavar="0..255", help="in elections; the node with the highest leads (0)")
+    server.add_argument("--management-port", metavar="PORT", help="reserved: this version opens no such listener")
+
+
+def _add_cluster(commands: argparse._SubParsersAction[Parser]) -> None:
+    cluster = commands.add_parser("cluster", help="run a whole cluster on this machine", allow_abbrev=False)
+    actions = cluster.add_subparsers(dest="action", metavar="ACTION", required=True)
+    start = actions.add_parser(
+        "start",
+        help="start its nodes, or go on with those of the folder",
+        description=CLUSTER_START,
+        epilog=CLUSTER_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    start.add_argument("--nodes", metavar="N", help="how many nodes (3, or as many as the folder has)")
+    start.add_argument("--host", metavar="HOST", help="address to listen at (127.0.0.1)")
+    start.add_argument("--base-port", metavar="PORT", help="AMQP port of the first node, 0 for any free ones (5672)")
+    start.add_argument("--cluster-base-port", metavar="PORT", help="cluster port of the first (base port + 20000)")
+    stop = actions.add_parser("stop", help="stop all nodes, from another terminal", allow_abbrev=False)
+    status = actions.add_parser(
+        "status",
+        help="which nodes run, and where",
+        description="A line for each node. Exit code 69 if one of them is not running.",
+        allow_abbrev=False,
+    )
+    for action in (start, stop, status):
+        action.add_argument("--data", metavar="DIR", required=True, help="folder of the cluster: data, logs, cookie")
 
 
 def _add_config(commands: argparse._SubParsersAction[Parser]) -> None:

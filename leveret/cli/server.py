@@ -14,22 +14,23 @@ OPTIONS = {
     "data": "data_dir",
     "host": "host",
     "port": "port",
-    "cluster_port": "cluster_port",
+    "cluster_port": "cluster.port",
+    "cluster_host": "cluster.advertised_host",
     "management_port": "management_port",
     "cookie_file": "cookie_file",
-    "join": "join",
+    "priority": "cluster.priority",
 }
 
 
 def server(parsed: argparse.Namespace) -> int:
-    loaded = load_or_report(
-        [
-            Given(key, getattr(parsed, option), COMMAND, "--" + option.replace("_", "-"))
-            for option, key in OPTIONS.items()
-            if getattr(parsed, option) is not None
-        ],
-        parsed.config,
-    )
+    given = [
+        Given(key, getattr(parsed, option), COMMAND, "--" + option.replace("_", "-"))
+        for option, key in OPTIONS.items()
+        if getattr(parsed, option) is not None
+    ]
+    if parsed.join:
+        given.append(Given("join", ",".join(parsed.join), COMMAND, "--join"))
+    loaded = load_or_report(given, parsed.config)
     if loaded is None:
         return CONFIG
     from leveret.node.server import run

@@ -267,11 +267,38 @@ class ClearGlobalParameter:
 class NodeStarted:
     """Remove what did not outlive the node's last run: its exclusive and non-durable queues.
 
+    The node says so itself before it serves anybody, and the leader when the node is lost.
     With `alone`, no other node was up that could have kept them, so non-durable exchanges are gone as well.
     """
 
     node: str
     alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetNode:
+    """A node is no member any more, and will not come back: the queues that only it had are gone."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameNode:
+    """A node has another name from now on."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveQueue:
+    """A queue lives on another node from now on, which has all its messages; only if it is still at the old one."""
+
+    vhost: str
+    name: str
+    id: int
+    old: str
+    new: str
 
 
 Command: TypeAlias = (
@@ -300,4 +327,7 @@ Command: TypeAlias = (
     | SetGlobalParameter
     | ClearGlobalParameter
     | NodeStarted
+    | ForgetNode
+    | RenameNode
+    | MoveQueue
 )

@@ -63,6 +63,13 @@ class QueueDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueMoved:
+    """The same queue, with all that is bound to it, lives on another node now, or that node has another name."""
+
+    spec: QueueSpec
+
+
+@dataclass(frozen=True, slots=True)
 class BindingAdded:
     """A binding is there."""
 
@@ -129,6 +136,7 @@ Event: TypeAlias = (
     | ExchangeDeleted
     | QueueDeclared
     | QueueDeleted
+    | QueueMoved
     | BindingAdded
     | BindingRemoved
     | UserChanged

@@ -548,6 +548,30 @@ class Metadata:
         return None
 
 
+    def _forget_node(self, command: c.ForgetNode, events: list[e.Event]) -> Refusal | None:
+        for queue in [queue for queue in self.queues.values() if queue.node == command.node]:
+            self._drop_queue(queue, events)
+        return None
+
+    def _rename_node(self, command: c.RenameNode, events: list[e.Event]) -> Refusal | None:
+        for key, queue in list(self.queues.items()):
+            if queue.node == command.old:
+                self.queues[key] = moved = replace(queue, node=command.new)
+                events.append(e.QueueMoved(moved))
+        return None
+
+    def _move_queue(self, command: c.MoveQueue, events: list[e.Event]) -> Refusal | None:
+        key = (command.vhost, command.name)
+        queue = self.queues.get(key)
+        if queue is None or queue.id != command.id:
+            return not_found("queue", command.name, command.vhost)
+        if queue.node != command.old:
+            return Refusal(406, f"{resource('queue', *reversed(key))} is at {queue.node}, not at {command.old}")
+        self.queues[key] = moved = replace(queue, node=command.new)
+        events.append(e.QueueMoved(moved))
+        return None
+
+
 def implicit_binding(queue: QueueSpec) -> Binding:
     """The binding every queue has to the default exchange."""
     return Binding(queue.vhost, "", "queue", queue.name, queue.name)
@@ -596,4 +620,7 @@ _FOLDS: Final[dict[type, _Fold]] = {
     c.SetGlobalParameter: Metadata._set_global_parameter,
     c.ClearGlobalParameter: Metadata._clear_global_parameter,
     c.NodeStarted: Metadata._node_started,
+    c.ForgetNode: Metadata._forget_node,
+    c.RenameNode: Metadata._rename_node,
+    c.MoveQueue: Metadata._move_queue,
 }

@@ -7,7 +7,6 @@ segments go, all by the log's own means. A repair that is interrupted is simply 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from .disk import Disk
@@ -44,14 +43,17 @@ class Report:
 
 def check(disk: Disk, folder: str) -> Report:
     """Verify all segments, their indexes and the checkpoint, of all queues. Reads only."""
-    recovery, _, report = _read(disk, folder, None)
+    recovery, _, report = _read(disk, folder)
     report.notes += recovery.weak
     return report
 
 
-def repair(disk: Disk, folder: str, known: Collection[int]) -> Report:
-    """Drop just what is damaged. The report's `damages` say what that was; messages counted are those that remain."""
-    recovery, log, report = _read(disk, folder, set(known))
+def repair(disk: Disk, folder: str) -> Report:
+    """Drop just what is damaged. The report's `damages` say what that was; messages counted are those that remain.
+
+    Which queues there are is not asked: the messages of those that are not go at the next start.
+    """
+    recovery, log, report = _read(disk, folder)
     if report.good:
         return report
     recovery.tidy(log)
@@ -67,21 +69,19 @@ def repair(disk: Disk, folder: str, known: Collection[int]) -> Report:
     return report
 
 
-def _read(disk: Disk, folder: str, known: set[int] | None) -> tuple[Recovery, Log, Report]:
+def _read(disk: Disk, folder: str) -> tuple[Recovery, Log, Report]:
     report = Report()
     recovery = Recovery(disk, folder, report.notes.append)
     recovery.lenient = True
     recovery.run(use_sidecars=False)
     log = Log(disk, folder, LogOptions())
-    if known is None:
-        known = recovery.all_queues()
     report.segments = len(recovery.segments)
     report.blocks = sum(found.index.blocks for found in recovery.segments)
     report.bytes = sum(found.index.length for found in recovery.segments)
     for found in recovery.segments:
         if found.torn is not None and found is recovery.segments[-1]:
             report.notes.append(f"segment {found.index.segment:016x}: an unfinished write at {found.index.length}")
-    recovery.fold_into(log, known)
+    recovery.fold_into(log, recovery.all_queues())
     report.queues = len(log.queues)
     report.messages = sum(queue.count for queue in log.queues.values())
     report.damages = recovery.damages

@@ -158,8 +158,8 @@ class Log:
             found.floor = self.current.number if self.current else 0
         return found
 
-    def recover(self, known: Collection[int], progress: Callable[[str], None] | None = None) -> None:
-        """Read what is on disk. Queues not in `known` are dead."""
+    def recover(self, known: Collection[int] | None, progress: Callable[[str], None] | None = None) -> None:
+        """Read what is on disk. Queues not in `known` are dead; None: who lives is not known yet, keep all."""
         assert not self.segment_table and not self.serial, "recover comes first, and once"
         recovery = Recovery(self.disk, self.folder, progress or (lambda text: None))
         self.disk.make_folder(f"{self.folder}/segments")
@@ -171,6 +171,8 @@ class Log:
             raise LogDamaged(recovery.damages)
         for queue in recovery.install(self, known):
             self._gather_forget(QueueLog(queue, self.shares))
+        for number in [number for number, queue in self.queues.items() if not queue.number and not queue.count]:
+            del self.queues[number]  # Forgotten, and the log says so already.
 
     # -- gathering -----------------------------------------------------------------
 

@@ -144,9 +144,9 @@ class Recovery:
 
     # -- folding -----------------------------------------------------------------
 
-    def install(self, log: Log, known: Collection[int]) -> set[int]:
+    def install(self, log: Log, known: Collection[int] | None) -> set[int]:
         """Fill an empty log and tidy up. Returns queues that are not known, where the log does not say so yet."""
-        unknown = self.fold_into(log, set(known))
+        unknown = self.fold_into(log, self.all_queues() if known is None else set(known))
         if self.damages and not self.lenient:
             raise LogDamaged(self.damages)
         self.tidy(log)

@@ -1,6 +1,6 @@
 """A client's socket: moves bytes between the transport and the connection machine, and says when to stop reading.
 
-Not reading is the only brake on a publisher, and TCP carries it to the other end. There are five reasons for it, each
+Not reading is the only brake on a publisher, and TCP carries it to the other end. There are six reasons for it, each
 with its own end:
 
 - *held*: the connection waits for the answer to what it asked last.
@@ -8,6 +8,7 @@ with its own end:
 - *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
   after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
 - *behind*: too much waits for the disk.
+- *away*: it publishes to a queue of another node, which takes no more for now.
 - *deaf*: it does not read the answers (messages got and returned, confirms) to what it goes on to ask.
 
 A consumer that does not read gets no more deliveries above a bound of unsent bytes. That bound is far below the one for
@@ -33,6 +34,7 @@ BLOCKED: Final = 2
 PACED: Final = 4
 BEHIND: Final = 8
 DEAF: Final = 16
+AWAY: Final = 32
 
 UNSENT_BYTES_MAX: Final = 512 * 1024
 UNHEARD_BYTES_MAX: Final = 8 << 20
@@ -78,9 +80,13 @@ class Client(asyncio.Protocol):
             self.pause(HELD)
         if connection.crowding is not None:
             queue, connection.crowding = connection.crowding, None
-            self.pause(PACED)
-            node.paced[self] = queue
-            node.loop.call_later(PACE_S, self._on_paced)
+            if queue.is_local:
+                self.pause(PACED)
+                node.paced[self] = queue
+                node.loop.call_later(PACE_S, self._on_paced)
+            else:
+                self.pause(AWAY)
+                node.away[self] = queue
         if connection.has_published:
             node.on_published(self)
         node.schedule()

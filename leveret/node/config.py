@@ -12,7 +12,7 @@ password or an hour, so both are warned about.
 
 An address that RabbitMQ's names give without a host (`listeners.tcp.default = 5672`, RABBITMQ_NODE_PORT) means every
 interface, as there. What our own names give (`--port`, `port`, no word at all) means 127.0.0.1: a broker that someone
-just tries out is not open to the network.
+just tries out is not open to the network. Other nodes are met at the same host as clients, 20000 ports further on.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from typing import Any, NamedTuple, TypeVar
 from leveret.node import schema
 from leveret.node.schema import Fixed, Ignored, NotAllowed, NotSupported, Unsupported, Used
 from leveret.node.settings import (
+    CLUSTER_PORT_OFFSET,
     DEFAULT_HOST,
     DEFAULT_NODE_NAME,
     DEFAULT_PORT,
     LOG_CATEGORIES,
+    Discovery,
+    ListedNode,
     Listener,
     Settings,
     TlsOptions,
@@ -165,11 +168,11 @@ class _Reading:
     def leveret_environment(self, environ: Mapping[str, str]) -> list[Given]:
         found = []
         for name in sorted(environ):
-            if not name.startswith("LEVERET_") or name == "LEVERET_CONFIG":
+            if not name.startswith("LEVERET_") or name in _OTHER_VARIABLES:
                 continue
             key = _key_of_variable(name)
             if key is None:
-                near = _nearest(name, ("LEVERET_CONFIG", *_VARIABLES))
+                near = _nearest(name, (*_OTHER_VARIABLES, *_VARIABLES))
                 self.problems.append(f"{name} = {environ[name]}: no such setting{near}")
             else:
                 found.append(Given(key, environ[name].strip(), LEVERET, name))
@@ -271,9 +274,7 @@ class _Reading:
 
     def settings(self, home: str) -> Settings:
         fields: dict[str, Any] = {
-            rule.field: self.chosen[key].value
-            for key, rule in schema.USED.items()
-            if rule.field and key in self.chosen
+            rule.field: self.chosen[key].value for key, rule in schema.USED.items() if rule.field and key in self.chosen
         }
         name = fields.setdefault("node_name", DEFAULT_NODE_NAME)
         fields.setdefault("cluster_name", name)
@@ -281,6 +282,10 @@ class _Reading:
         fields["tcp_listeners"] = self._tcp_listeners()
         fields["ssl_listeners"] = tuple(one for _, one, _ in self.below("listeners.ssl") if one is not None)
         fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"]))
+        fields["cluster_listener"] = self._cluster_listener((*fields["tcp_listeners"], *fields["ssl_listeners"]))
+        fields["cluster_tls"] = self._cluster_tls()
+        fields["discovery"] = self._discovery()
+        fields["cluster_host"] = self._cluster_host(name, fields)
         fields["log_file"] = self._log_file(name, fields["data_dir"])
         fields["log_levels"] = self._log_levels()
         if self.value("tcp_listen_options.linger.on", False):
@@ -330,6 +335,82 @@ class _Reading:
             self.problems.append("ssl_options.fail_if_no_peer_cert = true needs ssl_options.verify = verify_peer")
         return options
 
+    # The cluster
+
+    def _cluster_listener(self, clients: Sequence[Listener]) -> Listener:
+        if "cluster.listener" in self.chosen:
+            if "cluster.port" in self.chosen:
+                self.problems.append("give either cluster.listener or cluster.port, not both")
+            chosen: Listener = self.chosen["cluster.listener"].value
+            return chosen
+        host, port = clients[0] if clients else (DEFAULT_HOST, DEFAULT_PORT)
+        own: int | None = self.value("cluster.port", None)
+        if own is None and port and port + CLUSTER_PORT_OFFSET > 65_535:
+            self.warnings.append(
+                f"the port for other nodes would be {port} + {CLUSTER_PORT_OFFSET}, which is none; any free one is"
+                " taken, another at each start; choose one with --cluster-port"
+            )
+            return Listener(host, 0)
+        return Listener(host, own if own is not None else port and port + CLUSTER_PORT_OFFSET)
+
+    def _cluster_host(self, name: str, fields: Mapping[str, Any]) -> str:
+        """Where a node listens at every interface, its name has the host under which others know it, as in RabbitMQ."""
+        advertised: str | None = self.value("cluster.advertised_host", None)
+        listens: str = advertised or fields["cluster_listener"].host
+        if listens not in ("", "0.0.0.0", "::"):
+            return listens
+        host = name.partition("@")[2]
+        if host == "localhost" and (fields.get("join") or fields["discovery"]):
+            self.warnings.append(
+                f"{name} will tell other nodes that it is at localhost, so none on another machine can reach it; call"
+                " it NAME@HOST, or give cluster.advertised_host"
+            )
+        return host
+
+    def _cluster_tls(self) -> TlsOptions | None:
+        """Both ends of a link show a certificate, so all three files are needed."""
+        prefix = "cluster.ssl_options."
+        if not any(key.startswith(prefix) for key in self.chosen):
+            return None
+        files = {name: self.value(prefix + name, "") for name in ("certfile", "keyfile", "cacertfile")}
+        if missing := [prefix + name for name, path in files.items() if not path]:
+            self.problems.append(f"cluster.ssl_options: TLS between nodes also needs {' and '.join(missing)}")
+            return None
+        return TlsOptions(
+            **files,
+            password=self.value(prefix + "password", None),
+            verify_peer=True,
+            fail_if_no_peer_cert=True,
+            versions=tuple(version for _, version, _ in self.below(prefix + "versions")) or TlsOptions.versions,
+        )
+
+    def _discovery(self) -> Discovery | None:
+        prefix = "cluster_formation."
+        backend = self.value(prefix + "peer_discovery_backend", "classic_config")
+        nodes: list[ListedNode] = [node for _, node, _ in self.below(prefix + "classic_config.nodes")]
+        hostname: str = self.value(prefix + "dns.hostname", "")
+        hint: int | None = self.value(prefix + "target_cluster_size_hint", None)
+        if backend == "dns":
+            if not hostname:
+                self.problems.append("peer_discovery_backend = dns needs cluster_formation.dns.hostname")
+            if hint is None:
+                self.problems.append(
+                    "peer_discovery_backend = dns needs cluster_formation.target_cluster_size_hint, the number of nodes"
+                    " that are to found the cluster: two that find only themselves in DNS would found two clusters"
+                )
+            return Discovery(backend="dns", hostname=hostname, founders=hint or 1)
+        if not nodes:
+            return None
+        for what in ("name", "address"):
+            values = [node.name if what == "name" else f"{node.host}:{node.port}" for node in dict.fromkeys(nodes)]
+            for twice in sorted({value for value in values if values.count(value) > 1}):
+                self.problems.append(f"cluster_formation.classic_config.nodes: two nodes have the {what} {twice}")
+        if hint is not None and hint > len(set(nodes)):
+            self.problems.append(
+                f"cluster_formation.target_cluster_size_hint = {hint}, but {len(set(nodes))} nodes are listed"
+            )
+        return Discovery(backend="classic_config", nodes=tuple(dict.fromkeys(nodes)), founders=hint or len(set(nodes)))
+
     def _log_file(self, name: str, data_dir: str) -> str | None:
         # RabbitMQ always has a log file; whoever says where it is to lie wants one.
         file: str | None = self.value("log.file", f"{name}.log" if "log.dir" in self.chosen else None)
@@ -363,7 +444,14 @@ class _Reading:
 
     def _warn_of_idle(self, fields: Mapping[str, Any]) -> None:
         """A value that holds, but that another one makes pointless."""
-        idle = {
+        found: Discovery | None = fields["discovery"]
+        joins = bool(fields.get("join"))
+        nobody = found is None and not joins and "no other node is named"
+        idle: dict[str, str | bool] = {
+            "cluster_formation.dns.hostname": (not found or found.backend != "dns") and "the backend is not dns",
+            "cluster_formation.target_cluster_size_hint": found is None and "no other node is named",
+            "cluster_formation.discovery_retry_limit": nobody,
+            "cluster_formation.discovery_retry_interval": nobody,
             "fsync_interval": fields.get("fsync", "always") != "interval" and "fsync is not interval",
             "log.file.level": not fields["log_file"] and "log.file names no file",
             "log.console.level": not fields.get("log_console", True) and "log.console is false",
@@ -373,6 +461,11 @@ class _Reading:
         for key, reason in idle.items():
             if reason and key in self.chosen:
                 self.warnings.append(f"{_shown(self.chosen[key].given)}: has no effect: {reason}")
+        if joins and found is not None:
+            says = _shown(self.chosen["join"].given)
+            self.warnings.append(f"cluster_formation: has no effect: {says} says whom to join")
+        if "cookie" in self.chosen and "cookie_file" in self.chosen:
+            self.problems.append("give either a cookie or a cookie_file, not both")
         if not fields["tcp_listeners"] and not fields["ssl_listeners"]:
             self.problems.append("no listener is left: listeners.tcp = none, and no listeners.ssl")
 
@@ -382,7 +475,8 @@ _DATA_BASE = "(folder of all nodes)"
 
 _RABBITMQ_KEYS = {
     "NODENAME": "node_name",
-    "DIST_PORT": "cluster_port",
+    "DIST_PORT": "cluster.port",
+    "ERLANG_COOKIE": "cookie",
     "MNESIA_BASE": _DATA_BASE,
     "MNESIA_DIR": "data_dir",
     "LOG_BASE": "log.dir",
@@ -398,7 +492,6 @@ _RABBITMQ_IGNORED = frozenset(
         "CTL_ERL_ARGS",
         "ENABLED_PLUGINS",
         "ENABLED_PLUGINS_FILE",
-        "ERLANG_COOKIE",
         "FEATURE_FLAGS",
         "FEATURE_FLAGS_FILE",
         "NAME_TYPE",
@@ -415,8 +508,10 @@ _RABBITMQ_IGNORED = frozenset(
     }
 )
 
-_SETTABLE = (*schema.USED, *schema.FIXED, "cluster_port", "management_port", "cookie_file", "join")
+_SETTABLE = (*schema.USED, *schema.FIXED, "management_port")
 _VARIABLES = {"LEVERET_" + re.sub(r"[.-]", "_", key).upper(): key for key in _SETTABLE}
+# Those that give no setting: which file to read, and where running nodes leave word for leveretctl.
+_OTHER_VARIABLES = ("LEVERET_CONFIG", "LEVERET_RUNTIME_DIR")
 _KEYS = tuple(key.replace("$", "NAME") for key in schema.RULES)
 
 
@@ -440,7 +535,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _shown(given: Given) -> str:
-    value = "********" if "pass" in given.key else given.value
+    value = "********" if "pass" in given.key or given.key == "cookie" else given.value
     if given.rank == FILE:
         return f"{given.where}: {given.key} = {value}"
     return f"{given.where} ({given.key} = {value})"

@@ -11,34 +11,38 @@ import asyncio
 import base64
 import logging
 import platform
-import secrets
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.limits import Limits
 from leveret.broker.broker import Broker
-from leveret.cluster.commands import Command, NodeStarted
+from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.passwords import SALT_BYTES
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
-from leveret.log.disk import FileDisk
 from leveret.log.log import Log, LogOptions
-from leveret.node.alarms import Alarms, release_memory, resident_bytes, total_memory_bytes
-from leveret.node.client import BEHIND, BLOCKED, PACED, Client
-from leveret.node.folder import MESSAGES, METADATA
-from leveret.node.journal import Journal
+from leveret.node import cluster
+from leveret.node.alarms import Alarms
+from leveret.node.client import AWAY, BEHIND, BLOCKED, PACE_S, PACED, Client
+from leveret.node.cluster import CLUSTER_ID, Cluster
+from leveret.node.folder import MESSAGES
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Gap
     from leveret.broker.queue import Queue
+    from leveret.broker.remote import RemoteQueue
+    from leveret.cluster.events import Event
+    from leveret.cluster.raft import Member
     from leveret.log.block import Run
+    from leveret.node.consensus_log import ConsensusLog, Recovered
+    from leveret.node.peers import Peers
     from leveret.node.settings import Settings
+    from leveret.node.surroundings import Surroundings
 
 logger = logging.getLogger("leveret")
 
@@ -47,12 +51,22 @@ SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare file
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
-class Node:
-    """A running broker. `Node(settings, loop)` reads what is on disk; `start` opens the doors."""
+class Node(cluster.Shell):
+    """A running broker: made of what is on disk, then `start`, then `prepare`, and then clients may come."""
 
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        world: Surroundings,
+        peers: Peers,
+        me: Member,
+        consensus_log: ConsensusLog,
+        recovered: Recovered,
+    ) -> None:
         self.settings = settings
-        self.loop = loop
+        self.world = world
+        self.loop = world.loop
+        self.peers = peers
         self.limits = Limits(
             frame_max=settings.frame_max,
             initial_frame_max=settings.initial_frame_max,
@@ -65,43 +79,29 @@ class Node:
         self.clients: dict[Client, None] = {}
         self.by_connection: dict[object, Client] = {}
         self.paced: dict[Client, Queue] = {}
+        self.away: dict[Client, RemoteQueue] = {}
         self.behind: dict[Client, None] = {}
-        # Commands that the journal has no room for now. A connection waits for the answer to its last, so there is at
-        # most one of each, besides the queues to be deleted with connections that went away.
-        self.proposals: deque[tuple[Command, bool, Callable[[Applied], None]]] = deque()
         self.scheduled = False
         self.look_at_bytes = 0
         self.fatal: str | None = None
-        self.stopped: asyncio.Future[None] = loop.create_future()
+        self.stopped: asyncio.Future[None] = self.loop.create_future()
         self._ticker: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._syncer: asyncio.TimerHandle | None = None
-        self.disk = FileDisk(settings.data_dir)
-        self.metadata = Metadata()
-        total = total_memory_bytes()
+        self._pacer: asyncio.TimerHandle | None = None
+        total = world.memory_total()
         self.alarms = Alarms(
-            settings.memory_limit_bytes(total), settings.disk_limit_bytes(total), resident_bytes, self.disk.free_bytes
+            settings.memory_limit_bytes(total),
+            settings.disk_limit_bytes(total),
+            world.memory_used,
+            world.disk.free_bytes,
         )
-        self._recover()
-
-    def _recover(self) -> None:
-        """Metadata first: it says which queues there are, and the log drops the messages of all others."""
-        settings = self.settings
-        journal = Journal(self.disk, METADATA)
-        recovered = journal.recover()
-        if recovered.snapshot is not None:
-            self.metadata.restore(recovered.snapshot)
-        for command in recovered.commands:
-            self.metadata.apply(command)
-        options = LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync)
-        log = Log(self.disk, MESSAGES, options)
-        self.storage = Storage(
-            self.loop, self.disk, journal, log, self.metadata, self.turn, self._on_disk_full, self.on_fatal
-        )
-        for command in self._startup_commands():
-            if self.metadata.apply(command).events:
-                self.storage.record(command, None)
-        log.recover([spec.id for spec in self.metadata.queues.values()], logger.info)
+        log = Log(world.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
+        # Which queues there are is known for certain only in `prepare`; until then none of their messages may go.
+        log.recover(None, logger.info)
+        self.storage = Storage(world, log, self.turn, self._on_disk_full, self.on_fatal)
+        self.metadata = Metadata()
+        self.cluster = Cluster(settings, world, peers, me, consensus_log, recovered, self.metadata, self)
         self.broker = Broker(
             self.metadata,
             self,
@@ -111,23 +111,35 @@ class Node:
             settings.content_cache_bytes,
             int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
-        for vhost in self.broker.vhosts.values():
-            for queue in vhost.queues.values():
-                restore(queue, log)
 
-    def _startup_commands(self) -> list[Command]:
-        settings = self.settings
-        commands: list[Command] = [NodeStarted(settings.node_name, alone=True)]
+    async def prepare(self) -> None:
+        """Catch up with the cluster, or begin it. Afterwards the node may serve clients."""
+        await self.cluster.catch_up(alone=len(self.cluster.raft.membership.members) == 1)
+        if CLUSTER_ID not in self.metadata.global_parameters:
+            name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"
+            await self.cluster.change(SetGlobalParameter(CLUSTER_ID, name))
         if not self.metadata.vhosts:
-            commands += first_boot(
-                secrets.token_bytes(SALT_BYTES),
+            for command in self._first_commands():
+                await self.cluster.change(command)
+        homes = {spec.id for spec in self.metadata.queues.values() if spec.node == self.settings.node_name}
+        for queue in [queue for queue in self.storage.log.queues if queue not in homes]:
+            self.storage.log.forget(queue)
+        self.peers.set_cluster(self.cluster.cluster_id)
+        self.schedule()
+
+    def _first_commands(self) -> list[Command]:
+        settings = self.settings
+        return [
+            SetGlobalParameter("cluster_name", settings.cluster_name),
+            *first_boot(
+                self.world.random_bytes(SALT_BYTES),
                 settings.default_user,
                 settings.default_pass,
                 settings.default_vhost,
                 Permission(settings.default_configure, settings.default_write, settings.default_read),
                 settings.default_user_tags,
-            )
-        return commands
+            ),
+        ]
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
@@ -151,6 +163,9 @@ class Node:
     def _turn(self) -> None:
         broker = self.broker
         broker.pump()
+        if broker.linked:
+            broker.flush_links()
+            self.peers.flush()
         if self.storage.should_wait(broker):
             self.schedule()
         else:
@@ -159,6 +174,8 @@ class Node:
             self._look()
         if broker.confirming:
             broker.tell_confirms()
+        if broker.withheld:
+            self._grant()
         if broker.writers:
             writers, broker.writers = broker.writers, {}
             by_connection = self.by_connection
@@ -166,9 +183,7 @@ class Node:
                 client = by_connection.get(connection)
                 if client is not None:
                     client.flush()
-        while self.proposals and self.storage.has_room_for_commands():
-            self._apply(*self.proposals.popleft())
-        if self.paced:
+        if self.paced or self.away:
             self._let_go_on()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
@@ -176,11 +191,28 @@ class Node:
                 client.resume(BEHIND)
 
     def _let_go_on(self) -> None:
-        """Publishers whose queue has emptied to half of what is crowded."""
+        """Publishers whose queue has emptied to half of what is crowded, or whose queue's node takes more."""
         for client, queue in list(self.paced.items()):
-            if queue.ready_count * 2 <= queue.crowded_at:
+            if not queue.is_crowded():
                 del self.paced[client]
                 client.resume(PACED)
+        for client, remote in list(self.away.items()):
+            if not remote.is_crowded():
+                del self.away[client]
+                client.resume(AWAY)
+
+    def _grant(self) -> None:
+        """Nodes whose publishers had to wait; at the latest after as long as clients of this node would."""
+        self.broker.grant()
+        if self.broker.withheld and self._pacer is None:
+            self._pacer = self.loop.call_later(PACE_S, self._on_paced)
+        self.peers.flush()
+
+    def _on_paced(self) -> None:
+        self._pacer = None
+        for home in self.broker.withheld:
+            home.on_paced()
+        self.schedule()
 
     # -- Clients -------------------------------------------------------------------------------------------------
 
@@ -205,6 +237,7 @@ class Node:
         self.clients.pop(client, None)
         self.by_connection.pop(client.connection, None)
         self.paced.pop(client, None)
+        self.away.pop(client, None)
         self.behind.pop(client, None)
 
     def on_published(self, client: Client) -> None:
@@ -235,6 +268,7 @@ class Node:
 
     def start(self) -> None:
         """Begin to tick."""
+        self.cluster.start()
         self._check_alarms()
         self._tick()
         if self.settings.fsync == "interval":
@@ -255,6 +289,7 @@ class Node:
         if self.settings.consumer_timeout_ms is not None:
             self.broker.end_slow_channels(now_ms, self.settings.consumer_timeout_ms)
         self.broker.note_deliveries()
+        self.broker.tick_links()
         if self.broker.content_bytes > self.broker.content_bytes_max:
             self.broker.page_out_unacked()
         self.storage.maintain(idle=not self.storage.committing)
@@ -275,7 +310,7 @@ class Node:
         """
         before = self.alarms.reason()
         if self.alarms.memory:
-            release_memory()
+            self.world.release_memory()
         self.alarms.check()
         above_bytes = self.alarms.disk_free_bytes - self.alarms.disk_limit_bytes
         self.look_at_bytes = self.storage.log.appended_bytes + max(LOOK_BYTES_MIN, above_bytes // 4)
@@ -319,22 +354,19 @@ class Node:
 
     # -- What the broker asks of its shell -----------------------------------------------------------------------
 
-    def propose(self, command: Command, lasting: bool, then: Callable[[Applied], None]) -> None:
-        if self.storage.has_room_for_commands():
-            self._apply(command, lasting, then)
-        else:
-            self.proposals.append((command, lasting, then))
+    def propose(self, command: Command, then: Callable[[Applied], None], patient: bool = False) -> None:
+        def on_agreed(applied: Applied) -> None:
+            then(applied)
+            self.schedule()
 
-    def _apply(self, command: Command, lasting: bool, then: Callable[[Applied], None]) -> None:
-        applied = self.metadata.apply(command)
-        if applied.refused is not None or not applied.events:
-            then(applied)
-            return
-        self.broker.on_applied(applied)
-        self.storage.record(command, (lambda: then(applied)) if lasting else None)
-        self.schedule()
-        if not lasting:
-            then(applied)
+        self.cluster.propose(command, on_agreed, patient)
+
+    def adopt(self, queue: Queue) -> None:
+        """Give a queue what the log holds of it, if it is one from before the start."""
+        state = self.storage.log.queues.get(queue.spec.id)
+        if state is not None:
+            first, last = state.live.first or 0, state.live.last or 0
+            queue.restore(state.number, state.epoch, state.next_seq, first, last, state.count, state.delivered_through)
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
@@ -345,32 +377,68 @@ class Node:
     def forget(self, queue: Queue) -> None:
         self.storage.forget(queue)
 
+    def is_crowded(self) -> bool:
+        return self.storage.is_crowded(self.broker) or self.alarms.reason() is not None
+
+    def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        self.peers.send(peer, kind, parts)
+
+    def is_writable(self, peer: str) -> bool:
+        return self.peers.is_writable(peer)
+
+    def cut(self, peer: str, reason: str) -> None:
+        self.peers.cut(peer, reason)
+
     def unique_name(self, prefix: str) -> str:
-        return prefix + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        return prefix + base64.urlsafe_b64encode(self.world.random_bytes(16)).decode().rstrip("=")
 
     def note(self, category: str, level: str, text: str) -> None:
         logger.getChild(category).log(LOG_LEVELS[level], text)
+
+    # -- Other nodes ---------------------------------------------------------------------------------------------
+
+    def on_peer_up(self, peer: str, uuid: bytes) -> None:
+        self.broker.on_peer_up(peer)
+        self.cluster.on_up(peer, uuid)
+        self.schedule()
+
+    def on_peer_down(self, peer: str) -> None:
+        self.broker.on_peer_down(peer)
+        self.cluster.on_down(peer)
+        self.schedule()
+
+    def on_peer_drained(self, peer: str) -> None:
+        self.broker.on_peer_drained(peer)
+        self.schedule()
+
+    def on_peer_frame(self, peer: str, kind: int, payload: bytes) -> None:
+        self.broker.on_peer_frame(peer, kind, payload)
+        self.schedule()
+
+    # -- What the cluster tells ----------------------------------------------------------------------------------
+
+    def on_applied(self, applied: Applied) -> None:
+        self.broker.on_applied(applied.events)
+        self.schedule()
+
+    def on_replaced(self, events: tuple[Event, ...]) -> None:
+        self.broker.on_applied(events)
+        self.schedule()
 
     # -- The end -------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """A controlled stop: clients are told, what is gathered is written."""
-        for timer in (self._ticker, self._watch, self._syncer):
+        for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:
                 timer.cancel()
         for connection in list(self.broker.connections):
             connection.close(320, "broker forced connection closure with reason 'shutdown'")
         self.turn()
         if self.fatal is None:
+            await self.cluster.hand_over()
             await self.storage.drained(self.broker)
         for client in list(self.clients):
             client.transport.close()
+        self.cluster.stop()
         self.storage.stop()
-        self.disk.close()
-
-
-def restore(queue: Queue, log: Log) -> None:
-    """Give a queue what the log holds of it."""
-    state = log.queue(queue.spec.id)
-    first, last = state.live.first or 0, state.live.last or 0
-    queue.restore(state.number, state.epoch, state.next_seq, first, last, state.count, state.delivered_through)

@@ -120,6 +120,7 @@ class Peers:
         options: PeersOptions = PeersOptions(),  # noqa: B008 (immutable)
         tls: PeerTls | None = None,
         dice: random.Random | None = None,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.me = me
         self.options = options
@@ -128,6 +129,7 @@ class Peers:
         self._handler = handler
         self._tls = tls
         self._dice = dice or random.Random()
+        self._random_bytes = random_bytes
         self._link_options = options.of_link()
         self._detector = Detector(
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
@@ -211,6 +213,12 @@ class Peers:
             wire.dirty = True  # It is still among the dirty.
         return True
 
+    def cut(self, peer: str, reason: str) -> None:
+        """End the session with a peer; another one may begin."""
+        wire = self._up.get(peer)
+        if wire is not None:
+            self._loop.call_soon(self._break, wire, reason)
+
     def flush(self) -> None:
         """Write what has gathered, once for each peer."""
         self._flush_scheduled = False
@@ -278,7 +286,7 @@ class Peers:
         return Wire(self, self._make_link(link.ACCEPTOR), IN)
 
     def _make_link(self, role: int) -> Link:
-        nonce = secrets.token_bytes(link.NONCE_BYTES)
+        nonce = self._random_bytes(link.NONCE_BYTES)
         return Link(role, self.me, self._cookie, nonce, self._now_ms(), self._link_options)
 
     def _member_of(self, wire: Wire) -> _Member | None:

@@ -5,7 +5,7 @@ must be able to trust the start: what is written there either holds, or is said 
 
 used         The broker acts on it. `USED` says how a value is read; `FIXED` has keys of which only some values hold
              here, because the broker behaves that one way (`proxy_protocol = false`).
-ignored      RabbitMQ has the key, but the thing it tunes does not exist here (an Erlang collector, a Raft log).
+ignored      RabbitMQ has the key, but the thing it tunes does not exist here (an Erlang collector, a lock).
              Nobody is deceived if it has no effect, so the node starts and warns.
 unsupported  RabbitMQ has the key, and whoever sets it counts on what it does: a listener, a login, a cluster, a limit.
              The node does not start.
@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from leveret.node.settings import LOG_CATEGORIES, LOG_LEVELS, MIB, Listener
+from leveret.node.settings import DEFAULT_CLUSTER_PORT, LOG_CATEGORIES, LOG_LEVELS, MIB, ListedNode, Listener
 
 T = TypeVar("T")
 Parse = Callable[[str], object]
@@ -228,7 +228,76 @@ def listener(text: str) -> Listener | None:
         raise NotAllowed("a port, HOST:PORT, [IPV6]:PORT, or none") from None
 
 
+def cluster_listener(text: str) -> Listener:
+    found = None if text == "none" else listener(text)
+    if found is None:
+        raise NotAllowed("a port, HOST:PORT or [IPV6]:PORT; leveretctl too comes in here, so there is always one")
+    return found
+
+
+def cluster_address(text: str) -> tuple[str, int]:
+    """HOST, HOST:PORT, [IPV6] or [IPV6]:PORT of a node, its name in front if one likes."""
+    _, _, address = text.rpartition("@")
+    try:
+        if re.fullmatch(r"\[[^]]*\]|[^]:]*", address):
+            return host(address.strip("[]")), DEFAULT_CLUSTER_PORT
+        found = cluster_listener(address)
+        if found.host and found.port:
+            return found.host, found.port
+    except NotAllowed:
+        pass
+    raise NotAllowed(f"HOST:PORT, where the port is the one for nodes ({DEFAULT_CLUSTER_PORT} if it is left out)")
+
+
+def cluster_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple(dict.fromkeys(cluster_address(one.strip()) for one in text.split(",")))
+
+
+def listed_node(text: str) -> ListedNode:
+    name, at, rest = text.partition("@")
+    shape = f"NAME@HOST or NAME@HOST:PORT ({DEFAULT_CLUSTER_PORT} if it is left out)"
+    if not at:
+        raise NotAllowed(shape)
+    try:
+        address, number = cluster_address(rest)
+        # The name has the host in it, as in RabbitMQ; an IPv6 address cannot be part of one.
+        return ListedNode(node_name(f"{name}@{address}"), address, number)
+    except NotAllowed:
+        raise NotAllowed(shape) from None
+
+
+def seconds_as_ms(low_ms: int, high_ms: int) -> Callable[[str], int]:
+    """A bare number is seconds."""
+    read = milliseconds(low_ms, high_ms)
+
+    def parse(text: str) -> int:
+        try:
+            return read(f"{text}s" if text.isdecimal() else text)
+        except NotAllowed:
+            high_s = high_ms // 1000
+            raise NotAllowed(f"seconds up to {high_s}, or at least {low_ms} ms with a unit: 500ms, 5s") from None
+
+    return parse
+
+
+def discovery_backend(text: str) -> str:
+    """RabbitMQ knows each by a short name and by its module's."""
+    short = text.removeprefix("rabbit_peer_discovery_")
+    if short in ("classic_config", "dns"):
+        return short
+    if short in ("aws", "consul", "etcd", "etcdv3", "k8s"):
+        raise NotSupported("here: classic_config, a list of nodes, and dns")
+    raise NotAllowed("one of classic_config, dns")
+
+
+def disc_node(text: str) -> str:
+    if one_of("disc", "ram")(text) == "ram":
+        raise NotSupported("every node keeps the cluster's metadata on disk; what a majority agreed on must outlive it")
+    return text
+
+
 log_level = one_of(*LOG_LEVELS)
+tls_version = partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3"))
 
 # What each key means
 
@@ -243,8 +312,29 @@ USED: dict[str, Used] = {
     "segment_bytes": Used(size(64 << 10, 2 << 30), "segment_bytes"),
     "content_cache_bytes": Used(size(0, 1 << 40), "content_cache_bytes"),
     "unauthenticated_connections_max": Used(whole(1, 1_000_000), "unauthenticated_connections_max"),
+    "cluster.listener": Used(cluster_listener, group="cluster.listener"),
+    "cluster.port": Used(port, group="cluster.listener"),
+    "cluster.advertised_host": Used(host),
+    "cluster.priority": Used(whole(0, 255), "node_priority"),
+    "cluster.operation_timeout": Used(milliseconds(100, 3_600_000), "operation_timeout_ms"),
+    "cluster.ssl_options.cacertfile": Used(readable_file),
+    "cluster.ssl_options.certfile": Used(readable_file),
+    "cluster.ssl_options.keyfile": Used(readable_file),
+    "cluster.ssl_options.password": Used(str),
+    "cluster.ssl_options.versions.$": Used(tls_version, group="cluster.ssl_options.versions"),
+    "cookie": Used(word, "cookie", group="cookie"),
+    "cookie_file": Used(readable_file, "cookie_file", group="cookie"),
+    "join": Used(cluster_addresses, "join"),
     # RabbitMQ's
     "cluster_name": Used(word, "cluster_name"),
+    "net_ticktime": Used(seconds_as_ms(100, 3_600_000), "silence_ms"),
+    "cluster_formation.peer_discovery_backend": Used(discovery_backend),
+    "cluster_formation.classic_config.nodes.$": Used(listed_node, group="cluster_formation.classic_config.nodes"),
+    "cluster_formation.dns.hostname": Used(host),
+    "cluster_formation.target_cluster_size_hint": Used(whole(1, 1_000)),
+    "cluster_formation.node_type": Used(disc_node),
+    "cluster_formation.discovery_retry_limit": Used(whole(1, 10_000_000), "discovery_retry_limit"),
+    "cluster_formation.discovery_retry_interval": Used(milliseconds(10, 3_600_000), "discovery_retry_interval_ms"),
     "listeners.tcp": Used(one_of("none"), group="listeners.tcp"),
     "listeners.tcp.$": Used(listener, group="listeners.tcp"),
     "listeners.ssl": Used(one_of("none"), group="listeners.ssl"),
@@ -255,9 +345,7 @@ USED: dict[str, Used] = {
     "ssl_options.password": Used(str),
     "ssl_options.verify": Used(one_of("verify_none", "verify_peer")),
     "ssl_options.fail_if_no_peer_cert": Used(flag),
-    "ssl_options.versions.$": Used(
-        partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3")), group="ssl_options.versions"
-    ),
+    "ssl_options.versions.$": Used(tls_version, group="ssl_options.versions"),
     "ssl_handshake_timeout": Used(or_infinity(milliseconds(1, 3_600_000)), "ssl_handshake_timeout_ms"),
     "tcp_listen_options.backlog": Used(whole(1, 65_535), "backlog"),
     "tcp_listen_options.nodelay": Used(flag, "nodelay"),
@@ -307,7 +395,6 @@ _TRUE_FALSE = ("true", "false")
 FIXED: dict[str, Fixed] = {
     "auth_backends.$": Fixed(("internal", "rabbit_auth_backend_internal"), ()),
     "anonymous_login_user": Fixed(("none",), ()),
-    "cluster_formation.peer_discovery_backend": Fixed(("classic_config", "rabbit_peer_discovery_classic_config"), ()),
     "credential_validator.validation_backend": Fixed(("rabbit_credential_validator_accept_everything",), ()),
     "default_queue_type": Fixed(("classic", "rabbit_classic_queue"), ()),
     "deprecated_features.permit.$": Fixed(("true",), _TRUE_FALSE),
@@ -330,16 +417,16 @@ FIXED: dict[str, Fixed] = {
 
 _ERLANG = "it tunes the Erlang machine, and this broker runs without one"
 _STORE = "messages are stored in another way here"
-_ONE_NODE = "this version runs as a single node"
+_FOUNDING = "only one node may found the cluster here, so none has to wait for luck or for a lock"
+_PLACED = "a queue lives on the node where it is declared"
+_NO_MIRRORS = "this version has no mirrored queues"
 _RESERVED = "reserved: this version opens no such listener"
 _STATISTICS = "this version gathers no statistics"
 _SOCKET = "it tunes Erlang's socket driver"
 _CATEGORIES = ("mirroring", "federation", "upgrade", "ra", "shovel", "prelaunch", "feature_flags", "ldap", "osiris")
 
 IGNORED: dict[str, Ignored] = {
-    "cluster_port": Ignored(_RESERVED, port),
     "management_port": Ignored(_RESERVED, port),
-    "cookie_file": Ignored("reserved: this version talks to no other node"),
     "num_acceptors.*": Ignored(_ERLANG),
     "socket_writer.gc_threshold": Ignored(_ERLANG),
     "erlang.*": Ignored(_ERLANG),
@@ -361,17 +448,20 @@ IGNORED: dict[str, Ignored] = {
     "queue_index_embed_msgs_below": Ignored(_STORE),
     "classic_queue.default_version": Ignored(_STORE),
     "vhost_restart_strategy": Ignored(_STORE),
-    "raft.*": Ignored("this broker has no Raft log"),
+    "raft.*": Ignored("it tunes RabbitMQ's Raft log, and this broker has one of its own"),
     "quorum_queue.*": Ignored("this version has no quorum queues"),
-    "channel_operation_timeout": Ignored("no operation of a channel waits for another process here"),
-    "queue_master_locator": Ignored(_ONE_NODE),
-    "queue_leader_locator": Ignored(_ONE_NODE),
-    "net_ticktime": Ignored(_ONE_NODE),
-    "cluster_keepalive_interval": Ignored(_ONE_NODE),
-    "mirroring_sync_batch_size": Ignored(_ONE_NODE),
-    "mirroring_sync_max_throughput": Ignored(_ONE_NODE),
-    "node_tags.*": Ignored(_ONE_NODE),
-    "cluster_tags.*": Ignored(_ONE_NODE),
+    "channel_operation_timeout": Ignored("cluster.operation_timeout says how long a change waits for other nodes"),
+    "queue_master_locator": Ignored(_PLACED),
+    "queue_leader_locator": Ignored(_PLACED),
+    "cluster_keepalive_interval": Ignored("net_ticktime alone says when a node counts as gone"),
+    "cluster_formation.randomized_startup_delay_range.*": Ignored(_FOUNDING),
+    "cluster_formation.lock_retry_limit": Ignored(_FOUNDING),
+    "cluster_formation.lock_retry_timeout": Ignored(_FOUNDING),
+    "cluster_formation.internal_lock_retries": Ignored(_FOUNDING),
+    "mirroring_sync_batch_size": Ignored(_NO_MIRRORS),
+    "mirroring_sync_max_throughput": Ignored(_NO_MIRRORS),
+    "node_tags.*": Ignored("nothing here looks at tags"),
+    "cluster_tags.*": Ignored("nothing here looks at tags"),
     "collect_statistics": Ignored(_STATISTICS),
     "collect_statistics_interval": Ignored(_STATISTICS),
     "management_agent.*": Ignored(_STATISTICS),
@@ -390,16 +480,17 @@ IGNORED: dict[str, Ignored] = {
 }
 
 _MANAGEMENT = "management over HTTP"
-_CLUSTER = "clustering"
+_DISCOVERY = "here: cluster_formation.classic_config.nodes.N, and cluster_formation.dns.hostname"
+_PARTITIONS = "a choice of what to do in a partition"
 
 UNSUPPORTED: dict[str, Unsupported] = {
-    "join": Unsupported(_CLUSTER),
-    "cluster_formation.*": Unsupported(_CLUSTER),
-    "cluster_nodes.*": Unsupported(_CLUSTER),
-    "cluster_partition_handling": Unsupported(_CLUSTER),
-    "cluster_partition_handling.*": Unsupported(_CLUSTER),
-    "cluster_rebalance": Unsupported(_CLUSTER),
-    "cluster_rebalance.*": Unsupported(_CLUSTER),
+    "cluster_formation.*": Unsupported(_DISCOVERY),
+    "cluster_nodes.*": Unsupported(_DISCOVERY),
+    "cluster_partition_handling": Unsupported(_PARTITIONS),
+    "cluster_partition_handling.*": Unsupported(_PARTITIONS),
+    "cluster_rebalance": Unsupported("rebalancing of queues"),
+    "cluster_rebalance.*": Unsupported("rebalancing of queues"),
+    "distribution.listener.*": Unsupported("cluster.listener says where this node meets the others"),
     "management.*": Unsupported(_MANAGEMENT),
     "prometheus.*": Unsupported("metrics for Prometheus"),
     "load_definitions": Unsupported("loading definitions"),
@@ -414,7 +505,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "auth_http.*": Unsupported("users kept elsewhere"),
     "auth_ldap.*": Unsupported("users kept elsewhere"),
     "auth_oauth2.*": Unsupported("users kept elsewhere"),
-    "aws.*": Unsupported(_CLUSTER),
+    "aws.*": Unsupported(_DISCOVERY),
     "event_exchange.*": Unsupported("an exchange for events"),
     "auth_cache.*": Unsupported("users kept elsewhere"),
     "trust_store.*": Unsupported("a store of trusted certificates"),

@@ -1,47 +1,438 @@
-"""`leveret server`: listeners, signals, and a node between them."""
+"""`leveret server`: the life of a node's process.
+
+The process has a door for other nodes and for leveretctl, the cluster port, which stays open while the process lives.
+The *app* behind it (the broker, its part in the consensus, the doors for clients) can be stopped and started on its
+own, as operators of RabbitMQ are used to: `stop_app`, then `reset` or `join_cluster`, then `start_app`.
+
+How the app starts:
+
+- A node with data goes on as the member it was. If its address has changed, it tells the others first.
+- A node without data founds a cluster, or joins one; `discovery` says which.
+- Either way it serves clients only when it has caught up with what the cluster has agreed on.
+
+What an operator asked for while the app was stopped is kept in small files (`JOIN_FILE`, `FORCE_FILE`), so that it
+holds also if the process is started anew.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import resource
 import signal
 import ssl
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
 from leveret import __version__
+from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME
+from leveret.cluster.link import FRAME_BYTES_MAX, Identity
+from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
-from leveret.node import logs
+from leveret.node import discovery, logs
 from leveret.node.client import Client
-from leveret.node.folder import FolderInUse, folder_lock
-from leveret.node.journal import JournalDamaged
+from leveret.node.cluster import CONSENSUS_FRAMES, AdminError, join_address, split_address
+from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
+from leveret.node.control import Control
+from leveret.node.cookie import BadCookie, find_cookie
+from leveret.node.folder import METADATA, FolderInUse, folder_lock, wipe
 from leveret.node.node import Node
+from leveret.node.peers import Address, PeerInfo, Peers, Respond
+from leveret.node.surroundings import Reality
+from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
     from leveret.node.settings import Settings, TlsOptions
+    from leveret.node.surroundings import Surroundings
 
 logger = logging.getLogger("leveret")
 
 EX_DATAERR: Final = 65
 EX_UNAVAILABLE: Final = 69
 EX_SOFTWARE: Final = 70
+EX_CONFIG: Final = 78
 TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
+JOIN_FILE: Final = "join"  # Where to ask to be let in, at the next start without data.
+FORCE_FILE: Final = "force_boot"
+CALL_S: Final = 5.0
+JOIN_CALL_S: Final = 30.0
+RETRY_S: Final = 0.25
+RETRY_S_MAX: Final = 5.0
 
 
-class CannotListen(Exception):
-    """An address is taken, or not ours."""
+class StartFailed(Exception):
+    """The node cannot start; the text says why, and what to do."""
 
 
-def raise_file_limit() -> None:
-    """A connection is a descriptor: take as many as the system grants."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+class Server:
+    """A process that is, or can become, a node of a cluster."""
+
+    def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
+        self.settings = settings
+        self.world = world
+        self.loop = world.loop
+        self.cookie = cookie
+        self.node: Node | None = None
+        self.prepared = False  # The node has caught up, and clients may come.
+        self.stopped: asyncio.Future[None] = self.loop.create_future()
+        self.fatal: str | None = None
+        self.uuid = ""
+        self.peers: Peers | None = None
+        self.cluster_port = settings.cluster_listener.port
+        self.listeners: list[asyncio.Server] = []
+        self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster.
+        self.control = Control(self)
+        self._starting: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+
+    # -- Start and stop ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the cluster port, then start the app. Raises `StartFailed`, and what damaged files raise."""
+        await self._open_cluster_port()
+        await self.start_app()
+
+    async def stop(self) -> None:
+        await self.stop_app()
+        for task in list(self._calls):
+            task.cancel()
+        if self.peers is not None:
+            await self.peers.close()
+        self.world.close()
+
+    def request_stop(self) -> None:
+        if not self.stopped.done():
+            self.stopped.set_result(None)
+
+    async def _open_cluster_port(self) -> None:
+        settings = self.settings
+        self.uuid = load_identity(self.world.disk, METADATA, self.world.random_bytes(16).hex())
+        frame_bytes_max = settings.max_message_size + FRAME_BYTES_MAX  # A message is never cut in pieces.
+        options = PeersOptions(frame_bytes_max, silence_ms=settings.silence_ms, unsent_bytes_max=2 * frame_bytes_max)
+        tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
+        me = Identity(settings.node_name, bytes.fromhex(self.uuid))
+        self.peers = Peers(self.loop, me, self.cookie, self, options, tls, self.world.dice, self.world.random_bytes)
+        listener = settings.cluster_listener
+        try:
+            self.cluster_port = await self.peers.listen(listener.host, self.cluster_port)
+        except OSError as error:
+            raise StartFailed(
+                f"cannot listen at {listener} for other nodes: {error.strerror or error}. "
+                "Choose another port with --cluster-port"
+            ) from None
+        self.ports["cluster"] = self.cluster_port
+
+    async def start_app(self) -> None:
+        """As far as clients being served. Raises `StartFailed`."""
+        if self.node is not None or self._starting is not None:
+            return
+        self._starting = self.loop.create_task(self._start_app())
+        try:
+            await self._starting
+        except asyncio.CancelledError:
+            await self._end_node()
+        except BaseException:
+            await self._end_node()
+            raise
+        finally:
+            self._starting = None
+
+    async def _start_app(self) -> None:
+        peers, world, settings = self.peers, self.world, self.settings
+        assert peers is not None
+        address = join_address(settings.cluster_host, self.cluster_port)
+        me = Member(self.uuid, settings.node_name, address, settings.node_priority)
+        log, recovered = await self._enter(me)
+        node = self.node = Node(settings, world, peers, me, log, recovered)
+        node.stopped.add_done_callback(lambda _: self._on_node_stopped(node))
+        known = node.cluster.raft.membership.get(self.uuid)
+        node.start()
+        steps = [self.loop.create_task(node.prepare())]
+        if known is not None and known != me:
+            steps.append(self.loop.create_task(self._announce_move(node, me)))
+        try:
+            await asyncio.wait(steps, return_when=asyncio.FIRST_EXCEPTION)
+            for step in steps:
+                if step.done():
+                    step.result()
+        finally:
+            for step in steps:
+                step.cancel()
+        self.prepared = True
+        delete_note(world, JOIN_FILE)
+        await self._open_doors(node)
+
+    async def stop_app(self) -> None:
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.cancel()
+        await self._end_node()
+
+    async def _end_node(self) -> None:
+        node, self.node = self.node, None
+        self.prepared = False
+        for server in self.listeners:
+            server.close()
+        self.listeners.clear()
+        for name in ("amqp", "amqps"):
+            self.ports.pop(name, None)
+        if node is not None:
+            await node.stop()
+        if self.peers is not None:
+            self.peers.set_members({})
+
+    def _on_node_stopped(self, node: Node) -> None:
+        if node is self.node:
+            self.fatal = node.fatal
+            self.request_stop()
+
+    # -- Becoming a member ---------------------------------------------------------------------------------------
+
+    async def _enter(self, me: Member) -> tuple[ConsensusLog, Recovered]:
+        """What this node knows of its cluster; if nothing, it founds one or joins one first."""
+        disk = self.world.disk
+        if read_note(self.world, FORCE_FILE) is not None:
+            log = ConsensusLog(disk, METADATA)
+            logger.warning("this node goes on without the other members of its cluster, as force_boot asked for")
+            recovered = log.force_alone(me)
+            delete_note(self.world, FORCE_FILE)
+            return log, recovered
+        log = ConsensusLog(disk, METADATA)
+        recovered = log.recover()
+        if recovered.last_index or recovered.hard_state.term:
+            self._check_name(me, recovered)
+            return log, recovered
+        asked = read_note(self.world, JOIN_FILE)
+        if asked is not None:
+            decision: discovery.Decision = discovery.Join(tuple(split_address(one) for one in asked.split()))
+        else:
+            decision = await discovery.decide(self.settings, me.name, discovery.asking(self._hello), asyncio.sleep)
+        if isinstance(decision, discovery.GiveUp):
+            raise StartFailed(decision.text)
+        if isinstance(decision, discovery.Join):
+            addresses = decision.addresses
+            write_note(self.world, JOIN_FILE, " ".join(join_address(*one) for one in addresses))
+            await self._join(me, addresses)
+            return log, recovered
+        log = ConsensusLog(disk, METADATA)
+        return log, log.found(me)
+
+    def _check_name(self, me: Member, recovered: Recovered) -> None:
+        membership = Raft(
+            me.id, lambda n: 0, snapshot=recovered.meta, entries=recovered.entries, commit=recovered.commit
+        ).membership
+        known = membership.get(me.id)
+        if known is not None and known.name != me.name:
+            if len(membership.members) > 1:
+                return  # Renamed, perhaps, while it was stopped; the others know.
+            raise StartFailed(
+                f"the data in {self.settings.data_dir} is that of node {known.name}: start it with --name {known.name}"
+            )
+
+    async def _hello(self, address: tuple[str, int]) -> bytes:
+        assert self.peers is not None
+        return await self.peers.call(address, HELLO, b"{}", CALL_S)
+
+    async def _join(self, me: Member, addresses: tuple[tuple[str, int], ...]) -> None:
+        """Ask to be let in, until somebody does."""
+        assert self.peers is not None
+        request = {"name": me.name, "uuid": me.id, "address": me.address, "priority": me.priority}
+        answer = await self._ask_leader(addresses, JOIN, request)
+        self.peers.set_cluster(bytes.fromhex(answer["cluster"]))
+        members = {
+            one["name"]: Address(*split_address(one["address"]), bytes.fromhex(one["uuid"]))
+            for one in answer["members"]
+        }
+        self.peers.set_members(members)
+        logger.info("joined the cluster of %s", ", ".join(sorted(name for name in members if name != me.name)))
+
+    async def _ask_leader(self, addresses: tuple[tuple[str, int], ...], kind: int, request: dict[str, Any]) -> Any:
+        """Ask one after the other, and whom they call the leader; again and again. Raises `StartFailed`."""
+        assert self.peers is not None
+        todo, delay_s, told = list(addresses), RETRY_S, ""
+        payload = json.dumps(request).encode()
+        while True:
+            if not todo:
+                await asyncio.sleep(delay_s)
+                todo, delay_s = list(addresses), min(2 * delay_s, RETRY_S_MAX)
+            address = todo.pop(0)
+            try:
+                answer = json.loads(await self.peers.call(address, kind, payload, JOIN_CALL_S))
+            except (CallFailed, ValueError) as error:
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("asking %s to be let in: %s; trying again", join_address(*address), told)
+                continue
+            if "error" in answer:
+                raise StartFailed(f"{join_address(*address)} does not let this node in: {answer['error']}")
+            if "ok" in answer:
+                return answer["ok"]
+            if answer.get("leader") and split_address(answer["leader"]) != address:
+                todo.insert(0, split_address(answer["leader"]))
+
+    async def _announce_move(self, node: Node, me: Member) -> None:
+        """This member is known under another address, name or priority: the others cannot reach it until they know."""
+        others = [one for one in node.cluster.raft.membership.members if one.id != me.id]
+        if others:
+            addresses = tuple(split_address(one.address) for one in others)
+            request = {"name": me.name, "uuid": me.id, "address": me.address, "priority": me.priority}
+            await self._ask_leader(addresses, JOIN, request)
+        else:
+            while not node.cluster.raft.is_leader:
+                await asyncio.sleep(RETRY_S / 10)
+            await node.cluster.change_membership(Update(me))
+
+    # -- What operators ask --------------------------------------------------------------------------------------
+
+    async def join(self, address: tuple[str, int]) -> None:
+        """Forget all data, and join the cluster of that node at the next start of the app."""
+        self._require_stopped()
+        assert self.peers is not None
+        hello = await discovery.asking(self._hello)(address)
+        if hello is None:
+            raise AdminError(
+                f"nobody answers at {join_address(*address)}: is a node running there, is that its cluster port "
+                "(25672 by default), and has it the same cookie?"
+            )
+        if hello.get("self"):
+            raise AdminError("cannot cluster node with itself")
+        if not hello.get("cluster"):
+            raise AdminError(f"node {hello.get('name')} belongs to no cluster yet, or its app is stopped")
+        await self.reset()
+        write_note(self.world, JOIN_FILE, join_address(*address))
+
+    async def reset(self, force: bool = False) -> None:
+        """Leave the cluster, and forget all data. With `force`, do not ask the others; they must forget this node."""
+        self._require_stopped()
+        if not force:
+            await self._leave()
+        assert self.peers is not None
+        await self.peers.close()
+        wipe(self.world.disk)
+        delete_note(self.world, JOIN_FILE)
+        delete_note(self.world, FORCE_FILE)
+        await self._open_cluster_port()
+
+    async def _leave(self) -> None:
+        """Have the other members, if there are any, remove this one."""
+        recovered = ConsensusLog(self.world.disk, METADATA).recover()
+        raft = Raft(self.uuid, lambda n: 0, snapshot=recovered.meta, entries=recovered.entries, commit=recovered.commit)
+        others = [one for one in raft.membership.members if one.id != self.uuid]
+        own = raft.membership.get(self.uuid)
+        if not others or own is None:
+            return
+        addresses = tuple(split_address(one.address) for one in others)
+        try:
+            request = {"name": own.name, "by_itself": True}
+            asking = self._ask_leader(addresses, LEAVE, request)
+            await asyncio.wait_for(asking, self.settings.operation_timeout_ms / 1000)
+        except TimeoutError:
+            raise AdminError(
+                "no majority of the other nodes answers, so that they cannot remove this one. Start them, or use "
+                "force_reset, and forget_cluster_node there later"
+            ) from None
+        except StartFailed as error:
+            if "is not a member" not in str(error):
+                raise AdminError(str(error)) from None
+
+    async def force_boot(self) -> None:
+        """At the next start of the app, go on without asking the other members, and without them."""
+        self._require_stopped()
+        write_note(self.world, FORCE_FILE, "yes")
+
+    def _require_stopped(self) -> None:
+        if self.node is not None or self._starting is not None:
+            raise AdminError("the app is running on this node: stop it first with leveretctl stop_app")
+
+    # -- The links -----------------------------------------------------------------------------------------------
+
+    def on_up(self, peer: str, info: PeerInfo) -> None:
+        if self.node is not None:
+            self.node.on_peer_up(peer, info.identity.uuid)
+
+    def on_down(self, peer: str, reason: str) -> None:
+        if self.node is not None:
+            self.node.on_peer_down(peer)
+
+    def on_drained(self, peer: str) -> None:
+        if self.node is not None:
+            self.node.on_peer_drained(peer)
+
+    def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
+        node = self.node
+        if node is None:
+            return  # Stopped a moment ago; the link is being closed.
+        if kind in CONSENSUS_FRAMES:
+            node.cluster.on_frame(peer, kind, payload)
+        else:
+            node.on_peer_frame(peer, kind, payload)
+
+    def on_call(self, caller: Identity, kind: int, payload: bytes, respond: Respond) -> None:
+        task = self.loop.create_task(self._answer(kind, payload, respond))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _answer(self, kind: int, payload: bytes, respond: Respond) -> None:
+        if kind == CONTROL:
+            respond(await self.control.answer(payload))
+            return
+        try:
+            request = json.loads(payload)
+        except ValueError:
+            request = {}
+        if kind == HELLO:
+            answer = self._describe()
+        elif kind in (JOIN, LEAVE, RENAME):
+            ready = self.node is not None and self.prepared
+            answer = await self.node.cluster.answer(kind, request) if ready and self.node is not None else {}
+        else:
+            answer = {"error": f"call {kind} is not known to this version"}
+        respond(json.dumps(answer).encode())
+
+    def _describe(self) -> dict[str, Any]:
+        cluster = bytes(16) if self.node is None else self.node.cluster.cluster_id
+        return {
+            "name": self.settings.node_name,
+            "uuid": self.uuid,
+            "cluster": cluster.hex() if any(cluster) else None,
+            "founded": self.prepared,
+            "fingerprint": discovery.fingerprint(self.settings.discovery),
+        }
+
+    # -- The doors for clients -----------------------------------------------------------------------------------
+
+    async def _open_doors(self, node: Node) -> None:
+        settings = self.settings
+        context = None if settings.tls is None else tls_context(settings.tls)
+        for listeners, tls in ((settings.tcp_listeners, None), (settings.ssl_listeners, context)):
+            for listener in listeners:
+                try:
+                    server = await self.loop.create_server(
+                        lambda: Client(node),
+                        listener.host or None,
+                        listener.port,
+                        backlog=settings.backlog,
+                        ssl=tls,
+                        ssl_handshake_timeout=tls_timeout_s(settings) if tls else None,
+                    )
+                except OSError as error:
+                    raise StartFailed(
+                        f"cannot listen at {listener}: {error.strerror or error}. Is another broker running there? "
+                        "Choose another address with --host and --port"
+                    ) from None
+                self.listeners.append(server)
+                port = int(server.sockets[0].getsockname()[1])
+                self.ports.setdefault("amqps" if tls else "amqp", port)
+        shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
+        logger.info("Server startup complete; listening: %s", shown)
+
+
+# -- The process ---------------------------------------------------------------------------------------------------
 
 
 def run(settings: Settings) -> int:
@@ -54,10 +445,13 @@ def run(settings: Settings) -> int:
     except FolderInUse as error:
         logger.critical("%s; give this one its own folder with --data", error)
         return EX_UNAVAILABLE
-    except (LogDamaged, JournalDamaged) as error:
+    except BadCookie as error:
+        logger.critical("%s", error)
+        return EX_CONFIG
+    except (LogDamaged, ConsensusLogDamaged) as error:
         logger.critical("this node does not start: %s", error)
         return EX_DATAERR
-    except CannotListen as error:
+    except StartFailed as error:
         logger.critical("%s", error)
         return EX_UNAVAILABLE
 
@@ -68,54 +462,37 @@ def _run(settings: Settings) -> int:
     return uvloop.run(serve(settings))
 
 
+def raise_file_limit() -> None:
+    """A connection is a descriptor: take as many as the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     logger.info("Leveret %s, node %s, data in %s", __version__, settings.node_name, settings.data_dir)
+    cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
+    server = Server(settings, Reality(loop, settings.data_dir), cookie)
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, server.request_stop)
     # What a start reads stays: no collector need look at it, neither now nor later. A million bindings would cost it
     # half a second each time, with the loop standing still.
     gc.disable()
-    node = Node(settings, loop)
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(20_000, 20, 50)
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, node.request_stop)
-    node.start()
-    servers = await open_listeners(node)
-    await node.stopped
-    logger.info("stopping")
-    for server in servers:
-        server.close()
-    await node.stop()
-    return EX_SOFTWARE if node.fatal else 0
-
-
-async def open_listeners(node: Node) -> list[asyncio.Server]:
-    settings, loop = node.settings, node.loop
-    servers, ports = [], []
-    context = None if settings.tls is None else tls_context(settings.tls)
-    for listeners, tls in ((settings.tcp_listeners, None), (settings.ssl_listeners, context)):
-        for listener in listeners:
-            try:
-                server = await loop.create_server(
-                    lambda: Client(node),
-                    listener.host or None,
-                    listener.port,
-                    backlog=settings.backlog,
-                    ssl=tls,
-                    ssl_handshake_timeout=tls_timeout_s(settings) if tls else None,
-                )
-            except OSError as error:
-                raise CannotListen(
-                    f"cannot listen at {listener}: {error.strerror or error}. Is another broker running there? "
-                    "Choose another address with --host and --port"
-                ) from None
-            servers.append(server)
-            port = server.sockets[0].getsockname()[1]
-            ports.append(f"{'amqps' if tls else 'amqp'}={port}")
-    print(f"ready {' '.join(ports)}", flush=True)
-    logger.info("Server startup complete; listening: %s", ", ".join(ports))
-    return servers
+    starting = loop.create_task(server.start())
+    try:
+        await asyncio.wait([starting, server.stopped], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            gc.freeze()
+            gc.enable()
+            gc.set_threshold(20_000, 20, 50)
+            print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
+            await server.stopped
+    finally:
+        logger.info("stopping")
+        await server.stop()
+    return EX_SOFTWARE if server.fatal else 0
 
 
 def tls_timeout_s(settings: Settings) -> float | None:
@@ -130,3 +507,25 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
     if options.verify_peer:
         context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
     return context
+
+
+# -- Small files ---------------------------------------------------------------------------------------------------
+
+
+def read_note(world: Surroundings, name: str) -> str | None:
+    return world.disk.read(name, 0, 4096).decode() if name in world.disk.names("") else None
+
+
+def write_note(world: Surroundings, name: str, text: str) -> None:
+    disk = world.disk
+    disk.write(f"{name}.new", 0, [text.encode()])
+    disk.truncate(f"{name}.new", len(text.encode()))
+    disk.sync(f"{name}.new")
+    disk.rename(f"{name}.new", name)
+    disk.sync_folder("")
+
+
+def delete_note(world: Surroundings, name: str) -> None:
+    if name in world.disk.names(""):
+        world.disk.delete(name)
+        world.disk.sync_folder("")

@@ -18,6 +18,9 @@ MIB = 1 << 20
 DEFAULT_NODE_NAME = "leveret@localhost"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 5672
+# RabbitMQ's habit: the port for other nodes is the one for clients plus this.
+CLUSTER_PORT_OFFSET = 20_000
+DEFAULT_CLUSTER_PORT = DEFAULT_PORT + CLUSTER_PORT_OFFSET
 
 # Python's number for each of RabbitMQ's log levels. `none` is above all that is ever logged.
 LOG_LEVELS: Mapping[str, int] = MappingProxyType(
@@ -55,6 +58,9 @@ class Listener(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+DEFAULT_CLUSTER_LISTENER = Listener(DEFAULT_HOST, DEFAULT_CLUSTER_PORT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
     """What `ssl_options.*` says. Certificate and key are always there; `config` refuses a TLS listener without."""
@@ -66,6 +72,25 @@ class TlsOptions:
     verify_peer: bool = False
     fail_if_no_peer_cert: bool = False
     versions: tuple[Literal["tlsv1.2", "tlsv1.3"], ...] = ("tlsv1.2", "tlsv1.3")
+
+
+class ListedNode(NamedTuple):
+    """A node that `cluster_formation.classic_config.nodes` names, this one among them."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """Where a node without data looks for others; how it decides is in `leveret.node.discovery`."""
+
+    backend: Literal["classic_config", "dns"]
+    nodes: tuple[ListedNode, ...] = ()  # of classic_config
+    hostname: str = ""  # of dns
+    # So many nodes, this one included, must have been spoken with before one of them founds the cluster.
+    founders: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +112,20 @@ class Settings:
     send_buffer_bytes: int | None = None  # None leaves the system's
     receive_buffer_bytes: int | None = None
     linger_s: int | None = None
+
+    # The cluster
+    cluster_listener: Listener = DEFAULT_CLUSTER_LISTENER
+    cluster_host: str = DEFAULT_HOST  # how other nodes reach this one
+    cluster_tls: TlsOptions | None = None
+    cookie_file: str | None = None
+    cookie: str | None = field(default=None, repr=False)
+    join: tuple[tuple[str, int], ...] = ()
+    discovery: Discovery | None = None
+    discovery_retry_limit: int = 120
+    discovery_retry_interval_ms: int = 500
+    node_priority: int = 0  # in elections: the higher goes first
+    silence_ms: int = 4_000  # RabbitMQ's net_ticktime, whose 60 s would leave clients waiting for a node long dead
+    operation_timeout_ms: int = 10_000  # a change of metadata that found no majority until then fails
 
     # Limits of a connection
     handshake_timeout_ms: int | None = 10_000

@@ -1,4 +1,4 @@
-"""The node's disk at work: group commit of metadata and messages, and reading back.
+"""The node's disk at work: group commit of messages, and reading back.
 
 One commit is under way at a time, in a thread of its own; what changes meanwhile gathers and makes up the next one. So
 the size of a commit follows from the load, and an idle node's commit begins at once.
@@ -9,67 +9,56 @@ confirmed something, the next one lets as many publishes arrive as were confirme
 at most, and never more than `GATHER_S_MAX`. Nobody waits who was not waiting for the disk anyway: the first publish of
 an idle node, and one after the other, find the number reached.
 
-A commit performs the journal's job, then the log's. The order matters: a queue's messages must not be durable, and
-thus confirmed, before its declaration is. Confirms and answers go out when both are done.
+A queue's messages must not be confirmed before its declaration is safe. They cannot be: a queue exists here only once
+its declaration is agreed on, thus on the disks of a majority, and on this one (see `cluster`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
-
-from leveret.node.worker import Worker
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch, Gap
     from leveret.broker.broker import Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.queue import Queue
-    from leveret.cluster.commands import Command
-    from leveret.cluster.store import Metadata
-    from leveret.log.disk import Disk
+    from leveret.log.jobs import Write
     from leveret.log.log import Log
-    from leveret.node.journal import Journal
+    from leveret.node.surroundings import Surroundings
 
 logger = logging.getLogger("leveret")
 
 LOAD_BYTES: Final = 1 << 20
 PENDING_BYTES_MAX: Final = 16 << 20  # Waiting for the disk, above which publishers wait too.
-COMMANDS_PENDING_BYTES_MAX: Final = 4 << 20
 GATHER_S_MAX: Final = 0.0004
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
 
 
 class Storage:
-    """Journal and log, driven from the event loop."""
+    """The log, driven from the event loop."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        disk: Disk,
-        journal: Journal,
+        world: Surroundings,
         log: Log,
-        metadata: Metadata,
         on_turn: Callable[[], None],
         on_full: Callable[[bool], None],
         on_fatal: Callable[[str], None],
     ) -> None:
-        self.loop = loop
-        self.disk = disk
-        self.journal = journal
+        self.world = world
+        self.loop = world.loop
+        self.disk = world.disk
         self.log = log
-        self.metadata = metadata
         self.on_turn = on_turn  # Something became durable or readable: have a turn.
         self.on_full = on_full  # The disk has no space (True), or has again.
         self.on_fatal = on_fatal
-        self.writer = Worker(loop, "leveret-writer")
-        self.reader = Worker(loop, "leveret-reader")
-        self.keeper = Worker(loop, "leveret-keeper")
+        self.writer = world.worker("leveret-writer")
+        self.reader = world.worker("leveret-reader")
+        self.keeper = world.worker("leveret-keeper")
         self.committing = False
         self.full = False  # The last write found no space.
         self.retrying = False
@@ -77,23 +66,12 @@ class Storage:
         self.gather_for = 0  # How many publishes there should be before the next one begins,
         self.gather_until = 0.0  # unless it is as late as this.
         self.failed = False
-        self.busy_at = loop.time()  # When the last commit began.
+        self.busy_at = self.loop.time()  # When the last commit began.
         self.maintaining = False
-        self.snapshotting = False
         self.idle: asyncio.Future[None] | None = None
-        self.answers: deque[tuple[int, Callable[[], None]]] = deque()
         self.in_blocks: dict[tuple[int, int], tuple[Queue, Batch | None, list[Pending]]] = {}
 
     # -- Writing -------------------------------------------------------------------------------------------------
-
-    def record(self, command: Command, then: Callable[[], None] | None) -> None:
-        """Journal a command that was applied; `then` when it is durable."""
-        index = self.journal.append(command)
-        if then is not None:
-            self.answers.append((index, then))
-
-    def has_room_for_commands(self) -> bool:
-        return self.journal.pending_bytes < COMMANDS_PENDING_BYTES_MAX
 
     def is_crowded(self, broker: Broker) -> bool:
         """Whether too much waits for the disk, taken by the log or not."""
@@ -103,7 +81,7 @@ class Storage:
         """Whether more publishes are about to arrive that the next commit should hold."""
         if not broker.unlogged or self.committing or broker.totals.published >= self.gather_for:
             return False
-        return time.perf_counter() < self.gather_until
+        return self.world.precise_s() < self.gather_until
 
     def commit(self, broker: Broker) -> None:
         """Begin a commit, unless one is under way."""
@@ -111,31 +89,19 @@ class Storage:
             return
         if broker.unlogged:
             self._take_blocks(broker)
-        if self.journal.snapshot_due and not self.snapshotting:
-            self._snapshot()
-        journal_job = self.journal.take()
-        log_job = None if self.journal.pending_bytes else self.log.take()
-        jobs = [(self.journal, journal_job), (self.log, log_job)]
-        todo: list[tuple[Any, Any]] = [(owner, job) for owner, job in jobs if job is not None]
-        if not todo:
+        job = self.log.take()
+        if job is None:
             return
         self.committing = True
         self.busy_at = self.loop.time()
-        done: list[tuple[Any, Any]] = []
-
-        def work() -> None:
-            for owner, job in todo:
-                job.perform(self.disk)
-                done.append((owner, job))
-
-        self.began = time.perf_counter()
-        self.writer.submit(work, lambda error: self._on_committed(broker, todo, done, error))
+        self.began = self.world.precise_s()
+        self.writer.submit(lambda: job.perform(self.disk), lambda error: self._on_committed(broker, job, error))
         # Hand the interpreter over, so that the write begins now: this thread would keep it for the rest of the turn,
         # and that is as long as a sync takes. One small publish after the other gains a tenth by it.
-        time.sleep(0)
+        self.world.yield_to_writer()
 
     def _take_blocks(self, broker: Broker) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self.world.wall_ms()
         unlogged, broker.unlogged = broker.unlogged, {}
         for queue in unlogged:
             batch = queue.open
@@ -145,17 +111,12 @@ class Storage:
                 self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)
                 self.log.append(block)
 
-    def _on_committed(
-        self, broker: Broker, todo: list[tuple[Any, Any]], done: list[tuple[Any, Any]], error: Exception | None
-    ) -> None:
+    def _on_committed(self, broker: Broker, job: Write, error: Exception | None) -> None:
         self.committing = self.retrying = False
-        for owner, job in done:
-            if owner is self.journal:
-                self._on_journalled(self.journal.on_done(job))
-            else:
-                self._on_logged(job, broker.totals.published)
-        for owner, job in todo[len(done) :]:
-            self._on_failed(owner, job, error, attempted=job is todo[len(done)][1])
+        if error is None:
+            self._on_logged(job, broker.totals.published)
+        else:
+            self._on_failed(job, error)
         if not error and self.full:
             self._on_space()
         self.on_turn()
@@ -172,11 +133,7 @@ class Storage:
                 logger.error("stopping although not all is written: the disk did not answer for %d s", DRAIN_S)
                 return
 
-    def _on_journalled(self, index: int) -> None:
-        while self.answers and self.answers[0][0] <= index:
-            self.answers.popleft()[1]()
-
-    def _on_logged(self, job: Any, published: int) -> None:
+    def _on_logged(self, job: Write, published: int) -> None:
         confirmed = 0
         for block in self.log.on_done(job):
             entry = self.in_blocks.pop((block.queue, block.number), None)
@@ -189,24 +146,21 @@ class Storage:
                 confirmed += pending.last - pending.first + 1
                 pending.on_safe()
         if confirmed:
-            now = time.perf_counter()
+            now = self.world.precise_s()
             self.gather_for = published + confirmed
             self.gather_until = now + min(now - self.began, GATHER_S_MAX)
         self.maintain()
 
-    def _on_failed(self, owner: Any, job: Any, error: Exception | None, attempted: bool) -> None:
-        if attempted and not isinstance(error, OSError):
+    def _on_failed(self, job: Write, error: Exception) -> None:
+        if not isinstance(error, OSError):
             self._fail(f"writing failed: {error!r}")
-            return
-        # A job that never ran because the one before it failed is as good as one without space: nothing was written.
-        cause = error if attempted and isinstance(error, OSError) else OSError(28, "not attempted")
-        if owner.on_failed(job, cause) == "stopped":
-            self._fail(f"the disk failed: {cause}. Nothing is confirmed any more; the node stops")
-        elif attempted:
+        elif self.log.on_failed(job, error) == "stopped":
+            self._fail(f"the disk failed: {error}. Nothing is confirmed any more; the node stops")
+        else:
             self.loop.call_later(RETRY_S, self._retry)
             if not self.full:
                 self.full = True
-                logger.error("no space left on the disk: publishers wait until there is some (%s)", cause)
+                logger.error("no space left on the disk: publishers wait until there is some (%s)", error)
                 self.on_full(True)
 
     def _retry(self) -> None:
@@ -234,22 +188,6 @@ class Storage:
                 pending.on_safe()
         if queue.spec.id in self.log.queues:
             self.log.forget(queue.spec.id)
-
-    def _snapshot(self) -> None:
-        """Give the journal a snapshot, made in another thread: of a million bindings it takes a second."""
-        index, frozen = self.journal.last_index, self.metadata.frozen()
-        self.snapshotting = True
-        made: list[bytes] = []
-
-        def on_made(error: Exception | None) -> None:
-            self.snapshotting = False
-            if error is not None:
-                self._fail(f"making a snapshot of the metadata failed: {error!r}")
-                return
-            self.journal.put_snapshot(index, made[0])
-            self.on_turn()
-
-        self.keeper.submit(lambda: made.append(frozen.snapshot()), on_made)
 
     # -- Upkeep --------------------------------------------------------------------------------------------------
 

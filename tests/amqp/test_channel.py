@@ -165,42 +165,6 @@ def test_a_slow_consumer_loses_its_channel() -> None:
     assert world.queue("q").ready_count == 1
 
 
-def test_lasting_changes_are_marked_as_such() -> None:
-    """What the shell must have on disk before the client is answered."""
-    world = World()
-    client = world.client()
-    seen: list[tuple[str, bool]] = []
-    propose = world.propose
-
-    def watch(command: c.Command, lasting: bool, then: object) -> None:
-        seen.append((type(command).__name__, lasting))
-        propose(command, lasting, then)  # type: ignore[arg-type]
-
-    world.propose = watch  # type: ignore[method-assign]
-    client.declare("lasting", durable=True)
-    client.declare("passing")
-    client.declare("mine", durable=True, exclusive=True)
-    client.call(m.QueueBind(queue="lasting", exchange="amq.direct"))
-    client.call(m.QueueBind(queue="passing", exchange="amq.direct"))
-    client.call(m.QueueUnbind(queue="lasting", exchange="amq.direct"))
-    client.call(m.ExchangeDeclare(exchange="x", type="fanout", durable=True))
-    client.call(m.ExchangeDelete(exchange="x"))
-    client.call(m.QueueDelete(queue="lasting"))
-    client.call(m.QueueDelete(queue="passing"))
-    assert seen == [
-        ("DeclareQueue", True),
-        ("DeclareQueue", False),
-        ("DeclareQueue", False),
-        ("Bind", True),
-        ("Bind", False),
-        ("Unbind", True),
-        ("DeclareExchange", True),
-        ("DeleteExchange", True),
-        ("DeleteQueue", True),
-        ("DeleteQueue", False),
-    ]
-
-
 def test_publishes_of_a_channel_that_closed_are_not_taken_for_another() -> None:
     world = World()
     client = world.client(channels=(1, 2))

@@ -5,32 +5,18 @@ from pathlib import Path
 import pytest
 
 from leveret.cli.log import check_log, repair_log
-from leveret.cluster.commands import AddVhost, Command, DeclareQueue, DeleteQueue
-from leveret.cluster.store import Metadata
+from leveret.cluster.commands import AddVhost, DeclareQueue, DeleteQueue
 from leveret.log.block import PERSISTENT, Block, Run
 from leveret.log.disk import FileDisk
 from leveret.log.log import Log, LogOptions
 from leveret.node.folder import folder_lock
-from leveret.node.journal import Journal
+from tests.servers import prepare
 
 MARK = b"this is the message that will be damaged"
 
 
 def declare(name: str) -> DeclareQueue:
     return DeclareQueue("/", name, True, False, False, {}, None, "leveret@localhost")
-
-
-def journal(data: Path, *commands: Command) -> Metadata:
-    disk, metadata = FileDisk(str(data)), Metadata()
-    written = Journal(disk, "metadata")
-    written.recover()
-    for command in commands:
-        assert metadata.apply(command).refused is None
-        written.append(command)
-    job = written.take()
-    assert job is not None
-    job.perform(disk)
-    return metadata
 
 
 def store(data: Path, *messages: tuple[int, bytes]) -> None:
@@ -58,8 +44,8 @@ def damage(data: Path) -> Path:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A node with a queue of three messages, the first of which can be damaged, and a queue that was deleted."""
-    metadata = journal(tmp_path, AddVhost("/"), declare("kept"), declare("gone"), DeleteQueue("/", "gone", None))
-    kept = metadata.queues["/", "kept"].id
+    prepare(tmp_path, [AddVhost("/"), declare("kept"), declare("gone"), DeleteQueue("/", "gone", None)])
+    kept = 1
     store(tmp_path, (kept, MARK), (kept, b"second"), (kept, b"third"))
     return tmp_path
 
@@ -107,13 +93,3 @@ def test_a_node_that_is_running(command: object, data: Path, capsys: pytest.Capt
     with folder_lock(str(data)):
         assert command(str(data)) == 69
     assert "stop it first" in capsys.readouterr().err
-
-
-def test_repair_without_a_list_of_queues_would_drop_everything(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    damage(data)
-    (stored,) = (data / "metadata").iterdir()
-    stored.rename(stored.with_name("commands-00000000000000000007"))
-    assert repair_log(str(data)) == 65
-    assert "nothing was repaired" in capsys.readouterr().err
-    stored.with_name("commands-00000000000000000007").rename(stored)
-    assert check_log(str(data)) == 65

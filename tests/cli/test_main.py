@@ -119,20 +119,26 @@ def test_a_configuration_that_does_not_hold(
     assert all(line.startswith("leveret: ") for line in lines)
 
 
-def test_join_is_refused_not_ignored(started: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code("server", "--join", "127.0.0.1:25672") == 78
-    assert started == []
-    assert "--join (join = 127.0.0.1:25672): not supported by this version (clustering)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--cluster-port", "--management-port"])
-def test_reserved_ports_are_warned_about(
-    option: str, started: list[Settings], capsys: pytest.CaptureFixture[str]
+def test_server_options_of_the_cluster(
+    started: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("server", option, "25672") == 0
+    cookie = tmp_path / "cookie"
+    cookie.write_text("oatmeal")
+    arguments = ["--cluster-port", "7", "--cluster-host", "here.example", "--cookie-file", str(cookie)]
+    arguments += ["--join", "one:1", "--join", "two:2", "--priority", "9"]
+    assert exit_code("server", *arguments) == 0
+    (settings,) = started
+    assert settings.cluster_listener == Listener("127.0.0.1", 7)
+    assert (settings.cluster_host, settings.cookie_file) == ("here.example", str(cookie))
+    assert (settings.join, settings.node_priority) == ((("one", 1), ("two", 2)), 9)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_reserved_port_is_warned_about(started: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("server", "--management-port", "15672") == 0
     assert len(started) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"leveret: warning: {option} ")
+    assert line.startswith("leveret: warning: --management-port ")
     assert "this version opens no such listener" in line
 
 

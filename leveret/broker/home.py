@@ -1,0 +1,340 @@
+"""Queues of this node as clients of another node use them: the other end of `remote`.
+
+To a queue here, a consumer behind a link is a consumer like any other (`RemoteConsumer`), and what is out with it is
+held by the link's `Unacked` as a channel's deliveries are by the channel's.
+
+Memory that another node can make this one use is bounded: publishes by the credit it was granted, which is not renewed
+while too much waits for the disk or a queue grows though its consumers work; deliveries by each subscription's window;
+questions by the number of its clients, each of which has one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker import peerwire as w
+from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
+from leveret.broker.confirms import Confirms
+from leveret.broker.remote import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status
+from leveret.broker.unacked import Delivered, Unacked
+from leveret.cluster import frames
+from leveret.cluster.proposals import BadFrame
+from leveret.cluster.refusals import Refusal
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.queue import Queue
+
+UNLIMITED: Final = 1 << 30
+
+
+class RemoteConsumer:
+    """A consumer at another node."""
+
+    __slots__ = (
+        "exclusive", "home", "no_ack", "number", "prefetch", "queue", "sent_bytes", "tag", "taken_bytes", "unacked",
+    )  # fmt: skip
+
+    def __init__(
+        self, home: Home, number: int, queue: Queue, tag: str, no_ack: bool, exclusive: bool, prefetch: int
+    ) -> None:
+        self.home = home
+        self.number = number
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = prefetch  # 0 is no limit.
+        self.unacked = 0
+        self.sent_bytes = self.taken_bytes = 0  # Since it began.
+
+    def room(self, average_bytes: int) -> int:
+        home = self.home
+        under_way = self.sent_bytes - self.taken_bytes
+        room = (FEED_BYTES_MAX - under_way) // average_bytes
+        if room <= 0 and not under_way:
+            room = 1  # One message larger than the window.
+        if room > 0 and not home.broker.shell.is_writable(home.peer):
+            room = 0
+        if room <= 0:
+            home.stalled[self.queue] = None
+            return 0
+        if self.prefetch and not self.no_ack:
+            room = min(room, self.prefetch - self.unacked)
+        return room
+
+    def deliver(self, batch: Batch, lo: int, hi: int) -> None:
+        home, count = self.home, hi - lo
+        first_tag = home.last_tag + 1
+        home.last_tag += count
+        whole = count == len(batch.contents)
+        contents = batch.contents if whole else batch.contents[lo:hi]
+        keys = batch.keys if whole else batch.keys[lo:hi]
+        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
+        self.sent_bytes += size
+        home.deliver(self.number, first_tag, contents, keys, batch.kinds[lo:hi], size)
+        if not self.no_ack:
+            self.unacked += count
+            home.unacked.add(first_tag, count, self.queue, self, batch, lo, home.broker.now_ms)
+
+    def on_queue_deleted(self) -> None:
+        home = self.home
+        home.consumers.pop(self.number, None)
+        home.send_now(frames.CANCELLED, [w.U64.pack(self.number)])
+
+
+class Home:
+    """This node's end of a session with a node whose clients use queues here."""
+
+    def __init__(self, broker: Broker, peer: str) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.is_up = True
+        self.unacked = Unacked()
+        self.last_tag = 0
+        self.consumers: dict[int, RemoteConsumer] = {}
+        self.stalled: dict[AnyQueue, None] = {}  # Had more for a consumer than it could take.
+        self.confirms = Confirms(self._touch)
+        self.deliveries: list[bytes] = []
+        self.delivery_bytes = 0
+        self.received_bytes = 0
+        self.granted = FIRST_CREDIT
+        self.crowding: AnyQueue | None = None  # A queue that grows though its consumers work.
+        self.early: deque[tuple[int, int, bytes]] = deque()  # Frames that speak of metadata not yet known here.
+
+    def _touch(self) -> None:
+        self.broker.linked[self] = None
+
+    # -- From the edge -------------------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        index = w.unpack_one(w.U64, payload)[0] if kind in (frames.PUBLISH, frames.ASK) else 0
+        if self.early or index > self.broker.metadata.index:
+            self.early.append((index, kind, payload))
+        else:
+            _FROM_EDGE[kind](self, payload)
+
+    def on_metadata(self) -> None:
+        """More of the metadata is known: what waited for it may go on."""
+        while self.early and self.early[0][0] <= self.broker.metadata.index and self.is_up:
+            _, kind, payload = self.early.popleft()
+            _FROM_EDGE[kind](self, payload)
+
+    def _on_publish(self, payload: bytes) -> None:
+        at = 8
+        while at < len(payload):
+            number, token = w.unpack_one(w.BUNDLE, payload, at)
+            (contents, keys, kinds), at = w.unpack_run(payload, at + w.BUNDLE.size)
+            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+            self.received_bytes += size
+            pending = None
+            if token:
+                pending = self.confirms.begin(1)
+                if pending.last != token:
+                    raise BadFrame(f"token {token} after {pending.last - 1}")
+            queue = self.broker.queues_by_id.get(number)
+            if queue is not None:  # Else it was deleted, and whoever did that has taken care of its messages.
+                self.broker.totals.published += len(contents)
+                if queue.enqueue(contents, keys, kinds[0], size, pending):
+                    self.crowding = queue
+            if pending is not None and not pending.waiting:
+                self.confirms.on_complete(pending)
+        self._touch()
+
+    def _on_settle(self, payload: bytes) -> None:
+        for verdict, first, last in w.unpack_all(w.VERDICT, payload):
+            taken = self.unacked.take_range(first, last)
+            self._on_taken(taken)
+            if verdict == w.ACKED:
+                for one in taken:
+                    one.queue.settle_delivered(one.batch, one.lo, one.hi)
+            elif verdict == w.DISCARDED:
+                for one in taken:
+                    one.queue.discard(one.batch, one.lo, one.hi)
+            elif verdict in (w.REQUEUED, w.RETURNED):
+                self._requeue(taken, shown=verdict == w.REQUEUED)
+            else:
+                raise BadFrame(f"verdict {verdict}")
+
+    def _on_taken(self, taken: list[Delivered]) -> None:
+        for one in taken:
+            if one.consumer is not None:
+                one.consumer.unacked -= one.count
+                self.broker.dirty[one.queue] = None
+
+    def _requeue(self, taken: list[Delivered], shown: bool = True) -> None:
+        by_queue: dict[AnyQueue, list[tuple[Batch, int, int]]] = {}
+        for one in taken:
+            by_queue.setdefault(one.queue, []).append((one.batch, one.lo, one.hi))
+        for queue, pieces in by_queue.items():
+            if not queue.deleted:
+                queue.requeue_many(pieces, shown)
+
+    def _on_limit(self, payload: bytes) -> None:
+        number, prefetch = w.unpack_one(w.LIMIT_ENTRY, payload)
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            consumer.prefetch = prefetch
+            self.broker.dirty[consumer.queue] = None
+
+    def _on_taken_frame(self, payload: bytes) -> None:
+        for number, taken_bytes in w.unpack_all(w.TAKEN_ENTRY, payload):
+            consumer = self.consumers.get(number)
+            if consumer is not None:
+                consumer.taken_bytes = taken_bytes
+        self.on_room()
+
+    def on_room(self) -> None:
+        """The link, or a subscription's window, takes more."""
+        self.broker.dirty.update(self.stalled)
+        self.stalled.clear()
+
+    # -- Questions -----------------------------------------------------------------------------------------------
+
+    def _on_ask(self, payload: bytes) -> None:
+        _, number, what, queue_id = w.unpack_one(w.ASK_HEAD, payload)
+        rest = payload[w.ASK_HEAD.size :]
+        if what == w.CANCEL:
+            self._on_cancel(number, *w.unpack_one(w.U64, rest))
+            return
+        queue = self.broker.queues_by_id.get(queue_id)
+        if queue is None:
+            self._refuse(number, Refusal(404, "no such queue: it was deleted"))
+        elif what == w.STATUS:
+            queue.status(lambda answer: self._answer_with(number, answer))
+        elif what == w.PURGE:
+            queue.purge_all(lambda answer: self._answer_with(number, answer))
+        elif what == w.GET:
+            no_ack = bool(w.unpack_one(w.U8, rest)[0])
+            queue.fetch(no_ack, lambda: self.is_up, lambda got: self._on_got(number, queue, no_ack, got))
+        elif what == w.SUBSCRIBE:
+            self._on_subscribe(number, queue, rest)
+        else:
+            raise BadFrame(f"question {what}")
+
+    def _on_subscribe(self, number: int, queue: AnyQueue, rest: bytes) -> None:
+        subscription, no_ack, exclusive, prefetch = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
+        tag = rest[w.SUBSCRIBE_HEAD.size :].decode("utf-8", "surrogateescape")
+        if not queue.is_local:
+            self._refuse(number, Refusal(404, "the queue has moved: try again"))
+            return
+        consumer = RemoteConsumer(self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch)
+
+        def then(refused: Refusal | None) -> None:
+            if refused is not None:
+                self._refuse(number, refused)
+            else:
+                self.consumers[subscription] = consumer
+                self._answer(number)
+
+        queue.subscribe(consumer, then)
+
+    def _on_cancel(self, number: int, subscription: int) -> None:
+        consumer = self.consumers.pop(subscription, None)
+        if consumer is not None and not consumer.queue.deleted:
+            consumer.queue.remove_consumer(consumer)
+        self._answer(number)
+
+    def _on_got(self, number: int, queue: AnyQueue, no_ack: bool, got: Got | Refusal | None) -> None:
+        if isinstance(got, Refusal):
+            self._refuse(number, got)
+            return
+        if got is None:
+            self._answer(number)
+            return
+        batch, at, remaining = got
+        self.last_tag += 1
+        run = w.pack_run(batch.contents[at : at + 1], batch.keys[at : at + 1], batch.kinds[at : at + 1])
+        self._answer(number, [w.GET_ANSWER.pack(self.last_tag, remaining), *run])
+        if no_ack:
+            queue.settle_delivered(batch, at, at + 1)
+        else:
+            self.unacked.add(self.last_tag, 1, queue, None, batch, at, self.broker.now_ms)
+
+    def _answer_with(self, number: int, answer: Status | int | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            self._refuse(number, answer)
+        elif isinstance(answer, Status):
+            self._answer(number, [w.STATUS_ANSWER.pack(*answer)])
+        else:
+            self._answer(number, [w.U64.pack(answer)])
+
+    def _answer(self, number: int, parts: list[bytes] | None = None) -> None:
+        if self.is_up:
+            self.send_now(frames.ANSWER, [w.ANSWER_HEAD.pack(number, 0), *(parts or ())])
+
+    def _refuse(self, number: int, refusal: Refusal) -> None:
+        if self.is_up:
+            text = refusal.text.encode("utf-8", "surrogateescape")
+            self.send_now(frames.ANSWER, [w.ANSWER_HEAD.pack(number, refusal.code), text])
+
+    # -- To the edge ---------------------------------------------------------------------------------------------
+
+    def deliver(
+        self, number: int, first_tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray, size: int
+    ) -> None:
+        self.deliveries.append(w.DELIVERY.pack(number, first_tag))
+        self.deliveries += w.pack_run(contents, keys, kinds)
+        self.delivery_bytes += size
+        if self.delivery_bytes > FLUSH_BYTES:
+            self._flush_deliveries()
+        self.broker.linked[self] = None
+
+    def _flush_deliveries(self) -> None:
+        if self.deliveries:
+            deliveries, self.deliveries, self.delivery_bytes = self.deliveries, [], 0
+            self.broker.shell.send(self.peer, frames.DELIVER, deliveries)
+
+    def send_now(self, kind: int, parts: list[bytes]) -> None:
+        """After all that gathered before."""
+        self.flush()
+        self.broker.shell.send(self.peer, kind, parts)
+
+    def flush(self) -> None:
+        """Send what gathered in this turn."""
+        self._flush_deliveries()
+        safe = self.confirms.take()
+        if safe:
+            self.broker.shell.send(self.peer, frames.SAFE, [w.SAFE_ENTRY.pack(*one) for one in safe])
+        self.grant()
+
+    def grant(self) -> None:
+        """Let the edge publish more, unless more would only wait here."""
+        credit = self.received_bytes + FIRST_CREDIT
+        if credit - self.granted < FIRST_CREDIT // 4:
+            return
+        if self.broker.shell.is_crowded() or (self.crowding is not None and self.crowding.is_crowded()):
+            self.broker.withheld[self] = None
+            return
+        self.crowding = None
+        self.granted = credit
+        self.broker.shell.send(self.peer, frames.CREDIT, [w.U64.pack(credit)])
+
+    def on_paced(self) -> None:
+        """A queue's consumers had their time."""
+        self.crowding = None
+
+    def on_down(self) -> None:
+        """The session is over: consumers go, what was out comes back."""
+        self.is_up = False
+        self.early.clear()
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            if not consumer.queue.deleted:
+                consumer.queue.remove_consumer(consumer)
+        taken = self.unacked.take_all()
+        self._on_taken(taken)
+        self._requeue(taken)
+
+
+_FROM_EDGE: Final[dict[int, Callable[[Home, bytes], None]]] = {
+    frames.PUBLISH: Home._on_publish,
+    frames.SETTLE: Home._on_settle,
+    frames.ASK: Home._on_ask,
+    frames.LIMIT: Home._on_limit,
+    frames.TAKEN: Home._on_taken_frame,
+}
+FROM_EDGE: Final = frozenset(_FROM_EDGE)

@@ -1,0 +1,130 @@
+"""What the nodes of a client and of a queue say to each other, as bytes. See `remote` for the conversation.
+
+Numbers are big-endian. A *run* of messages is packed so that it is unpacked with one slice a message and nothing else:
+
+    count 4 | kinds: count bytes | stretches 4 | (messages 4 | length 2 | key) … | sizes | contents
+
+Sizes are one number of four bytes if all contents are equally long (marked by its highest bit), else one for each.
+Whatever is wrong with bytes from another node is a `BadFrame`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import Final, NamedTuple
+
+from leveret.cluster.proposals import BadFrame
+
+UNIFORM: Final = 0x8000_0000
+COUNT_MAX: Final = 1 << 20
+
+U8: Final = struct.Struct(">B")
+U32: Final = struct.Struct(">I")
+U64: Final = struct.Struct(">Q")
+BUNDLE: Final = struct.Struct(">QQ")  # Queue, token.
+DELIVERY: Final = struct.Struct(">QQ")  # Subscription, first tag.
+VERDICT: Final = struct.Struct(">BQQ")  # What became of the deliveries with these tags.
+SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
+TAKEN_ENTRY: Final = struct.Struct(">QQ")  # Subscription, bytes in all.
+LIMIT_ENTRY: Final = struct.Struct(">QI")  # Subscription, prefetch.
+ASK_HEAD: Final = struct.Struct(">QQBQ")  # Index, number, what, queue.
+SUBSCRIBE_HEAD: Final = struct.Struct(">QBBI")  # Subscription, no_ack, exclusive, prefetch.
+ANSWER_HEAD: Final = struct.Struct(">QH")  # Number, code of a refusal or 0.
+STATUS_ANSWER: Final = struct.Struct(">QI")  # Ready, consumers.
+GET_ANSWER: Final = struct.Struct(">QQ")  # Tag, how many remain.
+
+# Verdicts
+ACKED: Final = 0
+REQUEUED: Final = 1
+DISCARDED: Final = 2
+RETURNED: Final = 3  # Never shown to the client: goes back as if it had not been sent.
+
+# Questions
+STATUS: Final = 1
+PURGE: Final = 2
+GET: Final = 3
+SUBSCRIBE: Final = 4
+CANCEL: Final = 5
+
+
+class Messages(NamedTuple):
+    """A run, unpacked."""
+
+    contents: list[bytes]
+    keys: list[bytes]
+    kinds: bytearray
+
+
+def pack_run(contents: Sequence[bytes], keys: Sequence[bytes], kinds: bytes | bytearray) -> list[bytes]:
+    """The run as buffers; contents are not copied."""
+    count = len(contents)
+    parts = [U32.pack(count), bytes(kinds)]
+    if keys.count(keys[0]) == count:
+        parts.append(struct.pack(f">IIH{len(keys[0])}s", 1, count, len(keys[0]), keys[0]))
+    else:
+        stretches = [(key, len(list(group))) for key, group in groupby(keys)]
+        parts.append(U32.pack(len(stretches)))
+        parts += [struct.pack(f">IH{len(key)}s", length, len(key), key) for key, length in stretches]
+    sizes = list(map(len, contents))
+    if sizes.count(sizes[0]) == count:
+        parts.append(U32.pack(sizes[0] | UNIFORM))
+    else:
+        parts.append(struct.pack(f">{count}I", *sizes))
+    parts += contents
+    return parts
+
+
+def unpack_run(data: bytes, at: int) -> tuple[Messages, int]:
+    """A run that begins at `at`, and where it ends. Raises `BadFrame`."""
+    try:
+        (count,) = U32.unpack_from(data, at)
+        if not 0 < count <= COUNT_MAX:
+            raise BadFrame(f"a run of {count} messages")
+        at += 4
+        kinds = bytearray(data[at : at + count])
+        at += count
+        (stretches,) = U32.unpack_from(data, at)
+        at += 4
+        keys: list[bytes] = []
+        if stretches > count:
+            raise BadFrame(f"{stretches} stretches of keys for {count} messages")
+        for _ in range(stretches):
+            messages, length = struct.unpack_from(">IH", data, at)
+            at += 6
+            if len(keys) + messages > count:
+                raise BadFrame("more keys than messages")
+            keys += [data[at : at + length]] * messages
+            at += length
+        (size,) = U32.unpack_from(data, at)
+        if size & UNIFORM:
+            size -= UNIFORM
+            at += 4
+            end = at + size * count
+            contents = [data[start : start + size] for start in range(at, end, size)] if size else []
+        else:
+            sizes = struct.unpack_from(f">{count}I", data, at)
+            at += 4 * count
+            ends = list(accumulate(sizes, initial=at))
+            end = ends[-1]
+            contents = [data[start:stop] for start, stop in pairwise(ends)]
+    except struct.error as error:
+        raise BadFrame(f"a run of messages that ends too early: {error}") from None
+    if end > len(data) or len(keys) != count or len(contents) != count or len(kinds) != count:
+        raise BadFrame("a run of messages that is not what its head says")
+    return Messages(contents, keys, kinds), end
+
+
+def unpack_all(entry: struct.Struct, data: bytes) -> list[tuple[int, ...]]:
+    """A frame that is nothing but entries of one kind. Raises `BadFrame`."""
+    if len(data) % entry.size:
+        raise BadFrame(f"{len(data)} bytes of entries of {entry.size}")
+    return list(entry.iter_unpack(data))
+
+
+def unpack_one(entry: struct.Struct, data: bytes, at: int = 0) -> tuple[int, ...]:
+    """Raises `BadFrame`."""
+    if len(data) < at + entry.size:
+        raise BadFrame(f"{len(data)} bytes, and {at + entry.size} are needed")
+    return entry.unpack_from(data, at)

@@ -1,0 +1,1 @@
+"""`leveretctl`: what operators of RabbitMQ do with rabbitmqctl."""

@@ -1,0 +1,105 @@
+"""`cluster_status` and `status` for people, in rabbitmqctl's sections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Style = Callable[[str], str]
+NONE = "(none)"
+
+
+def _sections(parts: Iterable[tuple[str, Iterable[str]]], bold: Style) -> str:
+    return "\n\n".join("\n".join([bold(title), "", *(list(lines) or [NONE])]) for title, lines in parts)
+
+
+def cluster_status(status: dict[str, Any], bold: Style) -> str:
+    leader = status["leader"] or "none known"
+    majority = "in contact" if status["has_majority"] else "NOT in contact: nothing can be declared or changed"
+    learners = [one["name"] for one in status["members"] if not one["voter"]]
+    basics = [f"Cluster name: {status['cluster_name']}", f"Leader: {leader}", f"Majority: {majority}"]
+    if learners:
+        basics.append(f"Catching up: {', '.join(learners)}")
+    versions = status["versions"].items()
+    listeners = [one for found in status["listeners"].values() for one in found]
+    return _sections(
+        [
+            ("Basics", basics),
+            ("Disk Nodes", status["disk_nodes"]),
+            ("Running Nodes", status["running_nodes"]),
+            (
+                "Versions",
+                [f"{name}: {one['rabbitmq_name']} {one['rabbitmq_version']} on {one['erlang_version']}"
+                 for name, one in versions],
+            ),
+            (
+                "Maintenance status",
+                [f"Node: {name}, status: {state}" for name, state in status["maintenance_status"].items()],
+            ),
+            ("Alarms", map(alarm_text, status["alarms"])),
+            ("Network Partitions", []),
+            ("Listeners", [f"Node: {one['node']}, {_listener(one, 'interface')}" for one in listeners]),
+        ],
+        bold,
+    )  # fmt: skip
+
+
+def alarm_text(alarm: dict[str, str]) -> str:
+    what = {"memory": "Memory alarm on node {}", "disk": "Free disk space alarm on node {}"}[alarm["resource"]]
+    return what.format(alarm["node"])
+
+
+def _listener(one: dict[str, Any], first: str) -> str:
+    return f"{first}: {one['interface']}, port: {one['port']}, protocol: {one['protocol']}, purpose: {one['purpose']}"
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.4f} gb"
+
+
+def status(status: dict[str, Any], bold: Style) -> str:
+    files, totals = status["file_descriptors"], status["totals"]
+    return _sections(
+        [
+            (
+                "Runtime",
+                [
+                    f"OS PID: {status['pid']}",
+                    f"OS: {status['os']}",
+                    f"Uptime (seconds): {status['uptime']}",
+                    "Is under maintenance?: false",
+                    f"Leveret version: {status['product_version']}",
+                    f"Node name: {status['node']}",
+                    f"Python version: {status['python_version']}",
+                    f"Cluster heartbeat timeout (net_ticktime): {status['net_ticktime']:g}",
+                ],
+            ),
+            ("Data directory", [f"Node data directory: {status['data_directory']}"]),
+            ("Alarms", map(alarm_text, status["alarms"])),
+            (
+                "Memory",
+                [
+                    f"Total memory used: {_gb(status['memory']['total']['rss'])}",
+                    f"Memory high watermark computed to: {_gb(status['vm_memory_high_watermark_limit'])}",
+                ],
+            ),
+            ("File Descriptors", [f"Total: {files['total_used']}, limit: {files['total_limit']}"]),
+            (
+                "Free Disk Space",
+                [
+                    f"Low free disk space watermark: {_gb(status['disk_free_limit'])}",
+                    f"Free disk space: {_gb(status['disk_free'])}",
+                ],
+            ),
+            (
+                "Totals",
+                [
+                    f"Connection count: {totals['connection_count']}",
+                    f"Queue count: {totals['queue_count']}",
+                    f"Virtual host count: {totals['virtual_host_count']}",
+                ],
+            ),
+            ("Listeners", [_listener(one, "Interface") for one in status["listeners"]]),
+        ],
+        bold,
+    )

@@ -1,0 +1,80 @@
+"""From one state of the metadata to another, as events.
+
+A node that was away too long gets a snapshot instead of the commands it missed. Its queues and routers are kept up to
+date by events, so the way from what it had to what it got is told in events too, in the order that `events` promises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.cluster import events as e
+
+if TYPE_CHECKING:
+    from leveret.cluster.specs import Binding
+    from leveret.cluster.store import Metadata
+
+
+def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
+    """What a listener that knows `old` must be told to know `new`."""
+    events: list[e.Event] = []
+    gone = [binding for binding in old.bindings if binding not in new.bindings or _is_remade(binding, old, new)]
+    events += [e.BindingRemoved(binding) for binding in gone]
+    events += [e.QueueDeleted(spec) for key, spec in old.queues.items() if _id(new, key) != spec.id]
+    events += [e.ExchangeDeleted(spec) for key, spec in old.exchanges.items() if new.exchanges.get(key) != spec]
+    events += [e.UserDeleted(name) for name in old.users if name not in new.users]
+    events += [e.VhostDeleted(name) for name in old.vhosts if name not in new.vhosts]
+    events += [e.VhostAdded(name) for name in new.vhosts if name not in old.vhosts]
+    events += [e.VhostChanged(name) for name, spec in new.vhosts.items() if old.vhosts.get(name, spec) != spec]
+    events += [e.UserChanged(name) for name, user in new.users.items() if old.users.get(name) != user]
+    events += _permissions(old, new)
+    events += [e.ExchangeDeclared(spec) for key, spec in new.exchanges.items() if old.exchanges.get(key) != spec]
+    for key, queue in new.queues.items():
+        if _id(old, key) != queue.id:
+            events.append(e.QueueDeclared(queue))
+        elif old.queues[key] != queue:
+            events.append(e.QueueMoved(queue))
+    events += [e.BindingAdded(one) for one in new.bindings if one not in old.bindings or _is_remade(one, old, new)]
+    vhosts = [name for name in new.vhosts if _policies(old, name) != _policies(new, name)]
+    events += [e.PolicyChanged(name) for name in vhosts]
+    parameters = {**old.parameters, **new.parameters}
+    events += [e.ParameterChanged(*key) for key in parameters if old.parameters.get(key) != new.parameters.get(key)]
+    globals_ = {**old.global_parameters, **new.global_parameters}
+    for name in globals_:
+        if old.global_parameters.get(name) != new.global_parameters.get(name):
+            events.append(e.GlobalParameterChanged(name))
+    return tuple(events)
+
+
+def _id(metadata: Metadata, key: tuple[str, str]) -> int | None:
+    spec = metadata.queues.get(key)
+    return None if spec is None else spec.id
+
+
+def _is_remade(binding: Binding, old: Metadata, new: Metadata) -> bool:
+    """Whether an equal binding is between other ends than before: a queue or exchange of the same name is another."""
+    vhost, source = binding.vhost, binding.source
+    kind, destination = binding.destination_kind, binding.destination
+    if old.exchanges.get((vhost, source)) != new.exchanges.get((vhost, source)):
+        return True
+    key = (vhost, destination)
+    if kind == "queue":
+        return _id(old, key) != _id(new, key)
+    return old.exchanges.get(key) != new.exchanges.get(key)
+
+
+def _permissions(old: Metadata, new: Metadata) -> list[e.Event]:
+    keys = {**old.permissions, **old.topic_permissions, **new.permissions, **new.topic_permissions}
+    return [
+        e.PermissionsChanged(*key)
+        for key in keys
+        if old.permissions.get(key) != new.permissions.get(key)
+        or old.topic_permissions.get(key) != new.topic_permissions.get(key)
+    ]
+
+
+def _policies(metadata: Metadata, vhost: str) -> list[object]:
+    return [
+        [policy for (where, _), policy in kept.items() if where == vhost]
+        for kept in (metadata.policies, metadata.operator_policies)
+    ]

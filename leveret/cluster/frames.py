@@ -1,0 +1,34 @@
+"""What nodes say to each other over their links, by the number of the frame's kind. See `link` for the frame itself.
+
+Members talk with frames on their links; whoever is no member (yet) asks with a call.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Consensus: see `leveret.cluster.raft.wire` and `proposals`.
+RAFT: Final = 16
+FORWARD: Final = 19
+BUSY: Final = 20
+WHEN: Final = 21
+SETTLED: Final = 22
+
+# Calls, in JSON.
+HELLO: Final = 17  # Who are you, and do you belong to a cluster?
+JOIN: Final = 18  # Take me in.
+LEAVE: Final = 23  # Take a member out.
+RENAME: Final = 24
+CONTROL: Final = 32  # leveretctl
+
+# Remote queues: see `leveret.broker.wire`.
+PUBLISH: Final = 40
+SETTLE: Final = 41
+ASK: Final = 42
+LIMIT: Final = 43
+SAFE: Final = 44
+DELIVER: Final = 45
+ANSWER: Final = 46
+CANCELLED: Final = 47
+CREDIT: Final = 48
+TAKEN: Final = 49

@@ -1,0 +1,1 @@
+"""Mirrored queues."""

@@ -1,0 +1,96 @@
+"""Blocks as the ring sees them: a size, whether somebody waits for it before the disk has it, and bytes.
+
+The ring looks at a block's queue, epoch and number, and at nothing inside. A block that came from another node is a
+`PackedBlock`: it keeps the bytes it came as, so that passing it on costs nothing, and takes its messages apart only if
+somebody asks. Many blocks pass a mirror without that ever happening.
+"""
+
+from __future__ import annotations
+
+from leveret.log.block import PERSISTENT, Block, Run
+from leveret.log.errors import FormatError
+from leveret.log.format import KINDS, Records, decode_records, encode_block, parse_meta
+
+OVERHEAD_BYTES = 128  # What a block weighs besides its messages: its objects, its place in lists.
+MESSAGE_OVERHEAD_BYTES = 64
+_WIRE_KIND = bytes(kind & 3 for kind in range(256))  # SHARED means something within one batch of one node only.
+
+
+class PackedBlock(Block):
+    """A block in the form in which it travels."""
+
+    __slots__ = ("meta", "body", "size", "prompt", "last", "_count", "_run")
+
+    def __init__(self, meta: bytes, body: bytes) -> None:
+        header = parse_meta(memoryview(meta), 0, 0)
+        if header.body_length != len(body) or header.meta_length != len(meta) or header.type or header.flags:
+            raise FormatError("a block that no ring sends")
+        self.meta, self.body = meta, body
+        self.queue, self.epoch, self.number, self.time_ms = header.queue, header.epoch, header.number, header.time_ms
+        self.settled, self.requeued = header.settled(), header.requeued()
+        self.delivered_through = header.delivered_through
+        self.size = _size(header.count, len(body), self)
+        self.prompt = KINDS in header.columns
+        self.last = header.next - 1 if header.count else 0
+        self._count = header.count
+        self._run: Run | None = None
+
+    @property  # type: ignore[override]
+    def enqueued(self) -> Run | None:
+        """Raises FormatError if the contents were damaged on their way."""
+        if self._run is None and self._count:
+            header = parse_meta(memoryview(self.meta), 0, 0)
+            records = decode_records(header, self.body, {})
+            self._run = Run(header.first, records.contents, records.keys, bytearray(records.kinds))
+        return self._run
+
+
+def _size(count: int, content_bytes: int, block: Block) -> int:
+    ranges = len(block.settled) + len(block.requeued)
+    return OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * count + content_bytes + 16 * ranges
+
+
+def block_bytes(block: Block) -> int:
+    """What a block counts for wherever bytes are limited. The same on every member."""
+    if isinstance(block, PackedBlock):
+        return block.size
+    run = block.enqueued
+    return _size(len(run.contents), sum(map(len, run.contents)), block) if run is not None else _size(0, 0, block)
+
+
+def is_prompt(block: Block) -> bool:
+    """Whether it holds a transient message: its publisher waits for no disk, so the master is told when it arrives."""
+    if isinstance(block, PackedBlock):
+        return block.prompt
+    run = block.enqueued
+    return run is not None and run.kinds.count(PERSISTENT) != len(run.kinds)
+
+
+def last_message(block: Block) -> int:
+    """The highest number of its messages; 0 if it has none."""
+    if isinstance(block, PackedBlock):
+        return block.last
+    run = block.enqueued
+    return run.last if run is not None and run.contents else 0
+
+
+def start_block(group: int, epoch: int, number: int, lost: list[tuple[int, int]]) -> Block:
+    """What a master begins its epoch with. `lost`: message numbers that are no more, after a forced promotion."""
+    return Block(group, epoch, number, 0, None, lost, [], 0)
+
+
+def pack_block(block: Block) -> tuple[bytes, list[bytes]]:
+    """Meta and body (in pieces)."""
+    if isinstance(block, PackedBlock):
+        return block.meta, [block.body] if block.body else []
+    run = block.enqueued
+    records, first, following = None, 0, 0
+    if run is not None and run.contents:
+        kinds = run.kinds
+        if kinds.count(PERSISTENT) != len(kinds):
+            kinds = kinds.translate(_WIRE_KIND)
+        records = Records([], run.contents, run.keys, bytes(kinds))
+        first, following = run.first, run.last + 1
+    fields = (block.queue, block.epoch, block.number, block.time_ms, first, following, block.delivered_through)
+    meta, body, _ = encode_block(0, 0, fields, records, block.settled, block.requeued)
+    return meta, [piece for piece in body if piece]

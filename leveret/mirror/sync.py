@@ -1,0 +1,195 @@
+"""Filling up: how a member gets what it lacks while the queue runs on at full speed.
+
+A member whose log ends before the blocks that its neighbours still have begins anew at a *cut*, the neighbour's
+confirmed number, and takes part in the ring from there. What lives below the cut it fetches in bounded pieces from a
+complete in-sync member, in the order of message numbers.
+
+A piece says of the messages `after + 1` to `upto` which live, and brings the contents of those that the asker lacks. A
+member that returns lacks little: what is stored of the beginning that both logs have in common is named in `have`, and
+of that only the list of what still lives is sent. The same holds for one that was interrupted while it filled: the
+messages it had fetched, and those of the blocks behind its former cut, count as had.
+
+**Why cut and tail meet.** What is stored is a set: enqueued less settled, whatever the order. A piece is read at some
+confirmed number `read_at` of its source, which may be ahead of the asker or behind it.
+
+- Settled at or before read_at: not in the piece. If the asker has it stored, it settles it on the piece's word; which
+  is final, since read_at was confirmed.
+- Settled after read_at: that block is above the cut, so it passes the asker, before the piece (then the settle is
+  remembered, and the message not stored when it comes) or after it.
+- Enqueued above the cut: comes in its block.
+
+So the copy is exact when all pieces are in and the asker's own confirmed number has reached the highest read_at. Until
+then it is *fuzzy*: no number of which one could say that it shows the queue there. It says that it is complete when the
+disk knows, and only then may it be waited for, enter the in-sync set, and give pieces to others.
+
+**Bounds.** One piece is under way at a time, and the next is asked for when the last one is on disk: a slow disk slows
+its own filling, nobody else. `fill_bytes_per_tick` caps the rate. With filling switched off, a member asks now and then
+for what needs no contents, so that it is complete as soon as all that it lacks was consumed.
+
+A Reset is obeyed only with a view at least as new as the sender's: a member that was taken out of the in-sync set and
+does not know it yet may still be the best copy there is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.log.block import Run
+from leveret.mirror.frames import Complete, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
+
+if TYPE_CHECKING:
+    from leveret.mirror.ring import Member
+
+HAVE_MAX = 64  # Ranges. Each interrupted filling adds one or two.
+
+
+def merged(ranges: list[tuple[int, int]]) -> Ranges:
+    """Ascending, apart from each other, without empty ones."""
+    result: list[tuple[int, int]] = []
+    for low, high in sorted(pair for pair in ranges if pair[0] <= pair[1]):
+        if result and low <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], high))
+        else:
+            result.append((low, high))
+    return tuple(result)
+
+
+class Filling:
+    """The side that lacks something."""
+
+    def __init__(self, member: Member, found: Recovered) -> None:
+        self.member = member
+        self.cut = found.cut
+        self.bound = found.bound
+        self.after = found.after  # Messages up to here are dealt with.
+        self.have = found.have
+        self.wanted = member.options.filling
+        self._asked: str | None = None
+        self._age = 0  # Ticks since a piece was asked for.
+        self._turn = 0  # Whose turn it is to be asked.
+        self._write = 0  # The last piece's.
+        self._budget = member.options.fill_bytes_per_tick
+
+    @property
+    def is_filled(self) -> bool:
+        return self.after >= self.bound
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Message numbers dealt with, and to deal with."""
+        return (self.bound, self.bound) if self.member.complete else (min(self.after, self.bound), self.bound)
+
+    def start(self) -> None:
+        """Fetch contents, whatever the options say."""
+        self.wanted = True
+        self._ask()
+
+    def stop(self) -> None:
+        self.wanted = False
+
+    def kept(self, known: int) -> Ranges:
+        """What stays of the messages that are stored, when the log begins anew and was the ring's up to `known`."""
+        member = self.member
+        if known < member.confirmed or (member.complete and known < member.read_at):
+            return ()  # Something was applied that the ring does not have.
+        if not member.complete and known < self.cut:
+            return ()
+        member.confirm_to(min(known, member.tail.end))
+        if member.complete:
+            return merged([(1, member.messages)])
+        ranges = merged([(1, self.after), *self.have, (self.bound + 1, member.messages)])
+        return ranges if len(ranges) <= HAVE_MAX else ()
+
+    def begin(self, cut: int, bound: int, have: Ranges) -> None:
+        self.cut, self.bound, self.have, self.after = cut, bound, have, 0
+        self._asked = None
+        self._write = self.member.written
+        self.check()
+
+    # -- events ----------------------------------------------------------------------
+
+    def on_epoch(self) -> None:
+        self._asked = None
+
+    def on_peer_down(self, peer: str) -> None:
+        if self._asked == peer:
+            self._asked = None
+
+    def on_synced(self) -> None:
+        if not self.member.complete:
+            self._ask()
+
+    def on_tick(self) -> None:
+        if self.member.complete:
+            return
+        self._age += 1
+        self._budget = self.member.options.fill_bytes_per_tick
+        patience = self.member.options.retry * (1 if self.wanted else 4)
+        if self._asked is not None and self._age > patience:
+            self._asked = None
+            self._turn += 1
+        if self._asked is None:
+            self._ask()
+
+    def _ask(self) -> None:
+        member, view = self.member, self.member.view
+        if member.complete or self.is_filled or self._asked is not None or not member.matched or view is None:
+            return
+        if member.synced_to < self._write or (member.options.fill_bytes_per_tick and self._budget <= 0):
+            return
+        sources = [name for name in member.left if name in member.links and view.disk_of(name) is not None]
+        if not sources:
+            return
+        self._asked, self._age = sources[self._turn % len(sources)], 0
+        bytes_max = member.options.piece_bytes if self.wanted else 0
+        member.send(self._asked, Fetch(view.epoch, self.cut, self.after, self.bound, self.have, bytes_max))
+
+    def on_piece(self, frame: Piece) -> None:
+        member = self.member
+        if member.complete or self.is_filled or frame.cut != self.cut or frame.after != self.after:
+            return  # The answer to an older question.
+        if frame.upto <= frame.after:
+            return  # Nothing without contents; the tick asks again.
+        self._asked = None
+        self.after = frame.upto
+        member.read_at = max(member.read_at, frame.read_at)
+        member.write(Fill(frame.after, frame.upto, frame.live, frame.runs, member.read_at))
+        self._write = member.written
+        self._budget -= sum(sum(map(len, run.contents)) for run in frame.runs)
+        self.check()
+
+    def check(self) -> None:
+        """Have cut and tail met?"""
+        member = self.member
+        if not member.complete and self.is_filled and member.confirmed >= member.read_at:
+            member.complete = True
+            member.write(Complete(member.read_at))
+            member.floor = member.written
+
+
+class Source:
+    """The side that gives. At most one read is under way for each member that asks."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.reads: dict[str, Request] = {}
+
+    def on_fetch(self, src: str, frame: Fetch) -> None:
+        member = self.member
+        if not (member.complete and member.matched) or member.confirmed < max(frame.cut, member.read_at):
+            return  # The asker will try another.
+        old = self.reads.get(src)
+        if old is not None and (old.cut, old.after, old.have) == (frame.cut, frame.after, frame.have):
+            return
+        cut, after, bound, have = frame.cut, frame.after, frame.bound, frame.have
+        bytes_max = min(frame.bytes_max, member.options.piece_bytes)
+        self.reads[src] = request = Request(src, cut, after, bound, have, bytes_max, member.confirmed)
+        member.out.append(Read(request))
+
+    def on_read(self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int) -> None:
+        member, view = self.member, self.member.view
+        if view is None or self.reads.get(request.to) is not request:
+            return  # Its link broke, or the epoch is another.
+        del self.reads[request.to]
+        piece = Piece(view.epoch, request.cut, request.after, upto, live, runs, request.read_at)
+        member.send(request.to, piece)

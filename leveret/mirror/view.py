@@ -1,0 +1,71 @@
+"""The view: who mirrors a queue, in which order, and whose copy counts.
+
+A view is one small value in the cluster's metadata, and the only thing about a mirrored queue that consensus decides.
+It changes by compare-and-set: a proposal carries the version after the one it was made from, and is refused if another
+was committed meanwhile. `misfit` says what else a successor must obey; the metadata store asks it before it commits.
+
+- `epoch` rises with every promotion. Blocks carry it, so that equal numbers of different masters are told apart.
+- `in_sync` names members *with their disks*, oldest first. A disk that was wiped, or lost what it had once synced, gets
+  another id: a member that returns without its data must not be taken for the one that was trusted.
+- `lossy` is the epoch of the last forced promotion. Whoever has blocks of an older epoch knows that what it holds as
+  confirmed may be gone.
+
+The *order* of a view is the ring: master, in-sync members by age, then the others. So an in-sync member's left
+neighbour is in sync too, and nobody who is waited for stands behind somebody who is not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Disk = tuple[str, str]  # A member and the id of its disk.
+
+
+class View(NamedTuple):
+    version: int
+    epoch: int
+    master: str
+    ring: tuple[str, ...]
+    in_sync: tuple[Disk, ...]
+    lossy: int = 0
+
+    def order(self) -> tuple[str, ...]:
+        names = dict.fromkeys((self.master, *(member for member, _ in self.in_sync), *self.ring))
+        return tuple(names)
+
+    def disk_of(self, member: str) -> str | None:
+        """The disk that counts as in sync for this member."""
+        for name, disk in self.in_sync:
+            if name == member:
+                return disk
+        return None
+
+
+def forced(view: View, member: str, disk: str) -> View:
+    """The view that makes a member master whatever it lacks. What others confirmed and it has not is lost."""
+    epoch = view.epoch + 1
+    return View(view.version + 1, epoch, member, view.ring, ((member, disk),), epoch)
+
+
+def misfit(old: View | None, new: View) -> str | None:
+    """Why `new` cannot follow `old` (None: a new group), or None."""
+    members = [member for member, _ in new.in_sync]
+    if len(set(members)) != len(members) or len(set(new.ring)) != len(new.ring):
+        return "a member is named twice"
+    if not set(members) <= set(new.ring) or new.master not in members:
+        return "in-sync members must be in the ring, and the master among them"
+    if old is None:
+        return None if new.version == 1 and new.epoch == 1 else "a group begins with version 1, epoch 1"
+    if new.version != old.version + 1:
+        return f"made from version {new.version - 1}, which is not {old.version}"
+    if new.epoch == old.epoch:
+        return "the master changes with the epoch" if new.master != old.master or new.lossy != old.lossy else None
+    if new.epoch != old.epoch + 1:
+        return "epochs rise by one"
+    if new.lossy == new.epoch:
+        return None if members == [new.master] else "after a forced promotion nobody else is in sync"
+    if new.lossy != old.lossy:
+        return "a forced promotion is not undone"
+    if new.master not in dict(old.in_sync) or not set(new.in_sync) <= set(old.in_sync):
+        return "only an in-sync member is promoted, and nobody joins with it"
+    return None

@@ -1,0 +1,292 @@
+"""Control commands for a node's life, its membership, and how it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from leveret import __version__
+from leveret.cluster.commands import SetGlobalParameter
+from leveret.cluster.frames import CONTROL
+from leveret.cluster.link import SELF
+from leveret.node.control_frame import (
+    ALWAYS,
+    DATA_ERROR,
+    FLAG,
+    NUMBER,
+    RUNNING,
+    SOFTWARE,
+    STARTED,
+    STOPPED,
+    TEXT,
+    UNAVAILABLE,
+    Commands,
+    Refused,
+)
+from leveret.node.wire import CallFailed
+
+if TYPE_CHECKING:
+    from leveret.node.control import Control
+
+COMMANDS = Commands()
+
+CLUSTERING = "inter-node and CLI tool communication"
+AMQP = "AMQP 0-9-1"
+ASK_TIMEOUT_S = 5.0
+
+
+# -- The process and the application -------------------------------------------------------------------------------
+
+
+@COMMANDS.add(ALWAYS)
+async def ping(control: Control) -> Any:
+    """Who answers."""
+    return {"node": control.name, "pid": os.getpid(), "version": __version__}
+
+
+@COMMANDS.add(ALWAYS)
+async def stop(control: Control) -> Any:
+    """End the process. This answer is written before that begins: both are steps of the same event loop."""
+    control.server.request_stop()
+    return {"pid": os.getpid()}
+
+
+@COMMANDS.add(ALWAYS)
+async def stop_app(control: Control) -> None:
+    """Also ends a start that waits for other nodes, therefore not one after the other with it."""
+    await control.server.stop_app()
+
+
+@COMMANDS.add(ALWAYS)
+async def start_app(control: Control) -> None:
+    from leveret.node.server import StartFailed
+
+    async with control.life:
+        pass  # What is being reset must not start.
+    try:
+        await control.server.start_app()
+    except StartFailed as error:
+        raise Refused(UNAVAILABLE, str(error)) from None
+
+
+@COMMANDS.add(ALWAYS)
+async def app_state(control: Control) -> Any:
+    """For await_startup and check_running."""
+    return {"running": control.server.prepared, "starting": control.is_starting}
+
+
+@COMMANDS.add(ALWAYS, ticket=TEXT)
+async def outcome(control: Control, ticket: str) -> Any:
+    """What came of a command whose caller lost the connection."""
+    if ticket not in control.outcomes:
+        raise Refused(UNAVAILABLE, "the node knows nothing of that command: it was started anew meanwhile")
+    answer = control.outcomes[ticket]
+    return None if answer is None else json.loads(answer)
+
+
+# -- Membership ----------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(STOPPED, host=TEXT, port=NUMBER, name=TEXT.or_none())
+async def join_cluster(control: Control, host: str, port: int, name: str | None) -> Any:
+    if name == control.name:
+        raise Refused(SOFTWARE, f"Error: cannot cluster node with itself: {name}")
+    async with control.life:
+        there = await _ask(control, host, port, "ping")
+        if name not in (None, there["node"]):
+            raise Refused(UNAVAILABLE, f"the node at {host}:{port} is {there['node']}, not {name}")
+        members = (await _ask(control, host, port, "cluster_nodes"))["members"]
+        known = members.get(control.name)
+        if known == control.server.uuid:
+            return {"already_member": True}  # To go on would delete what it has.
+        if known is not None:
+            raise Refused(
+                UNAVAILABLE,
+                f"node {there['node']} thinks that {control.name} is in its cluster already, with data that is gone "
+                f"here. Have it forget that first: leveretctl -n {there['node']} forget_cluster_node {control.name}",
+            )
+        await control.server.join((host, port))
+    return {"already_member": False}
+
+
+async def _ask(control: Control, host: str, port: int, command: str) -> Any:
+    """Ask a node that need not be in this one's cluster. Raises Refused."""
+    payload = json.dumps({"command": command}).encode()
+    try:
+        answer = json.loads(await control.server.peers.call((host, port), CONTROL, payload, ASK_TIMEOUT_S))
+    except CallFailed as error:
+        if error.reason == SELF:
+            raise Refused(SOFTWARE, f"Error: cannot cluster node with itself: {control.name}") from None
+        text = f"no node answers at {host}:{port}: {error}. Is that its cluster port, and has it the same cookie?"
+        raise Refused(UNAVAILABLE, text) from None
+    if "error" in answer:
+        raise Refused(UNAVAILABLE, f"the node at {host}:{port} answers: {answer['error']['text']}")
+    return answer["ok"]
+
+
+@COMMANDS.add(STOPPED, force=FLAG)
+async def reset(control: Control, force: bool) -> None:
+    async with control.life:
+        await control.server.reset(force)
+
+
+@COMMANDS.add(STOPPED)
+async def force_boot(control: Control) -> None:
+    async with control.life:
+        await control.server.force_boot()
+
+
+@COMMANDS.add(RUNNING, name=TEXT)
+async def forget_cluster_node(control: Control, name: str) -> None:
+    member = control.member(name)
+    if member is None:
+        raise Refused(UNAVAILABLE, f"The node selected is not in the cluster: {name}")
+    if member.running:
+        text = f"Leveret on node {name} must be stopped with 'leveretctl -n {name} stop_app' before it can be removed"
+        raise Refused(UNAVAILABLE, text)
+    await control.node.cluster.forget(name)
+
+
+@COMMANDS.add(RUNNING, old=TEXT, new=TEXT)
+async def rename_cluster_node(control: Control, old: str, new: str) -> None:
+    if control.member(old) is None:
+        raise Refused(UNAVAILABLE, f"The node selected is not in the cluster: {old}")
+    if control.member(new) is not None:
+        raise Refused(UNAVAILABLE, f"There is a node of that name in the cluster: {new}")
+    if not new or len(new.encode("utf-8", "replace")) > 255:
+        raise Refused(DATA_ERROR, "the name of a node has 1 to 255 bytes")
+    await control.node.cluster.rename(old, new)
+
+
+@COMMANDS.add(STARTED)
+async def cluster_nodes(control: Control) -> Any:
+    """For await_online_nodes, and for a node that is to join."""
+    members = control.node.cluster.members()
+    return {"members": {one.name: one.uuid for one in members}, "running": [one.name for one in members if one.running]}
+
+
+@COMMANDS.add(RUNNING, name=TEXT)
+async def set_cluster_name(control: Control, name: str) -> None:
+    await control.change(SetGlobalParameter("cluster_name", name))
+
+
+def cluster_name(control: Control) -> str:
+    name = control.node.metadata.global_parameters.get("cluster_name")
+    return name if isinstance(name, str) else control.server.settings.cluster_name
+
+
+# -- How it is -----------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(STARTED)
+async def cluster_status(control: Control) -> Any:
+    """RabbitMQ's fields, and the consensus'. What a node knows of itself only is asked of it."""
+    from leveret.node.control import NoAnswer
+
+    cluster = control.node.cluster
+    members = cluster.members()
+    running = [member.name for member in members if member.running]
+    told: dict[str, Any] = {}
+    for name in running:
+        try:
+            told[name] = await control.at(name, "local_status", {})
+        except (NoAnswer, Refused):
+            continue  # It went away just now; the list of running nodes will say so the next time.
+    return {
+        "alarms": [alarm for one in told.values() for alarm in one["alarms"]],
+        "cluster_name": cluster_name(control),
+        "disk_nodes": [member.name for member in members],
+        "feature_flags": [],
+        "listeners": {name: one["listeners"] for name, one in told.items()},
+        "maintenance_status": {name: "not under maintenance" for name in told},
+        "partitions": {},
+        "ram_nodes": [],
+        "running_nodes": running,
+        "versions": {name: one["version"] for name, one in told.items()},
+        "leader": cluster.leader,
+        "has_majority": cluster.has_majority,
+        "members": [
+            {"name": one.name, "address": one.address, "voter": one.voter, "priority": one.priority} for one in members
+        ],
+    }
+
+
+@COMMANDS.add(STARTED)
+async def local_status(control: Control) -> Any:
+    """What other nodes ask for `cluster_status`."""
+    version = {
+        "rabbitmq_name": "Leveret",
+        "rabbitmq_version": __version__,
+        "erlang_version": f"Python {platform.python_version()}",
+    }
+    return {"alarms": local_alarms(control), "listeners": listeners(control), "version": version}
+
+
+@COMMANDS.add(RUNNING)
+async def alarms(control: Control) -> Any:
+    return {"alarms": local_alarms(control)}
+
+
+@COMMANDS.add(RUNNING)
+async def status(control: Control) -> Any:
+    node, settings = control.node, control.server.settings
+    node.alarms.check()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {
+        "pid": os.getpid(),
+        "os": platform.system(),
+        "uptime": int(time.monotonic() - control.started_s),
+        "is_under_maintenance": False,
+        "product_name": "Leveret",
+        "product_version": __version__,
+        "python_version": sys.version.split()[0],
+        "node": control.name,
+        "net_ticktime": settings.silence_ms / 1000,
+        "data_directory": settings.data_dir,
+        "alarms": local_alarms(control),
+        "memory": {"total": {"rss": node.alarms.memory_used_bytes}},
+        "vm_memory_high_watermark_limit": node.alarms.memory_limit_bytes,
+        "disk_free": node.alarms.disk_free_bytes,
+        "disk_free_limit": node.alarms.disk_limit_bytes,
+        "file_descriptors": {"total_used": _open_files(), "total_limit": soft},
+        "totals": {
+            "connection_count": len(node.broker.connections),
+            "queue_count": len(node.metadata.queues),
+            "virtual_host_count": len(node.metadata.vhosts),
+        },
+        "listeners": listeners(control),
+    }
+
+
+def _open_files() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except FileNotFoundError:
+        return None  # No Linux.
+
+
+def local_alarms(control: Control) -> list[dict[str, str]]:
+    alarms = control.node.alarms
+    short = (("memory", alarms.memory), ("disk", alarms.disk or alarms.disk_full))
+    return [{"type": "resource_limit", "resource": name, "node": control.name} for name, is_short in short if is_short]
+
+
+def listeners(control: Control) -> list[dict[str, Any]]:
+    """Where the node can be reached. Of a port that the system chose, the first of its kind is known."""
+    settings, ports = control.server.settings, control.server.ports
+    found = []
+    for listeners, name, protocol, purpose in (
+        ((settings.cluster_listener,), "cluster", "clustering", CLUSTERING),
+        (settings.tcp_listeners, "amqp", "amqp", AMQP),
+        (settings.ssl_listeners, "amqps", "amqp/ssl", f"{AMQP} over TLS"),
+    ):
+        for place, listener in enumerate(listeners):
+            port = ports.get(name, listener.port) if not place else listener.port
+            where = {"interface": listener.host or "[::]", "node": control.name, "port": port}
+            found.append({**where, "protocol": protocol, "purpose": purpose})
+    return found

@@ -1,0 +1,45 @@
+"""The columns that lists can have, in RabbitMQ's words; which of them are shown if none are named.
+
+Columns of RabbitMQ that are not here stand for what Leveret does not count; to answer them with an empty value would
+look like an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+QUEUES: Final = (
+    "name", "durable", "auto_delete", "arguments", "policy", "pid", "owner_pid", "exclusive", "exclusive_consumer_pid",
+    "exclusive_consumer_tag", "messages_ready", "messages_unacknowledged", "messages", "consumers", "memory", "state",
+    "type", "node", "leader", "members", "online", "slave_pids", "synchronised_slave_pids", "mirror_pids",
+    "synchronised_mirror_pids",
+)  # fmt: skip
+EXCHANGES: Final = ("name", "type", "durable", "auto_delete", "internal", "arguments", "policy")
+BINDINGS: Final = (
+    "source_name", "source_kind", "destination_name", "destination_kind", "routing_key", "arguments",
+)  # fmt: skip
+VHOSTS: Final = ("name", "tracing", "cluster_state", "description", "tags")
+CONNECTIONS: Final = (
+    "pid", "name", "port", "host", "peer_port", "peer_host", "ssl", "ssl_protocol", "ssl_cipher", "peer_cert_subject",
+    "peer_cert_issuer", "state", "channels", "protocol", "user", "vhost", "timeout", "frame_max", "channel_max",
+    "client_properties", "send_pend", "node",
+)  # fmt: skip
+CHANNELS: Final = (
+    "pid", "connection", "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count",
+    "messages_unacknowledged", "messages_uncommitted", "acks_uncommitted", "messages_unconfirmed", "prefetch_count",
+    "global_prefetch_count", "node",
+)  # fmt: skip
+CONSUMERS: Final = (
+    "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "activity_status",
+    "arguments",
+)  # fmt: skip
+
+QUEUES_SHOWN: Final = ("name", "messages")
+EXCHANGES_SHOWN: Final = ("name", "type")
+BINDINGS_SHOWN: Final = BINDINGS
+VHOSTS_SHOWN: Final = ("name",)
+CONNECTIONS_SHOWN: Final = ("user", "peer_host", "peer_port", "state")
+CHANNELS_SHOWN: Final = ("pid", "user", "consumer_count", "messages_unacknowledged")
+CONSUMERS_SHOWN: Final = (
+    "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",
+)  # fmt: skip

@@ -1,0 +1,198 @@
+"""How a control command is described, checked and refused; the commands themselves are in `control_*`.
+
+A command is a coroutine with named parameters. `Commands.add` notes the kind of each and whether the application must
+run for it, and `Command.checked` compares what came over the wire with that, so that a handler meets no value of
+another type. A refusal carries the exit code that leveretctl ends with, RabbitMQ's text, and the form in which
+rabbitmqctl shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.cluster.commands import Command as Change
+    from leveret.cluster.store import Applied, Metadata
+    from leveret.node.alarms import Alarms
+    from leveret.node.settings import Settings
+
+# sysexits.h, as RabbitMQ's tools use it
+USAGE: Final = 64
+DATA_ERROR: Final = 65
+NO_USER: Final = 67
+UNAVAILABLE: Final = 69
+SOFTWARE: Final = 70
+
+# How leveretctl shows an error: under the word "Error:", alone, or with the command's usage.
+HEADED: Final = "headed"
+PLAIN: Final = "plain"
+WITH_USAGE: Final = "usage"
+
+# When a command can be answered.
+ALWAYS: Final = "always"
+STARTED: Final = "started"  # The app runs, or is catching up with its cluster.
+RUNNING: Final = "running"
+STOPPED: Final = "stopped"
+
+
+class Refused(Exception):
+    """The answer is no."""
+
+    def __init__(self, code: int, text: str, form: str = HEADED) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.form = form
+
+
+# -- What control needs of a node ----------------------------------------------------------------------------------
+
+
+class Member(Protocol):
+    """A member of the cluster, as this node sees it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def voter(self) -> bool: ...
+    @property
+    def running(self) -> bool: ...
+    @property
+    def leader(self) -> bool: ...
+    @property
+    def priority(self) -> int: ...
+
+
+class Cluster(Protocol):
+    @property
+    def leader(self) -> str | None: ...
+    @property
+    def has_majority(self) -> bool: ...
+    @property
+    def applied_index(self) -> int: ...
+    def members(self) -> list[Any]: ...  # of Member
+    async def change(self, command: Change) -> Applied: ...
+    async def forget(self, name: str) -> None: ...
+    async def rename(self, old: str, new: str) -> None: ...
+
+
+class Peers(Protocol):
+    async def call(self, address: tuple[str, int], kind: int, payload: bytes, timeout_s: float) -> bytes: ...
+
+
+class Node(Protocol):
+    """A node whose application runs."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def alarms(self) -> Alarms: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def peers(self) -> Peers: ...
+    def schedule(self) -> None: ...
+
+
+class Server(Protocol):
+    """The process of a node."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def node(self) -> Any: ...  # Node | None; a protocol's members cannot be narrowed to another protocol.
+    @property
+    def peers(self) -> Any: ...  # Peers | None; there from when the cluster port is open
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def prepared(self) -> bool: ...  # The app has caught up with its cluster, and serves.
+    @property
+    def ports(self) -> dict[str, int]: ...  # That are open: cluster, amqp, amqps.
+    async def stop_app(self) -> None: ...
+    async def start_app(self) -> None: ...
+    async def join(self, address: tuple[str, int]) -> None: ...
+    async def reset(self, force: bool = False) -> None: ...
+    async def force_boot(self) -> None: ...
+    def request_stop(self) -> None: ...
+
+
+# -- Parameters ----------------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """What a parameter may be."""
+
+    words: str
+    fits: Callable[[Any], bool]
+    optional: bool = False
+
+    def or_none(self) -> Kind:
+        return self._replace(optional=True)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+TEXT: Final = Kind("a string", lambda value: isinstance(value, str))
+NUMBER: Final = Kind("a whole number", _is_number)
+FLAG: Final = Kind("true or false", lambda value: isinstance(value, bool))
+TEXTS: Final = Kind("a list of strings", _are_texts)
+OBJECT: Final = Kind("an object", lambda value: isinstance(value, dict))
+ANYTHING: Final = Kind("a value", lambda value: True)
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+class Command(NamedTuple):
+    """One command and what it takes."""
+
+    run: Handler
+    when: str
+    parameters: dict[str, Kind]
+
+    def checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments for `run`; those that are optional and missing are None. Raises Refused."""
+        for name in arguments:
+            if name not in self.parameters:
+                raise Refused(USAGE, f"unknown argument {name}")
+        checked = {}
+        for name, kind in self.parameters.items():
+            value = arguments.get(name)
+            if value is None and kind.optional:
+                pass
+            elif name not in arguments:
+                raise Refused(USAGE, f"argument {name} is missing")
+            elif not kind.fits(value):
+                raise Refused(USAGE, f"argument {name} must be {kind.words}")
+            checked[name] = value
+        return checked
+
+
+class Commands:
+    """A table of commands, filled by decorators."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, Command] = {}
+
+    def add(self, when: str = RUNNING, **parameters: Kind) -> Callable[[Handler], Handler]:
+        """Make a coroutine function a command of its name."""
+
+        def note(run: Handler) -> Handler:
+            self.table[run.__name__] = Command(run, when, parameters)
+            return run
+
+        return note

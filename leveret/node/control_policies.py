@@ -1,0 +1,169 @@
+"""Which policies and limits can be set: RabbitMQ's keys and values, and its words for what is wrong with one.
+
+A policy is checked before it becomes a command. A key that nobody knows is refused: it is nearly always a slip, and a
+policy that silently does less than its author thinks is found out when it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from leveret.amqp.printing import printed_float
+from leveret.cluster.permissions import pattern_error
+from leveret.cluster.specs import Json
+
+STREAM_SEGMENT_BYTES_MAX: Final = 3_000_000_000
+APPLY_TO: Final = ("queues", "exchanges", "all")
+VHOST_LIMITS: Final = ("max-connections", "max-queues")
+USER_LIMITS: Final = ("max-connections", "max-channels")
+OPERATOR_KEYS: Final = frozenset(
+    {
+        "expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes",
+        "delivery-limit",
+    }
+)  # fmt: skip
+HA_DETAILS: Final = ("ha-params", "ha-sync-mode", "ha-promote-on-shutdown", "ha-promote-on-failure")
+
+Fits = Callable[[Any], bool]
+
+
+def term(value: Json) -> str:
+    """A value as Erlang prints what JSON became there."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'<<"{escaped}">>' if value else "<<>>"
+    if isinstance(value, float):
+        return printed_float(value)
+    if isinstance(value, list):
+        return f"[{','.join(map(term, value))}]"
+    if isinstance(value, dict):
+        return f"#{{{','.join(f'{term(name)} => {term(one)}' for name, one in value.items())}}}"
+    return str(value)
+
+
+def _pairs(values: Mapping[str, Json]) -> str:
+    return f"[{','.join(f'{{{term(name)},{term(value)}}}' for name, value in values.items())}]"
+
+
+def _at_least(least: int, most: int | None = None) -> Fits:
+    def fits(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least and not (most and value > most)
+
+    return fits
+
+
+def _one_of(*values: object) -> Fits:
+    return lambda value: not isinstance(value, bool) and value in values
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_age(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9]+[YMDhms]", value) is not None
+
+
+# What each key takes, and what a value is that it does not take.
+_RULES: Final[dict[str, tuple[Fits, str]]] = {
+    "alternate-exchange": (_is_text, "is not a valid alternate exchange name"),
+    "dead-letter-exchange": (_is_text, "is not a valid dead letter exchange name"),
+    "dead-letter-routing-key": (_is_text, "is not a valid dead letter routing key"),
+    "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "is not a valid dead letter strategy"),
+    "message-ttl": (_at_least(0), "is not a valid message TTL"),
+    "expires": (_at_least(1), "is not a valid queue expiry"),
+    "max-length": (_at_least(0), "is not a valid maximum length"),
+    "max-length-bytes": (_at_least(0), "is not a valid maximum length in bytes"),
+    "max-in-memory-length": (_at_least(0), "is not a valid maximum memory in bytes"),
+    "max-in-memory-bytes": (_at_least(0), "is not a valid maximum memory in bytes"),
+    "queue-mode": (_one_of("default", "lazy"), "is not a valid queue-mode value"),
+    "queue-version": (_one_of(1, 2), "is not a valid queue-version value"),
+    "overflow": (_one_of("drop-head", "reject-publish", "reject-publish-dlx"), "is not a valid overflow value"),
+    "delivery-limit": (_at_least(0), "is not a valid delivery limit"),
+    "max-age": (_is_age, "is not a valid max age"),
+    "queue-leader-locator": (
+        _one_of("client-local", "balanced", "random", "least-leaders"),
+        "is not a valid queue leader locator value",
+    ),
+    "initial-cluster-size": (_at_least(0), "is not a valid cluster size"),
+    "stream-max-segment-size-bytes": (_at_least(0, STREAM_SEGMENT_BYTES_MAX), "is not a valid segment size"),
+    "queue-master-locator": (
+        _one_of("min-masters", "client-local", "random"),
+        "invalid queue-master-locator value",
+    ),
+}
+_HA_KEYS: Final = frozenset({"ha-mode", "ha-sync-batch-size", *HA_DETAILS})
+
+
+def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], operator: bool = False) -> str | None:
+    """What is wrong with a policy; None if it can be set."""
+    bad_pattern = pattern_error(pattern)
+    if bad_pattern is not None:
+        return f"pattern should be regular expression but is invalid: {bad_pattern}"
+    if apply_to not in APPLY_TO:
+        return f"apply-to '{apply_to}' unrecognised; should be 'queues', 'exchanges' or 'all'"
+    if not definition:
+        return "no policy provided"
+    known = OPERATOR_KEYS if operator else _RULES.keys() | _HA_KEYS
+    for name, value in definition.items():
+        if name in known and name in _RULES and not _RULES[name][0](value):
+            return f"{term(value)} {_RULES[name][1]}"
+    if not operator and not _HA_KEYS.isdisjoint(definition):
+        bad_ha = _ha_error(definition)
+        if bad_ha is not None:
+            return bad_ha
+    unknown = {name: value for name, value in definition.items() if name not in known}
+    return f"{_pairs(unknown)} are not recognised policy settings" if unknown else None
+
+
+def _ha_error(definition: Mapping[str, Json]) -> str | None:
+    batch = definition.get("ha-sync-batch-size", 1)
+    if "ha-mode" not in definition:
+        if any(name in definition for name in HA_DETAILS):
+            return "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
+    else:
+        bad_mode = _ha_mode_error(definition["ha-mode"], definition.get("ha-params"), "ha-params" in definition)
+        if bad_mode is not None:
+            return bad_mode
+    if not _at_least(1)(batch):
+        return f"ha-sync-batch-size takes an integer greater than 0, {term(batch)} given"
+    for name, words in (
+        ("ha-sync-mode", ("manual", "automatic")),
+        ("ha-promote-on-shutdown", ("always", "when-synced")),
+        ("ha-promote-on-failure", ("always", "when-synced")),
+    ):
+        if name in definition and definition[name] not in words:
+            return f'{name} must be "{words[0]}" or "{words[1]}", got {term(definition[name])}'
+    return None
+
+
+def _ha_mode_error(mode: Json, params: Json, given: bool) -> str | None:
+    shown = term(params) if given else "none"
+    if mode == "all":
+        return 'ha-mode="all" does not take parameters' if given else None
+    if mode == "exactly":
+        return None if _at_least(1)(params) else f'ha-mode="exactly" takes an integer, {shown} given'
+    if mode != "nodes":
+        return f"{term(mode)} is not a valid ha-mode value"
+    if not isinstance(params, list):
+        return f'ha-mode="nodes" takes a list, {shown} given'
+    if not params:
+        return 'ha-mode="nodes" list must be non-empty'
+    strange: list[Json] = [name for name in params if not isinstance(name, str)]
+    return f'ha-mode="nodes" takes a list of strings, {term(strange)} was not a string' if strange else None
+
+
+def limits_error(limits: Mapping[str, Json], known: tuple[str, ...], what: str) -> str | None:
+    """What is wrong with the limits of a vhost or a user; None if they can be set. `what`: limits, user-limits."""
+    for name in known:
+        value = limits.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"{name} should be a number, actually was {term(value)}"
+    unknown = {name: value for name, value in limits.items() if name not in known}
+    return f"Unrecognised terms {_pairs(unknown)} in {what}" if unknown else None

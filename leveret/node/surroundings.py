@@ -1,0 +1,97 @@
+"""All of the outside world that a node touches, in one place.
+
+A node reads clocks, draws random numbers, writes files, opens sockets and hands work to threads. It does so only
+through its `Surroundings`, so that the simulation can be the world: with a clock that jumps, a disk that forgets what
+was not synced, a network that parts. `Reality` is the one that people run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from leveret.log.disk import Disk, FileDisk
+from leveret.node.alarms import release_memory, resident_bytes, total_memory_bytes
+from leveret.node.worker import Worker
+
+
+class Performer(Protocol):
+    """Does work beside the event loop, one piece after the other."""
+
+    def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
+        """Run `work()` elsewhere, then `then(error)` in the loop."""
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end."""
+
+
+class Surroundings(Protocol):
+    """The world of one node."""
+
+    loop: asyncio.AbstractEventLoop
+    disk: Disk
+    dice: random.Random
+
+    def worker(self, name: str) -> Performer: ...
+
+    def wall_ms(self) -> int:
+        """Time of day, which may jump."""
+
+    def precise_s(self) -> float:
+        """Of a clock that never jumps, for short spans."""
+
+    def random_bytes(self, count: int) -> bytes: ...
+
+    def memory_used(self) -> int: ...
+
+    def memory_total(self) -> int: ...
+
+    def release_memory(self) -> None:
+        """Give back to the system what was freed."""
+
+    def yield_to_writer(self) -> None:
+        """Let another thread have the interpreter now."""
+
+    def close(self) -> None:
+        """The node is over: let go of files."""
+
+
+class Reality:
+    """The real world."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str) -> None:
+        self.loop = loop
+        self.files = FileDisk(data_dir)
+        self.disk: Disk = self.files
+        self.dice = random.Random()
+
+    def worker(self, name: str) -> Performer:
+        return Worker(self.loop, name)
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def precise_s(self) -> float:
+        return time.perf_counter()
+
+    def random_bytes(self, count: int) -> bytes:
+        return secrets.token_bytes(count)
+
+    def memory_used(self) -> int:
+        return resident_bytes()
+
+    def memory_total(self) -> int:
+        return total_memory_bytes()
+
+    def release_memory(self) -> None:
+        release_memory()
+
+    def yield_to_writer(self) -> None:
+        time.sleep(0)
+
+    def close(self) -> None:
+        self.files.close()

@@ -1,0 +1,148 @@
+"""A whole cluster with its clients, simulated.
+
+    python -m simulation --seed N [--nodes K] [--steps M]     one run; --count C for that many seeds from N on
+    python -m simulation --seed N --trace                     and all that happened in it
+    python -m simulation --seed N --shrink                    the fewest steps that still fail
+    python -m simulation --soak MINUTES                       seeds nobody has tried, until the time is up
+    python -m simulation --raft …                             consensus alone: see simulation.raft
+
+A run that fails prints what happened and the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import time
+from collections.abc import Iterator
+
+from simulation.plan import STEPS, Plan, from_ranges
+from simulation.shrink import shrink
+from simulation.world import Violation, World, quiet
+
+SIZES = (3, 1, 3, 5)
+TRACE_LINES = 60
+
+
+class TraceHandler(logging.Handler):
+    """What nodes log becomes part of the trace."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.world.note(self.world.place_now(), f"logs: {record.getMessage()}")
+
+
+def play(plan: Plan, trace: bool) -> tuple[World, str | None]:
+    """A run, and how it failed."""
+    world = World(plan, trace)
+    logger = logging.getLogger("leveret")
+    handler = TraceHandler(world)
+    if trace:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    try:
+        with quiet(not trace):
+            world.play()
+    except Violation as violation:
+        return world, str(violation)
+    finally:
+        logger.removeHandler(handler)
+    return world, None
+
+
+def show(plan: Plan, whole: bool) -> None:
+    """The same run once more, told."""
+    world, failure = play(plan, trace=True)
+    lines = list(world.trace)
+    if not whole and len(lines) > TRACE_LINES:
+        print(f"... {len(lines) - TRACE_LINES} lines before; --trace shows them")
+        lines = lines[-TRACE_LINES:]
+    print("\n".join(lines))
+    if failure is not None:
+        print(f"\nfailed: {failure}\nreplay: {plan.command()} --trace\nshrink: {plan.command()} --shrink")
+
+
+def run_one(plan: Plan, trace: bool) -> bool:
+    began = time.perf_counter()
+    world, failure = play(plan, trace=False)
+    took = time.perf_counter() - began
+    if failure is not None or trace:
+        show(plan, trace)
+    if failure is None:
+        print(f"seed {plan.seed}: {world.summary()}; {took:.2f} s", flush=True)
+    return failure is None
+
+
+def shrink_one(plan: Plan) -> bool:
+    failure = play(plan, trace=False)[1]
+    if failure is None:
+        print(f"seed {plan.seed} does not fail")
+        return True
+    small = shrink(plan, lambda one: play(one, trace=False)[1], print)
+    show(small, whole=True)
+    print(f"\nof {len(plan.draw())} steps these are left:")
+    print("\n".join(f"  at {step.at:.3f}: {step}" for step in small.taken()))
+    return False
+
+
+def soak(minutes: float, steps: int) -> bool:
+    """New seeds of all sizes until the time is up; False as soon as one fails."""
+    first = random.SystemRandom().randrange(10**6, 10**9)
+    began = said = time.monotonic()
+    for number, plan in enumerate(endless(first, steps)):
+        if time.monotonic() - began >= minutes * 60:
+            print(f"{number} runs passed, 0 failed", flush=True)
+            return True
+        world, failure = play(plan, trace=False)
+        if failure is not None:
+            show(plan, whole=False)
+            return False
+        if time.monotonic() - said > 10:
+            said = time.monotonic()
+            passed = f"{(said - began) / 60:6.1f} min, {number + 1} runs; the last one: seed {plan.seed}, "
+            print(f"{passed}{plan.nodes} nodes: {world.summary()}", flush=True)
+    raise AssertionError("seeds never end")
+
+
+def endless(first: int, steps: int) -> Iterator[Plan]:
+    number = 0
+    while True:
+        yield Plan(first + number, SIZES[number % len(SIZES)], steps)
+        number += 1
+
+
+def main() -> int:
+    if "--raft" in sys.argv:
+        from simulation import raft
+
+        sys.argv.remove("--raft")
+        return raft.main()
+    parser = argparse.ArgumentParser(prog="python -m simulation", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=None, help="what all of a run follows from")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of clients and faults together")
+    parser.add_argument("--count", type=int, default=1, help="so many seeds, one after the other")
+    parser.add_argument("--without", type=from_ranges, default=(), metavar="3,7-12", help="steps to leave out")
+    parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
+    parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
+    options = parser.parse_args()
+    if options.soak is not None:
+        return 0 if soak(options.soak, options.steps) else 1
+    if options.seed is None:
+        parser.error("--seed or --soak is needed")
+    for seed in range(options.seed, options.seed + options.count):
+        plan = Plan(seed, options.nodes, options.steps, options.without)
+        if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What the nodes of a cluster agree on, looked at from outside.
+
+After each pass of a node's loop its term, its leader, how far it has applied and what its metadata are can be read off.
+
+    one leader      nobody else claims to lead in the same term
+    forwards        within a life, neither the term nor the applied index goes back
+    equal           nodes that have applied as much have the same metadata, in all the run
+    kept            at the end, all nodes have applied as much as any node ever had
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.node.node import Node
+
+
+class ConsensusChecker:
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        self.fail = fail
+        self.leaders: dict[int, str] = {}  # By term.
+        self.states: dict[int, tuple[str, str]] = {}  # By applied index: digest, and who showed it first.
+        self.seen: dict[str, tuple[int, int]] = {}  # Term and applied index that a node showed last.
+        self.leading: dict[str, bool] = {}
+        self.nodes: dict[str, Node] = {}
+        self.applied_max = 0
+
+    def on_started(self, name: str) -> None:
+        self.leading[name] = False
+
+    def leads(self, name: str) -> bool:
+        return self.leading.get(name, False)
+
+    def observe(self, name: str, node: Node) -> None:
+        cluster = node.cluster
+        raft = cluster.raft
+        term, applied = raft.term, cluster.applied_index
+        leading = raft.is_leader
+        if self.nodes.get(name) is not node:  # The app was started anew.
+            self.nodes[name] = node
+            self.seen.pop(name, None)
+        before = self.seen.get(name)
+        if leading:
+            first = self.leaders.setdefault(term, name)
+            if first != name:
+                self.fail(f"{first} and {name} both lead in term {term}")
+        self.leading[name] = leading
+        if before == (term, applied):
+            return
+        if before is not None and (term < before[0] or applied < before[1]):
+            self.fail(f"{name} went back from term and index {before} to {(term, applied)}")
+        self.seen[name] = (term, applied)
+        if before is None or applied != before[1]:
+            self._compare(name, applied, node)
+
+    def _compare(self, name: str, applied: int, node: Node) -> None:
+        self.applied_max = max(self.applied_max, applied)
+        digest = hashlib.blake2b(node.metadata.snapshot(), digest_size=8).hexdigest()
+        known, by = self.states.setdefault(applied, (digest, name))
+        if known != digest:
+            self.fail(f"{name} and {by} have applied {applied} entries and differ in their metadata")
+
+    def is_kept(self, nodes: list[Node]) -> bool:
+        return all(node.cluster.applied_index >= self.applied_max for node in nodes)
+
+    def standing(self, nodes: list[Node]) -> str:
+        applied = ", ".join(f"{node.settings.node_name} has applied {node.cluster.applied_index}" for node in nodes)
+        return f"{applied}, and {self.applied_max} were agreed on"
+
+    def summary(self) -> str:
+        return f"{len(self.leaders)} terms, {self.applied_max} entries"

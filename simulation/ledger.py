@@ -1,0 +1,240 @@
+"""What clients were told, and what must follow from it.
+
+The ledger sees only what passes between clients and brokers: which message was published where and confirmed, which
+was delivered to whom and when that was written, which was acknowledged. It knows of the broker's insides nothing but
+what the world did to them: who crashed when, and between whom the link went down.
+
+    kept        a persistent message that was confirmed is there in the end, unless it was acknowledged
+    settled     what was acknowledged is not delivered any more, once something published after it on the same channel
+                to the same queue was confirmed: that sync covered the acknowledgement
+    order       messages of one channel come to one consumer in the order in which they were published
+    flag        whatever is delivered once more says so
+    once        nothing is there twice
+    no reason   a connection is not lost when nothing was done to it
+
+Two things excuse a broker. After a crash it may have forgotten that it delivered something, so the flag may be missing.
+And a delivery may come late: the node that holds the queue has given up the node that a consumer is on, and has given
+the message to somebody else, while the other one does not know yet. Nobody can prevent that. So a delivery through
+another node than the queue's own counts as late if the link between the two went down since the message was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A message on its way to a client."""
+
+    queue: str
+    number: int
+    consumer: str  # Who got it; "" for basic.get.
+    node: str  # Through whom.
+    redelivered: bool
+    written_at: float
+
+
+@dataclass(slots=True)
+class Message:
+    """One that a client has published."""
+
+    number: int
+    queue: str
+    stream: str  # The channel that it was published on.
+    persistent: bool
+    published_at: float
+    state: str = "sent"  # confirmed, nacked, returned
+    acked: bool = False  # Somebody said so; whether it was heard is another question.
+    settled_at: float | None = None  # From here on it must not be delivered.
+    deliveries: list[Delivery] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"message {self.number} of {self.queue}"
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """What the world knows about a queue."""
+
+    name: str
+    owner: str | None = None  # The node that has it; None: it has been here and there.
+    declared: bool = False  # For good, and a client was told so.
+    lost: bool = False  # Its node's disk is gone, or it was purged or deleted: nothing is promised about what was in.
+
+
+class Ledger:
+    """All messages of a run."""
+
+    def __init__(
+        self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
+    ) -> None:
+        self.fail = fail
+        self.note = note
+        self.clock = clock
+        self.disturbed_until = 0.0
+        self.messages: dict[int, Message] = {}
+        self.queues: dict[str, QueueFacts] = {}
+        self.crashes: list[tuple[float, str]] = []
+        self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
+        self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
+        self.redelivered = 0
+        self.late = 0
+
+    # -- What the world tells ------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueFacts:
+        facts = self.queues.get(name)
+        if facts is None:
+            facts = self.queues[name] = QueueFacts(name)
+        return facts
+
+    def on_crashed(self, node: str, at: float) -> None:
+        self.crashes.append((at, node))
+
+    def on_wiped(self, node: str) -> None:
+        """Its disk is gone, and its queues will go too when the others forget it."""
+        for facts in self.queues.values():
+            if facts.owner in (None, node):
+                facts.lost, facts.declared = True, False
+
+    def on_link_down(self, a: str, b: str, at: float) -> None:
+        self.downs.setdefault((min(a, b), max(a, b)), []).append(at)
+
+    def may_be_missing(self, queue: str, inaccessible: bool) -> bool:
+        """Whether a node may say that it does not know the queue, or that it is on a node that is not there."""
+        return not self.queue(queue).declared or (inaccessible and self.is_disturbed())
+
+    def on_disturbed(self, until: float) -> None:
+        """Something is done to the world that may cost a connection until then."""
+        self.disturbed_until = max(self.disturbed_until, until)
+
+    def is_disturbed(self) -> bool:
+        return self.clock() <= self.disturbed_until
+
+    # -- What clients tell ---------------------------------------------------------------------------------------
+
+    def on_session_lost(self, session: str, node: str, why: str) -> None:
+        if not self.is_disturbed():
+            self.fail(f"{session} has lost its connection to {node} without any reason: {why}")
+
+    def on_published(self, queue: str, stream: str, persistent: bool, at: float) -> Message:
+        number = len(self.messages) + 1
+        message = self.messages[number] = Message(number, queue, stream, persistent, at)
+        self.queue(queue)
+        return message
+
+    def on_acked(self, number: int) -> None:
+        self.messages[number].acked = True
+
+    def on_settled(self, number: int, node: str, at: float) -> None:
+        """An acknowledgement was synced, if the queue's node heard it at all."""
+        message = self.messages[number]
+        if message.settled_at is None and not self._link_was_down(message.queue, node, message.published_at, at):
+            message.settled_at = at
+
+    def on_delivered(self, delivery: Delivery) -> None:
+        message = self.messages.get(delivery.number)
+        if message is None:
+            self.fail(f"a message came out of {delivery.queue} that nobody published: {delivery.number}")
+            return
+        if message.queue != delivery.queue:
+            self.fail(f"{message} came out of {delivery.queue}")
+        self.redelivered += delivery.redelivered
+        self.note(
+            delivery.consumer.partition(".")[0] or "get",
+            f"gets {delivery.number} of {delivery.queue} through {delivery.node}, written at "
+            f"{delivery.written_at:.6f}{', redelivered' if delivery.redelivered else ''}",
+        )
+        if self._link_was_down(delivery.queue, delivery.node, message.published_at, delivery.written_at):
+            self.late += 1
+            delivery.redelivered = True  # Excused.
+        else:
+            self._check_settled(message, delivery)
+            self._check_order(message, delivery)
+            self._check_flag(message, delivery)
+        message.deliveries.append(delivery)
+
+    def _check_settled(self, message: Message, delivery: Delivery) -> None:
+        settled_at = message.settled_at
+        if settled_at is not None and delivery.written_at > settled_at and not self.queue(message.queue).lost:
+            self.fail(
+                f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, though "
+                f"its acknowledgement was synced by {settled_at:.6f}"
+            )
+
+    def _check_order(self, message: Message, delivery: Delivery) -> None:
+        if delivery.redelivered or not delivery.consumer:
+            return
+        key = (message.stream, delivery.consumer)
+        last = self.seen.get(key, 0)
+        if message.number < last:
+            self.fail(f"{message} came to {delivery.consumer} after message {last}, which was published later")
+        self.seen[key] = max(last, message.number)
+
+    def _check_flag(self, message: Message, delivery: Delivery) -> None:
+        for other in message.deliveries:
+            first, second = sorted((other, delivery), key=lambda one: one.written_at)
+            if not second.redelivered and not self._crashed(message.queue, first.written_at, second.written_at):
+                self.fail(
+                    f"{message} was delivered at {first.written_at:.6f} and once more at {second.written_at:.6f}, to "
+                    f"{second.consumer or 'basic.get'}, without a word about it"
+                )
+
+    def _crashed(self, queue: str, since: float, until: float) -> bool:
+        owner = self.queue(queue).owner
+        return any(since <= at <= until and owner in (None, node) for at, node in self.crashes)
+
+    def _link_was_down(self, queue: str, node: str, since: float, until: float) -> bool:
+        owner = self.queue(queue).owner
+        if owner == node:
+            return False
+        if owner is not None:
+            downs = self.downs.get((min(owner, node), max(owner, node)), [])
+        else:
+            downs = [at for pair, times in self.downs.items() if node in pair for at in times]
+        return any(since <= at <= until for at in downs)
+
+    # -- The end -------------------------------------------------------------------------------------------------
+
+    def owed(self, queue: str) -> set[int]:
+        """What must still be in a queue."""
+        facts = self.queue(queue)
+        if facts.lost:
+            return set()
+        return {
+            message.number
+            for message in self.messages.values()
+            if message.queue == queue and message.state == "confirmed" and message.persistent and not message.acked
+        }
+
+    def on_drained(self, queue: str, numbers: list[int]) -> None:
+        """All that is in a queue, in its order, after everything was healed."""
+        facts = self.queue(queue)
+        missing = sorted(self.owed(queue) - set(numbers))
+        if missing:
+            self.fail(f"confirmed and not there any more, of {queue}: {missing}")
+        if len(set(numbers)) != len(numbers):
+            twice = sorted({number for number in numbers if numbers.count(number) > 1})
+            self.fail(f"twice in {queue}: {twice}")
+        last: dict[str, int] = {}
+        for number in numbers:
+            message = self.messages.get(number)
+            if message is None:
+                self.fail(f"in {queue} there is a message that nobody published: {number}")
+                continue
+            if number < last.get(message.stream, 0):
+                self.fail(f"{message} is in {queue} behind message {last[message.stream]}, which was published later")
+            last[message.stream] = number
+            if message.settled_at is not None and not facts.lost:
+                self.fail(f"{message} is still there, though its acknowledgement was synced")
+
+    def summary(self) -> str:
+        states = [message.state for message in self.messages.values()]
+        return (
+            f"{len(states)} published, {states.count('confirmed')} confirmed, {states.count('returned')} returned, "
+            f"{states.count('nacked')} nacked, {sum(len(one.deliveries) for one in self.messages.values())} delivered "
+            f"({self.redelivered} again, {self.late} late), "
+            f"{sum(one.settled_at is not None for one in self.messages.values())} settled for sure"
+        )

@@ -1,0 +1,204 @@
+"""What is going to happen in a run: steps of clients and faults, drawn from the seed before anything begins.
+
+Because they are drawn beforehand, some can be left out and all others stay what they were. Every fault says how long it
+lasts, so leaving one out leaves no other without its end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulation.clients import Step
+
+STEPS: Final = 120
+CLIENTS: Final = 4
+DURABLE: Final = 3
+VOLATILE: Final = 3
+STEP_S: Final = 0.25  # Between two of them, on average.
+
+CLIENT_STEPS: Final = (
+    ("publish", 30),
+    ("consume", 12),
+    ("prove", 10),
+    ("get", 7),
+    ("declare", 6),
+    ("look", 4),
+    ("cancel", 3),
+    ("close_channel", 3),
+    ("delete", 3),
+    ("bind", 4),
+    ("exchange", 2),
+    ("peek", 2),
+    ("purge", 1),
+    ("go", 4),
+    ("drop", 3),
+    ("deafen", 2),
+)
+ALONE_FAULTS: Final = (
+    ("kill", 3),
+    ("power", 4),
+    ("terminate", 3),
+    ("strike", 5),
+    ("reset", 3),
+    ("pause", 2),
+    ("slow_disk", 2),
+    ("fill", 1),
+    ("fail_sync", 1),
+    ("skew", 1),
+    ("cut_client", 2),
+)
+TOGETHER_FAULTS: Final = (
+    *ALONE_FAULTS,
+    ("power_all", 1),
+    ("part", 4),
+    ("cut_one_way", 4),
+    ("isolate", 4),
+    ("slow_link", 2),
+    ("reset_links", 3),
+    ("kill_leader", 3),
+    ("wipe", 2),
+    ("restart_app", 2),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, as a command says it."""
+
+    seed: int
+    nodes: int = 3
+    steps: int = STEPS
+    without: tuple[int, ...] = ()
+
+    def command(self) -> str:
+        words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
+        return f"{words} --without {ranges(self.without)}" if self.without else words
+
+    def draw(self) -> list[Step]:
+        """All steps, those that are left out included."""
+        dice = random.Random(f"{self.seed}/plan/{self.nodes}")
+        faults = ALONE_FAULTS if self.nodes == 1 else TOGETHER_FAULTS
+        fault_rate = dice.choice((0.0, 0.05, 0.1, 0.1, 0.2))
+        pace = dice.choice((0.2, 1.0, 1.0, 3.0))
+        steps, at = [], 0.0
+        for number in range(1, self.steps + 1):
+            at += dice.random() * 2 * STEP_S * pace
+            if dice.random() < fault_rate:
+                what = pick(dice, faults)
+                arguments = draw_fault(dice, what, self.nodes)
+            else:
+                what = pick(dice, CLIENT_STEPS)
+                arguments = {"client": dice.randrange(CLIENTS), **draw_client(dice, what, self.nodes)}
+            steps.append(Step(number, at, what, arguments))
+        return steps
+
+    def taken(self) -> list[Step]:
+        left_out = set(self.without)
+        return [step for step in self.draw() if step.number not in left_out]
+
+
+def pick(dice: random.Random, weighted: tuple[tuple[str, int], ...]) -> str:
+    return dice.choices([name for name, _ in weighted], [weight for _, weight in weighted])[0]
+
+
+def durable(dice: random.Random) -> str:
+    return f"d{dice.randrange(DURABLE)}"
+
+
+def volatile(dice: random.Random) -> str:
+    return f"v{dice.randrange(VOLATILE)}"
+
+
+def any_queue(dice: random.Random) -> str:
+    return durable(dice) if dice.random() < 0.8 else volatile(dice)
+
+
+def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
+    if what == "publish":
+        return {
+            "queue": any_queue(dice),
+            "count": dice.choice((1, 1, 2, 5, 20)),
+            "padding": dice.choice((0, 0, 10, 100, 1_000, 5_000)),
+            "persistent": dice.random() < 0.9,
+            "wait": dice.random() < 0.6,
+        }
+    if what == "consume":
+        queue = any_queue(dice)
+        return {
+            "queue": queue,
+            "prefetch": dice.choice((0, 1, 3, 10)),
+            "no_ack": queue[0] == "v" and dice.random() < 0.5,
+            "style": dice.choice(("ack", "ack", "multiple", "mixed", "late", "hold")),
+        }
+    if what == "get":
+        queue = any_queue(dice)
+        return {
+            "queue": queue,
+            "count": dice.randrange(1, 5),
+            "no_ack": queue[0] == "v" and dice.random() < 0.5,
+            "how": dice.choice(("ack", "ack", "requeue")),
+        }
+    if what in ("prove", "cancel", "close_channel"):
+        return {"which": dice.randrange(3)}
+    if what == "declare":
+        if dice.random() < 0.3:
+            return {"queue": "x", "durable": False}
+        return {"queue": volatile(dice), "durable": dice.random() < 0.8}
+    if what in ("delete", "purge"):
+        return {"queue": volatile(dice)}
+    if what == "look":
+        return {"queue": durable(dice)}
+    if what == "bind":
+        key = dice.choice(("a", "b", "#"))
+        return {"queue": any_queue(dice), "exchange": "t0", "key": key, "unbind": dice.random() < 0.3}
+    if what == "exchange":
+        return {"exchange": dice.choice(("t0", "t1")), "delete": dice.random() < 0.3}
+    if what == "peek":
+        return {"other": dice.randrange(CLIENTS)}
+    if what == "go":
+        return {"node": dice.randrange(nodes)}
+    if what == "deafen":
+        return {"seconds": round(dice.random() * 3, 3)}
+    return {}
+
+
+def draw_fault(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
+    node, seconds = dice.randrange(nodes), round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
+    if what in ("power_all", "kill_leader"):
+        return {"seconds": seconds}
+    if what == "strike":
+        return {"node": node, "changes": dice.randrange(12), "power": dice.random() < 0.7}
+    if what in ("part", "cut_one_way", "slow_link", "reset_links"):
+        other = dice.choice([one for one in range(nodes) if one != node])
+        return {"node": node, "other": other, "seconds": seconds}
+    if what == "reset":
+        return {"rate": dice.choice((0.2, 0.5, 1.0))}
+    if what == "fill":
+        return {"node": node, "seconds": seconds, "left": dice.randrange(20_000)}
+    if what == "skew":
+        return {"node": node, "ms": dice.randrange(-10_000, 10_000)}
+    if what == "cut_client":
+        return {"client": dice.randrange(CLIENTS), "node": node, "seconds": seconds, "back": dice.random() < 0.5}
+    return {"node": node, "seconds": seconds}
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """3,7-12"""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def from_ranges(text: str) -> tuple[int, ...]:
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)

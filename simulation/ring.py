@@ -1,0 +1,925 @@
+"""A world of one mirrored queue: virtual time, a hostile network, disks that forget, crashes, and a checker.
+
+    python -m simulation.ring --seed N [--count C] [--mode safe|lossy|async] [--trace]
+
+Everything follows from the seed. The members are the real machine (`leveret.mirror`); their shell is here. Consensus is
+a stub: it commits views in order, by compare-and-set, after a delay, for those who reach a majority of nodes, and loses
+proposals now and then. A disk keeps a prefix of what was written to it and at least what was synced; it may be wiped,
+damaged (then its node knows, and takes another id for it), full, or slow, and its sync may fail. Links break, at one end
+sooner than at the other; what was on its way is lost. Publishers send again what was not confirmed when their master
+goes. Then all is healed, and everybody must be in sync, hold the same, and confirm again.
+
+What must never happen is in `simulation.ring_checker`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from leveret.log.block import PERSISTENT, Block, Run
+from leveret.mirror.frames import (
+    Append,
+    Apply,
+    Complete,
+    Confirmed,
+    Effect,
+    Fill,
+    Frame,
+    HandOverDue,
+    Left,
+    Options,
+    ProposeView,
+    Read,
+    Recovered,
+    Refresh,
+    Request,
+    Reset,
+    Restart,
+    Send,
+    Started,
+    Stopped,
+    Truncate,
+    Write,
+)
+from leveret.mirror.ring import Member
+from leveret.mirror.view import View, forced, misfit
+from simulation.ring_checker import Checker, Violation
+
+GROUP: Final = 7
+FAULTS: Final = (
+    "crash", "bounce", "crash master", "bounce master", "bounce all", "part", "one way", "pair", "isolate master",
+    "break", "slow disk", "full disk", "failed sync", "hand over", "add", "remove", "wipe", "damage", "kill promoted",
+    "no majority", "stall master", "slow own disk",
+)  # fmt: skip
+TRACE_MAX: Final = 60
+
+
+class Plan(NamedTuple):
+    seed: int
+    mode: str = "safe"  # Or "lossy": promotions are forced; or "async".
+    time: float = 90.0
+    nodes: int = 0  # 0: as the seed says.
+    faults: tuple[str, ...] = ()
+    options: Options | None = None
+
+
+class Stored:
+    """What a node's storage adds up to: the set that blocks, applied, make."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, bytes] = {}
+        self.gone: set[int] = set()
+        self.last = 0
+
+    def apply(self, block: Block) -> None:
+        run = block.enqueued
+        if run is not None:
+            self.put(run)
+        for low, high in block.settled:
+            for seq in range(low, high + 1):
+                self.live.pop(seq, None)
+                self.gone.add(seq)
+
+    def put(self, run: Run) -> None:
+        for seq, content in enumerate(run.contents, run.first):
+            if seq not in self.gone:
+                self.live[seq] = content
+        self.last = max(self.last, run.last)
+
+    def restart(self, change: Restart) -> None:
+        if not change.have:
+            self.live, self.gone, self.last = {}, set(), 0
+        for seq in [seq for seq in self.live if not any(low <= seq <= high for low, high in change.have)]:
+            raise Violation(f"message {seq} is stored and not among {change.have}")
+        self.last = max(self.last, change.bound)
+
+    def fill(self, change: Fill) -> None:
+        wanted = {seq for low, high in change.live for seq in range(low, high + 1)}
+        for seq in [seq for seq in self.live if change.after < seq <= change.upto and seq not in wanted]:
+            del self.live[seq]
+            self.gone.add(seq)
+        for run in change.runs:
+            self.put(run)
+        lacking = wanted - self.live.keys() - self.gone
+        if lacking:
+            raise Violation(f"messages {sorted(lacking)} live, and were neither stored nor sent")
+
+    def lost(self) -> list[tuple[int, int]]:
+        return [(seq, seq) for seq in range(1, self.last + 1) if seq not in self.live]
+
+
+def replay(writes: list[Write]) -> tuple[Recovered, Stored]:
+    """What a node finds on its disk."""
+    stored, found = Stored(), Recovered()
+    base = 0
+    pending: deque[Block] = deque()
+    history: list[tuple[int, int]] = []
+    for write in writes:
+        while pending and pending[0].number <= write.confirmed:
+            base = pending[0].number
+            stored.apply(pending.popleft())
+        change = write.change
+        if isinstance(change, Append):
+            for block in change.blocks:
+                pending.append(block)
+                if not history or history[-1][0] != block.epoch:
+                    history.append((block.epoch, block.number))
+        elif isinstance(change, Truncate):
+            while pending and pending[-1].number > change.number:
+                pending.pop()
+            while history and history[-1][1] > change.number:
+                history.pop()
+        elif isinstance(change, Restart):
+            stored.restart(change)
+            pending.clear()
+            base, history = change.cut, list(change.history)
+            fresh = Recovered(complete=change.cut == 0, cut=change.cut, bound=change.bound, have=change.have)
+            found = fresh
+        elif isinstance(change, Fill):
+            stored.fill(change)
+            found = found._replace(after=change.upto, read_at=change.read_at)
+        elif isinstance(change, Complete):
+            found = found._replace(complete=True, read_at=change.read_at)
+    found = found._replace(base=base, history=tuple(history), blocks=tuple(pending), messages=stored.last)
+    return found, stored
+
+
+class Front:
+    """The queue at its master, as clients see it."""
+
+    def __init__(self, stored: Stored, started: Started) -> None:
+        self.epoch, self.number = started.epoch, started.number
+        whole = Stored()
+        whole.live, whole.gone, whole.last = dict(stored.live), set(stored.gone), stored.last
+        for block in started.tail:
+            whole.apply(block)
+        self.ready = whole.live
+        self.last = whole.last
+        self.unacked: dict[int, float] = {}
+
+
+class Link:
+    def __init__(self, a: str, b: str) -> None:
+        self.ends = (a, b)
+        self.dead = False
+        self.doomed = False
+        self.mute: set[str] = set()  # Whose frames are lost from now on.
+        self.last: dict[str, float] = {}
+
+
+class Node:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = False
+        self.life = 0
+        self.disk_number = 0
+        self.writes: list[Write] = []
+        self.base_id = 0  # Writes before this life.
+        self.synced = 0
+        self.syncing = False
+        self.speed = 1.0
+        self.full = False
+        self.member: Member | None = None
+        self.stored = Stored()
+        self.front: Front | None = None
+        self.sides: dict[str, Link | None] = {}
+
+    @property
+    def disk(self) -> str:
+        return f"{self.name}.{self.disk_number}"
+
+
+class Publisher:
+    def __init__(self) -> None:
+        self.number = 0
+        self.open: dict[int, int] = {}  # Message number -> block.
+        self.target: tuple[str, int, int] | None = None
+        self.since = 0.0
+        self.told: set[int] = set()
+
+
+class World:
+    def __init__(self, plan: Plan) -> None:
+        rng = self.rng = random.Random(plan.seed * 1_000_003 + len(plan.mode))
+        self.plan = plan
+        self.now = 0.0
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.serial = 0
+        self.trace: deque[tuple[Any, ...]] = deque(maxlen=TRACE_MAX)
+        self.count: dict[str, int] = {}
+        self.checker = Checker()
+        self.calm = False
+        self.net = rng.choice((0.02, 0.1, 0.4))
+        self.fsync = rng.choice((0.02, 0.2, 0.8))
+        self.meta = rng.choice((0.05, 0.5, 2.0))
+        self.pace = rng.choice((0.1, 0.3, 1.0))
+        self.every = rng.choice((1.0, 4.0, 12.0))
+        self.kill = rng.choice((0, 0, 0.4))
+        self.lazy = rng.random() < 0.7  # Ticks only for those who want them.
+        self.coded = rng.random() < 0.0
+        self.options = plan.options or self.roll_options()
+        picked = rng.sample(FAULTS, rng.randint(4, len(FAULTS)))
+        self.faults = [*(plan.faults or picked), "heal", "restart", "restart", "heal"]
+        if plan.mode == "lossy":
+            self.faults += ["force", "wipe", "damage"]
+        count = plan.nodes or rng.choice((2, 3, 3, 3, 4, 5))
+        self.nodes = {f"n{at}": Node(f"n{at}") for at in range(count)}
+        names = tuple(self.nodes)
+        ring = names[: max(2, count - rng.choice((0, 0, 1)))]
+        self.view = View(1, 1, ring[0], ring, ((ring[0], f"{ring[0]}.0"),))
+        self.blocked: set[tuple[str, str]] = set()
+        self.cut_off: set[str] = set()
+        self.stalled: set[str] = set()
+        self.links: dict[tuple[str, str], Link] = {}
+        self.flying = 0
+        self.kill_next = False
+        self.publishers = {"p": Publisher(), "q": Publisher()}
+        for name in names:
+            self.start(name, born=name == ring[0])
+            self.at(rng.random(), self.tick, name)
+        self.at(1, self.operate)
+        self.at(1, self.publish)
+        self.at(1, self.consume)
+
+    def roll_options(self) -> Options:
+        rng = self.rng
+        return Options(
+            star=rng.random() < 0.25,
+            asynchronous=self.plan.mode == "async",
+            filling=rng.random() < 0.9,
+            fill_bytes_per_tick=rng.choice((0, 0, 300)),
+            slow=8,
+            unlinked=rng.choice((1, 3)),
+            own_slow=6,
+            patience=6,
+            window_bytes=rng.choice((1_000, 4_000, 1 << 20)),
+            unconfirmed_bytes_max=rng.choice((2_000, 1 << 20)),
+            retain_bytes=rng.choice((0, 2_000, 10_000)),
+            frame_bytes=rng.choice((200, 1 << 20)),
+            frame_blocks=rng.choice((1, 4, 64)),
+            piece_bytes=rng.choice((1, 20, 100)),
+        )
+
+    # -- time ------------------------------------------------------------------------
+
+    def at(self, after: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.events, (self.now + after, self.serial, call, arguments))
+
+    def run(self, until: float) -> None:
+        events = self.events
+        while events and events[0][0] <= until:
+            self.now, _, call, arguments = heapq.heappop(events)
+            call(*arguments)
+        self.now = until
+
+    def wait(self, mean: float) -> float:
+        return self.rng.expovariate(1 / mean)
+
+    def note(self, *what: Any) -> None:
+        self.trace.append((round(self.now, 2), *what))
+
+    def tally(self, what: str) -> None:
+        self.count[what] = self.count.get(what, 0) + 1
+
+    # -- nodes -----------------------------------------------------------------------
+
+    def start(self, name: str, born: bool = False) -> None:
+        node = self.nodes[name]
+        if node.alive:
+            return
+        node.alive, node.life, node.syncing, node.front = True, node.life + 1, False, None
+        found, node.stored = replay(node.writes)
+        node.base_id = len(node.writes)
+        stored = node.stored
+        node.member = Member(GROUP, name, node.disk, node.life, stored.lost, self.options, found, born)
+        node.sides = {}
+        self.checker.applied[name] = found.base
+        self.note("start", name, node.disk, found.base, node.member.tail.end, found.complete)
+        self.at(self.wait(self.meta), self.barrier, name, node.life)
+
+    def crash(self, name: str) -> None:
+        node = self.nodes[name]
+        if not node.alive:
+            return
+        node.alive, node.member, node.front = False, None, None
+        self.tally("crashes")
+        self.note("crash", name)
+        keep = self.rng.randint(node.synced, len(node.writes)) if self.rng.random() < 0.5 else node.synced
+        del node.writes[keep:]
+        self.checker.on_synced(name, [write.change for write in node.writes[node.synced :]])
+        node.synced = len(node.writes)
+        for link in list(self.links.values()):
+            if name in link.ends:
+                self.break_link(link)
+
+    def bounce(self, name: str) -> None:
+        if self.nodes[name].alive:
+            self.crash(name)
+            self.at(self.wait(3), self.start, name)
+
+    def damage(self, name: str, keep: int) -> None:
+        """The disk is wiped (keep: 0), or what it had synced is unreadable from some point on. The node finds out, and
+        takes another id for it."""
+        self.crash(name)
+        node = self.nodes[name]
+        del node.writes[keep:]
+        node.synced = len(node.writes)
+        node.disk_number += 1
+        self.checker.on_disk_replaced(name, [write.change for write in node.writes])
+        self.at(self.wait(3), self.start, name)
+
+    def barrier(self, name: str, life: int) -> None:
+        """The first view of a process comes through the consensus."""
+        node = self.nodes[name]
+        if node.alive and node.life == life:
+            if self.reaches(name) and name not in self.stalled:
+                self.learn(name, life, self.view)
+            else:
+                self.at(1, self.barrier, name, life)
+
+    def reaches(self, name: str) -> bool:
+        if name in self.cut_off:
+            return False
+        reached = sum(
+            node.alive and (name == other or not {(name, other), (other, name)} & self.blocked)
+            for other, node in self.nodes.items()
+        )
+        return reached * 2 > len(self.nodes)
+
+    def learn(self, name: str, life: int, view: View) -> None:
+        node = self.nodes[name]
+        if node.alive and node.life == life and node.member is not None and name not in self.stalled:
+            node.member.on_view(view)
+            self.act(node)
+
+    def tick(self, name: str) -> None:
+        node = self.nodes[name]
+        self.at(self.rng.uniform(0.9, 1.1), self.tick, name)
+        member = node.member
+        if member is None or name in self.stalled:
+            return
+        member.on_majority(self.reaches(name))
+        if member.view is not None and self.rng.random() < 0.2 and self.reaches(name):
+            self.at(self.wait(self.meta), self.learn, name, node.life, self.view)
+        if not self.lazy or member.wants_tick:
+            member.on_tick()
+        self.act(node)
+        if self.rng.random() < 0.2:
+            self.check_state(node)
+        for other in self.nodes:
+            if other > name and self.nodes[other].alive and self.rng.random() < 0.6:
+                link = self.links.get((name, other))
+                if (link is None or link.dead) and not {(name, other), (other, name)} & self.blocked:
+                    self.connect(name, other)
+
+    def check_state(self, node: Node) -> None:
+        member = node.member
+        if member is not None and member.view is not None and member.complete and member.matched:
+            if member.view.epoch >= self.view.lossy and member.confirmed >= member.read_at:
+                self.checker.on_state(node.name, member.confirmed, node.stored.live)
+
+    # -- network ---------------------------------------------------------------------
+
+    def connect(self, a: str, b: str) -> None:
+        link = self.links[a, b] = Link(a, b)
+        self.at(self.wait(self.net), self.on_up, a, b, link)
+        self.at(self.wait(self.net), self.on_up, b, a, link)
+
+    def on_up(self, name: str, peer: str, link: Link) -> None:
+        node = self.nodes[name]
+        if node.member is None or link.dead or node.sides.get(peer) is link:
+            return
+        if node.sides.get(peer) is not None:
+            node.member.on_peer_down(peer)
+        node.sides[peer] = link
+        node.member.on_peer_up(peer)
+        self.act(node)
+
+    def on_down(self, name: str, peer: str, link: Link) -> None:
+        node = self.nodes[name]
+        if node.member is not None and node.sides.get(peer) is link:
+            node.sides[peer] = None
+            node.member.on_peer_down(peer)
+            self.act(node)
+
+    def break_link(self, link: Link) -> None:
+        if not link.dead:
+            link.dead = True
+            a, b = link.ends
+            for name, peer in ((a, b), (b, a)):
+                self.at(self.wait(self.net if self.rng.random() < 0.7 else 4), self.on_down, name, peer, link)
+
+    def send(self, name: str, peer: str, frame: Frame) -> None:
+        self.tally("frames")
+        link = self.nodes[name].sides.get(peer)
+        if link is None or link.dead:
+            return
+        if (name, peer) in self.blocked or name in link.mute:
+            self.doom(link, name)
+            return
+        when = max(link.last.get(name, 0), self.now + self.wait(self.net))
+        link.last[name] = when
+        self.at(when - self.now, self.deliver, name, peer, link, frame, self.nodes[peer].life)
+
+    def doom(self, link: Link, sender: str) -> None:
+        """A frame is lost, so all behind it are, and the link will be found broken."""
+        link.mute.add(sender)
+        if not link.doomed:
+            link.doomed = True
+            self.at(self.wait(3), self.break_link, link)
+
+    def deliver(self, name: str, peer: str, link: Link, frame: Frame, life: int) -> None:
+        node = self.nodes[peer]
+        if link.dead or node.member is None or node.life != life or name in link.mute:
+            return
+        if (name, peer) in self.blocked or peer in self.stalled:
+            self.doom(link, name)
+            return
+        if node.sides.get(name) is not link:
+            if self.links.get((min(name, peer), max(name, peer))) is not link:
+                return
+            self.on_up(peer, name, link)
+        if isinstance(frame, Reset):
+            self.tally("resets")
+        node.member.on_frame(name, self.recode(frame) if self.coded else frame)
+        self.act(node)
+
+    def recode(self, frame: Frame) -> Frame:
+        from leveret.mirror.wire import Packer, Unpacker
+
+        packer = Packer(200)
+        packer.add(GROUP, frame)
+        unpacker = Unpacker()
+        found = [one for payload in packer.take() for one in unpacker.feed(b"".join(payload))]
+        (group, decoded) = found[0]
+        assert group == GROUP and len(found) == 1
+        return decoded
+
+    # -- disks -----------------------------------------------------------------------
+
+    def sync(self, node: Node) -> None:
+        if not node.syncing and node.synced < len(node.writes) and not node.full:
+            node.syncing = True
+            self.at(self.wait(self.fsync * node.speed), self.on_synced, node, node.life, len(node.writes))
+
+    def on_synced(self, node: Node, life: int, upto: int) -> None:
+        if not node.alive or node.life != life:
+            return
+        node.syncing = False
+        if node.full or node.member is None:
+            return
+        if upto <= node.synced:
+            return
+        self.checker.on_synced(node.name, [write.change for write in node.writes[node.synced : upto]])
+        node.synced = upto
+        node.member.on_synced(upto - node.base_id)
+        self.act(node)
+
+    def read(self, node: Node, life: int, request: Request) -> None:
+        """Look at what lives now; the contents come later."""
+        live: list[tuple[int, int]] = []
+        runs: list[Run] = []
+        size, upto = 0, request.bound
+        for seq in sorted(seq for seq in node.stored.live if request.after < seq <= request.bound):
+            if not any(low <= seq <= high for low, high in request.have):
+                if size >= request.bytes_max:
+                    upto = seq - 1
+                    break
+                content = node.stored.live[seq]
+                size += len(content)
+                runs.append(Run(seq, [content], [b"k"], bytearray([PERSISTENT])))
+            live.append((seq, seq))
+        self.tally("pieces")
+
+        def done() -> None:
+            if node.alive and node.life == life and node.member is not None:
+                if self.rng.random() < 0.05:
+                    node.member.on_read_failed(request)
+                else:
+                    node.member.on_read(request, tuple(live), tuple(runs), upto)
+                self.act(node)
+
+        self.at(self.wait(self.fsync), done)
+
+    # -- effects ---------------------------------------------------------------------
+
+    def act(self, node: Node) -> None:
+        while node.member is not None and (effects := node.member.take()):
+            for effect in effects:
+                self.perform(node, node.member, effect)
+        self.sync(node)
+
+    def perform(self, node: Node, member: Member, effect: Effect) -> None:
+        name = node.name
+        if isinstance(effect, Send):
+            self.send(name, effect.to, effect.frame)
+        elif isinstance(effect, Write):
+            node.writes.append(effect)
+            if isinstance(effect.change, Restart):
+                node.stored.restart(effect.change)
+                self.checker.applied[name] = effect.change.cut
+            elif isinstance(effect.change, Fill):
+                node.stored.fill(effect.change)
+            elif isinstance(effect.change, Truncate):
+                self.tally("truncations")
+        elif isinstance(effect, Apply):
+            assert member.view is not None
+            leads = member.master is not None
+            self.checker.on_applied(name, leads, effect.blocks, member.view.epoch)
+            for block in effect.blocks:
+                node.stored.apply(block)
+        elif isinstance(effect, Confirmed):
+            self.on_confirmed(node, effect)
+        elif isinstance(effect, ProposeView):
+            if self.reaches(name):
+                self.flying += 1
+                self.at(self.wait(self.meta), self.commit, name, effect.view)
+        elif isinstance(effect, Refresh):
+            if self.reaches(name):
+                self.at(self.wait(self.meta), self.refresh, name, node.life)
+        elif isinstance(effect, Started):
+            self.on_started(node, member, effect)
+        elif isinstance(effect, Stopped):
+            node.front = None
+        elif isinstance(effect, Read):
+            self.read(node, node.life, effect.request)
+        elif isinstance(effect, HandOverDue):
+            self.tally("disks given way")
+            member.hand_over(effect.to)
+        elif isinstance(effect, Left):
+            self.note("left", name)
+
+    def refresh(self, name: str, life: int) -> None:
+        self.learn(name, life, self.view)
+
+    def commit(self, proposer: str, view: View) -> None:
+        self.flying -= bool(proposer)
+        if misfit(self.view, view) is not None:
+            return
+        if proposer and (not self.reaches(proposer) or self.rng.random() < 0.05):
+            return
+        old, self.view = self.view, view
+        self.checker.on_commit(old, view)
+        self.note("commit", proposer, tuple(view))
+        self.tally("views")
+        if len(view.in_sync) > len(old.in_sync):
+            self.tally("joins")
+        for name, node in self.nodes.items():
+            if node.alive and self.reaches(name) and self.rng.random() < 0.9:
+                self.at(self.wait(self.meta), self.learn, name, node.life, view)
+        if view.epoch != old.epoch:
+            self.tally("epochs")
+            if not self.calm and (self.kill_next or self.rng.random() < self.kill):
+                self.kill_next = False
+                self.at(self.wait(self.meta * 1.5), self.bounce, view.master)
+
+    # -- clients ---------------------------------------------------------------------
+
+    def on_started(self, node: Node, member: Member, effect: Started) -> None:
+        self.note("started", node.name, effect.epoch, effect.number)
+        end = effect.number if effect.forced else self.checker.end
+        first = 1 if effect.forced else end
+        log = [(number, member.tail.epoch_at(number)) for number in range(first, end + 1)]
+        self.checker.on_started(node.name, node.life, effect.epoch, effect.number, effect.forced, log)
+        self.check_state(node)
+        node.front = Front(node.stored, effect)
+        for low, high in member.tail.upto(effect.number, effect.number)[0].settled:
+            for seq in range(low, high + 1):
+                node.front.ready.pop(seq, None)
+
+    def on_confirmed(self, node: Node, effect: Confirmed) -> None:
+        if self.plan.mode != "async":
+            disks = {name: other.disk for name, other in self.nodes.items()}
+            self.checker.on_confirmed(node.name, effect.epoch, effect.durable, self.view, disks)
+        for publisher in self.publishers.values():
+            if publisher.target == (node.name, node.life, effect.epoch):
+                done = [number for number, block in publisher.open.items() if 0 < block <= effect.durable]
+                for number in done:
+                    del publisher.open[number]
+                    publisher.told.add(number)
+                    publisher.since = self.now
+
+    def serving(self) -> list[Node]:
+        return [
+            node
+            for name, node in self.nodes.items()
+            if name not in self.stalled and node.member is not None and node.member.serving and node.front is not None
+        ]
+
+    def submit(self, node: Node, contents: list[bytes], settled: list[tuple[int, int]]) -> int:
+        front, member = node.front, node.member
+        assert front is not None and member is not None
+        run = None
+        if contents:
+            kinds = bytearray(self.rng.choice((PERSISTENT, PERSISTENT, 0)) for _ in contents)
+            run = Run(front.last + 1, contents, [b"k"] * len(contents), kinds)
+            for seq, content in enumerate(contents, run.first):
+                front.ready[seq] = content
+            front.last = run.last
+        front.number += 1
+        if not member.submit(Block(GROUP, front.epoch, front.number, 0, run, settled, [], 0)):
+            raise Violation("a serving master takes no block")
+        number = front.number
+        self.act(node)
+        return number
+
+    def is_open(self, publisher: Publisher) -> bool:
+        if publisher.target is None or (publisher.open and self.now - publisher.since > 25):
+            return False
+        name, life, epoch = publisher.target
+        node = self.nodes[name]
+        return node in self.serving() and node.life == life and node.front is not None and node.front.epoch == epoch
+
+    def publish(self) -> None:
+        self.at(self.wait(self.pace), self.publish)
+        name = self.rng.choice(("p", "q"))
+        publisher = self.publishers[name]
+        if not self.is_open(publisher):
+            masters = self.serving()
+            if not masters:
+                return
+            node = self.rng.choice(masters)
+            assert node.front is not None
+            publisher.target = (node.name, node.life, node.front.epoch)
+            publisher.since = self.now
+            for number in sorted(publisher.open):
+                if node.front is None or not self.is_open(publisher):
+                    return
+                publisher.open[number] = self.submit(node, [f"{name}{number}".encode()], [])
+        assert publisher.target is not None
+        node = self.nodes[publisher.target[0]]
+        if len(publisher.open) > 20 or node.member is None or not node.member.serving or node.member.is_crowded:
+            return
+        if not publisher.open:
+            publisher.since = self.now
+        numbers = [publisher.number + 1 + at for at in range(self.rng.randint(1, 3))]
+        publisher.number = numbers[-1]
+        for number in numbers:
+            publisher.open[number] = 0
+        block = self.submit(node, [f"{name}{number}".encode() for number in numbers], [])
+        for number in numbers:
+            if number in publisher.open:
+                publisher.open[number] = block
+
+    def consume(self) -> None:
+        self.at(self.wait(self.pace), self.consume)
+        masters = self.serving()
+        if not masters:
+            return
+        node = self.rng.choice(masters)
+        front = node.front
+        assert front is not None
+        acks = sorted(seq for seq, when in front.unacked.items() if when <= self.now)[:4]
+        for seq in acks:
+            del front.unacked[seq], front.ready[seq]
+        if acks:
+            self.submit(node, [], [(seq, seq) for seq in acks])
+        free = sorted(seq for seq in front.ready if seq not in front.unacked)
+        for seq in free[: self.rng.randint(0, 4)]:
+            self.checker.on_delivery(node.name, front.epoch, seq, front.ready[seq])
+            front.unacked[seq] = self.now + self.wait(3)
+
+    # -- faults ----------------------------------------------------------------------
+
+    def operate(self) -> None:
+        if not self.calm:
+            self.at(self.wait(self.every), self.operate)
+            self.fault(self.rng.choice(self.faults))
+
+    def fault(self, what: str) -> None:
+        rng, names, master = self.rng, list(self.nodes), self.view.master
+        living = [name for name in names if self.nodes[name].alive]
+        dead = [name for name in names if name not in living]
+        self.note("fault", what)
+        if what in ("crash", "bounce") and living:
+            (self.crash if what == "crash" else self.bounce)(rng.choice(living))
+        elif what == "crash master":
+            self.crash(master)
+        elif what == "bounce master":
+            self.bounce(master)
+        elif what == "bounce all":
+            for name in living:
+                self.bounce(name)
+        elif what == "restart" and dead:
+            self.start(rng.choice(dead))
+        elif what == "kill promoted":
+            self.kill_next = True
+        elif what == "break" and self.links:
+            self.break_link(self.links[rng.choice(sorted(self.links))])
+        elif what == "stall master":
+            self.stalled = {master}
+            self.at(self.wait(12), self.stalled.discard, master)
+        elif what == "no majority":
+            self.cut_off = {rng.choice(names)}
+        elif what == "heal":
+            self.heal()
+        elif not self.fault_of_network(what, names, master):
+            self.fault_of_disk(what, names, master)
+
+    def heal(self) -> None:
+        self.blocked, self.cut_off, self.stalled = set(), set(), set()
+        for node in self.nodes.values():
+            node.speed, node.full = 1.0, False
+            if node.alive:
+                node.syncing = False  # What a slow disk was at is done soon.
+                self.sync(node)
+
+    def fault_of_network(self, what: str, names: list[str], master: str) -> bool:
+        if what == "part":
+            apart = set(self.rng.sample(names, self.rng.randint(1, len(names) - 1)))
+        elif what == "isolate master":
+            apart = {master}
+        elif what in ("one way", "pair"):
+            a, b = self.rng.sample(names, 2)
+            self.blocked |= {(a, b)} if what == "one way" else {(a, b), (b, a)}
+            return True
+        else:
+            return False
+        self.blocked = {(a, b) for a in names for b in names if (a in apart) != (b in apart)}
+        return True
+
+    def fault_of_disk(self, what: str, names: list[str], master: str) -> None:
+        rng = self.rng
+        name = rng.choice(names)
+        node = self.nodes[name]
+        if what == "slow disk":
+            node.speed = rng.choice((5, 30))
+        elif what == "slow own disk":
+            self.nodes[master].speed = 60
+        elif what == "full disk":
+            node.full = True
+        elif what == "failed sync":
+            if node.member is not None and (len(self.view.in_sync) > 1 or self.view.disk_of(name) is None):
+                node.member.on_disk_failed()
+                self.act(node)
+                self.at(self.wait(0.5), self.bounce, name)
+        elif what in ("wipe", "damage"):
+            # While one in-sync disk survives. A removal that is under way might make it the only one.
+            intact = [other for other, disk in self.view.in_sync if other != name and self.nodes[other].disk == disk]
+            if intact and not self.flying:
+                self.tally("damages")
+                self.damage(name, 0 if what == "wipe" else rng.randint(0, node.synced))
+        else:
+            self.command(what, names, master)
+
+    def command(self, what: str, names: list[str], master: str) -> None:
+        """What an operator or a policy asks of the master."""
+        rng, node = self.rng, self.nodes[master]
+        member = node.member
+        if what == "force":
+            self.force()
+        if member is None or not member.serving or member.view is None or node.front is None:
+            return
+        ring = member.view.ring
+        if what == "hand over":
+            others = [name for name, _ in member.view.in_sync if name != master]
+            if others:
+                self.submit(node, [], [])
+                if member.hand_over(rng.choice(others)):
+                    self.tally("hand-overs")
+        elif what == "add":
+            others = [name for name in names if name not in ring]
+            if others:
+                member.change_ring((*ring, rng.choice(others)))
+        elif what == "remove" and len(ring) > 2:
+            gone = rng.choice([name for name in ring if name != master])
+            member.change_ring(tuple(name for name in ring if name != gone))
+        self.act(node)
+
+    def force(self) -> None:
+        fit = [
+            (node.member.tail.last_epoch, node.member.tail.end, name)
+            for name, node in self.nodes.items()
+            if node.member is not None and node.member.view == self.view and name in self.view.ring
+        ]
+        fit = [one for one in fit if one[2] != self.view.master]
+        if fit:
+            name = max(fit)[2]
+            self.tally("forced")
+            self.commit("", forced(self.view, name, self.nodes[name].disk))
+
+    # -- the end ---------------------------------------------------------------------
+
+    def settle(self) -> None:
+        self.calm = True
+        self.net, self.fsync, self.meta = min(self.net, 0.1), min(self.fsync, 0.1), min(self.meta, 0.3)
+        self.pace = max(self.pace, 0.4)  # Windows are small here: who is behind must be able to catch up.
+        self.heal()
+        for name in self.nodes:
+            self.start(name)
+        self.run(self.now + 10)
+        for name in self.nodes:
+            self.start(name)  # Who was to be started later, and crashed before.
+        for _ in range(60):
+            self.run(self.now + 5)
+            self.readmit()
+            if len(self.view.in_sync) == len(self.view.ring) > 1 and self.serving():
+                break
+        else:
+            raise Violation(f"not all are back in sync: {self.view}\n{self.standings()}")
+
+    def readmit(self) -> None:
+        """Whose disk had failed left the ring; it was repaired, and comes back. And what is not fetched by itself is
+        fetched on demand."""
+        node = self.nodes[self.view.master]
+        member = node.member
+        if member is not None and member.serving and len(self.view.ring) < 2:
+            member.change_ring(tuple(self.nodes))
+            self.act(node)
+        for other in self.nodes.values():
+            if other.member is not None:
+                other.member.filling.start()
+                self.act(other)
+
+    def finish(self) -> None:
+        self.settle()
+        before = self.checker.end
+        self.run(self.now + 10)
+        if self.checker.end <= before:
+            raise Violation(f"nothing is confirmed any more\n{self.standings()}")
+        self.events = [event for event in self.events if event[2] not in (self.publish, self.consume)]
+        heapq.heapify(self.events)
+        for _ in range(10):
+            self.run(self.now + 5)
+            busy = any(node.member is not None and node.member.wants_tick for node in self.nodes.values())
+            if not busy and len({self.end_of(name) for name in self.view.ring}) == 1:
+                break
+        for name, publisher in self.publishers.items():
+            self.checker.told[name] = publisher.told if self.plan.mode == "safe" else set()
+            if self.is_open(publisher) and publisher.open:
+                raise Violation(f"{name} waits for {publisher.open} at rest\n{self.standings()}")
+        ring = self.view.ring
+        states = {name: self.nodes[name].stored.live for name in ring}
+        lossy = self.view.lossy > 0 or self.plan.mode == "async"
+        self.checker.at_the_end({name: self.end_of(name) for name in ring}, states, lossy)
+        for name in ring:
+            member = self.nodes[name].member
+            if member is not None and member.wants_tick:
+                raise Violation(f"{name} has something to do at rest\n{self.standings()}")
+
+    def end_of(self, name: str) -> tuple[int, int, int, bool]:
+        member = self.nodes[name].member
+        assert member is not None
+        return member.tail.last_epoch, member.tail.end, member.confirmed, member.complete
+
+    def standings(self) -> str:
+        lines = []
+        for name, node in self.nodes.items():
+            member = node.member
+            if member is None or member.view is None:
+                lines.append(f"{name}: {'no view' if node.alive else 'down'}")
+                continue
+            lines.append(
+                f"{name}: view {member.view.version}/{member.view.epoch} log {member.tail.base}..{member.tail.end} of "
+                f"{member.tail.last_epoch}, durable {member.durable}, confirmed {member.confirmed}, complete "
+                f"{member.complete} read_at {member.read_at}, fill {member.filling.progress}, feed {member.feed}, "
+                f"feeds {[(n, c.next, c.acked) for n, c in member.children.items()]}, links {sorted(member.links)}, "
+                f"heard {member.doubt.heard}, leads {member.master and member.master.epoch}, "
+                f"table {member.master and member.master.table}, proposal {member.proposal_age}"
+            )
+        return "\n".join(lines)
+
+
+def run(plan: Plan) -> World:
+    """One seed. A failure tells what happened last, and how to see it again."""
+    world = World(plan)
+    try:
+        world.run(plan.time)
+        world.finish()
+    except AssertionError as error:
+        last = "\n".join(str(event) for event in world.trace)
+        command = f"python -m simulation.ring --seed {plan.seed} --mode {plan.mode}"
+        raise Violation(f"{type(error).__name__}: {error}\nlast events:\n{last}\nreplay: {command}") from error
+    return world
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m simulation.ring", description="A mirrored queue in virtual time.")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--mode", choices=("safe", "lossy", "async"), default="safe")
+    parser.add_argument("--trace", action="store_true", help="print what happened last even if all went well")
+    options = parser.parse_args(arguments)
+    failures = 0
+    for seed in range(options.seed, options.seed + options.count):
+        try:
+            world = run(Plan(seed, options.mode))
+        except Violation as violation:
+            failures += 1
+            print(f"seed {seed}: {violation}", flush=True)
+            continue
+        if options.trace:
+            print("\n".join(str(event) for event in world.trace))
+        print(f"seed {seed}: {world.checker.confirms} confirms, {dict(sorted(world.count.items()))}", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

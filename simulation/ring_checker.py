@@ -1,0 +1,224 @@
+"""What must hold of a mirrored queue, whatever happens to its members.
+
+The checker shares no code with the machine. It sees what a master confirms, what every disk has synced, what each
+member applies and stores, and what publishers were told; it folds confirmed blocks in its own simple way.
+
+- One process leads an epoch, and nobody is promoted who was not in sync, unless by force.
+- A confirmed block is confirmed for ever: no other one ever has its number.
+- When a block is confirmed, every disk in the committed in-sync set holds it, synced, with nothing missing below.
+- Whoever is promoted has everything that is confirmed.
+- Members apply confirmed blocks only, each once, in order; and what they store is what the blocks add up to.
+- Nothing is delivered again after its settle was confirmed.
+- In the end all members hold the same, everything that publishers were told is safe is there, in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Key = tuple[int, Any]
+
+
+class Violation(AssertionError):
+    """The machine, or this simulation, is wrong."""
+
+
+def fingerprint(block: Any) -> Key:
+    run = block.enqueued
+    inside = (run.first, tuple(run.contents), bytes(run.kinds)) if run is not None else None
+    return block.epoch, (inside, tuple(map(tuple, block.settled)), tuple(map(tuple, block.requeued)))
+
+
+def item(seq: int, content: bytes) -> int:
+    return hash((seq, content))
+
+
+def total(live: Mapping[int, bytes]) -> int:
+    found = 0
+    for seq, content in live.items():
+        found ^= item(seq, content)
+    return found
+
+
+class DiskLog:
+    """What one disk has synced, as far as numbers go."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.epochs: dict[int, int] = {}
+        self.ancient: tuple[tuple[int, int], ...] = ()
+        self.complete = True
+
+    def add(self, change: Any) -> None:
+        kind = type(change).__name__
+        if kind == "Append":
+            for block in change.blocks:
+                self.end = block.number
+                self.epochs[block.number] = block.epoch
+        elif kind == "Truncate":
+            for number in range(change.number + 1, self.end + 1):
+                self.epochs.pop(number, None)
+            self.end = min(self.end, change.number)
+        elif kind == "Restart":
+            self.end, self.epochs, self.ancient = change.cut, {}, change.history
+            self.complete = change.cut == 0
+        elif kind == "Complete":
+            self.complete = True
+
+    def epoch_at(self, number: int) -> int:
+        if number > self.end:
+            return -1
+        if number in self.epochs:
+            return self.epochs[number]
+        return max((item for item in self.ancient if item[1] <= number), default=(0, 0))[0]
+
+
+class Checker:
+    def __init__(self) -> None:
+        self.log: dict[int, Key] = {}  # What is confirmed.
+        self.end = 0
+        self.live: dict[int, bytes] = {}
+        self.sums: dict[int, int] = {0: 0}  # Of what lives after each block.
+        self.settled: dict[int, tuple[int, bytes]] = {}  # By which epoch, and what it was.
+        self.leaders: dict[int, tuple[str, int]] = {}
+        self.applied: dict[str, int] = {}
+        self.disks: dict[str, DiskLog] = {}
+        self.lossy = 0
+        self.lost_epoch = 0
+        self.told: dict[str, set[int]] = {}
+        self.confirms = 0
+
+    # -- disks -----------------------------------------------------------------------
+
+    def on_synced(self, name: str, changes: Iterable[Any]) -> None:
+        disk = self.disks.setdefault(name, DiskLog())
+        for change in changes:
+            disk.add(change)
+
+    def on_disk_replaced(self, name: str, changes: Iterable[Any]) -> None:
+        self.disks[name] = DiskLog()
+        self.on_synced(name, changes)
+
+    # -- views -----------------------------------------------------------------------
+
+    def on_commit(self, old: Any, new: Any) -> None:
+        if new.version != old.version + 1 or (new.epoch == old.epoch and new.master != old.master):
+            raise Violation(f"{new} cannot follow {old}")
+        if new.epoch != old.epoch and new.lossy != new.epoch and new.master not in [name for name, _ in old.in_sync]:
+            raise Violation(f"{new.master} is promoted and was not in sync: {old}")
+        self.lossy = new.lossy
+
+    def on_started(self, name: str, life: int, epoch: int, number: int, forced: bool, blocks: list[Any]) -> None:
+        """`blocks`: the (number, epoch) of its log."""
+        leader = self.leaders.setdefault(epoch, (name, life))
+        if leader != (name, life):
+            raise Violation(f"{leader} and {name} lead epoch {epoch}")
+        have = dict(blocks)
+        if forced and epoch > self.lost_epoch:
+            self.lost_epoch = epoch
+            self.forgive(have, number)
+        elif epoch >= self.lossy and self.end and have.get(self.end) != self.log[self.end][0]:
+            raise Violation(f"{name} leads epoch {epoch} without the confirmed block {self.end}")
+
+    def forgive(self, have: Mapping[int, int], number: int) -> None:
+        """A promotion was forced: what the new master lacks is confirmed no longer."""
+        common = 0
+        while common < min(self.end, number - 1) and have.get(common + 1) == self.log[common + 1][0]:
+            common += 1
+        log, self.log, self.end = self.log, {}, 0
+        self.live, self.sums, self.settled = {}, {0: 0}, {}
+        for at in range(1, common + 1):
+            self.confirm(at, log[at])
+
+    # -- blocks ----------------------------------------------------------------------
+
+    def on_applied(self, name: str, leads: bool, blocks: Iterable[Any], epoch: int) -> None:
+        for block in blocks:
+            if block.number != self.applied[name] + 1:
+                raise Violation(f"{name} applies {block.number} after {self.applied[name]}")
+            self.applied[name] = block.number
+            if epoch < self.lossy:
+                continue  # It does not know yet what was lost.
+            key = fingerprint(block)
+            if leads and block.number == self.end + 1:
+                self.confirm(block.number, key)
+            elif self.log.get(block.number) != key:
+                raise Violation(
+                    f"{name} applies {block.number} as {key}; confirmed is {self.log.get(block.number)} of {self.end}"
+                )
+
+    def confirm(self, number: int, key: Key) -> None:
+        assert number == self.end + 1
+        self.log[number] = key
+        self.end = number
+        sum_now = self.sums[number - 1]
+        inside, settled, _ = key[1]
+        if inside is not None:
+            first, contents, _ = inside
+            for at, content in enumerate(contents):
+                if first + at in self.live or first + at in self.settled:
+                    raise Violation(f"message {first + at} is enqueued twice")
+                self.live[first + at] = content
+                sum_now ^= item(first + at, content)
+        for low, high in settled:
+            for seq in [seq for seq in self.live if low <= seq <= high]:
+                content = self.live.pop(seq)
+                sum_now ^= item(seq, content)
+                self.settled[seq] = (key[0], content)
+        self.sums[number] = sum_now
+
+    def on_confirmed(self, name: str, epoch: int, durable: int, view: Any, disks: Mapping[str, str]) -> None:
+        """A master tells its publishers. `disks`: the ids of the disks that exist."""
+        self.confirms += 1
+        if epoch < self.lossy or durable > self.end:
+            if epoch >= self.lossy:
+                raise Violation(f"{name} tells publishers of {durable}; confirmed is {self.end}")
+            return
+        expected = self.log[durable][0]
+        for member, disk in view.in_sync:
+            if disks.get(member) != disk:
+                continue
+            log = self.disks.get(member) or DiskLog()
+            if log.epoch_at(durable) != expected or not log.complete:
+                raise Violation(
+                    f"{name} confirms {expected}/{durable}, and in-sync {member} has {log.epoch_at(durable)} of "
+                    f"{log.end} on disk, complete: {log.complete}; {view}"
+                )
+
+    def on_delivery(self, name: str, epoch: int, seq: int, content: bytes) -> None:
+        settled = self.settled.get(seq)
+        if settled is not None and settled == (settled[0], content) and settled[0] <= epoch and epoch >= self.lossy:
+            raise Violation(f"{name} delivers {seq} again; its settle was confirmed in epoch {settled[0]}")
+
+    # -- states ----------------------------------------------------------------------
+
+    def on_state(self, name: str, number: int, live: Mapping[int, bytes]) -> None:
+        """What a complete member stores when it has applied `number`."""
+        if number in self.sums and total(live) != self.sums[number]:
+            raise Violation(f"{name} stores something else at {number}: {len(live)} messages")
+
+    def at_the_end(
+        self, ends: Mapping[str, tuple[int, int, int, bool]], states: Mapping[str, Mapping[int, bytes]], lossy: bool
+    ) -> None:
+        """`ends`: last epoch, end, confirmed and completeness of each member."""
+        if len(set(ends.values())) > 1:
+            raise Violation(f"members differ: {ends}")
+        epoch, end, confirmed, complete = next(iter(ends.values()))
+        if confirmed != end or not complete or (end != self.end and not lossy):
+            raise Violation(f"not all is confirmed: {ends}; {self.end}")
+        for name, live in states.items():
+            self.on_state(name, end, live)
+        if lossy:
+            return
+        where: dict[bytes, int] = {}
+        for number in range(1, self.end + 1):
+            inside = self.log[number][1][0]
+            for at, content in enumerate(inside[1] if inside is not None else ()):
+                where.setdefault(content, inside[0] + at)
+        for publisher, numbers in self.told.items():
+            places = [where.get(f"{publisher}{number}".encode()) for number in sorted(numbers)]
+            if None in places:
+                raise Violation(f"{publisher} was told that all of {sorted(numbers)} are safe")
+            if places != sorted(places, key=lambda place: place or 0):
+                raise Violation(f"the messages of {publisher} are out of order")

@@ -1,0 +1,453 @@
+"""A whole cluster and its clients in one process, in virtual time, and everything that may happen to them.
+
+`World(plan).play()` runs one plan: the nodes start and form a cluster, the durable queues are declared, then the
+plan's steps happen at their times. Afterwards all is healed and every node is started; within a bounded time each must
+serve, and every client must have been answered or have lost its connection. Then the queues are emptied and compared
+with the ledger, twice: the second time after the power has failed everywhere.
+
+What must never happen is in `ledger` (what clients see), `sessions` (what they are told) and `consensus` (what the
+nodes agree on).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from simulation.clients import Client, Step
+from simulation.consensus import ConsensusChecker
+from simulation.ledger import Ledger
+from simulation.loop import NodeLoop, Scheduler
+from simulation.machine import CLUSTER_PORT, Machine
+from simulation.network import Network
+from simulation.plan import CLIENTS, DURABLE, Plan
+
+START_S: Final = 60.0
+SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
+DRAIN_S: Final = 60.0
+UNREST_S: Final = 60.0  # After a fault is over, connections may still be lost on its account.
+TRACE_MAX: Final = 200_000
+
+
+class Violation(AssertionError):
+    """What must never happen did."""
+
+
+class World:
+    """One run."""
+
+    def __init__(self, plan: Plan, traced: bool = False) -> None:
+        self.plan = plan
+        self.seed = plan.seed
+        self.scheduler = Scheduler()
+        self.dice = random.Random(f"{plan.seed}/world")
+        self.network = Network(self.scheduler, random.Random(f"{plan.seed}/network"))
+        self.traced = traced
+        self.trace: deque[str] = deque(maxlen=TRACE_MAX)
+        self.failure: str | None = None
+        self.ledger = Ledger(self.fail, self.note, lambda: self.scheduler.now)
+        self.consensus = ConsensusChecker(self.fail)
+        self.machines = [
+            Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
+            for number in range(1, plan.nodes + 1)
+        ]
+        self.client_loop = NodeLoop(
+            self.scheduler, self.network, "clients", random.Random(f"{plan.seed}/clients"), self.on_fault("clients")
+        )
+        self.client_loop.dates = True
+        self.clients: list[Client] = []
+        self.wiping: Machine | None = None
+
+    # -- What happens is noted -----------------------------------------------------------------------------------
+
+    def note(self, who: str, text: str) -> None:
+        if not self.traced:
+            return
+        self.trace.append(f"{self.scheduler.now:12.6f}  {who:10} {text}")
+
+    def place_now(self) -> str:
+        """Who is at work."""
+        loop = asyncio._get_running_loop()
+        return loop.place if isinstance(loop, NodeLoop) else "world"
+
+    def fail(self, text: str) -> None:
+        """The first violation ends the run."""
+        if self.failure is None:
+            self.failure = text
+            self.note("checker", text)
+            self.scheduler.stop = True
+
+    def on_fault(self, place: str) -> Callable[[str], None]:
+        return lambda text: self.fail(f"an exception at {place} that nobody handled: {text}")
+
+    def on_started(self, machine: Machine) -> None:
+        self.consensus.on_started(machine.name)
+        self._tap_links(machine)
+
+    def on_died(self, machine: Machine, clean: bool) -> None:
+        if not clean:
+            self.ledger.on_crashed(machine.name, self.scheduler.now)
+        for other in self.machines:
+            if other is not machine:
+                self.ledger.on_link_down(machine.name, other.name, self.scheduler.now)
+
+    def observe(self, machine: Machine) -> None:
+        """Once in each pass of a node's loop."""
+        if machine.server is not None and machine.server.node is not None:
+            self.consensus.observe(machine.name, machine.server.node)
+
+    def _tap_links(self, machine: Machine) -> None:
+        """Learn of links that go down, as the node does."""
+        server = machine.server
+        assert server is not None
+        on_down, on_up = server.on_down, server.on_up
+
+        def down(peer: str, reason: str) -> None:
+            self.note(machine.name, f"has lost {peer}: {reason}")
+            self.ledger.on_link_down(machine.name, peer.partition("@")[2], self.scheduler.now)
+            on_down(peer, reason)
+
+        def up(peer: str, info: Any) -> None:
+            self.note(machine.name, f"has a link with {peer}")
+            on_up(peer, info)
+
+        server.on_down, server.on_up = down, up  # type: ignore[method-assign]
+
+    # -- The run -------------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        try:
+            self._play()
+        finally:
+            self.close()
+
+    def _play(self) -> None:
+        self._begin()
+        start = self.scheduler.now
+        for step in self.plan.taken():
+            self.scheduler.at(start + step.at, self._take, step)
+            last = step.at
+        self._run(last + 1.0 if self.plan.taken() else 0.0)
+        self._heal()
+        self._empty()
+        if self.dice.random() < 0.6:
+            self._empty_again()
+
+    def close(self) -> None:
+        for machine in self.machines:
+            if machine.loop is not None:
+                machine.loop.kill()
+        self.client_loop.kill()
+
+    def _run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
+        reached = self.scheduler.run(self.scheduler.now + seconds, done)
+        if self.failure is not None:
+            raise Violation(self.failure)
+        return reached
+
+    def _must(self, seconds: float, done: Callable[[], bool], text: Callable[[], str]) -> None:
+        if not self._run(seconds, done):
+            self.fail(text())
+            raise Violation(self.failure)
+
+    def _begin(self) -> None:
+        for machine in self.machines:
+            self.scheduler.after(self.dice.random() * 2, machine.start)
+        self._must(START_S, self._all_serve, lambda: f"no cluster came to be within {START_S} s: {self._standing()}")
+        places = [machine.name for machine in self.machines]
+        self.client_loop.place = "clients"
+        self.clients = [
+            Client(
+                f"c{number}",
+                places,
+                self.client_loop,
+                self.ledger,
+                random.Random(f"{self.seed}/client/{number}"),
+                self.note,
+            )
+            for number in range(CLIENTS)
+        ]
+        for number in range(DURABLE):
+            self.clients[number % CLIENTS].give(Step(0, 0.0, "declare", {"queue": f"d{number}", "durable": True}))
+        self._must(START_S, self._all_idle, lambda: f"queues could not be declared: {self._standing()}")
+        for number in range(DURABLE):
+            facts = self.ledger.queue(f"d{number}")
+            facts.declared, facts.owner = True, self._owner(f"d{number}")
+            self.note("world", f"{facts.name} is on {facts.owner}")
+
+    def _owner(self, queue: str) -> str | None:
+        for machine in self.machines:
+            if machine.server is not None and machine.server.node is not None:
+                spec = machine.server.node.metadata.queues.get(("/", queue))
+                if spec is not None:
+                    return spec.node.partition("@")[2]
+        return None
+
+    def _all_serve(self) -> bool:
+        return all(machine.serving for machine in self.machines)
+
+    def _all_idle(self) -> bool:
+        return all(client.idle for client in self.clients)
+
+    def _standing(self) -> str:
+        nodes = [
+            f"{one.name} {'serves' if one.serving else 'does not serve' if one.alive else 'is dead'}"
+            for one in self.machines
+        ]
+        waiting = [f"{one.name} waits for {one.doing}" for one in self.clients if one.doing is not None]
+        return ", ".join(nodes + waiting)
+
+    # -- Steps ---------------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step) -> None:
+        arguments = dict(step.arguments)
+        fault = getattr(self, f"fault_{step.what}", None)
+        if fault is not None:
+            self.note("world", str(step))
+            self.ledger.on_disturbed(self.scheduler.now + arguments.get("seconds", 0.0) + UNREST_S)
+            fault(**arguments)
+            return
+        client = self.clients[arguments.pop("client")]
+        if step.what == "peek":
+            arguments["other"] = self.clients[arguments["other"]]
+            if arguments["other"] is client:
+                return
+        self.note(client.name, str(step))
+        client.give(step._replace(arguments=arguments))
+
+    def _start_later(self, machine: Machine, seconds: float) -> None:
+        self.scheduler.after(seconds, self._start, machine)
+
+    def _start(self, machine: Machine) -> None:
+        if machine is not self.wiping:
+            machine.start()
+
+    def fault_kill(self, node: int, seconds: float) -> None:
+        self.machines[node].kill(power=False)
+        self._start_later(self.machines[node], seconds)
+
+    def fault_power(self, node: int, seconds: float) -> None:
+        self.machines[node].kill(power=True)
+        self._start_later(self.machines[node], seconds)
+
+    def fault_power_all(self, seconds: float) -> None:
+        for machine in self.machines:
+            machine.kill(power=True)
+            self._start_later(machine, seconds * (0.5 + self.dice.random()))
+
+    def fault_kill_leader(self, seconds: float) -> None:
+        for machine in self.machines:
+            if self.consensus.leads(machine.name):
+                machine.kill(power=self.dice.random() < 0.5)
+                self._start_later(machine, seconds)
+
+    def fault_terminate(self, node: int, seconds: float) -> None:
+        self.machines[node].terminate()
+        self._start_later(self.machines[node], seconds + 15.0)
+
+    def fault_strike(self, node: int, changes: int, power: bool) -> None:
+        """Die in the middle of one of the next writes to disk."""
+        machine = self.machines[node]
+        machine.power_next = power
+        machine.disk.crash_after = changes
+
+    def fault_pause(self, node: int, seconds: float) -> None:
+        loop = self.machines[node].loop
+        if loop is not None:
+            loop.pause(seconds)
+
+    def fault_slow_disk(self, node: int, seconds: float) -> None:
+        self.machines[node].slow_until = self.scheduler.now + seconds
+
+    def fault_fill(self, node: int, seconds: float, left: int) -> None:
+        """There is hardly any space on a disk, for a while."""
+        machine = self.machines[node]
+        disk = machine.disk
+        usual = disk.capacity_bytes
+        disk.capacity_bytes = usual - disk.free_bytes() + left
+
+        def give_back() -> None:
+            disk.capacity_bytes = max(usual, disk.capacity_bytes)
+
+        self.scheduler.after(seconds, give_back)
+
+    def fault_fail_sync(self, node: int, seconds: float) -> None:
+        self.machines[node].disk.fail_sync_after = 0
+
+    def fault_restart_app(self, node: int, seconds: float) -> None:
+        machine = self.machines[node]
+        if not machine.serving or machine.server is None or machine.loop is None:
+            return
+        server = machine.server
+
+        async def restart() -> None:
+            await server.stop_app()
+            await asyncio.sleep(seconds)
+            await server.start_app()
+
+        machine.loop.create_task(restart())
+
+    def fault_wipe(self, node: int, seconds: float) -> None:
+        """A disk is lost for good. An operator has the others forget the node, and lets a new one join in its place."""
+        machine = self.machines[node]
+        others = [one for one in self.machines if one is not machine]
+        if self.wiping is not None or not self._all_serve():
+            return  # Who loses a majority of the disks has lost.
+        self.wiping = machine
+        self.ledger.on_wiped(machine.name)
+        machine.wipe(tuple((one.name, CLUSTER_PORT) for one in others))
+        self.scheduler.after(seconds, self._forget, machine, others)
+
+    def _forget(self, machine: Machine, others: list[Machine]) -> None:
+        """Ask one node after the other until one of them has done it."""
+        asked = next((one for one in others if one.serving and one.server is not None), None)
+        if asked is None or asked.server is None or asked.server.node is None or asked.loop is None:
+            self.scheduler.after(1.0, self._forget, machine, others)
+            return
+        cluster = asked.server.node.cluster
+        known = any(one.name == machine.node_name for one in cluster.members())
+        self.note("operator", f"has {asked.name} forget {machine.node_name}")
+        task = asked.loop.create_task(cluster.forget(machine.node_name))
+
+        def look() -> None:
+            error = task.exception() if task.done() and not task.cancelled() else None
+            gone = task.done() and not task.cancelled() and (error is None or "is not a member" in str(error))
+            if gone or not known:
+                self.wiping = None
+                machine.start()
+            else:
+                self.note("operator", f"tries again: {error}")
+                self._forget(machine, others[1:] + others[:1])
+
+        self.scheduler.after(12.0, look)
+
+    def fault_skew(self, node: int, ms: int) -> None:
+        self.machines[node].skew_ms += ms
+
+    def fault_reset(self, rate: float) -> None:
+        """Connections of clients break."""
+        for endpoint in list(self.network.endpoints):
+            if endpoint.loop is self.client_loop and self.dice.random() < rate:
+                self.network.reset(endpoint)
+
+    def fault_reset_links(self, node: int, other: int, seconds: float) -> None:
+        a, b = self.machines[node].name, self.machines[other].name
+        for endpoint in list(self.network.endpoints):
+            if (endpoint.here[0], endpoint.there[0]) == (a, b) and self.dice.random() < 0.7:
+                self.network.reset(endpoint)
+
+    def fault_cut_client(self, client: int, node: int, seconds: float, back: bool) -> None:
+        """All clients are in one place, so they are cut off together."""
+        name = self.machines[node].name
+        self._cut([("clients", name), *([(name, "clients")] if back else [])], seconds)
+
+    def fault_part(self, node: int, other: int, seconds: float) -> None:
+        a, b = self.machines[node].name, self.machines[other].name
+        self._cut([(a, b), (b, a)], seconds)
+
+    def fault_cut_one_way(self, node: int, other: int, seconds: float) -> None:
+        self._cut([(self.machines[node].name, self.machines[other].name)], seconds)
+
+    def fault_isolate(self, node: int, seconds: float) -> None:
+        """From all other nodes, not from clients."""
+        name = self.machines[node].name
+        others = [machine.name for machine in self.machines if machine.name != name]
+        self._cut([way for one in others for way in ((name, one), (one, name))], seconds)
+
+    def fault_slow_link(self, node: int, other: int, seconds: float) -> None:
+        way = (self.machines[node].name, self.machines[other].name)
+        self.network.slow[way] = 200.0
+        self.scheduler.after(seconds, self.network.slow.pop, way, None)
+
+    def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
+        for a, b in ways:
+            self.network.cut(a, b)
+        self.scheduler.after(seconds, self.network.mend, ways)
+
+    # -- The end -------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        self.note("world", "all is healed")
+        self.network.heal()
+        for machine in self.machines:
+            machine.disk.crash_after = machine.disk.fail_sync_after = None
+            machine.disk.capacity_bytes = 1 << 40
+            machine.slow_until = 0.0
+            if machine is not self.wiping:
+                machine.wanted = True
+                self.scheduler.after(15.0 if machine.alive and not machine.serving else 0.0, machine.start)
+        self._must(
+            SETTLE_S,
+            lambda: self._all_serve() and self._all_idle(),
+            lambda: f"{SETTLE_S} s after all was healed: {self._standing()}",
+        )
+        self._run(3.0)
+        for client in self.clients:
+            client.give(Step(0, 0.0, "feel", {}))
+        self._must(SETTLE_S, self._all_idle, lambda: f"at the end: {self._standing()}")
+        nodes = [one.server.node for one in self.machines if one.server and one.server.node]
+        self._must(10.0, lambda: self.consensus.is_kept(nodes), lambda: self.consensus.standing(nodes))
+
+    def _empty(self) -> None:
+        """Take all out of the durable queues and compare it with what must be in them."""
+        for client in self.clients:
+            client.give(Step(0, 0.0, "drop", {}))
+        self._run(5.0)
+        drained: dict[str, list[int]] = {f"d{number}": [] for number in range(DURABLE)}
+        for number, (queue, into) in enumerate(drained.items()):
+            self.clients[number % CLIENTS].give(Step(0, 0.0, "drain", {"queue": queue, "into": into}))
+        owed = {queue: self.ledger.owed(queue) for queue in drained}
+        self._run(DRAIN_S, lambda: self._all_idle() and all(owed[queue] <= set(drained[queue]) for queue in drained))
+        self._run(3.0)
+        for queue, numbers in drained.items():
+            self.note("world", f"in {queue}: {numbers}")
+            self.ledger.on_drained(queue, numbers)
+        if self.failure is not None:
+            raise Violation(self.failure)
+
+    def _empty_again(self) -> None:
+        """Acknowledge all that was taken, get it in writing, fail the power: nothing may come back."""
+        for client in self.clients:
+            client.give(Step(0, 0.0, "prove", {"which": 0}))
+        self._must(SETTLE_S, self._all_idle, lambda: f"the last acknowledgements: {self._standing()}")
+        self.ledger.on_disturbed(self.scheduler.now + UNREST_S)
+        for machine in self.machines:
+            machine.kill(power=True)
+            self._start_later(machine, self.dice.random())
+        self._must(SETTLE_S, self._all_serve, lambda: f"after the last start: {self._standing()}")
+        self._empty()
+
+    def summary(self) -> str:
+        lives = sum(machine.lives for machine in self.machines)
+        return (
+            f"{self.scheduler.now:.0f} s, {self.scheduler.events} events, {lives} lives, "
+            f"{self.consensus.summary()}, {self.ledger.summary()}"
+        )
+
+
+@contextmanager
+def quiet(really: bool = True) -> Iterator[None]:
+    """Nothing is logged: most runs are not looked at, and those that fail are run again."""
+    before = logging.root.manager.disable
+    if really:
+        logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def run(plan: Plan) -> World:
+    """Play a plan. Raises Violation, with the command that replays it."""
+    world = World(plan)
+    try:
+        with quiet():
+            world.play()
+    except Violation as violation:
+        raise Violation(f"{violation}\nreplay: {plan.command()} --trace") from None
+    return world
