@@ -28,6 +28,7 @@ AMQP_PORT: Final = 5672
 CONNECT_S: Final = 5.0
 RETRY_S: Final = 0.5
 CONSUMERS_MAX: Final = 3
+IDLE_S: Final = 5.0
 
 
 class Step(NamedTuple):
@@ -141,6 +142,7 @@ class Client:
         """Talk to another node from now on."""
         self.next_node = node
         if self.session is not None and not self.session.lost:
+            self.session.leaving = True
             await self.session.control.ask("connection.close-ok", "connection.close", 200, "bye", 0, 0)
         await self._session()
 
@@ -282,8 +284,8 @@ class Client:
                 answer = await channel.ask("queue.declare-ok", "queue.declare", *passive)
             except Closed:
                 continue
-            still_hungry = not consumer.prefetch or len(consumer.unacked) < consumer.prefetch
-            if answer.arguments[1] and still_hungry and not consumer.closed and consumer.consumer_tag is not None:
+            idle = self.loop.scheduler.now - consumer.busy_at > IDLE_S
+            if answer.arguments[1] and idle and not consumer.closed and consumer.consumer_tag is not None:
                 self.ledger.fail(
                     f"{answer.arguments[1]} messages wait in {consumer.queue}, and {consumer.stream} gets none, "
                     f"with {len(consumer.unacked)} in hand and a prefetch count of {consumer.prefetch}"

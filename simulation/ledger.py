@@ -176,7 +176,9 @@ class Ledger:
     def _check_flag(self, message: Message, delivery: Delivery) -> None:
         for other in message.deliveries:
             first, second = sorted((other, delivery), key=lambda one: one.written_at)
-            if not second.redelivered and not self._crashed(message.queue, first.written_at, second.written_at):
+            at_home = first.node == self.queue(message.queue).owner
+            since = first.written_at if at_home else message.published_at  # It left the queue's node before that.
+            if not second.redelivered and not self._crashed(message.queue, since, second.written_at):
                 self.fail(
                     f"{message} was delivered at {first.written_at:.6f} and once more at {second.written_at:.6f}, to "
                     f"{second.consumer or 'basic.get'}, without a word about it"

@@ -222,7 +222,7 @@ class World:
         self.every = rng.choice((1.0, 4.0, 12.0))
         self.kill = rng.choice((0, 0, 0.4))
         self.lazy = rng.random() < 0.7  # Ticks only for those who want them.
-        self.coded = rng.random() < 0.0
+        self.coded = rng.random() < 0.15  # Frames are made bytes and back.
         self.options = plan.options or self.roll_options()
         picked = rng.sample(FAULTS, rng.randint(4, len(FAULTS)))
         self.faults = [*(plan.faults or picked), "heal", "restart", "restart", "heal"]
@@ -584,15 +584,17 @@ class World:
 
     def on_started(self, node: Node, member: Member, effect: Started) -> None:
         self.note("started", node.name, effect.epoch, effect.number)
-        end = effect.number if effect.forced else self.checker.end
-        first = 1 if effect.forced else end
-        log = [(number, member.tail.epoch_at(number)) for number in range(first, end + 1)]
-        self.checker.on_started(node.name, node.life, effect.epoch, effect.number, effect.forced, log)
-        self.check_state(node)
+        assert member.view is not None
+        lossy = member.view.lossy
+        first = 1 if lossy else max(self.checker.end, 1)
+        epochs = {number: member.tail.epoch_at(number) for number in range(first, effect.number)}
         node.front = Front(node.stored, effect)
         for low, high in member.tail.upto(effect.number, effect.number)[0].settled:
             for seq in range(low, high + 1):
                 node.front.ready.pop(seq, None)
+        adopt = node.front.ready if member.read_at == effect.number else None
+        self.checker.on_started(node.name, node.life, effect.epoch, lossy, effect.number, epochs, adopt)
+        self.check_state(node)
 
     def on_confirmed(self, node: Node, effect: Confirmed) -> None:
         if self.plan.mode != "async":
@@ -795,15 +797,15 @@ class World:
 
     def force(self) -> None:
         fit = [
-            (node.member.tail.last_epoch, node.member.tail.end, name)
+            (node.member.tail.last_epoch, node.member.tail.end, name, node.member.complete)
             for name, node in self.nodes.items()
             if node.member is not None and node.member.view == self.view and name in self.view.ring
         ]
-        fit = [one for one in fit if one[2] != self.view.master]
+        fit = [one for one in fit if one[2] != self.view.master or self.calm]
         if fit:
-            name = max(fit)[2]
+            _, _, name, complete = max(fit)
             self.tally("forced")
-            self.commit("", forced(self.view, name, self.nodes[name].disk))
+            self.commit("", forced(self.view, name, self.nodes[name].disk, complete))
 
     # -- the end ---------------------------------------------------------------------
 
@@ -833,6 +835,9 @@ class World:
         if member is not None and member.serving and len(self.view.ring) < 2:
             member.change_ring(tuple(self.nodes))
             self.act(node)
+        named = member is not None and member.in_sync and not member.may_lead
+        if named and self.plan.mode == "lossy":
+            self.force()
         for other in self.nodes.values():
             if other.member is not None:
                 other.member.filling.start()

@@ -78,6 +78,7 @@ class Checker:
     def __init__(self) -> None:
         self.log: dict[int, Key] = {}  # What is confirmed.
         self.end = 0
+        self.archive: dict[tuple[int, int], Key] = {}  # What ever was, by epoch and number.
         self.live: dict[int, bytes] = {}
         self.sums: dict[int, int] = {0: 0}  # Of what lives after each block.
         self.settled: dict[int, tuple[int, bytes]] = {}  # By which epoch, and what it was.
@@ -86,6 +87,10 @@ class Checker:
         self.disks: dict[str, DiskLog] = {}
         self.lossy = 0
         self.lost_epoch = 0
+        self.adopted = 0  # The start block of one who was promoted by force although it lacked messages,
+        self.adopted_epoch = 0
+        self.adopt: dict[int, bytes] = {}  # and what was left.
+        self.epochs: Mapping[int, int] = {}  # Of the log of the last one promoted by force.
         self.told: dict[str, set[int]] = {}
         self.confirms = 0
 
@@ -109,27 +114,51 @@ class Checker:
             raise Violation(f"{new.master} is promoted and was not in sync: {old}")
         self.lossy = new.lossy
 
-    def on_started(self, name: str, life: int, epoch: int, number: int, forced: bool, blocks: list[Any]) -> None:
-        """`blocks`: the (number, epoch) of its log."""
+    def on_started(
+        self,
+        name: str,
+        life: int,
+        epoch: int,
+        lossy: int,
+        number: int,
+        epochs: Mapping[int, int],
+        adopt: Mapping[int, bytes] | None,
+    ) -> None:
+        """`epochs`: of every number of its log before its start block. `adopt`: it was promoted by force although it
+        lacked messages; this is left."""
         leader = self.leaders.setdefault(epoch, (name, life))
         if leader != (name, life):
             raise Violation(f"{leader} and {name} lead epoch {epoch}")
-        have = dict(blocks)
-        if forced and epoch > self.lost_epoch:
-            self.lost_epoch = epoch
-            self.forgive(have, number)
-        elif epoch >= self.lossy and self.end and have.get(self.end) != self.log[self.end][0]:
-            raise Violation(f"{name} leads epoch {epoch} without the confirmed block {self.end}")
+        if adopt is not None and lossy <= epoch and lossy > 0:
+            self.lost_epoch = lossy
+            self.log, self.end, self.settled, self.sums = {}, number - 1, {}, {number - 1: 0}
+            self.live, self.adopt, self.adopted, self.adopted_epoch = {}, dict(adopt), number, epoch
+        elif adopt is not None:
+            raise Violation(f"{name} lacks messages and leads epoch {epoch}")
+        elif self.end < self.adopted and epochs.get(self.adopted) == self.adopted_epoch and lossy == self.lost_epoch:
+            pass  # It comes back with its start block, which was not confirmed yet.
+        elif lossy > self.lost_epoch or (lossy and self.log.get(self.end, (0,))[0] < lossy):
+            self.lost_epoch = lossy  # Once more, if it lost its start block again before that was confirmed.
+            self.forgive(name, epochs, number)
+        elif epoch >= self.lossy and self.end >= self.adopted and self.end:
+            if epochs.get(self.end) != self.log[self.end][0]:
+                raise Violation(f"{name} leads epoch {epoch} without the confirmed block {self.end}")
 
-    def forgive(self, have: Mapping[int, int], number: int) -> None:
-        """A promotion was forced: what the new master lacks is confirmed no longer."""
-        common = 0
-        while common < min(self.end, number - 1) and have.get(common + 1) == self.log[common + 1][0]:
-            common += 1
-        log, self.log, self.end = self.log, {}, 0
-        self.live, self.sums, self.settled = {}, {0: 0}, {}
-        for at in range(1, common + 1):
-            self.confirm(at, log[at])
+    def forgive(self, name: str, epochs: Mapping[int, int], number: int) -> None:
+        """A promotion was forced: what was ever confirmed of the new master's log, and is on its disk, is
+        confirmed, and nothing else."""
+        self.epochs = epochs
+        if epochs.get(self.adopted) != self.adopted_epoch:
+            self.adopted = 0
+        disk = self.disks.get(name) or DiskLog()
+        first = max(self.adopted, 1)
+        self.log, self.end = {}, first - 1
+        self.live, self.sums, self.settled = {}, {first - 1: 0}, {}
+        for at in range(first, number):
+            key = self.archive.get((epochs[at], at))
+            if key is None or disk.epoch_at(at) != epochs[at]:
+                break
+            self.confirm(at, key)
 
     # -- blocks ----------------------------------------------------------------------
 
@@ -138,9 +167,15 @@ class Checker:
             if block.number != self.applied[name] + 1:
                 raise Violation(f"{name} applies {block.number} after {self.applied[name]}")
             self.applied[name] = block.number
-            if epoch < self.lossy:
-                continue  # It does not know yet what was lost.
             key = fingerprint(block)
+            if leads:
+                self.archive[block.epoch, block.number] = key
+            if epoch < self.lossy or self.lossy > self.lost_epoch:
+                continue  # It does not know yet what was lost, or that is not decided yet.
+            if block.number < self.adopted:
+                continue
+            while leads and self.end + 1 < block.number and self.end + 1 in self.epochs:  # Applied before it was lost.
+                self.confirm(self.end + 1, self.archive[self.epochs[self.end + 1], self.end + 1])
             if leads and block.number == self.end + 1:
                 self.confirm(block.number, key)
             elif self.log.get(block.number) != key:
@@ -154,6 +189,8 @@ class Checker:
         self.end = number
         sum_now = self.sums[number - 1]
         inside, settled, _ = key[1]
+        if number == self.adopted:
+            self.live, sum_now = dict(self.adopt), total(self.adopt)
         if inside is not None:
             first, contents, _ = inside
             for at, content in enumerate(contents):
@@ -172,7 +209,7 @@ class Checker:
         """A master tells its publishers. `disks`: the ids of the disks that exist."""
         self.confirms += 1
         if epoch < self.lossy or durable > self.end:
-            if epoch >= self.lossy:
+            if epoch >= self.lossy == self.lost_epoch:
                 raise Violation(f"{name} tells publishers of {durable}; confirmed is {self.end}")
             return
         expected = self.log[durable][0]
@@ -188,14 +225,14 @@ class Checker:
 
     def on_delivery(self, name: str, epoch: int, seq: int, content: bytes) -> None:
         settled = self.settled.get(seq)
-        if settled is not None and settled == (settled[0], content) and settled[0] <= epoch and epoch >= self.lossy:
+        if settled is not None and settled == (settled[0], content) and settled[0] <= epoch and epoch >= self.lost_epoch == self.lossy:
             raise Violation(f"{name} delivers {seq} again; its settle was confirmed in epoch {settled[0]}")
 
     # -- states ----------------------------------------------------------------------
 
     def on_state(self, name: str, number: int, live: Mapping[int, bytes]) -> None:
         """What a complete member stores when it has applied `number`."""
-        if number in self.sums and total(live) != self.sums[number]:
+        if number in self.sums and number >= self.adopted and total(live) != self.sums[number]:
             raise Violation(f"{name} stores something else at {number}: {len(live)} messages")
 
     def at_the_end(

@@ -62,6 +62,7 @@ class Channel:
         self.acked: list[int] = []  # Of this queue, since they were last known to be synced.
         self.markers: dict[int, list[int]] = {}  # By the number of the publish that proves them to be.
         self.drained: list[int] | None = None
+        self.busy_at = 0.0  # When something was last delivered or settled.
 
     def send(self, name: str, *arguments: Any) -> None:
         if not self.closed and not self.leaving:
@@ -123,6 +124,7 @@ class Channel:
         if tag != self.last_tag + 1:
             session.fail(f"{self.stream} got delivery tag {tag} after {self.last_tag}")
         self.last_tag = tag
+        self.busy_at = session.loop.scheduler.now
         number = int(received.body.split(b" ")[0])
         if not no_ack:
             self.unacked[tag] = number
@@ -138,6 +140,7 @@ class Channel:
         """Acknowledge one, or all up to it, or give it back, or drop it."""
         if self.closed or self.leaving or tag not in self.unacked:
             return
+        self.busy_at = self.session.loop.scheduler.now
         if how == "multiple":
             tags = [one for one in self.unacked if one <= tag]
             self.send("basic.ack", tag, True)
@@ -193,7 +196,7 @@ class Session(asyncio.Protocol):
         self.heard_at = loop.scheduler.now
         self.beats: asyncio.TimerHandle | None = None
         self.styles: dict[int, str] = {}  # How the consumer of a channel settles.
-        self.leaving = False  # Closing was agreed on.
+        self.leaving = False  # It has said goodbye.
 
     def fail(self, text: str) -> None:
         self.ledger.fail(f"{self.name} at {self.node}: {text}")
@@ -304,7 +307,6 @@ class Session(asyncio.Protocol):
             self._end()
         elif name == "connection.close-ok":
             self._on_answer(self.control, received)
-            self.leaving = True
             self.transport.close()
         elif name not in ("connection.blocked", "connection.unblocked"):
             self.fail(f"{name} was not expected")
@@ -365,6 +367,7 @@ class Session(asyncio.Protocol):
     async def open_channel(self, confirms: bool) -> Channel:
         self.opened_count += 1
         channel = self.channels[self.opened_count] = Channel(self, self.opened_count)
+        channel.busy_at = self.loop.scheduler.now
         await channel.ask("channel.open-ok", "channel.open", "")
         if confirms:
             await channel.ask("confirm.select-ok", "confirm.select", False)

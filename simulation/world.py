@@ -386,7 +386,7 @@ class World:
             lambda: self._all_serve() and self._all_idle(),
             lambda: f"{SETTLE_S} s after all was healed: {self._standing()}",
         )
-        self._run(3.0)
+        self._run(8.0)
         for client in self.clients:
             client.give(Step(0, 0.0, "feel", {}))
         self._must(SETTLE_S, self._all_idle, lambda: f"at the end: {self._standing()}")

@@ -108,13 +108,17 @@ class World:
     """One node: the broker, and the shell it asks."""
 
     def __init__(
-        self, limits: Limits | None = None, content_bytes_max: int = UNLIMITED, spill_bytes_max: int = UNLIMITED
+        self,
+        limits: Limits | None = None,
+        content_bytes_max: int = UNLIMITED,
+        spill_bytes_max: int = UNLIMITED,
+        name: str = NODE,
     ) -> None:
         self.limits = limits or Limits()
         self.metadata = Metadata()
         for command in first_boot(b"salt"):
             self.metadata.apply(command)
-        self.broker = Broker(self.metadata, self, NODE, "cluster", "3.11", content_bytes_max, spill_bytes_max)
+        self.broker = Broker(self.metadata, self, name, "cluster", "3.11", content_bytes_max, spill_bytes_max)
         self.log = MemoryLog()
         self.clients: dict[Connection, Client] = {}
         self.notes: list[tuple[str, str, str]] = []
@@ -209,6 +213,7 @@ class World:
         broker = self.broker
         while True:
             broker.pump()
+            broker.flush_links()
             for queue in broker.unlogged:
                 block = queue.take_block(0)
                 if block is not None:
@@ -221,6 +226,7 @@ class World:
             if not self.holds_disk:
                 self.sync()
             broker.tell_confirms()
+            broker.grant()
             writers, broker.writers = broker.writers, {}
             for connection in writers:
                 client = self.clients.get(connection)
@@ -228,7 +234,7 @@ class World:
                     client.flush()
             if self.loads and not self.holds_loads:
                 self.finish_loads()
-            elif not broker.dirty and not broker.writers:
+            elif not broker.dirty and not broker.writers and not broker.linked:
                 return
 
     def queue(self, name: str) -> Queue:
@@ -586,9 +592,12 @@ class Transcript:
         return self.made_up.setdefault(match[0], f"{match[1]}{len(self.made_up) + 1}")
 
 
-def converse(conversation: Conversation, world: World | None = None) -> list[str]:
-    """Hold the conversation with the machines; gives all lines, as they should stand in the text."""
-    world = world or World()
+def converse(conversation: Conversation, *worlds: World) -> list[str]:
+    """Hold the conversation with the machines; gives all lines, as they should stand in the text.
+
+    Clients go to the worlds in turn. A turn of one of them is one of all.
+    """
+    worlds = worlds or (World(),)
     clients: dict[str, Client] = {}
     over: set[str] = set()
     transcript = Transcript()
@@ -597,6 +606,7 @@ def converse(conversation: Conversation, world: World | None = None) -> list[str
         assert match is not None, line
         who, channel, word, text = match[1], int(match[2] or 0), match[3], match[4]
         if who not in clients:
+            world = worlds[len(clients) % len(worlds)]
             clients[who] = Client(world) if word == "connect" else world.client()
         transcript.sent(line)
         if word == "lost":
@@ -604,7 +614,7 @@ def converse(conversation: Conversation, world: World | None = None) -> list[str
             over.add(who)
         elif word != "connect":
             clients[who].feed(wire_of(channel, word, text))
-        world.turn()
+        worlds[0].turn()
         for name, client in sorted(clients.items()):
             if client.reader.greeting:
                 transcript.got(name, f" bytes {client.reader.greeting!r}")

@@ -34,11 +34,18 @@ STOP_S = 20.0
 class Server:
     """One node. `start` returns when clients can connect."""
 
-    def __init__(self, folder: Path, config: str = "", environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: str = "",
+        environment: Mapping[str, str] | None = None,
+        arguments: Iterable[str] = (),
+    ) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.config = config
         self.environment = dict(environment or {})
+        self.arguments = tuple(arguments)
         self.port = self.tls_port = self.cluster_port = 0
         self.process: subprocess.Popen[str] | None = None
         self.connections: list[Any] = []
@@ -48,8 +55,13 @@ class Server:
 
     def start(self, port: int = 0) -> Server:
         """Raises RuntimeError, with the log in its text, if the node does not come up."""
-        process = self.spawn(port)
-        line = read_line(process, START_S)
+        self.spawn(port)
+        return self.wait_until_ready()
+
+    def wait_until_ready(self, seconds: float = START_S) -> Server:
+        process = self.process
+        assert process is not None
+        line = read_line(process, seconds)
         if not line.startswith("ready "):
             self.kill()
             raise RuntimeError(f"no ready line but {line!r}, exit code {process.returncode}:\n{self.log()}")
@@ -67,6 +79,7 @@ class Server:
         """Begin to start, and do not wait."""
         assert self.process is None
         command = [sys.executable, "-m", "leveret", "server", "--data", str(self.data), "--port", str(port)]
+        command += self.arguments
         if self.config:
             file = self.folder / "leveret.conf"
             file.write_text(self.config)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from leveret.broker.home import FROM_EDGE, Home
+from leveret.broker.moving import Arrivals
 from leveret.broker.queue import Queue
 from leveret.broker.remote import FROM_HOME, Edge, RemoteQueue
 from leveret.broker.vhost import Vhost
@@ -122,6 +123,8 @@ class Broker:
         self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
         self.homes: dict[str, Home] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
+        self.arrivals = Arrivals(self)
+        self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
         self._build()
 
@@ -236,12 +239,7 @@ class Broker:
 
     def _add_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts[spec.vhost]
-        queue: AnyQueue
-        if spec.node == self.node_name:
-            queue = Queue(spec, self)
-            self.shell.adopt(queue)
-        else:
-            queue = RemoteQueue(spec, self)
+        queue = self.make_queue(spec) if spec.node == self.node_name else RemoteQueue(spec, self)
         self.queues_by_id[spec.id] = queue
         vhost.queues[spec.name] = queue
         vhost.router.add_queue(spec.name, queue)
@@ -255,16 +253,67 @@ class Broker:
         self.queues_by_id.pop(spec.id, None)
         queue.on_deleted()
         self.dirty.pop(queue, None)
-        if queue.is_local:
-            self.unlogged.pop(queue, None)
-            self.delivering.pop(queue, None)
-            self.shell.forget(queue)
-            self.on_loaded(queue)
+        if isinstance(queue, Queue):
+            self._forget(queue)
+        self.arrivals.drop(spec.id)
+
+    def make_queue(self, spec: QueueSpec) -> Queue:
+        """A queue of this node, with what the log holds of it."""
+        queue = Queue(spec, self)
+        self.shell.adopt(queue)
+        return queue
+
+    def unmake_queue(self, queue: Queue) -> None:
+        """It was to be one, and will not be."""
+        queue.on_deleted()
+        self.dirty.pop(queue, None)
+        self._forget(queue)
+
+    def _forget(self, queue: Queue) -> None:
+        self.unlogged.pop(queue, None)
+        self.delivering.pop(queue, None)
+        self.shell.forget(queue)
+        self.on_loaded(queue)
 
     def _move_queue(self, spec: QueueSpec) -> None:
-        queue = self.vhosts[spec.vhost].queues[spec.name]
-        assert queue.is_local == (spec.node == self.node_name)  # Its node was renamed.
-        queue.spec = spec
+        """A queue has come here, has gone from here, or has moved elsewhere; or its node has another name."""
+        old = self.vhosts[spec.vhost].queues[spec.name]
+        is_here = spec.node == self.node_name
+        if isinstance(old, Queue):
+            if is_here:
+                old.spec = spec
+                return
+            remote = RemoteQueue(spec, self)
+            self._replace(old, remote)
+            self.dirty.pop(old, None)
+            if old.departure is not None:
+                old.departure.on_moved(remote)
+            else:
+                old.on_deleted()
+            self._forget(old)
+        elif is_here:
+            queue = self.arrivals.take(spec.id) or self.make_queue(spec)
+            queue.spec = spec
+            self.queues_by_id[spec.id] = queue
+            old.on_moved(spec, queue, lambda: self._replace(old, queue))
+        else:
+            old.on_moved(spec, None, lambda: None)
+
+    def _replace(self, old: AnyQueue, new: AnyQueue) -> None:
+        """Another object stands for the same queue from now on."""
+        spec = new.spec
+        vhost = self.vhosts.get(spec.vhost)
+        if vhost is None or vhost.queues.get(spec.name) is not old:
+            return  # Deleted meanwhile.
+        bindings = self.metadata.bindings.to_destination(spec.vhost, "queue", spec.name)
+        for binding in bindings:
+            vhost.router.unbind_queue(binding.source, old, binding.key, binding.arguments)
+        vhost.router.remove_queue(spec.name)
+        vhost.queues[spec.name] = self.queues_by_id[spec.id] = new
+        vhost.router.add_queue(spec.name, new)
+        for binding in bindings:
+            vhost.router.bind_queue(binding.source, new, binding.key, binding.arguments)
+        vhost.forget_routes()
 
     def _bind(self, binding: Binding) -> None:
         vhost = self.vhosts[binding.vhost]
@@ -326,6 +375,7 @@ class Broker:
             home.grant()
 
     def tick_links(self) -> None:
+        self.arrivals.tick()
         for edge in self.edges.values():
             edge.tick()
 

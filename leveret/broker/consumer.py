@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
+    from leveret.broker.broker import AnyQueue
 
 
 class Consumer(Protocol):
@@ -30,7 +31,9 @@ class Consumer(Protocol):
 
 
 class Subscriber(Consumer, Protocol):
-    """A consumer whose queue may be at another node."""
+    """A consumer whose queue may be at another node, or go there."""
+
+    queue: AnyQueue
 
     def limit(self) -> int:
         """How many may be out with it at a time, as far as its queue can count that; 0 is no limit."""

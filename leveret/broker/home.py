@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import peerwire as w
@@ -22,6 +23,7 @@ from leveret.broker.unacked import Delivered, Unacked
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
 from leveret.cluster.refusals import Refusal
+from leveret.log.block import SHARED
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
@@ -144,6 +146,26 @@ class Home:
                 self.confirms.on_complete(pending)
         self._touch()
 
+    def _on_stage(self, payload: bytes) -> None:
+        """Messages of a queue that moves here; of a kind each, since they may have been delivered before."""
+        number, token = w.unpack_one(w.BUNDLE, payload)
+        (contents, keys, kinds), _ = w.unpack_run(payload, w.BUNDLE.size)
+        pending = self.confirms.begin(1)
+        if pending.last != token:
+            raise BadFrame(f"token {token} after {pending.last - 1}")
+        staged = self.broker.arrivals.staged.get(number)
+        if staged is None:
+            pending.refused = True
+        else:
+            for kind, group in groupby(range(len(kinds)), kinds.__getitem__):
+                places = list(group)
+                cut = slice(places[0], places[-1] + 1)
+                size = sum(map(len, contents[cut])) + MESSAGE_OVERHEAD * len(places)
+                staged.queue.enqueue(contents[cut], keys[cut], kind & ~SHARED, size, pending)
+        if not pending.waiting:
+            self.confirms.on_complete(pending)
+        self._touch()
+
     def _on_settle(self, payload: bytes) -> None:
         for verdict, first, last in w.unpack_all(w.VERDICT, payload):
             taken = self.unacked.take_range(first, last)
@@ -200,6 +222,14 @@ class Home:
         if what == w.CANCEL:
             self._on_cancel(number, *w.unpack_one(w.U64, rest))
             return
+        if what == w.ADOPT:
+            adopted = self.broker.arrivals.adopt(queue_id, self.peer)
+            self._refuse(number, adopted) if isinstance(adopted, Refusal) else self._answer(number, [adopted.encode()])
+            return
+        if what == w.ABANDON:
+            self.broker.arrivals.drop(queue_id)
+            self._answer(number)
+            return
         queue = self.broker.queues_by_id.get(queue_id)
         if queue is None:
             self._refuse(number, Refusal(404, "no such queue: it was deleted"))
@@ -219,7 +249,10 @@ class Home:
         subscription, no_ack, exclusive, prefetch = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
         tag = rest[w.SUBSCRIBE_HEAD.size :].decode("utf-8", "surrogateescape")
         if not queue.is_local:
-            self._refuse(number, Refusal(404, "the queue has moved: try again"))
+            self._refuse(number, Refusal(w.MOVED, ""))
+            return
+        if queue.departure is not None:
+            queue.departure.wait(lambda moved: self._on_subscribe(number, moved, rest))
             return
         consumer = RemoteConsumer(self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch)
 
@@ -332,6 +365,7 @@ class Home:
 
 _FROM_EDGE: Final[dict[int, Callable[[Home, bytes], None]]] = {
     frames.PUBLISH: Home._on_publish,
+    frames.STAGE: Home._on_stage,
     frames.SETTLE: Home._on_settle,
     frames.ASK: Home._on_ask,
     frames.LIMIT: Home._on_limit,

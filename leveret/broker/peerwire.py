@@ -47,6 +47,11 @@ PURGE: Final = 2
 GET: Final = 3
 SUBSCRIBE: Final = 4
 CANCEL: Final = 5
+ADOPT: Final = 6  # Get ready to become a queue's home.
+ABANDON: Final = 7  # It stays where it is.
+
+# A code that is no AMQP: the queue has gone to another node, of which the edge will hear.
+MOVED: Final = 1
 
 
 class Messages(NamedTuple):

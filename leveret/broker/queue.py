@@ -24,9 +24,10 @@ the newest go first, because the oldest are wanted next. A gap at the front is r
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from leveret.broker.batch import Batch, Gap, Span
+from leveret.broker.parking import Parked, park
 from leveret.broker.remote import Got, Status
 from leveret.cluster.refusals import Refusal, resource
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leveret.broker.confirms import Pending
-    from leveret.broker.consumer import Consumer
+    from leveret.broker.consumer import Consumer, Subscriber
+    from leveret.broker.moving import Departure
     from leveret.cluster.specs import QueueSpec
 
 CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publishers are slowed down.
@@ -76,6 +78,7 @@ class Queue:
         "crowded_at",
         "delivered_through",
         "deleted",
+        "departure",
         "durable",
         "epoch",
         "exclusive_consumer",
@@ -87,6 +90,7 @@ class Queue:
         "noted_through",
         "number",
         "open",
+        "parked",
         "ready",
         "ready_count",
         "requeued",
@@ -121,6 +125,8 @@ class Queue:
         self.exclusive_consumer: Consumer | None = None
         self.crowded_at = NEVER
         self.deleted = False
+        self.departure: Departure | None = None  # It is on its way to another node.
+        self.parked: list[Parked] | None = None  # Publishes that will go there, or come back.
         self.totals = Totals()
 
     def __repr__(self) -> str:
@@ -130,6 +136,8 @@ class Queue:
 
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
         """Messages of one kind, at the end. True: the queue is crowded, slow down."""
+        if self.parked is not None:
+            return park(self.parked, contents, keys, kind, size, pending)
         batch = self.open
         if batch is None or (len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored):
             batch = self.open = Batch(self.next_seq)
@@ -137,6 +145,8 @@ class Queue:
         batch.contents += contents
         batch.keys += keys
         batch.kinds += bytes((kind,)) * count
+        if kind & REDELIVERED:
+            batch.redelivered = True
         batch.left += count
         batch.size += size
         self.memory_bytes += size
@@ -186,6 +196,10 @@ class Queue:
             then(None if got is None else Got(*got, self.ready_count))
 
     def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
+        if self.departure is not None:
+            waiting = cast("Subscriber", consumer)  # That of a link is put off by its `Home`.
+            self.departure.wait(lambda queue: queue.subscribe(waiting, then))
+            return
         if self.exclusive_consumer is not None or (consumer.exclusive and self.consumers):
             then(Refusal(403, f"{resource('queue', self.spec.name, self.spec.vhost)} in exclusive use"))
             return
@@ -209,6 +223,9 @@ class Queue:
         self.host.dirty[self] = None
 
     def remove_consumer(self, consumer: Consumer) -> None:
+        if self.departure is not None and consumer in self.departure.consumers:
+            self.departure.consumers.remove(consumer)
+            return
         self.consumers.remove(consumer)
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
@@ -223,13 +240,19 @@ class Queue:
         for consumer in list(self.consumers):
             consumer.on_queue_deleted()
         self.consumers.clear()
+        self.let_go_of_all()
+
+    def let_go_of_all(self) -> None:
+        """No message of it is this object's business any more."""
+        self.deleted = True
         self.ready.clear()
         self.host.content_bytes -= self.memory_bytes
         self.memory_bytes = self.ready_count = 0
         if self.open is not None:
             self._on_taken(self.open)
         self.loading = self.open = None
-        for pending in self.awaiting:  # Whoever deleted the queue has taken care of its messages.
+        # Whoever deleted the queue has taken care of its messages; or they are safe where it has gone.
+        for pending in self.awaiting:
             pending.on_safe()
         self.awaiting.clear()
 
@@ -347,6 +370,8 @@ class Queue:
         self.unacked_count -= count
         self.ready_count += count
         first, last = batch.first + lo, batch.first + hi - 1
+        # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
+        shown = shown or last < self.delivered_through
         if shown:
             batch.mark_redelivered(lo, hi)
             if batch.stored:

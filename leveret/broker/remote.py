@@ -47,15 +47,17 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Span
+from leveret.broker.parking import Parked, park, unpark
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
 from leveret.cluster.refusals import Refusal, resource
 from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
-    from leveret.broker.broker import Broker
+    from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
+    from leveret.broker.queue import Queue
     from leveret.cluster.specs import QueueSpec
 
 FEED_BYTES_MAX: Final = 256 << 10
@@ -96,9 +98,10 @@ class RemoteBatch(Batch):
 class Subscription:
     """One consumer of this node at a queue of another."""
 
-    __slots__ = ("consumer", "feed", "number", "queue", "stuck_ticks", "taken_bytes")
+    __slots__ = ("consumer", "feed", "number", "queue", "stuck_ticks", "taken_bytes", "then")
 
     def __init__(self, number: int, queue: RemoteQueue, consumer: Subscriber) -> None:
+        self.then: Callable[[Refusal | None], None] | None = None  # Who waits for it to begin.
         self.number = number
         self.queue = queue
         self.consumer = consumer
@@ -122,7 +125,7 @@ class Bundle:
 class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
-    __slots__ = ("broker", "deleted", "spec", "subscriptions")
+    __slots__ = ("broker", "deleted", "parked", "spec", "subscriptions", "successor", "waiting")
 
     is_local: Literal[False] = False
 
@@ -131,6 +134,10 @@ class RemoteQueue:
         self.broker = broker
         self.deleted = False
         self.subscriptions: dict[Subscriber, Subscription] = {}
+        # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
+        self.parked: list[Parked] | None = None
+        self.waiting: list[Callable[[AnyQueue], None]] = []
+        self.successor: Queue | None = None  # It has moved to this very node.
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.spec.vhost!r}, {self.spec.name!r}, at {self.spec.node!r})"
@@ -140,11 +147,6 @@ class RemoteQueue:
         """The link to the queue's home, if it is up."""
         return self.broker.edges.get(self.spec.node)
 
-    def unreachable(self) -> Refusal:
-        name = resource("queue", self.spec.name, self.spec.vhost)
-        durable = "durable " if self.spec.durable else ""
-        return Refusal(404, f"home node '{self.spec.node}' of {durable}{name} is down or inaccessible")
-
     def is_crowded(self) -> bool:
         """Whether publishers should wait."""
         edge = self.edge
@@ -153,6 +155,8 @@ class RemoteQueue:
     # -- Publishing ----------------------------------------------------------------------------------------------
 
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        if self.parked is not None:
+            return park(self.parked, contents, keys, kind, size, pending)
         edge = self.edge
         if edge is None:
             if pending is not None:
@@ -164,18 +168,26 @@ class RemoteQueue:
     # -- Questions -----------------------------------------------------------------------------------------------
 
     def status(self, then: Callable[[Status | Refusal], None]) -> None:
+        if self._later(lambda queue: queue.status(then)):
+            return
+
         def on_answer(answer: bytes | Refusal) -> None:
             then(answer if isinstance(answer, Refusal) else Status(*w.unpack_one(w.STATUS_ANSWER, answer)))
 
         self._ask(w.STATUS, b"", on_answer)
 
     def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
+        if self._later(lambda queue: queue.purge_all(then)):
+            return
+
         def on_answer(answer: bytes | Refusal) -> None:
             then(answer if isinstance(answer, Refusal) else w.unpack_one(w.U64, answer)[0])
 
         self._ask(w.PURGE, b"", on_answer)
 
     def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
+        if self._later(lambda queue: queue.fetch(no_ack, wanted, then)):
+            return
         edge = self.edge
 
         def on_answer(answer: bytes | Refusal) -> None:
@@ -198,18 +210,31 @@ class RemoteQueue:
         self._ask(w.GET, w.U8.pack(no_ack), on_answer)
 
     def subscribe(self, consumer: Subscriber, then: Callable[[Refusal | None], None]) -> None:
+        def on_the_spot(queue: AnyQueue) -> None:
+            consumer.queue = queue
+            queue.subscribe(consumer, then)
+
+        if self._later(on_the_spot):
+            return
+        consumer.queue = self
         edge = self.edge
         if edge is None:
-            then(self.unreachable())
+            then(unreachable(self.spec))
             return
         subscription = edge.subscribe(self, consumer)
+        subscription.then = then
 
         def on_answer(answer: bytes | Refusal) -> None:
-            if isinstance(answer, Refusal):
-                edge.drop(subscription)
-                then(answer)
-            else:
-                then(None)
+            is_refused = isinstance(answer, Refusal)
+            if self.subscriptions.get(consumer) is not subscription and not is_refused:
+                return  # The queue has moved meanwhile, and another subscription is on its way.
+            if isinstance(answer, Refusal) and answer.code == w.MOVED:
+                return  # As soon as this node knows where to.
+            if subscription.then is not None:
+                subscription.then = None
+                if isinstance(answer, Refusal):
+                    edge.drop(subscription)
+                then(answer if isinstance(answer, Refusal) else None)
 
         tag = consumer.tag.encode("utf-8", "surrogateescape")
         head = w.SUBSCRIBE_HEAD.pack(subscription.number, consumer.no_ack, consumer.exclusive, consumer.limit())
@@ -244,12 +269,52 @@ class RemoteQueue:
         if subscription is not None and edge is not None:
             edge.send_now(frames.LIMIT, [w.LIMIT_ENTRY.pack(subscription.number, consumer.limit())])
 
+    def _later(self, call: Callable[[AnyQueue], None]) -> bool:
+        """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
+        if self.parked is not None:
+            self.waiting.append(call)
+        elif self.successor is not None:
+            call(self.successor)
+        else:
+            return False
+        return True
+
     def _ask(self, what: int, arguments: bytes, then: Callable[[bytes | Refusal], None]) -> None:
         edge = self.edge
         if edge is None:
-            then(self.unreachable())
+            then(unreachable(self.spec))
         else:
             edge.ask(self, what, arguments, then)
+
+    # -- Moving --------------------------------------------------------------------------------------------------
+
+    def on_moved(self, spec: QueueSpec, successor: Queue | None, then: Callable[[], None]) -> None:
+        """The queue has another home. What was published through the old one must arrive before what comes now, so a
+        question is sent after it; its answer, by way of the old home and the new, says that all of it has."""
+        old_edge, subscriptions = self.edge, list(self.subscriptions.values())
+        for subscription in subscriptions:
+            subscription.feed.clear()  # The old home has taken these back.
+            if old_edge is not None:
+                old_edge.drop(subscription)
+        self.spec, self.successor = spec, successor
+        self.parked = []
+
+        def on_answer(answer: bytes | Refusal) -> None:
+            parked, waiting = self.parked, self.waiting
+            self.parked, self.waiting = None, []
+            then()
+            queue = self.successor or self
+            unpark(parked or [], queue)
+            for call in waiting:
+                call(queue)
+
+        for subscription in subscriptions:
+            waiting, subscription.then = subscription.then, None
+            resubscribe(subscription.consumer, self, waiting)
+        if old_edge is None:
+            on_answer(b"")
+        else:
+            old_edge.ask(self, w.STATUS, b"", on_answer)
 
     # -- Settling ------------------------------------------------------------------------------------------------
 
@@ -293,6 +358,24 @@ class RemoteQueue:
         self.subscriptions.clear()
 
 
+def unreachable(spec: QueueSpec) -> Refusal:
+    durable = "durable " if spec.durable else ""
+    name = resource("queue", spec.name, spec.vhost)
+    return Refusal(404, f"home node '{spec.node}' of {durable}{name} is down or inaccessible")
+
+
+def resubscribe(
+    consumer: Subscriber, queue: AnyQueue, waiting: Callable[[Refusal | None], None] | None = None
+) -> None:
+    """A consumer goes on where its queue is now; if it cannot, its client is told. `waiting`: it had not begun yet."""
+
+    def then(refused: Refusal | None) -> None:
+        if refused is not None:
+            consumer.on_queue_deleted()
+
+    queue.subscribe(consumer, waiting or then)
+
+
 class Edge:
     """This node's end of a session with the home of other queues: what it has sent there and waits for."""
 
@@ -308,7 +391,7 @@ class Edge:
         self.sent_bytes = 0
         self.credit = FIRST_CREDIT
         self.last_ask = 0
-        self.asks: dict[int, tuple[RemoteQueue, Callable[[bytes | Refusal], None]]] = {}
+        self.asks: dict[int, tuple[QueueSpec, Callable[[bytes | Refusal], None]]] = {}
         self.oldest_ask = self.ask_ticks = 0  # For how long the same question has been the oldest.
         self.last_subscription = 0
         self.subscriptions: dict[int, Subscription] = {}
@@ -356,6 +439,14 @@ class Edge:
         self.bundles, self.bundled_bytes = {}, 0
         self.broker.shell.send(self.peer, frames.PUBLISH, parts)
 
+    def stage(self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending) -> None:
+        """Messages of a queue of this node that moves to the other one."""
+        self.flush_publishes()
+        self.last_token += 1
+        self.pendings[self.last_token] = [pending]
+        run = w.pack_run(batch.contents[lo:hi], batch.keys[lo:hi], batch.kinds[lo:hi])
+        self.broker.shell.send(self.peer, frames.STAGE, [w.BUNDLE.pack(queue, self.last_token), *run])
+
     def settle(self, verdict: int, first: int, last: int) -> None:
         verdicts = self.verdicts
         if verdicts and verdicts[-1][0] == verdict and verdicts[-1][2] + 1 == first:
@@ -369,9 +460,9 @@ class Edge:
         self.flush()
         self.broker.shell.send(self.peer, kind, parts)
 
-    def ask(self, queue: RemoteQueue, what: int, arguments: bytes, then: Callable[[bytes | Refusal], None]) -> None:
+    def ask(self, queue: AnyQueue, what: int, arguments: bytes, then: Callable[[bytes | Refusal], None]) -> None:
         self.last_ask += 1
-        self.asks[self.last_ask] = (queue, then)
+        self.asks[self.last_ask] = (queue.spec, then)
         head = w.ASK_HEAD.pack(self.broker.metadata.index, self.last_ask, what, queue.spec.id)
         self.send_now(frames.ASK, [head, arguments])
 
@@ -504,8 +595,8 @@ class Edge:
             pending.on_safe()
         asks, self.asks = self.asks, {}
         subscriptions, self.subscriptions = self.subscriptions, {}
-        for queue, then in asks.values():
-            then(queue.unreachable())
+        for spec, then in asks.values():
+            then(unreachable(spec))
         for subscription in subscriptions.values():
             if subscription.queue.subscriptions.pop(subscription.consumer, None) is not None:
                 subscription.consumer.on_queue_deleted()

@@ -347,7 +347,7 @@ class Cluster:
             return
         if child.ready:
             again = self.plan.command(child.node)
-            print(f"start it again with:\n  {shlex.join(['leveret', *again])}", flush=True)
+            print(f"start it again with:\n  {_beside_python('leveret')} {shlex.join(again)}", flush=True)
         else:
             print("so the cluster is not started; if a port is taken, choose others with --base-port", flush=True)
             self.stop()
@@ -388,11 +388,16 @@ class Cluster:
             "try" + (" (after pip install pika):" if python == "python3" else ":"),
             f"  {connect.format(publish.amqp)}; {declare}; q.basic_publish('', 'tasks', b'hello'); c.close()\"",
             f"  {connect.format(consume.amqp)}; {declare}; print(q.basic_get('tasks', auto_ack=True)[2])\"",
-            f"  {_tool(os.path.join(os.path.dirname(sys.executable), 'leveretctl'))} -n {publish.short} cluster_status",
+            f"  {_beside_python('leveretctl')} -n {publish.short} cluster_status",
             f"  kill -9 {pids[-1]}    # {consume.name}; the others go on",
-            f"Ctrl-C stops all nodes; leveret cluster start --data {shlex.quote(self.plan.folder)} goes on with them.",
+            f"Ctrl-C stops all nodes; to go on with them: {_beside_python('leveret')} cluster start --data"
+            f" {shlex.quote(self.plan.folder)}",
         ]
         return lines
+
+
+def _beside_python(name: str) -> str:
+    return _tool(os.path.join(os.path.dirname(sys.executable), name))
 
 
 def _tool(path: str) -> str:

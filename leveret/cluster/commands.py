@@ -268,11 +268,13 @@ class NodeStarted:
     """Remove what did not outlive the node's last run: its exclusive and non-durable queues.
 
     The node says so itself before it serves anybody, and the leader when the node is lost.
-    With `alone`, no other node was up that could have kept them, so non-durable exchanges are gone as well.
+    With `alone`, no other node was up that could have kept them, so non-durable exchanges are gone as well. `run` names
+    the run that begins.
     """
 
     node: str
     alone: bool = False
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +294,16 @@ class RenameNode:
 
 @dataclass(frozen=True, slots=True)
 class MoveQueue:
-    """A queue lives on another node from now on, which has all its messages; only if it is still at the old one."""
+    """A queue lives on another node from now on, which has all its messages. Only if it is still at the old one, and if
+    the new one is still in the run in which it got them: a later run has thrown away what was not its own.
+    """
 
     vhost: str
     name: str
     id: int
     old: str
     new: str
+    run: str
 
 
 Command: TypeAlias = (

@@ -32,3 +32,7 @@ ANSWER: Final = 46
 CANCELLED: Final = 47
 CREDIT: Final = 48
 TAKEN: Final = 49
+STAGE: Final = 51  # Messages of a queue that is to move here.
+
+# A node's alarms, as text: the names of what is short, with blanks between.
+ALARM: Final = 50

@@ -151,7 +151,8 @@ class Proposals:
         """Another leader is known, or none, or another term has begun."""
         self._check_term()
         for number, waiting in list(self.waiting.items()):
-            if waiting.applied is None and waiting.term is None:
+            # The leader of the same term may be known again after its link was lost, and what was under way with it.
+            if waiting.applied is None and waiting.term in (None, self.raft.term):
                 self._dispatch(number, waiting)
         self._ask()
 
@@ -179,6 +180,8 @@ class Proposals:
         if origin == self.origin and number in self.waiting:
             waiting = self.waiting[number]
             waiting.applied, waiting.index = applied, index
+            if term < self.raft.term:
+                self._ask()  # The leader of today did not take it, and does not know that somebody waits for it.
         self.on_term(term)
 
     def on_term(self, term: int) -> None:

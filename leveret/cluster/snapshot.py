@@ -68,6 +68,8 @@ def _rows(metadata: Metadata) -> Iterator[list[Json]]:
         yield ["parameter", *parameter, value]
     for name, value in metadata.global_parameters.items():
         yield ["global parameter", name, value]
+    for node, run in metadata.runs.items():
+        yield ["run", node, run]
 
 
 def _binding_rows(metadata: Metadata) -> Iterator[list[Json]]:
@@ -193,6 +195,11 @@ def _read_global_parameter(metadata: Metadata, name: str, value: Json) -> None:
     metadata.global_parameters[name] = value
 
 
+def _read_run(metadata: Metadata, node: str, run: str) -> None:
+    _check_texts(node, run)
+    metadata.runs[node] = run
+
+
 _READERS: Final[dict[Any, Callable[..., None]]] = {
     "vhost": _read_vhost,
     "user": _read_user,
@@ -204,4 +211,5 @@ _READERS: Final[dict[Any, Callable[..., None]]] = {
     "policy": _read_policy,
     "parameter": _read_parameter,
     "global parameter": _read_global_parameter,
+    "run": _read_run,
 }

@@ -94,6 +94,7 @@ class Metadata:
         self.operator_policies: dict[tuple[str, str], Policy] = {}
         self.parameters: dict[tuple[str, str, str], Json] = {}
         self.global_parameters: dict[str, Json] = {}
+        self.runs: dict[str, str] = {}  # The present run of each node.
 
     def apply(self, command: c.Command) -> Applied:
         """Take the next command of the order."""
@@ -540,6 +541,8 @@ class Metadata:
         # are forgotten rather than deleted, so no exchange is found to have lost its last binding. We do as it does:
         # a durable auto-delete exchange is there again after a restart.
         cascade = not command.alone
+        if command.run:
+            self.runs[command.node] = command.run
         for queue in [q for q in self.queues.values() if q.node == command.node and (q.exclusive or not q.durable)]:
             self._drop_queue(queue, events, cascade)
         if command.alone:
@@ -549,6 +552,7 @@ class Metadata:
 
 
     def _forget_node(self, command: c.ForgetNode, events: list[e.Event]) -> Refusal | None:
+        self.runs.pop(command.node, None)
         for queue in [queue for queue in self.queues.values() if queue.node == command.node]:
             self._drop_queue(queue, events)
         return None
@@ -567,6 +571,8 @@ class Metadata:
             return not_found("queue", command.name, command.vhost)
         if queue.node != command.old:
             return Refusal(406, f"{resource('queue', *reversed(key))} is at {queue.node}, not at {command.old}")
+        if self.runs.get(command.new) != command.run:
+            return Refusal(406, f"node {command.new} has been restarted meanwhile")
         self.queues[key] = moved = replace(queue, node=command.new)
         events.append(e.QueueMoved(moved))
         return None

@@ -293,6 +293,7 @@ class Master:
                 view.ring if ring is None else ring,
                 view.in_sync if in_sync is None else in_sync,
                 view.lossy,
+                view.void,
             )
         )
 

@@ -168,6 +168,8 @@ class Doubt:
         view = member.view
         if standings is None or view is None or member.proposal_age is not None or not member.in_sync:
             return
+        if not member.may_lead:
+            return  # Named master by force, it lost messages before it heard of that. Only force helps.
         asked = [name for name, _ in view.in_sync if name != member.me and name in member.links]
         if any(name not in standings and name not in self.left for name in asked):
             if self.poll_age <= member.options.retry:
@@ -181,7 +183,7 @@ class Doubt:
                 best = max(best, (standing.last_epoch, standing.end, ages[name, standing.disk], name))
         keep = tuple(key for key in view.in_sync if not self._is_gone(key, view.master))
         ring = tuple(name for name in view.ring if name not in self.left)
-        member.propose(View(view.version + 1, view.epoch + 1, best[3], ring, keep, view.lossy))
+        member.propose(View(view.version + 1, view.epoch + 1, best[3], ring, keep, view.lossy, view.void))
 
     def _is_gone(self, key: tuple[str, str], master: str) -> bool:
         name, disk = key
@@ -195,5 +197,5 @@ class Doubt:
         member = self.member
         if member.view is None or member.me not in member.view.ring or member.proposal_age is not None:
             return False
-        member.propose(forced(member.view, member.me, member.disk))
+        member.propose(forced(member.view, member.me, member.disk, member.complete))
         return True

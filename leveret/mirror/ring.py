@@ -123,6 +123,7 @@ class Member:
         self.born = born
         self.out: list[Effect] = []
         self.view: View | None = None
+        self.version = 0  # The newest of which something here is a consequence: of the view, or of what was confirmed.
         self.links: set[str] = set()
         self.majority = True
         self.failed = False
@@ -172,6 +173,11 @@ class Member:
     def matched(self) -> bool:
         """The log is a beginning of this epoch's master's, and reaches into the epoch."""
         return self.view is not None and self.tail.last_epoch == self.view.epoch
+
+    @property
+    def may_lead(self) -> bool:
+        """A log that lacks messages is a master's only by force, and only if everybody was told so."""
+        return self.complete or (self.view is not None and self.view.void > self.tail.last_epoch)
 
     @property
     def serving(self) -> bool:
@@ -247,6 +253,7 @@ class Member:
         if (old is not None and view.version <= old.version) or self.failed:
             return
         self.view = view
+        self.version = max(self.version, view.version)
         self.proposal_age = None
         order = view.order()
         self.left = tuple(reversed(order[: order.index(self.me)])) if self.me in order else ()
@@ -441,11 +448,11 @@ class Member:
         self.waiting = {peer: attach for peer, attach in self.waiting.items() if attach.epoch >= view.epoch}
         self.feed, self._pulsed = None, -1
         leads = view.master == self.me
-        if view.lossy > self.tail.last_epoch and not self.complete and not leads:
-            self.restart(0, (), 0, 0)  # What was being filled may belong to what is lost.
+        if view.lossy > self.tail.last_epoch and not leads and (not self.complete or view.void > self.tail.last_epoch):
+            self.restart(0, (), 0, 0)  # What was being filled may belong to what is lost; or what is stored does.
         # The first view of a process comes from a barrier. If it names this member, an earlier process may have led
         # the epoch and lost its last blocks, which others hold: its epoch is burnt. Nor may a wiped disk lead.
-        if leads and (old is not None or self.born) and self.in_sync:
+        if leads and (old is not None or self.born) and self.in_sync and self.may_lead:
             self.master = Master(self, view)
             self.master.start()
         self.born = False
@@ -555,6 +562,8 @@ class Member:
             for peer, attach in list(self.waiting.items()):
                 self._on_attach(peer, attach)
             self.waiting.clear()
+        if frame.version > self.version:
+            self.version = frame.version
         self.confirm_to(min(frame.confirmed, tail.end))
 
     def _unknown(self, src: str, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
@@ -567,7 +576,7 @@ class Member:
             if tail.epoch_at(block.number) == block.epoch:
                 continue
             if block.number <= max(self.confirmed, self.read_at):
-                if self.view.lossy <= tail.last_epoch:
+                if self.view.lossy <= tail.epoch_at(self.confirmed):
                     raise ProtocolError(f"{self.me} holds another block {block.number} as confirmed")
                 self.restart(0, (), 0, 0)  # Lost by a forced promotion. What was applied cannot be undone.
                 self._attach(src)
@@ -621,7 +630,9 @@ class Member:
                 return
             cut = self.confirmed
             history = self.tail.history_to(cut)
-            self.send(src, Reset(self.view.epoch, self.view.version, cut, history, known, self.messages))
+            # What is forgotten here was confirmed, and that may be a consequence of a view without the asker, which
+            # neither of us has seen. It must have seen it before it drops anything.
+            self.send(src, Reset(self.view.epoch, self.version, cut, history, known, self.messages))
             start = cut + 1
         child = self.children[src] = Child(start)
         self._push(src, child, True)
@@ -660,8 +671,11 @@ class Member:
                 return
 
     def _head(self) -> tuple[int, int, int]:
-        assert self.view is not None
-        return self.view.epoch, self.view.version, self.confirmed
+        view = self.view
+        assert view is not None
+        # What was confirmed before a forced promotion may be lost by it: it is not passed on as confirmed.
+        lasting = not view.lossy or self.tail.epoch_at(self.confirmed) >= view.lossy
+        return view.epoch, self.version, self.confirmed if lasting else 0
 
     # -- numbers -------------------------------------------------------------------------
 

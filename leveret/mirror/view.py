@@ -9,6 +9,8 @@ was committed meanwhile. `misfit` says what else a successor must obey; the meta
   another id: a member that returns without its data must not be taken for the one that was trusted.
 - `lossy` is the epoch of the last forced promotion. Whoever has blocks of an older epoch knows that what it holds as
   confirmed may be gone.
+- `void` is the epoch of the last forced promotion of a log that lacked messages. What such a log stores is not what its
+  blocks add up to, so no older log has a beginning in common with it: the others start from nothing.
 
 The *order* of a view is the ring: master, in-sync members by age, then the others. So an in-sync member's left
 neighbour is in sync too, and nobody who is waited for stands behind somebody who is not.
@@ -28,6 +30,7 @@ class View(NamedTuple):
     ring: tuple[str, ...]
     in_sync: tuple[Disk, ...]
     lossy: int = 0
+    void: int = 0
 
     def order(self) -> tuple[str, ...]:
         names = dict.fromkeys((self.master, *(member for member, _ in self.in_sync), *self.ring))
@@ -41,10 +44,11 @@ class View(NamedTuple):
         return None
 
 
-def forced(view: View, member: str, disk: str) -> View:
+def forced(view: View, member: str, disk: str, complete: bool) -> View:
     """The view that makes a member master whatever it lacks. What others confirmed and it has not is lost."""
     epoch = view.epoch + 1
-    return View(view.version + 1, epoch, member, view.ring, ((member, disk),), epoch)
+    void = view.void if complete else epoch
+    return View(view.version + 1, epoch, member, view.ring, ((member, disk),), epoch, void)
 
 
 def misfit(old: View | None, new: View) -> str | None:
@@ -59,12 +63,15 @@ def misfit(old: View | None, new: View) -> str | None:
     if new.version != old.version + 1:
         return f"made from version {new.version - 1}, which is not {old.version}"
     if new.epoch == old.epoch:
-        return "the master changes with the epoch" if new.master != old.master or new.lossy != old.lossy else None
+        same = (new.master, new.lossy, new.void) == (old.master, old.lossy, old.void)
+        return None if same else "the master changes with the epoch"
     if new.epoch != old.epoch + 1:
         return "epochs rise by one"
     if new.lossy == new.epoch:
-        return None if members == [new.master] else "after a forced promotion nobody else is in sync"
-    if new.lossy != old.lossy:
+        if new.void not in (old.void, new.epoch) or members != [new.master]:
+            return "after a forced promotion nobody else is in sync"
+        return None
+    if new.lossy != old.lossy or new.void != old.void:
         return "a forced promotion is not undone"
     if new.master not in dict(old.in_sync) or not set(new.in_sync) <= set(old.in_sync):
         return "only an in-sync member is promoted, and nobody joins with it"

@@ -2,6 +2,9 @@
 
 An alarm is a state, not an event: it is set when a limit is crossed and cleared when it is not. What is read from the
 system comes in through functions, so that a test can be a machine with 10 MB.
+
+Nodes tell each other of their alarms, and publishers wait at all of them, as in RabbitMQ: what is published at one node
+may well be for another.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class Alarms:
         self.memory = False
         self.disk = False
         self.disk_full = False  # A write failed for want of space, whatever the system says is free.
+        self.others: dict[str, frozenset[str]] = {}  # What is short at other nodes.
 
     def check(self) -> None:
         self.memory_used_bytes = self._memory_used()
@@ -37,11 +41,15 @@ class Alarms:
         self.memory = self.memory_used_bytes > self.memory_limit_bytes
         self.disk = self.disk_free_bytes < self.disk_limit_bytes
 
-    def reason(self) -> str | None:
-        """What connection.blocked says; None if nothing is short."""
+    def own(self) -> frozenset[str]:
+        """What is short here."""
         resources = (("memory", self.memory), ("disk", self.disk or self.disk_full))
-        short = [name for name, is_short in resources if is_short]
-        return f"low on {' & '.join(short)}" if short else None
+        return frozenset(name for name, is_short in resources if is_short)
+
+    def reason(self) -> str | None:
+        """What connection.blocked says; None if nothing is short anywhere."""
+        short = self.own().union(*self.others.values())
+        return f"low on {' & '.join(sorted(short, reverse=True))}" if short else None
 
 
 def release_memory() -> None:

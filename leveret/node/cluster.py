@@ -75,6 +75,10 @@ class AdminError(Exception):
     """What an operator asked for cannot be done; the text says why, and what to do."""
 
 
+class TryAgain(AdminError):
+    """It may do a moment later."""
+
+
 class MemberStatus(NamedTuple):
     name: str
     uuid: str
@@ -185,6 +189,11 @@ class Cluster:
         while self.raft.is_leader and not self.stopped and self.world.loop.time() < deadline:
             await asyncio.sleep(TICK_MS / 2000)
 
+    @property
+    def run(self) -> str:
+        """The name of this run of the node."""
+        return self.proposals.origin.hex()
+
     # -- Who is there ----------------------------------------------------------------------------------------------
 
     @property
@@ -198,6 +207,10 @@ class Cluster:
         reachable = {self.me.id, *self.connected.values()}
         membership = self.raft.membership
         return membership.is_majority(sum(one in reachable for one in membership.voter_ids))
+
+    @property
+    def is_voter(self) -> bool:
+        return self.me.id in self.raft.membership.voter_ids
 
     @property
     def cluster_id(self) -> bytes:
@@ -274,7 +287,7 @@ class Cluster:
             if not waited.done():
                 waited.set_result(None)
 
-        self.propose(c.NodeStarted(self.settings.node_name, alone), then, patient=True)
+        self.propose(c.NodeStarted(self.settings.node_name, alone, self.run), then, patient=True)
         while True:
             done, _ = await asyncio.wait([waited], timeout=10.0)
             if done or self.stopped:
@@ -535,7 +548,7 @@ class Cluster:
             elif self.raft.term == term and self.raft.commit >= index:
                 done.set_result(None)
             else:
-                done.set_exception(AdminError("the cluster's leader changed meanwhile; try again"))
+                done.set_exception(TryAgain("the cluster's leader changed meanwhile; try again"))
 
     async def change_membership(self, change: Change) -> None:
         """As the leader. Raises `AdminError`, `NotLeader`."""
@@ -548,7 +561,7 @@ class Cluster:
                 raise AdminError(str(error)) from None
             except Busy as error:
                 if self.world.loop.time() > deadline or self.stopped:
-                    raise AdminError(f"not now: {error}") from None
+                    raise TryAgain(f"not now: {error}") from None
                 await asyncio.sleep(TICK_MS / 1000)
         done: asyncio.Future[None] = self.world.loop.create_future()
         self.changes.append((proposed.index, proposed.term, done))
@@ -556,7 +569,7 @@ class Cluster:
         finished, _ = await asyncio.wait([done], timeout=max(0.0, deadline - self.world.loop.time()))
         if not finished:
             done.cancel()
-            raise AdminError("no majority of the cluster's nodes agreed within the operation timeout")
+            raise TryAgain("no majority of the cluster's nodes agreed within the operation timeout")
         done.result()
 
     async def admit(self, member: Member) -> None:
@@ -675,6 +688,8 @@ class Cluster:
         except NotLeader:
             leader = self.raft.membership.get(self.raft.leader) if self.raft.leader is not None else None
             return {"leader": None if leader is None else leader.address}
+        except TryAgain as error:  # Whoever wants to join asks until it is let in.
+            return {} if kind == JOIN else {"error": str(error)}
         except AdminError as error:
             return {"error": str(error)}
         except (KeyError, TypeError, ValueError) as error:

@@ -98,7 +98,8 @@ async def join_cluster(control: Control, host: str, port: int, name: str | None)
         raise Refused(SOFTWARE, f"Error: cannot cluster node with itself: {name}")
     async with control.life:
         there = await _ask(control, host, port, "ping")
-        if name not in (None, there["node"]):
+        # The host in the name is where it was asked for; a node may call itself by another name of its host.
+        if name is not None and name.partition("@")[0] != there["node"].partition("@")[0]:
             raise Refused(UNAVAILABLE, f"the node at {host}:{port} is {there['node']}, not {name}")
         members = (await _ask(control, host, port, "cluster_nodes"))["members"]
         known = members.get(control.name)

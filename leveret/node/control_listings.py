@@ -19,6 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from leveret.amqp.tables import Field, Table, table_from_python, type_name
+from leveret.broker.queue import Queue
 from leveret.cluster.commands import DeleteQueue
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
@@ -290,8 +291,12 @@ def _queue_rows(control: Control, vhost: str, asked: list[str], home: str, after
     there = ((one.id, one) for one in node.metadata.queues.values() if one.vhost == vhost and one.node == home)
     specs, following = _from(there, after)
     vhost_ = node.broker.vhosts.get(vhost) if home == control.name else None
-    queues = {} if vhost_ is None else vhost_.queues
-    return [[QUEUE[name](control, (spec, queues.get(spec.name))) for name in asked] for spec in specs], following
+    rows = []
+    for spec in specs:
+        queue = None if vhost_ is None else vhost_.queues.get(spec.name)
+        pair = (spec, queue if isinstance(queue, Queue) else None)
+        rows.append([QUEUE[name](control, pair) for name in asked])
+    return rows, following
 
 
 @COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, after=NUMBER)
@@ -319,6 +324,13 @@ async def _at_home(control: Control, spec: QueueSpec, command: str, arguments: d
         raise Refused(UNAVAILABLE, f"{text} ({error})") from None
 
 
+def _here(control: Control, spec: QueueSpec) -> Queue:
+    queue = control.node.broker.vhosts[spec.vhost].queues[spec.name]
+    if not isinstance(queue, Queue):  # It moved while the question was on its way.
+        raise Refused(UNAVAILABLE, f"queue '{spec.name}' in vhost '{spec.vhost}' is at {spec.node} now; try again")
+    return queue
+
+
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, if_empty=FLAG, if_unused=FLAG)
 async def delete_queue(control: Control, vhost: str, name: str, if_empty: bool, if_unused: bool) -> Any:
     spec = _spec(control, vhost, name, USAGE, "Queue not found")
@@ -329,7 +341,7 @@ async def delete_queue(control: Control, vhost: str, name: str, if_empty: bool, 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, if_empty=FLAG, if_unused=FLAG)
 async def local_delete_queue(control: Control, vhost: str, name: str, if_empty: bool, if_unused: bool) -> Any:
     spec = _spec(control, vhost, name, USAGE, "Queue not found")
-    queue = control.node.broker.vhosts[vhost].queues[name]
+    queue = _here(control, spec)
     if if_unused and queue.consumers:
         raise Refused(USAGE, "Queue is in use")
     if if_empty and queue.ready_count:
@@ -347,8 +359,7 @@ async def purge_queue(control: Control, vhost: str, name: str) -> Any:
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
 async def local_purge_queue(control: Control, vhost: str, name: str) -> Any:
-    _spec(control, vhost, name, UNAVAILABLE, "not_found")
-    count = control.node.broker.vhosts[vhost].queues[name].purge()
+    count = _here(control, _spec(control, vhost, name, UNAVAILABLE, "not_found")).purge()
     control.node.schedule()
     return {"messages": count}
 

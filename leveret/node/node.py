@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.limits import Limits
 from leveret.broker.broker import Broker
+from leveret.broker.moving import move
+from leveret.broker.queue import Queue
+from leveret.cluster import frames
 from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.passwords import SALT_BYTES
@@ -34,7 +37,6 @@ from leveret.node.storage import Storage
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Gap
-    from leveret.broker.queue import Queue
     from leveret.broker.remote import RemoteQueue
     from leveret.cluster.events import Event
     from leveret.cluster.raft import Member
@@ -48,6 +50,7 @@ logger = logging.getLogger("leveret")
 
 TICK_S: Final = 1.0
 SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
+CLIENTS_S: Final = 5.0  # That clients have to answer a close.
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
@@ -81,6 +84,7 @@ class Node(cluster.Shell):
         self.paced: dict[Client, Queue] = {}
         self.away: dict[Client, RemoteQueue] = {}
         self.behind: dict[Client, None] = {}
+        self.told_alarms: dict[str, frozenset[str]] = {}
         self.scheduled = False
         self.look_at_bytes = 0
         self.fatal: str | None = None
@@ -111,10 +115,15 @@ class Node(cluster.Shell):
             settings.content_cache_bytes,
             int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
+        self.broker.run = self.cluster.run
 
     async def prepare(self) -> None:
         """Catch up with the cluster, or begin it. Afterwards the node may serve clients."""
         await self.cluster.catch_up(alone=len(self.cluster.raft.membership.members) == 1)
+        # A node that joins counts from here on. If it served clients before, its cluster could lose its majority with
+        # the loss of one node, though three were started.
+        while not self.cluster.is_voter and not self.cluster.stopped:
+            await asyncio.sleep(0.01)
         if CLUSTER_ID not in self.metadata.global_parameters:
             name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"
             await self.cluster.change(SetGlobalParameter(CLUSTER_ID, name))
@@ -323,7 +332,16 @@ class Node(cluster.Shell):
         self.alarms.disk_full = full
         self._on_alarms(before)
 
+    def _tell_alarms(self) -> None:
+        """Let the other nodes know what is short here."""
+        own = self.alarms.own()
+        for peer in self.cluster.connected:
+            if self.told_alarms.get(peer, frozenset()) != own:
+                self.told_alarms[peer] = own
+                self.peers.send(peer, frames.ALARM, " ".join(sorted(own)).encode())
+
     def _on_alarms(self, before: str | None) -> None:
+        self._tell_alarms()
         reason = self.alarms.reason()
         if reason == before:
             return
@@ -400,19 +418,33 @@ class Node(cluster.Shell):
     def on_peer_up(self, peer: str, uuid: bytes) -> None:
         self.broker.on_peer_up(peer)
         self.cluster.on_up(peer, uuid)
+        self._tell_alarms()
         self.schedule()
 
     def on_peer_down(self, peer: str) -> None:
         self.broker.on_peer_down(peer)
         self.cluster.on_down(peer)
+        self.told_alarms.pop(peer, None)
+        self._on_alarm_of(peer, frozenset())
         self.schedule()
+
+    def _on_alarm_of(self, peer: str, short: frozenset[str]) -> None:
+        before = self.alarms.reason()
+        if short:
+            self.alarms.others[peer] = short
+        else:
+            self.alarms.others.pop(peer, None)
+        self._on_alarms(before)
 
     def on_peer_drained(self, peer: str) -> None:
         self.broker.on_peer_drained(peer)
         self.schedule()
 
     def on_peer_frame(self, peer: str, kind: int, payload: bytes) -> None:
-        self.broker.on_peer_frame(peer, kind, payload)
+        if kind == frames.ALARM:
+            self._on_alarm_of(peer, frozenset(payload.decode("ascii", "replace").split()))
+        else:
+            self.broker.on_peer_frame(peer, kind, payload)
         self.schedule()
 
     # -- What the cluster tells ----------------------------------------------------------------------------------
@@ -424,6 +456,58 @@ class Node(cluster.Shell):
     def on_replaced(self, events: tuple[Event, ...]) -> None:
         self.broker.on_applied(events)
         self.schedule()
+
+    # -- Leaving -------------------------------------------------------------------------------------------------
+
+    async def drain(self, progress: Callable[[str], None]) -> None:
+        """Send clients away, then all queues to other nodes: each to the one that has the fewest. Raises `AdminError`.
+
+        Exclusive queues go with their clients. The others are told of each queue's new home as it moves.
+        """
+        for connection in list(self.broker.connections):
+            connection.close(320, "broker forced connection closure with reason 'node is being drained'")
+        self.turn()
+        await self._clients_gone()
+        queues = [queue for queue in self.broker.queues_by_id.values() if isinstance(queue, Queue)]
+        for done, queue in enumerate(queues):
+            if not queue.deleted:
+                await self._move_away(queue)
+            if done % 100 == 0:
+                progress(f"{done} of {len(queues)} queues moved")
+
+    async def _clients_gone(self) -> None:
+        deadline = self.loop.time() + CLIENTS_S
+        while self.clients and self.loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        for client in list(self.clients):
+            client.transport.abort()
+        while any(spec.exclusive and spec.node == self.settings.node_name for spec in self.metadata.queues.values()):
+            await asyncio.sleep(0.02)
+
+    async def _move_away(self, queue: Queue) -> None:
+        spec = queue.spec
+        counts = {one.name: 0 for one in self.cluster.members() if one.running and one.name != self.settings.node_name}
+        if not counts:
+            raise cluster.AdminError("there is no other running node that could take the queues")
+        for other in self.metadata.queues.values():
+            if other.node in counts:
+                counts[other.node] += 1
+        await self.move(queue, min(counts, key=lambda name: (counts[name], name)))
+        logger.info("queue '%s' in vhost '%s' moved to another node", spec.name, spec.vhost)
+
+    async def move(self, queue: Queue, to: str) -> None:
+        """Raises `AdminError`; then the queue is where it was."""
+        moved: asyncio.Future[str | None] = self.loop.create_future()
+
+        def then(problem: str | None) -> None:
+            if not moved.done():
+                moved.set_result(problem)
+
+        move(queue, to, then)
+        self.schedule()
+        problem = await moved
+        if problem is not None and not queue.deleted:
+            raise cluster.AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
 
     # -- The end -------------------------------------------------------------------------------------------------
 

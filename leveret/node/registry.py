@@ -18,8 +18,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from leveret.node.settings import Settings
 
 FOLDER_VARIABLE: Final = "LEVERET_RUNTIME_DIR"
 DEFAULT_FOLDER: Final = "~/.leveret/nodes"
@@ -49,6 +52,23 @@ class NotFound(Exception):
     def __init__(self, text: str, known: tuple[str, ...] = ()) -> None:
         super().__init__(text)
         self.known = known
+
+
+def entry_of(settings: Settings, ports: Mapping[str, int]) -> Entry:
+    """The entry of this process. `ports`: those that were opened, as the system chose them: cluster, amqp, amqps."""
+    tls = settings.cluster_tls
+    return Entry(
+        settings.node_name,
+        os.getpid(),
+        settings.cluster_listener.host or settings.cluster_host,
+        ports["cluster"],
+        os.path.abspath(settings.data_dir),
+        (ports["amqp"],) if "amqp" in ports else (),
+        (ports["amqps"],) if "amqps" in ports else (),
+        None if settings.cookie_file is None else os.path.abspath(settings.cookie_file),
+        # The password of a key is not written down; who has one names the files to leveretctl.
+        None if tls is None or tls.password or not tls.cacertfile else (tls.certfile, tls.keyfile, tls.cacertfile),
+    )
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> str:
@@ -155,7 +175,8 @@ def _read_all(where: str) -> list[tuple[str, Entry | None]]:
 def _read(path: str) -> Entry | None:
     try:
         with open(path, encoding="utf-8") as file:
-            return _entry(json.loads(file.read(FILE_BYTES_MAX)))
+            values = json.loads(file.read(FILE_BYTES_MAX))
+        return _entry(values) if isinstance(values, dict) else None
     except (OSError, ValueError, TypeError):
         return None
 

@@ -25,6 +25,7 @@ import resource
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
@@ -34,7 +35,7 @@ from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME
 from leveret.cluster.link import FRAME_BYTES_MAX, Identity
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
-from leveret.node import discovery, logs
+from leveret.node import discovery, logs, registry
 from leveret.node.client import Client
 from leveret.node.cluster import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
@@ -82,6 +83,7 @@ class Server:
         self.stopped: asyncio.Future[None] = self.loop.create_future()
         self.fatal: str | None = None
         self.uuid = ""
+        self.cluster_id = bytes(16)  # Of the cluster that the data belongs to; zeros if that is not known.
         self.peers: Peers | None = None
         self.cluster_port = settings.cluster_listener.port
         self.listeners: list[asyncio.Server] = []
@@ -176,11 +178,9 @@ class Server:
     async def _end_node(self) -> None:
         node, self.node = self.node, None
         self.prepared = False
-        for server in self.listeners:
-            server.close()
-        self.listeners.clear()
-        for name in ("amqp", "amqps"):
-            self.ports.pop(name, None)
+        if node is not None:
+            self.cluster_id = node.cluster.cluster_id
+        self._close_doors()
         if node is not None:
             await node.stop()
         if self.peers is not None:
@@ -204,7 +204,7 @@ class Server:
             return log, recovered
         log = ConsensusLog(disk, METADATA)
         recovered = log.recover()
-        if recovered.last_index or recovered.hard_state.term:
+        if recovered.last_index:  # A term alone is left by one that died before it got anything of those it had joined.
             self._check_name(me, recovered)
             return log, recovered
         asked = read_note(self.world, JOIN_FILE)
@@ -255,6 +255,7 @@ class Server:
         """Ask one after the other, and whom they call the leader; again and again. Raises `StartFailed`."""
         assert self.peers is not None
         todo, delay_s, told = list(addresses), RETRY_S, ""
+        own = (self.settings.cluster_host, self.cluster_port)
         payload = json.dumps(request).encode()
         while True:
             if not todo:
@@ -272,8 +273,9 @@ class Server:
                 raise StartFailed(f"{join_address(*address)} does not let this node in: {answer['error']}")
             if "ok" in answer:
                 return answer["ok"]
-            if answer.get("leader") and split_address(answer["leader"]) != address:
-                todo.insert(0, split_address(answer["leader"]))
+            leader = split_address(answer["leader"]) if answer.get("leader") else None
+            if leader not in (None, address, own):  # A node that lost its data may be thought to lead still.
+                todo.insert(0, leader)
 
     async def _announce_move(self, node: Node, me: Member) -> None:
         """This member is known under another address, name or priority: the others cannot reach it until they know."""
@@ -301,7 +303,7 @@ class Server:
             )
         if hello.get("self"):
             raise AdminError("cannot cluster node with itself")
-        if not hello.get("cluster"):
+        if not hello.get("cluster") or not hello.get("founded"):
             raise AdminError(f"node {hello.get('name')} belongs to no cluster yet, or its app is stopped")
         await self.reset()
         write_note(self.world, JOIN_FILE, join_address(*address))
@@ -314,6 +316,7 @@ class Server:
         assert self.peers is not None
         await self.peers.close()
         wipe(self.world.disk)
+        self.cluster_id = bytes(16)
         delete_note(self.world, JOIN_FILE)
         delete_note(self.world, FORCE_FILE)
         await self._open_cluster_port()
@@ -339,6 +342,24 @@ class Server:
         except StartFailed as error:
             if "is not a member" not in str(error):
                 raise AdminError(str(error)) from None
+
+    async def leave(self, progress: Callable[[str], None]) -> None:
+        """Go for good: clients are sent away, queues move to the other nodes, which then remove this one; it is left
+        without data, its app stopped. Raises `AdminError`; then it is a member as before, without the queues that had
+        moved by then."""
+        node = self.node
+        if node is None or not self.prepared:
+            raise AdminError("the app is not running on this node: start it first, or see: leveretctl help reset")
+        if len(node.cluster.members()) == 1:
+            raise AdminError("this is the only node of its cluster: nobody could take its queues")
+        self._close_doors()
+        try:
+            await node.drain(progress)
+        except AdminError:
+            await self._open_doors(node)
+            raise
+        await self.stop_app()
+        await self.reset()
 
     async def force_boot(self) -> None:
         """At the next start of the app, go on without asking the other members, and without them."""
@@ -395,7 +416,7 @@ class Server:
         respond(json.dumps(answer).encode())
 
     def _describe(self) -> dict[str, Any]:
-        cluster = bytes(16) if self.node is None else self.node.cluster.cluster_id
+        cluster = self.cluster_id if self.node is None else self.node.cluster.cluster_id
         return {
             "name": self.settings.node_name,
             "uuid": self.uuid,
@@ -405,6 +426,13 @@ class Server:
         }
 
     # -- The doors for clients -----------------------------------------------------------------------------------
+
+    def _close_doors(self) -> None:
+        for server in self.listeners:
+            server.close()
+        self.listeners.clear()
+        for name in ("amqp", "amqps"):
+            self.ports.pop(name, None)
 
     async def _open_doors(self, node: Node) -> None:
         settings = self.settings
@@ -487,10 +515,12 @@ async def serve(settings: Settings) -> int:
             gc.freeze()
             gc.enable()
             gc.set_threshold(20_000, 20, 50)
+            registry.announce(registry.entry_of(settings, server.ports))
             print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
             await server.stopped
     finally:
         logger.info("stopping")
+        registry.withdraw(settings.node_name)
         await server.stop()
     return EX_SOFTWARE if server.fatal else 0
 

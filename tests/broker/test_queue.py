@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -30,6 +31,7 @@ class Host:
         self.wanted: list[tuple[Queue, Gap]] = []
         self.unused: list[Queue] = []
         self.blocks: list[Block] = []
+        self.waiting: list[Callable[[], None]] = []
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.wanted.append((queue, gap))
@@ -37,6 +39,9 @@ class Host:
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         for run in runs:
             self.log.put(queue.spec.id, run)
+
+    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+        self.waiting.append(then)
 
     def on_unused(self, queue: Queue) -> None:
         self.unused.append(queue)

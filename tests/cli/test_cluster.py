@@ -233,7 +233,8 @@ def test_a_cluster_is_started_loses_a_node_is_stopped_and_goes_on(run: Run) -> N
     kill = run.line("kill -9 ")
     os.kill(int(kill.split()[2]), signal.SIGKILL)
     assert "was killed by SIGKILL" in run.line("leveret3@localhost (pid ")
-    command = shlex.split(run.line("leveret server --name leveret3@localhost"))
+    run.line("start it again with:")
+    command = ["leveret", *shlex.split(run.line(""))[1:]]
     again = subprocess.Popen(
         [sys.executable, "-m", *command],
         env=run.environment,

@@ -27,6 +27,21 @@ def test_what_holds_is_shown_with_its_source(file: Path, capsys: pytest.CaptureF
     assert shown.err.startswith(f"leveret: warning: {file}, line 4: raft.wal_max_entries = 1: has no effect")
 
 
+def test_the_cluster_is_shown_as_it_could_be_written(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(
+        "cluster_formation.classic_config.nodes.1 = a@one\ncluster_formation.classic_config.nodes.2 = b@two:1"
+    )
+    assert check_config(str(file)) == 0
+    lines = [line.partition("  #")[0].strip() for line in capsys.readouterr().out.splitlines()]
+    nodes = "classic_config: a@one:25672, b@two:1; 2 found the cluster"
+    assert f"cluster_formation.peer_discovery_backend = {nodes}" in lines
+    assert "cluster.listener = 127.0.0.1:25672" in lines
+    assert "net_ticktime = 4000ms" in lines
+    file.write_text("join = one:1, [::1]:2")
+    assert check_config(str(file)) == 0
+    assert "join = one:1, [::1]:2" in capsys.readouterr().out
+
+
 def test_what_does_not_hold(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("heartbeat = soon\n")
     assert check_config(str(file)) == 78
@@ -36,9 +51,10 @@ def test_what_does_not_hold(file: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_passwords_are_not_shown(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text("default_pass = geheim\nssl_options.password = secret\n")
+    file.write_text("default_pass = geheim\nssl_options.password = secret\ncookie = oatmeal\n")
     assert check_config(str(file)) == 0
     shown = "".join(capsys.readouterr())
+    assert "oatmeal" not in shown
     assert "geheim" not in shown
     assert "secret" not in shown
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from leveret.cli.cluster import free_ports
-from leveret.cluster.frames import HELLO
+from leveret.cluster.frames import CONTROL, HELLO
 from leveret.cluster.link import Identity
 from leveret.node.wire import call
-from tests.servers import read_line
+from tests.servers import read_line, until
 
 COOKIE = "oatmeal"
 START_S = 60.0
@@ -71,19 +71,26 @@ class Nodes:
             process.communicate(timeout=START_S)
         return [process.returncode for process in ending]
 
-    def hellos(self) -> list[dict[str, Any]]:
-        """What each running node says of itself."""
+    def ask(self, kind: int, question: dict[str, Any]) -> list[dict[str, Any]]:
+        """What each running node answers."""
 
-        async def ask() -> list[bytes]:
-            me = Identity("test@localhost", os.urandom(16))
+        async def ask_all() -> list[bytes]:
+            me, question_bytes = Identity("test@localhost", os.urandom(16)), json.dumps(question).encode()
             places = [("127.0.0.1", self.ports[number]) for number in self.running]
-            return await asyncio.gather(*(call(one, HELLO, b"{}", START_S, me, COOKIE.encode()) for one in places))
+            return await asyncio.gather(
+                *(call(one, kind, question_bytes, START_S, me, COOKIE.encode()) for one in places)
+            )
 
-        return [json.loads(answer) for answer in asyncio.run(ask())]
+        return [json.loads(answer) for answer in asyncio.run(ask_all())]
+
+    def voters(self) -> list[int]:
+        """How many each node counts."""
+        answers = self.ask(CONTROL, {"command": "cluster_status", "arguments": {}})
+        return [sum(member["voter"] for member in answer["ok"]["members"]) for answer in answers]
 
     def the_cluster(self) -> str:
         """The one that all running nodes are in."""
-        (cluster,) = {hello["cluster"] for hello in self.hellos()}
+        (cluster,) = {hello["cluster"] for hello in self.ask(HELLO, {})}
         assert isinstance(cluster, str)
         return cluster
 
@@ -95,14 +102,18 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     nodes.end(*list(nodes.running))
 
 
-def test_nodes_with_one_list_form_one_cluster_and_a_wiped_founder_joins_it(nodes: Nodes) -> None:
+def test_nodes_with_one_list_form_one_cluster_and_a_wiped_founder_founds_no_second(nodes: Nodes) -> None:
     nodes.start(2, 1, 0)
     nodes.ready()
     cluster = nodes.the_cluster()
+    until(lambda: nodes.voters() == [3, 3, 3], "all nodes may vote")
     assert nodes.end(0) == [0]
     shutil.rmtree(nodes.folder / "0")
     nodes.start(0)
-    assert read_line(nodes.running[0], START_S).startswith("ready "), nodes.log(0)
+    wiped = nodes.running.pop(0)
+    wiped.communicate(timeout=START_S)
+    assert wiped.returncode == 69
+    assert "forget_cluster_node" in nodes.log(0).splitlines()[-1]
     assert nodes.the_cluster() == cluster
 
 

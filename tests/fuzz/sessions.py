@@ -94,7 +94,7 @@ class _Session:
 
     def state(self) -> object:
         connection = self.client.connection
-        queues = self.world.broker.vhosts["/"].queues
+        queues = {name: self.world.queue(name) for name in self.world.broker.vhosts["/"].queues}
         waiting = {name: [_kinds(entry) for entry in queue.ready] for name, queue in queues.items()}
         counts = {name: (queue.ready_count, queue.unacked_count) for name, queue in queues.items()}
         return connection.rest, counts, {name: b"".join(kinds) for name, kinds in waiting.items()}
@@ -110,7 +110,8 @@ class _Session:
         assert connection.closed and not connection.channels and not connection.exclusive_queues
         assert connection not in world.broker.connections
         self.other.lose()
-        for queue in world.broker.vhosts["/"].queues.values():
+        for name in world.broker.vhosts["/"].queues:
+            queue = world.queue(name)
             assert not queue.consumers and not queue.unacked_count
             queue.purge()
         world.turn()

@@ -33,14 +33,24 @@ Most common reasons for this are:
 
 
 class Session:
-    """One command's use of a node. `say` prints a banner, unless the user wants none."""
+    """One command's use of a node. `say` prints a banner, unless the user wants none; `warn` goes to stderr."""
 
-    def __init__(self, target: Target, command: str, timeout_s: float | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        command: str,
+        timeout_s: float | None,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        bold: Callable[[str], str] = str,
+    ) -> None:
         self.target = target
         self.command = command
         self.given_s = timeout_s  # What -t says.
         self.started_s = time.monotonic()
         self.say = say
+        self.warn = warn
+        self.bold = bold
         self.name = target.name or ""
         self._pending: list[str] = []
         self._runner = asyncio.Runner()
@@ -136,7 +146,7 @@ class Session:
                     break
                 answer = self.ask(command, {**asked, "after": answer["next"]})
             for name in missing:
-                self.say(f"Warning: node {name} did not answer; what only it knows is not shown")
+                self.warn(f"Warning: node {name} did not answer; what only it knows is not shown")
 
         return Rows(columns, pages())
 

@@ -53,13 +53,13 @@ class NodeAddress(NamedTuple):
 def find_target(given: Given, environ: Mapping[str, str] = os.environ) -> Target:
     """Raises Failed."""
     name = str(given.switches["node"]) if "node" in given.switches else _first(environ, NAME_VARIABLES)
-    host, port = given.switches.get("host"), given.switches.get("port")
-    if name is not None and ":" in name and host is None and port is None:
-        address = parse_address(name)
-        host, port, name = address.host, address.port, address.name
+    host, port = DEFAULT_HOST, DEFAULT_PORT
     entry: registry.Entry | None = None
-    if host is not None or port is not None:
-        host, port = str(host or DEFAULT_HOST), int(port or DEFAULT_PORT)
+    if "host" in given.switches or "port" in given.switches:
+        host, port = given.text("host", DEFAULT_HOST), int(given.text("port", str(DEFAULT_PORT)))
+        entry = registry.at_address(host, port)
+    elif name is not None and ":" in name:
+        host, port, name = parse_address(name)
         entry = registry.at_address(host, port)
     else:
         try:
@@ -68,7 +68,6 @@ def find_target(given: Given, environ: Mapping[str, str] = os.environ) -> Target
         except registry.NotFound as error:
             if error.known or name is not None:
                 raise Failed(UNAVAILABLE, _not_found(str(error)), ONE_LINE) from None
-            host, port = DEFAULT_HOST, DEFAULT_PORT
     tls = _tls(given) or (entry.tls if entry is not None else None)
     if entry is None and not _cookie_given(given, environ) and not os.path.exists(_default_cookie(name)):
         raise Failed(UNAVAILABLE, _nothing_known(name, host, port), ONE_LINE)

@@ -1,0 +1,270 @@
+"""A queue goes to another node with all its messages, while it is used.
+
+    home ──▶ target   ADOPT: make an empty queue beside, under the same id, that nobody sees (staged)
+    home              takes back what is out with consumers, and stops delivering
+    home ──▶ target   STAGE: all messages in order, also those that come meanwhile; each is reported safe
+    home              when all are: publishes wait from now on, unconfirmed (sealed)
+    all               MoveQueue is agreed on; the staged queue takes the place of the old one
+    home              what waited is sent on; consumers everywhere subscribe at the target
+
+What if a node dies? Until the command is agreed on, the home has every message, and whatever the target has is thrown
+away. When the home proposes the command, the target has every message that was ever confirmed, on disk. If the target
+dies after that, it finds them in its log, provided that the command comes before it has cleaned up; it cleans up after
+it has announced its new run, and the command names the run in which the messages were staged. So a command that comes
+too late is refused, and the home goes on. If the home dies, the command either stands in the agreed order before the
+home's next run, or will never come; so the target keeps what is staged until the home begins another run.
+
+A `Departure` is, to its queue, a consumer: it takes messages as room allows, and they are out with it until the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker import peerwire as w
+from leveret.broker.confirms import Confirms
+from leveret.broker.home import RemoteConsumer
+from leveret.broker.parking import unpark
+from leveret.broker.remote import Edge, RemoteBatch, RemoteQueue, resubscribe, unreachable
+from leveret.cluster import commands as c
+from leveret.cluster.refusals import Refusal
+
+if TYPE_CHECKING:
+    from leveret.broker.batch import Batch
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.consumer import Consumer
+    from leveret.broker.queue import Queue
+    from leveret.cluster.store import Applied
+
+WINDOW_BYTES: Final = 1 << 20
+AGAIN_MS: Final = 5_000  # After what was staged was thrown away, until the log has surely written that.
+
+
+class Departure:
+    """The move of one queue of this node. `then` gets what went wrong, or None."""
+
+    tag = ""
+    no_ack = False
+    exclusive = True
+
+    def __init__(self, queue: Queue, to: str, then: Callable[[str | None], None]) -> None:
+        host = queue.host
+        self.broker: Broker = host  # type: ignore[assignment]  # Queues that move have a broker for a host.
+        self.queue = queue
+        self.to = to
+        self.then = then
+        self.unacked = 0
+        self.edge: Edge | None = None
+        self.run = ""
+        self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case that all is in vain.
+        self.confirms = Confirms(self._on_staged)
+        self.under_way = 0
+        self.sealed = False
+        self.consumers: list[Consumer] = []  # Of the queue; they wait.
+        self.waiting: list[Callable[[AnyQueue], None]] = []
+
+    def start(self) -> None:
+        edge = self.broker.edges.get(self.to)
+        if edge is None:
+            self.then(f"node {self.to} is not there")
+            return
+        self.edge = edge
+        self.queue.departure = self
+        edge.ask(self.queue, w.ADOPT, b"", self._on_adopted)
+
+    def wait(self, call: Callable[[AnyQueue], None]) -> None:
+        """Something to be asked of the queue when it is clear where it is."""
+        self.waiting.append(call)
+
+    def _on_adopted(self, answer: bytes | Refusal) -> None:
+        queue = self.queue
+        if queue.deleted:
+            return
+        if isinstance(answer, Refusal):
+            self._end(answer.text)
+            return
+        self.run = answer.decode()
+        self.consumers = list(queue.consumers)
+        queue.consumers.clear()
+        queue.exclusive_consumer = None
+        queue.requeue_many(self._take_back())
+        queue.add_consumer(self)
+        self._check()
+
+    def _take_back(self) -> list[tuple[Batch, int, int]]:
+        """Everything that is out with clients. What they say of it later means nothing, and is no error."""
+        queue, broker = self.queue, self.broker
+        pieces = []
+        nowhere = Edge(broker, "")
+        nowhere.is_up = False
+        void = RemoteBatch(nowhere, 0, w.Messages([], [], bytearray()))
+        for connection in broker.connections:
+            for channel in connection.channels.values():
+                for one in channel.unacked:
+                    if one.queue is queue and one.batch is not void:
+                        pieces.append((one.batch, one.lo, one.hi))
+                        one.queue, one.batch = RemoteQueue(queue.spec, broker), void
+        for home in broker.homes.values():
+            for one in list(home.unacked):
+                if one.queue is queue:
+                    pieces.append((one.batch, one.lo, one.hi))
+                    if one.consumer is not None:
+                        one.consumer.unacked -= one.count
+                    home.unacked.take_range(one.first_tag, one.last_tag)
+        return pieces
+
+    # -- As a consumer -------------------------------------------------------------------------------------------
+
+    def room(self, average_bytes: int) -> int:
+        if self.edge is None or not self.edge.is_up:
+            return 0
+        room = (WINDOW_BYTES - self.under_way) // average_bytes
+        return 1 if room <= 0 and not self.under_way else room
+
+    def deliver(self, batch: Batch, lo: int, hi: int) -> None:
+        assert self.edge is not None
+        self.unacked += hi - lo
+        self.pieces.append((batch, lo, hi))
+        pending = self.confirms.begin(1)
+        pending.waiting = 1
+        self.under_way += batch.average_bytes() * (hi - lo)
+        self.edge.stage(self.queue.spec.id, batch, lo, hi, pending)
+        self.broker.linked[self.edge] = None
+
+    def on_queue_deleted(self) -> None:
+        self._abandon()
+        parked, self.queue.parked = self.queue.parked, None
+        for one in parked or ():
+            if one.pending is not None:
+                one.pending.on_safe()
+        for consumer in self.consumers:
+            consumer.on_queue_deleted()
+        for call in self.waiting:
+            call(self.queue)
+        self.then("the queue was deleted")
+
+    # -- Progress ------------------------------------------------------------------------------------------------
+
+    def _on_staged(self) -> None:
+        if any(refused for _, _, refused in self.confirms.take()):
+            if not self.sealed:
+                self._end(f"the link to node {self.to} was lost")
+            return
+        if not self.confirms.open:
+            self.under_way = 0
+        self.broker.dirty[self.queue] = None
+        self._check()
+
+    def _check(self) -> None:
+        """Seal the queue when the target has all of it."""
+        queue = self.queue
+        if self.sealed or queue.departure is not self or self.confirms.open or queue.ready or queue.deleted:
+            return
+        self.sealed = True
+        queue.parked = []
+        spec = queue.spec
+        command = c.MoveQueue(spec.vhost, spec.name, spec.id, spec.node, self.to, self.run)
+        self.broker.propose(command, self._on_agreed, patient=True)
+
+    def _on_agreed(self, applied: Applied) -> None:
+        if self.queue.departure is self and not self.queue.deleted and applied.refused is not None:
+            self._end(applied.refused.text)
+
+    def _abandon(self) -> None:
+        self.queue.departure = None
+        if self.edge is not None and self.edge.is_up:
+            self.edge.ask(self.queue, w.ABANDON, b"", lambda answer: None)
+
+    def _end(self, reason: str) -> None:
+        """It did not work: the queue stays, as if nothing had been."""
+        queue = self.queue
+        self._abandon()
+        if self in queue.consumers:
+            queue.remove_consumer(self)
+        queue.requeue_many(self.pieces, shown=False)
+        parked, queue.parked = queue.parked, None
+        unpark(parked or [], queue)
+        for consumer in self.consumers:
+            queue.add_consumer(consumer)
+        for call in self.waiting:
+            call(queue)
+        self.then(reason)
+
+    def on_moved(self, remote: RemoteQueue) -> None:
+        """The queue is at its target."""
+        queue = self.queue
+        queue.departure = None
+        parked, queue.parked = queue.parked, None
+        queue.consumers.clear()
+        queue.let_go_of_all()
+        unpark(parked or [], remote)
+        for consumer in self.consumers:
+            if isinstance(consumer, RemoteConsumer):
+                consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes at the target.
+            else:
+                resubscribe(consumer, remote)  # type: ignore[arg-type]  # What is not remote is a channel's.
+        for call in self.waiting:
+            call(remote)
+        self.then(None)
+
+
+class Staged:
+    """A queue that is to come here."""
+
+    __slots__ = ("home_run", "queue")
+
+    def __init__(self, queue: Queue, home_run: str) -> None:
+        self.queue = queue
+        self.home_run = home_run
+
+
+class Arrivals:
+    """All queues that are on their way to this node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.staged: dict[int, Staged] = {}
+        self.dropped_ms: dict[int, int] = {}
+
+    def adopt(self, number: int, peer: str) -> str | Refusal:
+        """Make room for a queue; the name of this node's run."""
+        known = self.broker.queues_by_id.get(number)
+        if known is None or known.is_local or known.spec.node != peer:
+            return Refusal(406, "this node knows nothing of such a queue there")
+        if number in self.staged:
+            self.drop(number)
+        if self.broker.now_ms - self.dropped_ms.get(number, -AGAIN_MS) < AGAIN_MS:
+            return Refusal(406, "an earlier attempt is still being cleared away; try again in some seconds")
+        queue = self.broker.make_queue(known.spec)
+        self.staged[number] = Staged(queue, self.broker.metadata.runs.get(peer, ""))
+        return self.broker.run
+
+    def drop(self, number: int) -> None:
+        staged = self.staged.pop(number, None)
+        if staged is not None:
+            self.dropped_ms[number] = self.broker.now_ms
+            self.broker.unmake_queue(staged.queue)
+
+    def take(self, number: int) -> Queue | None:
+        """The queue has come."""
+        staged = self.staged.pop(number, None)
+        return None if staged is None else staged.queue
+
+    def tick(self) -> None:
+        """Throw away what will not come any more."""
+        runs, now_ms = self.broker.metadata.runs, self.broker.now_ms
+        for number, staged in list(self.staged.items()):
+            if staged.home_run != runs.get(staged.queue.spec.node, "") or number not in self.broker.queues_by_id:
+                self.drop(number)
+        self.dropped_ms = {number: at for number, at in self.dropped_ms.items() if now_ms - at < AGAIN_MS}
+
+
+def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
+    """Move a queue of this node."""
+    if isinstance(queue, RemoteQueue):
+        then(unreachable(queue.spec).text)
+    elif queue.departure is not None:
+        then("it is being moved already")
+    else:
+        Departure(queue, to, then).start()

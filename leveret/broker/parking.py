@@ -1,0 +1,35 @@
+"""Publishes for a queue that is between two homes: they wait, unconfirmed, until it is clear where it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.confirms import Pending
+
+
+class Parked(NamedTuple):
+    contents: list[bytes]
+    keys: list[bytes]
+    kind: int
+    size: int
+    pending: Pending | None
+
+
+def park(
+    parked: list[Parked], contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None
+) -> bool:
+    """Put publishes aside. True, as from `enqueue`: slow down."""
+    if pending is not None:
+        pending.waiting += 1
+    parked.append(Parked(contents, keys, kind, size, pending))
+    return True
+
+
+def unpark(parked: list[Parked], queue: AnyQueue) -> None:
+    """Go on with what was put aside."""
+    for contents, keys, kind, size, pending in parked:
+        queue.enqueue(contents, keys, kind, size, pending)
+        if pending is not None:
+            pending.on_safe()  # Done with waiting here; what the queue asks for was counted before.

@@ -1,0 +1,220 @@
+"""`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
+
+The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
+`settings`, `lists`) asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in
+`leveret.node.control`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from leveret import __version__
+from leveret.cli.ctl import access, cluster, help, lists, settings
+from leveret.cli.ctl.frame import (
+    HEADED,
+    OK,
+    ONE_LINE,
+    PLAIN,
+    SOFTWARE,
+    UNAVAILABLE,
+    USAGE,
+    VALIDATION,
+    WITH_USAGE,
+    Command,
+    Failed,
+    Given,
+    Output,
+    Report,
+)
+from leveret.cli.ctl.parse import parse
+from leveret.cli.exits import INTERRUPTED
+
+if TYPE_CHECKING:
+    from leveret.cli.ctl.session import Session
+
+
+def version(session: Session | None, given: Given) -> Output:
+    return Report({"version": __version__}, __version__)
+
+
+def no_run(session: Session | None, given: Given) -> Output:
+    raise AssertionError("help is answered before a node is looked for")
+
+
+LOCAL: Final = (
+    Command("help", "Help", "[<command>]", "Displays usage information for a command", "leveretctl help list_queues",
+            no_run, 0, 1),
+    Command("version", "Help", "", "Displays the version of this tool", "leveretctl version", version),
+)  # fmt: skip
+ALL: Final = (*LOCAL, *cluster.COMMANDS, *access.COMMANDS, *settings.COMMANDS, *lists.COMMANDS)
+COMMANDS: Final[dict[str, Command]] = {command.name: command for command in ALL}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="surrogateescape")  # Names that are no UTF-8 leave as the bytes they are.
+    try:
+        return run(words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of the output, `head` for one, has seen enough. Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("leveretctl: this is a fault of the program; the lines above say where", file=sys.stderr)
+        return SOFTWARE
+
+
+def run(words: list[str]) -> int:
+    command: Command | None = None
+    try:
+        name, given = parse(words, COMMANDS)
+        if name is None:
+            asked = given.flag("help")
+            print(help.overview(ALL, bold), file=sys.stdout if asked else sys.stderr)
+            return OK if asked else USAGE
+        command = _command(name)
+        if name == "help" or given.flag("help"):
+            _help(command if name != "help" else _command(given.words[0]) if given.words else None)
+        else:
+            _check_columns(command, given)
+            _perform(command, given)
+        sys.stdout.flush()
+        return OK
+    except Failed as failed:
+        sys.stdout.flush()
+        _explain(failed, command or _named(words), words)
+        return failed.code
+
+
+def _command(name: str) -> Command:
+    if name not in COMMANDS:
+        raise Failed(USAGE, help.unknown(name, COMMANDS), PLAIN)
+    return COMMANDS[name]
+
+
+def _named(words: list[str]) -> Command | None:
+    """The command of a line that could not be read."""
+    return next((COMMANDS[word] for word in words if word in COMMANDS), None)
+
+
+def _help(command: Command | None) -> None:
+    print(help.overview(ALL, bold) if command is None else help.describe(command, bold))
+
+
+def _check_columns(command: Command, given: Given) -> None:
+    """Columns may also be given with commas between them, as rabbitmqctl allows it."""
+    if not command.columns:
+        return
+    given.words[:] = [name for word in given.words for name in word.split(",") if name]
+    unknown = sorted({name for name in given.words if name not in command.columns})
+    if unknown:
+        raise Failed(USAGE, f"Info key(s) {','.join(unknown)} are not supported", VALIDATION)
+
+
+# -- Talking to the node -------------------------------------------------------------------------------------------
+
+
+def _perform(command: Command, given: Given) -> None:
+    if command in LOCAL:
+        _print(version(None, given), given, "")
+        return
+    session = _session(command, given)
+    try:
+        output = command.run(session, given)
+        session.show_banner()
+        _print(output, given, session.name)
+    finally:
+        session.close()
+
+
+def _session(command: Command, given: Given) -> Session:
+    """A session with the node that is meant, of which the name is known. Raises Failed."""
+    import time
+
+    deadline = time.monotonic() + given.timeout_s(cluster.AWAIT_S)
+    while True:
+        try:
+            return _connect(command, given)
+        except Failed as failed:
+            left_s = deadline - time.monotonic()
+            if not command.waits or failed.code != UNAVAILABLE or left_s <= 0:
+                raise
+            time.sleep(min(0.1, left_s))
+
+
+def _connect(command: Command, given: Given) -> Session:
+    from leveret.cli.ctl.formatters import MACHINE_READABLE
+    from leveret.cli.ctl.session import Session
+    from leveret.cli.ctl.target import find_target
+
+    mute = given.flag("quiet") or given.flag("silent") or given.switches.get("formatter") in MACHINE_READABLE
+
+    def say(text: str) -> None:
+        if not mute:
+            print(text, flush=True)
+
+    timeout_s = given.timeout_s(0) if "timeout" in given.switches else None
+    session = Session(find_target(given), command.name, timeout_s, say, _warn, bold)
+    if session.target.entry is None or command.waits:
+        try:
+            session.learn_name()
+        except Failed:
+            session.close()
+            raise
+    return session
+
+
+# -- Printing ------------------------------------------------------------------------------------------------------
+
+
+def bold(text: str) -> str:
+    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() else text
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _print(output: Output, given: Given, node: str) -> None:
+    from leveret.cli.ctl.formatters import lines
+
+    formatter = given.text("formatter", "table")
+    if output is None and formatter not in ("json", "json_stream"):
+        return
+    headers = not given.flag("silent") and not given.flag("no-table-headers")
+    for line in lines(output, formatter, node, headers, bold):
+        print(line)
+
+
+def _explain(failed: Failed, command: Command | None, words: list[str]) -> None:
+    """The error on stderr, as rabbitmqctl writes it."""
+    if failed.form == HEADED:
+        _warn(f"Error:\n{failed.text}")
+    elif failed.form == ONE_LINE:
+        _warn(f"Error: {failed.text}")
+    elif failed.form in (VALIDATION, WITH_USAGE):
+        validation = " (argument validation)" if failed.form == VALIDATION else ""
+        _warn(f"Error{validation}: {failed.text}\nArguments given:\n\t{' '.join(_shown(command, words))}\n")
+        if command is not None:
+            _warn(help.usage(command, str))
+    else:
+        _warn(failed.text)
+
+
+def _shown(command: Command | None, words: list[str]) -> list[str]:
+    """The command line again, without a password: logs of scripts are read by many."""
+    if command is None or command.secret is None or command.name not in words:
+        return words
+    place = words.index(command.name) + 1 + command.secret
+    return words[:place] + ["..."] * (len(words) > place)

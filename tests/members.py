@@ -1,0 +1,198 @@
+"""Clusters of real nodes for tests: processes on ports of this machine, killed, frozen and started again at will.
+
+Ports are taken from below those that the system gives to whoever connects: a node that is started again has to find
+the port free that the others know it by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.cluster.frames import CONTROL
+from leveret.cluster.link import Identity
+from leveret.cluster.passwords import hash_password
+from leveret.node.wire import call
+from tests.servers import Server, until
+
+COOKIE = "hares in a field"
+PORTS = range(21_000, 32_000)
+CALL_S = 30.0
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+class Refused(Exception):
+    """What a control call was answered with."""
+
+
+def free_port() -> int:
+    """One that nobody listens at now; another process may be quicker, but not often."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class Member(Server):
+    """A node with a name, which has the same ports at each start."""
+
+    def __init__(
+        self, folder: Path, name: str, config: str, cookie: str | None = COOKIE, join: tuple[int, ...] = ()
+    ) -> None:
+        environment = {"LEVERET_COOKIE": cookie} if cookie is not None else {}
+        super().__init__(folder, config, environment)
+        self.name = name
+        self.cookie = cookie
+        self.port = free_port()
+        self.cluster_port = free_port()
+        self.join = join
+        self.frozen = False
+
+    def spawn(self, port: int = 0) -> Any:
+        joined = [word for other in self.join for word in ("--join", f"127.0.0.1:{other}")]
+        self.arguments = ("--name", self.name, "--cluster-port", str(self.cluster_port), *joined)
+        return super().spawn(port or self.port)
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        super().kill()
+        self.frozen = False
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        self.frozen = True
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+        self.frozen = False
+
+    def disconnect(self) -> None:
+        """Cut all connections of `connect`, without a word."""
+        for connection in self.connections:
+            transport = connection._impl._transport
+            if connection.is_open and transport is not None:
+                transport._sock.shutdown(socket.SHUT_RDWR)
+        self.connections.clear()
+
+    def control(self, command: str, **arguments: Any) -> Any:
+        """What leveretctl would do. Raises Refused."""
+        asked = json.dumps({"command": command, "arguments": arguments}).encode()
+        me = Identity("tests", os.urandom(16))
+        assert self.cookie is not None
+        answer = json.loads(
+            asyncio.run(call(("127.0.0.1", self.cluster_port), CONTROL, asked, CALL_S, me, self.cookie.encode()))
+        )
+        if "error" in answer:
+            raise Refused(answer["error"]["text"])
+        return answer["ok"]
+
+    def add_user(self, name: str, password: str) -> None:
+        hashed = hash_password(password, os.urandom(4))
+        self.control("add_user", name=name, password_hash=hashed, hashing="rabbit_password_hashing_sha256")
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.control("cluster_status")
+        return status
+
+
+class Cluster:
+    """Nodes that were started one after the other, the first of which founded the cluster."""
+
+    def __init__(self, folder: Path, config: str = "", size: int = 3, configs: dict[int, str] | None = None) -> None:
+        self.nodes: list[Member] = []
+        for number in range(size):
+            more = (configs or {}).get(number, "")
+            join = (self.nodes[0].cluster_port,) if self.nodes else ()
+            name = f"n{number + 1}@localhost"
+            self.nodes.append(Member(folder / f"n{number + 1}", name, f"{config}\n{more}", join=join))
+
+    def __getitem__(self, at: int) -> Member:
+        return self.nodes[at]
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def start(self) -> Cluster:
+        """All that are not running, at once; returns when all serve clients and know each other."""
+        begun = [node for node in self.nodes if not node.is_running]
+        for node in begun:
+            if node.process is not None:
+                node.kill()
+            node.spawn()
+        for node in begun:
+            node.wait_until_ready()
+        self.wait_until_whole()
+        return self
+
+    def wait_until_whole(self) -> None:
+        """Until each node has links to all others."""
+        for node in self.nodes:
+            until(lambda node=node: self._is_whole(node), f"{node.name} sees all nodes", 30.0)  # type: ignore[misc]
+
+    def _is_whole(self, node: Member) -> bool:
+        status = node.status()
+        voters = [one["name"] for one in status["members"] if one["voter"]]
+        return status["leader"] is not None and len(voters) == len(status["running_nodes"]) == len(self.nodes)
+
+    def mend(self) -> None:
+        """Whatever a test has left."""
+        for node in self.nodes:
+            if node.frozen:
+                node.thaw()
+        self.start()
+
+    def disconnect(self) -> None:
+        """After a test: its connections go, and with them what is theirs."""
+        for node in self.nodes:
+            node.disconnect()
+
+    def end(self) -> None:
+        for node in self.nodes:
+            node.end()
+
+    def leader(self) -> Member:
+        """Waits until there is one that another running node agrees on."""
+        found: list[Member] = []
+
+        def is_agreed() -> bool:
+            running = [node for node in self.nodes if node.is_running and not node.frozen]
+            names = {node.status()["leader"] for node in running}
+            found[:] = [node for node in running if {node.name} == names]
+            return bool(found)
+
+        until(is_agreed, "a leader", 20.0)
+        return found[0]
+
+    def others(self, *but: Member) -> list[Member]:
+        return [node for node in self.nodes if node not in but]
+
+
+StartCluster = Callable[..., Cluster]
+
+
+def refusal(action: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[int, str]:
+    """Code and text with which the server closed the channel."""
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        action(*arguments, **options)
+    return caught.value.reply_code, caught.value.reply_text

@@ -1,0 +1,173 @@
+"""Nodes for tests of control commands: real brokers and metadata, on a server, a consensus and links that are played.
+
+A change is applied at every node that runs, at once. A call from one node to another is a function call, unless the
+other one is cut off.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from leveret.cluster import link
+from leveret.cluster.commands import Command
+from leveret.cluster.store import Applied
+from leveret.node.alarms import Alarms
+from leveret.node.cluster import AdminError, MemberStatus
+from leveret.node.control import Control
+from leveret.node.settings import Settings
+from leveret.node.wire import CallFailed
+from tests.machines import World
+
+
+class FakeCluster:
+    def __init__(self, all_: Nodes, name: str) -> None:
+        self.all = all_
+        self.name = name
+        self.leader: str | None = "one@host"
+        self.has_majority = True
+        self.applied_index = 7
+        self.forgotten: list[str] = []
+        self.renamed: list[tuple[str, str]] = []
+        self.refusal: AdminError | None = None
+
+    def members(self) -> list[MemberStatus]:
+        return sorted(
+            MemberStatus(one.name, one.uuid, one.address, True, one.node is not None, one.name == self.leader, 0)
+            for one in self.all.servers.values()
+        )
+
+    async def change(self, command: Command) -> Applied:
+        if self.refusal is not None:
+            raise self.refusal
+        applied = [one.world.apply(command) for one in self.all.servers.values() if one.node is not None]
+        self.all.changes.append(command)
+        return applied[0]
+
+    async def forget(self, name: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.forgotten.append(name)
+
+    async def rename(self, old: str, new: str) -> None:
+        self.renamed.append((old, new))
+
+
+class FakePeers:
+    def __init__(self, all_: Nodes, name: str) -> None:
+        self.all = all_
+        self.name = name
+
+    async def call(self, address: tuple[str, int], kind: int, payload: bytes, timeout_s: float) -> bytes:
+        assert kind == 32
+        for server in self.all.servers.values():
+            if server.address == f"{address[0]}:{address[1]}":
+                if server.name == self.name:
+                    raise CallFailed(link.SELF, "that is this node")
+                if server.name in self.all.cut_off:
+                    break
+                return await server.control.answer(payload)
+        raise CallFailed("unreachable", "Connection refused")
+
+
+class FakeNode:
+    def __init__(self, all_: Nodes, server: FakeServer) -> None:
+        self.metadata = server.world.metadata
+        self.broker = server.world.broker
+        self.alarms = Alarms(100, 10, lambda: 50, lambda: 60)
+        self.cluster = FakeCluster(all_, server.name)
+        self.peers = server.peers
+        self.turns = 0
+        self.world = server.world
+
+    def schedule(self) -> None:
+        self.turns += 1
+        self.world.turn()
+
+
+class FakeServer:
+    def __init__(self, all_: Nodes, name: str, port: int) -> None:
+        self.all = all_
+        self.name = name
+        self.address = f"127.0.0.1:{port}"
+        self.uuid = f"uuid-of-{name}"
+        self.world = World()
+        self.world.broker.node_name = name
+        self.settings = Settings(node_name=name, data_dir="/data", cluster_name="founded")
+        self.peers = FakePeers(all_, name)
+        self.ports = {"cluster": port, "amqp": port - 20_000}
+        self.node: FakeNode | None = FakeNode(all_, self)
+        self.prepared = True
+        self.done: list[object] = []
+        self.failure: Exception | None = None
+        self.control = Control(self)
+
+    def _note(self, what: object) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.done.append(what)
+
+    async def stop_app(self) -> None:
+        self._note("stop_app")
+        self.node, self.prepared = None, False
+
+    async def start_app(self) -> None:
+        self._note("start_app")
+        self.node, self.prepared = FakeNode(self.all, self), True
+
+    async def join(self, address: tuple[str, int]) -> None:
+        self._note(("join", address))
+
+    async def reset(self, force: bool = False) -> None:
+        self._note(("reset", force))
+
+    async def force_boot(self) -> None:
+        self._note("force_boot")
+
+    def request_stop(self) -> None:
+        self._note("stop")
+
+
+@dataclass
+class Nodes:
+    """A cluster of one or more."""
+
+    servers: dict[str, FakeServer] = field(default_factory=dict)
+    cut_off: set[str] = field(default_factory=set)
+    changes: list[Command] = field(default_factory=list)
+
+    def add(self, name: str) -> FakeServer:
+        server = self.servers[name] = FakeServer(self, name, 25_672 + len(self.servers))
+        return server
+
+
+def cluster(*names: str) -> list[FakeServer]:
+    nodes = Nodes()
+    return [nodes.add(name) for name in names]
+
+
+async def ask(server: FakeServer, command: str, **arguments: Any) -> Any:
+    """The value of an answer that is no error."""
+    answer = json.loads(await server.control.answer(json.dumps({"command": command, "arguments": arguments}).encode()))
+    assert "ok" in answer, answer
+    return answer["ok"]
+
+
+async def refusal(server: FakeServer, command: str, **arguments: Any) -> tuple[int, str]:
+    """Exit code and text of an answer that is one."""
+    answer = json.loads(await server.control.answer(json.dumps({"command": command, "arguments": arguments}).encode()))
+    assert "error" in answer, answer
+    return answer["error"]["code"], answer["error"]["text"]
+
+
+async def rows(server: FakeServer, command: str, **arguments: Any) -> list[list[Any]]:
+    """All pages of a list."""
+    found: list[list[Any]] = []
+    after: Any = None
+    while True:
+        page = await ask(server, command, after=after, **arguments)
+        found += page["rows"]
+        if page["next"] is None:
+            return found
+        after = page["next"]
