@@ -273,13 +273,13 @@ class Machine:
         assert self.server is not None
         reason = self.server.fatal or (repr(error) if error is not None else None)
         self.world.note(self.name, f"has ended: {reason or 'as it was told to'}")
-        if reason is not None and not self._is_excused():
+        if reason is not None and not self.is_excused():
             self.world.fail(f"{self.name} ended by itself: {reason}")
         self.world.scheduler.after(0.0, self._die, loop, False, reason is None)
         if reason is not None:
             self.world.scheduler.after(1.0, self._again)
 
-    def _is_excused(self) -> bool:
+    def is_excused(self) -> bool:
         """A disk that failed is a reason to stop. Without space a node may fail to start, and not more than that."""
         failures = self.life_disk.failures
         return errno.EIO in failures or (errno.ENOSPC in failures and not self.served)

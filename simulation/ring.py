@@ -5,8 +5,8 @@
 Everything follows from the seed. The members are the real machine (`leveret.mirror`); their shell is here. Consensus is
 a stub: it commits views in order, by compare-and-set, after a delay, for those who reach a majority of nodes, and loses
 proposals now and then. A disk keeps a prefix of what was written to it and at least what was synced; it may be wiped,
-damaged (then its node knows, and takes another id for it), full, or slow, and its sync may fail. Links break, at one end
-sooner than at the other; what was on its way is lost. Publishers send again what was not confirmed when their master
+damaged (then its node knows, and takes another id for it), full, or slow, and its sync may fail. Links break, at one
+end sooner than at the other; what was on its way is lost. Publishers send again what was not confirmed when their master
 goes. Then all is healed, and everybody must be in sync, hold the same, and confirm again.
 
 What must never happen is in `simulation.ring_checker`.
@@ -24,9 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.log.block import PERSISTENT, Block, Run
 from leveret.mirror.frames import (
-    Append,
     Apply,
-    Complete,
     Confirmed,
     Effect,
     Fill,
@@ -36,7 +34,6 @@ from leveret.mirror.frames import (
     Options,
     ProposeView,
     Read,
-    Recovered,
     Refresh,
     Request,
     Reset,
@@ -48,15 +45,13 @@ from leveret.mirror.frames import (
     Write,
 )
 from leveret.mirror.ring import Member
-from leveret.mirror.view import View, forced, misfit
+from leveret.mirror.view import View, misfit
+from leveret.mirror.wire import Packer, Unpacker
 from simulation.ring_checker import Checker, Violation
+from simulation.ring_faults import FAULTS, Faults
+from simulation.ring_parts import Front, Link, Node, Publisher, replay
 
 GROUP: Final = 7
-FAULTS: Final = (
-    "crash", "bounce", "crash master", "bounce master", "bounce all", "part", "one way", "pair", "isolate master",
-    "break", "slow disk", "full disk", "failed sync", "hand over", "add", "remove", "wipe", "damage", "kill promoted",
-    "no majority", "stall master", "slow own disk",
-)  # fmt: skip
 TRACE_MAX: Final = 60
 
 
@@ -67,141 +62,6 @@ class Plan(NamedTuple):
     nodes: int = 0  # 0: as the seed says.
     faults: tuple[str, ...] = ()
     options: Options | None = None
-
-
-class Stored:
-    """What a node's storage adds up to: the set that blocks, applied, make."""
-
-    def __init__(self) -> None:
-        self.live: dict[int, bytes] = {}
-        self.gone: set[int] = set()
-        self.last = 0
-
-    def apply(self, block: Block) -> None:
-        run = block.enqueued
-        if run is not None:
-            self.put(run)
-        for low, high in block.settled:
-            for seq in range(low, high + 1):
-                self.live.pop(seq, None)
-                self.gone.add(seq)
-
-    def put(self, run: Run) -> None:
-        for seq, content in enumerate(run.contents, run.first):
-            if seq not in self.gone:
-                self.live[seq] = content
-        self.last = max(self.last, run.last)
-
-    def restart(self, change: Restart) -> None:
-        if not change.have:
-            self.live, self.gone, self.last = {}, set(), 0
-        for seq in [seq for seq in self.live if not any(low <= seq <= high for low, high in change.have)]:
-            raise Violation(f"message {seq} is stored and not among {change.have}")
-        self.last = max(self.last, change.bound)
-
-    def fill(self, change: Fill) -> None:
-        wanted = {seq for low, high in change.live for seq in range(low, high + 1)}
-        for seq in [seq for seq in self.live if change.after < seq <= change.upto and seq not in wanted]:
-            del self.live[seq]
-            self.gone.add(seq)
-        for run in change.runs:
-            self.put(run)
-        lacking = wanted - self.live.keys() - self.gone
-        if lacking:
-            raise Violation(f"messages {sorted(lacking)} live, and were neither stored nor sent")
-
-    def lost(self) -> list[tuple[int, int]]:
-        return [(seq, seq) for seq in range(1, self.last + 1) if seq not in self.live]
-
-
-def replay(writes: list[Write]) -> tuple[Recovered, Stored]:
-    """What a node finds on its disk."""
-    stored, found = Stored(), Recovered()
-    base = 0
-    pending: deque[Block] = deque()
-    history: list[tuple[int, int]] = []
-    for write in writes:
-        while pending and pending[0].number <= write.confirmed:
-            base = pending[0].number
-            stored.apply(pending.popleft())
-        change = write.change
-        if isinstance(change, Append):
-            for block in change.blocks:
-                pending.append(block)
-                if not history or history[-1][0] != block.epoch:
-                    history.append((block.epoch, block.number))
-        elif isinstance(change, Truncate):
-            while pending and pending[-1].number > change.number:
-                pending.pop()
-            while history and history[-1][1] > change.number:
-                history.pop()
-        elif isinstance(change, Restart):
-            stored.restart(change)
-            pending.clear()
-            base, history = change.cut, list(change.history)
-            fresh = Recovered(complete=change.cut == 0, cut=change.cut, bound=change.bound, have=change.have)
-            found = fresh
-        elif isinstance(change, Fill):
-            stored.fill(change)
-            found = found._replace(after=change.upto, read_at=change.read_at)
-        elif isinstance(change, Complete):
-            found = found._replace(complete=True, read_at=change.read_at)
-    found = found._replace(base=base, history=tuple(history), blocks=tuple(pending), messages=stored.last)
-    return found, stored
-
-
-class Front:
-    """The queue at its master, as clients see it."""
-
-    def __init__(self, stored: Stored, started: Started) -> None:
-        self.epoch, self.number = started.epoch, started.number
-        whole = Stored()
-        whole.live, whole.gone, whole.last = dict(stored.live), set(stored.gone), stored.last
-        for block in started.tail:
-            whole.apply(block)
-        self.ready = whole.live
-        self.last = whole.last
-        self.unacked: dict[int, float] = {}
-
-
-class Link:
-    def __init__(self, a: str, b: str) -> None:
-        self.ends = (a, b)
-        self.dead = False
-        self.doomed = False
-        self.mute: set[str] = set()  # Whose frames are lost from now on.
-        self.last: dict[str, float] = {}
-
-
-class Node:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.alive = False
-        self.life = 0
-        self.disk_number = 0
-        self.writes: list[Write] = []
-        self.base_id = 0  # Writes before this life.
-        self.synced = 0
-        self.syncing = False
-        self.speed = 1.0
-        self.full = False
-        self.member: Member | None = None
-        self.stored = Stored()
-        self.front: Front | None = None
-        self.sides: dict[str, Link | None] = {}
-
-    @property
-    def disk(self) -> str:
-        return f"{self.name}.{self.disk_number}"
-
-
-class Publisher:
-    def __init__(self) -> None:
-        self.number = 0
-        self.open: dict[int, int] = {}  # Message number -> block.
-        self.target: tuple[str, int, int] | None = None
-        self.since = 0.0
-        self.told: set[int] = set()
 
 
 class World:
@@ -225,9 +85,8 @@ class World:
         self.coded = rng.random() < 0.15  # Frames are made bytes and back.
         self.options = plan.options or self.roll_options()
         picked = rng.sample(FAULTS, rng.randint(4, len(FAULTS)))
-        self.faults = [*(plan.faults or picked), "heal", "restart", "restart", "heal"]
-        if plan.mode == "lossy":
-            self.faults += ["force", "wipe", "damage"]
+        faults = [*(plan.faults or picked), "heal", "restart", "restart", "heal"]
+        self.faults = Faults(self, faults + ["force", "wipe", "damage"] * (plan.mode == "lossy"))
         count = plan.nodes or rng.choice((2, 3, 3, 3, 4, 5))
         self.nodes = {f"n{at}": Node(f"n{at}") for at in range(count)}
         names = tuple(self.nodes)
@@ -243,7 +102,7 @@ class World:
         for name in names:
             self.start(name, born=name == ring[0])
             self.at(rng.random(), self.tick, name)
-        self.at(1, self.operate)
+        self.at(1, self.faults.operate)
         self.at(1, self.publish)
         self.at(1, self.consume)
 
@@ -452,8 +311,6 @@ class World:
         self.act(node)
 
     def recode(self, frame: Frame) -> Frame:
-        from leveret.mirror.wire import Packer, Unpacker
-
         packer = Packer(200)
         packer.add(GROUP, frame)
         unpacker = Unpacker()
@@ -688,132 +545,13 @@ class World:
             self.checker.on_delivery(node.name, front.epoch, seq, front.ready[seq])
             front.unacked[seq] = self.now + self.wait(3)
 
-    # -- faults ----------------------------------------------------------------------
-
-    def operate(self) -> None:
-        if not self.calm:
-            self.at(self.wait(self.every), self.operate)
-            self.fault(self.rng.choice(self.faults))
-
-    def fault(self, what: str) -> None:
-        rng, names, master = self.rng, list(self.nodes), self.view.master
-        living = [name for name in names if self.nodes[name].alive]
-        dead = [name for name in names if name not in living]
-        self.note("fault", what)
-        if what in ("crash", "bounce") and living:
-            (self.crash if what == "crash" else self.bounce)(rng.choice(living))
-        elif what == "crash master":
-            self.crash(master)
-        elif what == "bounce master":
-            self.bounce(master)
-        elif what == "bounce all":
-            for name in living:
-                self.bounce(name)
-        elif what == "restart" and dead:
-            self.start(rng.choice(dead))
-        elif what == "kill promoted":
-            self.kill_next = True
-        elif what == "break" and self.links:
-            self.break_link(self.links[rng.choice(sorted(self.links))])
-        elif what == "stall master":
-            self.stalled = {master}
-            self.at(self.wait(12), self.stalled.discard, master)
-        elif what == "no majority":
-            self.cut_off = {rng.choice(names)}
-        elif what == "heal":
-            self.heal()
-        elif not self.fault_of_network(what, names, master):
-            self.fault_of_disk(what, names, master)
-
-    def heal(self) -> None:
-        self.blocked, self.cut_off, self.stalled = set(), set(), set()
-        for node in self.nodes.values():
-            node.speed, node.full = 1.0, False
-            if node.alive:
-                node.syncing = False  # What a slow disk was at is done soon.
-                self.sync(node)
-
-    def fault_of_network(self, what: str, names: list[str], master: str) -> bool:
-        if what == "part":
-            apart = set(self.rng.sample(names, self.rng.randint(1, len(names) - 1)))
-        elif what == "isolate master":
-            apart = {master}
-        elif what in ("one way", "pair"):
-            a, b = self.rng.sample(names, 2)
-            self.blocked |= {(a, b)} if what == "one way" else {(a, b), (b, a)}
-            return True
-        else:
-            return False
-        self.blocked = {(a, b) for a in names for b in names if (a in apart) != (b in apart)}
-        return True
-
-    def fault_of_disk(self, what: str, names: list[str], master: str) -> None:
-        rng = self.rng
-        name = rng.choice(names)
-        node = self.nodes[name]
-        if what == "slow disk":
-            node.speed = rng.choice((5, 30))
-        elif what == "slow own disk":
-            self.nodes[master].speed = 60
-        elif what == "full disk":
-            node.full = True
-        elif what == "failed sync":
-            if node.member is not None and (len(self.view.in_sync) > 1 or self.view.disk_of(name) is None):
-                node.member.on_disk_failed()
-                self.act(node)
-                self.at(self.wait(0.5), self.bounce, name)
-        elif what in ("wipe", "damage"):
-            # While one in-sync disk survives. A removal that is under way might make it the only one.
-            intact = [other for other, disk in self.view.in_sync if other != name and self.nodes[other].disk == disk]
-            if intact and not self.flying:
-                self.tally("damages")
-                self.damage(name, 0 if what == "wipe" else rng.randint(0, node.synced))
-        else:
-            self.command(what, names, master)
-
-    def command(self, what: str, names: list[str], master: str) -> None:
-        """What an operator or a policy asks of the master."""
-        rng, node = self.rng, self.nodes[master]
-        member = node.member
-        if what == "force":
-            self.force()
-        if member is None or not member.serving or member.view is None or node.front is None:
-            return
-        ring = member.view.ring
-        if what == "hand over":
-            others = [name for name, _ in member.view.in_sync if name != master]
-            if others:
-                self.submit(node, [], [])
-                if member.hand_over(rng.choice(others)):
-                    self.tally("hand-overs")
-        elif what == "add":
-            others = [name for name in names if name not in ring]
-            if others:
-                member.change_ring((*ring, rng.choice(others)))
-        elif what == "remove" and len(ring) > 2:
-            gone = rng.choice([name for name in ring if name != master])
-            member.change_ring(tuple(name for name in ring if name != gone))
-        self.act(node)
-
-    def force(self) -> None:
-        fit = [
-            (node.member.tail.last_epoch, node.member.tail.end, name, node.member.complete)
-            for name, node in self.nodes.items()
-            if node.member is not None and node.member.view == self.view and name in self.view.ring
-        ]
-        fit = [one for one in fit if one[2] != self.view.master or self.calm]
-        if fit:
-            _, _, name, complete = max(fit)
-            self.tally("forced")
-            self.commit("", forced(self.view, name, self.nodes[name].disk, complete))
-
     # -- the end ---------------------------------------------------------------------
 
     def settle(self) -> None:
         self.calm = True
         self.net, self.fsync, self.meta = min(self.net, 0.1), min(self.fsync, 0.1), min(self.meta, 0.3)
         self.pace = max(self.pace, 0.4)  # Windows are small here: who is behind must be able to catch up.
-        self.heal()
+        self.faults.heal()
         for name in self.nodes:
             self.start(name)
         self.run(self.now + 10)
@@ -837,7 +575,7 @@ class World:
             self.act(node)
         named = member is not None and member.in_sync and not member.may_lead
         if named and self.plan.mode == "lossy":
-            self.force()
+            self.faults.force()
         for other in self.nodes.values():
             if other.member is not None:
                 other.member.filling.start()
@@ -881,13 +619,14 @@ class World:
             if member is None or member.view is None:
                 lines.append(f"{name}: {'no view' if node.alive else 'down'}")
                 continue
+            near, tail, master = member.neighbours, member.tail, member.master
             lines.append(
-                f"{name}: view {member.view.version}/{member.view.epoch} log {member.tail.base}..{member.tail.end} of "
-                f"{member.tail.last_epoch}, durable {member.durable}, confirmed {member.confirmed}, complete "
-                f"{member.complete} read_at {member.read_at}, fill {member.filling.progress}, feed {member.feed}, "
-                f"feeds {[(n, c.next, c.acked) for n, c in member.children.items()]}, links {sorted(member.links)}, "
-                f"heard {member.doubt.heard}, leads {member.master and member.master.epoch}, "
-                f"table {member.master and member.master.table}, proposal {member.proposal_age}"
+                f"{name}: view {member.view.version}/{member.view.epoch} log {tail.base}..{tail.end} of "
+                f"{tail.last_epoch}, durable {member.durable}, confirmed {member.confirmed}, complete "
+                f"{member.complete} read_at {member.read_at}, fill {member.filling.progress}, feed {near.feed}, "
+                f"feeds {[(other, child.next, child.acked) for other, child in near.children.items()]}, links "
+                f"{sorted(member.links)}, heard {member.doubt.heard}, leads {master and master.epoch}, "
+                f"table {master and master.table}, proposal {member.proposal_age}"
             )
         return "\n".join(lines)
 

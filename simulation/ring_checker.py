@@ -225,7 +225,9 @@ class Checker:
 
     def on_delivery(self, name: str, epoch: int, seq: int, content: bytes) -> None:
         settled = self.settled.get(seq)
-        if settled is not None and settled == (settled[0], content) and settled[0] <= epoch and epoch >= self.lost_epoch == self.lossy:
+        if settled is None or settled[1] != content or self.lost_epoch != self.lossy:
+            return
+        if settled[0] <= epoch and epoch >= self.lossy:
             raise Violation(f"{name} delivers {seq} again; its settle was confirmed in epoch {settled[0]}")
 
     # -- states ----------------------------------------------------------------------
@@ -241,7 +243,7 @@ class Checker:
         """`ends`: last epoch, end, confirmed and completeness of each member."""
         if len(set(ends.values())) > 1:
             raise Violation(f"members differ: {ends}")
-        epoch, end, confirmed, complete = next(iter(ends.values()))
+        _, end, confirmed, complete = next(iter(ends.values()))
         if confirmed != end or not complete or (end != self.end and not lossy):
             raise Violation(f"not all is confirmed: {ends}; {self.end}")
         for name, live in states.items():

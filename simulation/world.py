@@ -288,7 +288,14 @@ class World:
         async def restart() -> None:
             await server.stop_app()
             await asyncio.sleep(seconds)
-            await server.start_app()
+            try:
+                await server.start_app()
+            except OSError as error:  # The operator sees it, and starts the process anew.
+                self.note("operator", f"cannot start the app of {machine.name}: {error}")
+                if not machine.is_excused():
+                    raise
+                machine.kill(power=False)
+                self._start_later(machine, 1.0)
 
         machine.loop.create_task(restart())
 
@@ -313,6 +320,7 @@ class World:
         known = any(one.name == machine.node_name for one in cluster.members())
         self.note("operator", f"has {asked.name} forget {machine.node_name}")
         task = asked.loop.create_task(cluster.forget(machine.node_name))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         def look() -> None:
             error = task.exception() if task.done() and not task.cancelled() else None

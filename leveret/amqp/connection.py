@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.vhost import Vhost
 
+LEAVE_TICKS_MAX: Final = 3  # Without a majority, exclusive queues are deleted when there is one again.
 OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
 
 
@@ -50,6 +51,9 @@ class Connection(Intake):
         self.closing = False  # A close was sent; only its answer is of interest.
         self.closed = False  # The shell may drop the socket once `out` is written.
         self.close_reason = ""
+        self.leaving = False  # The client has closed; the answer waits for
+        self.deleting = 0  # so many exclusive queues to be gone,
+        self.leaving_ticks = 0  # but not for ever.
         self.frame_max = limits.initial_frame_max
         self.channel_max = 0
         self.heartbeat_s = 0
@@ -218,8 +222,10 @@ class Connection(Intake):
         if isinstance(method, m.ConnectionClose):
             self.submit()
             self.release_all()
-            self.send(0, m.ConnectionCloseOk())
-            self._shut(f"closed by the client: {method.reply_code} {method.reply_text}")
+            self.close_reason = f"closed by the client: {method.reply_code} {method.reply_text}"
+            self.leaving = self.held = True
+            if not self.deleting:
+                self._leave()
         elif self.handshake is not None:
             self.handshake.on_method(method)
         elif isinstance(method, m.ConnectionUpdateSecret):
@@ -229,6 +235,18 @@ class Connection(Intake):
         else:
             text = "unexpected method in connection state running"
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, text, *ids_of(method))
+
+    def on_exclusive_deleted(self) -> None:
+        """One of the queues is gone that only this connection could use."""
+        self.deleting -= 1
+        if self.leaving and not self.deleting:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Answer the client's close: whoever comes after it will find its exclusive queues gone."""
+        if not self.closed:
+            self.send(0, m.ConnectionCloseOk())
+            self._shut(self.close_reason)
 
     def _while_closing(self, kind: int, number: int, payload: bytes) -> None:
         if kind == METHOD and number == 0:
@@ -352,6 +370,11 @@ class Connection(Intake):
 
     def on_tick(self, now_ms: int) -> bool:
         """Time for heartbeats. False: the client has been silent for two of its intervals."""
+        if self.leaving:
+            self.leaving_ticks += 1
+            if self.leaving_ticks > LEAVE_TICKS_MAX:
+                self._leave()
+            return True
         if self.received_since_tick or self.blocked or self.held:
             self.received_ms, self.received_since_tick = now_ms, False
         if self.sent_since_tick:

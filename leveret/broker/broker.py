@@ -407,9 +407,9 @@ class Broker:
     def on_unused(self, queue: AnyQueue) -> None:
         self._delete(queue)
 
-    def _delete(self, queue: AnyQueue) -> None:
+    def _delete(self, queue: AnyQueue, then: Callable[[Applied], None] = lambda applied: None) -> None:
         spec = queue.spec
-        self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), lambda applied: None, patient=True)
+        self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), then, patient=True)
 
     # -- What connections ask ------------------------------------------------------------------------------------
 
@@ -450,9 +450,11 @@ class Broker:
         return self.connections[connection]
 
     def delete_exclusive(self, connection: Connection) -> None:
+        """Give up the queues that only this connection could use; `on_exclusive_deleted` tells when each is gone."""
         for queue in list(connection.exclusive_queues):
             if not queue.deleted:
-                self._delete(queue)
+                connection.deleting += 1
+                self._delete(queue, lambda applied: connection.on_exclusive_deleted())
         connection.exclusive_queues.clear()
 
     def unique_name(self, prefix: str) -> str:

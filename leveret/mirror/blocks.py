@@ -35,8 +35,8 @@ class PackedBlock(Block):
         self._count = header.count
         self._run: Run | None = None
 
-    @property  # type: ignore[override]
-    def enqueued(self) -> Run | None:
+    @property
+    def enqueued(self) -> Run | None:  # type: ignore[override]
         """Raises FormatError if the contents were damaged on their way."""
         if self._run is None and self._count:
             header = parse_meta(memoryview(self.meta), 0, 0)

@@ -104,7 +104,6 @@ class Pulse(NamedTuple):  # From the master: I lead and reach the majority (or n
 
 class Leave(NamedTuple):  # My disk has failed. Do not wait for me.
     epoch: int
-    disk: str
 
 
 class Standing(NamedTuple):

@@ -131,7 +131,7 @@ class Master:
         if self.view.disk_of(peer) is None:
             self.table.pop(peer, None)  # It has to show itself before it is waited for.
 
-    def on_leave(self, peer: str, disk: str) -> None:
+    def on_leave(self, peer: str) -> None:
         if peer != self.member.me and peer in self.view.ring:
             self.table.pop(peer, None)
             ring = tuple(name for name in self.view.ring if name != peer)
@@ -307,7 +307,7 @@ class Master:
         if to == self.member.me or self.view.disk_of(to) is None:
             return False
         self.handing = (to, self.member.ticks + 4 * self.member.options.retry)
-        self.member._report = True
+        self.member.report()
         return True
 
     def _hand(self) -> None:

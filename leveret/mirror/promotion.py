@@ -6,10 +6,10 @@ answered is proposed with the next epoch: highest last epoch, then longest log, 
 everything confirmed, so the choice is about what is *not* confirmed yet, and transient messages live by it. Several may
 propose at once; compare-and-set takes one.
 
-**What counts as hearing.** There are no beats here: the links between nodes have their own, and a link that is silent or
-closed is reported as down. A member hears its master if their link is up and the master itself has said, since it came
-up, that it leads this epoch and reaches the majority (`Pulse`, or its `Standing`). What a third one says it hears counts
-only against deposing, never as hearing: two that have lost their master could go on assuring each other.
+**What counts as hearing.** There are no beats here: the links between nodes have their own, and a link that is silent
+or closed is reported as down. A member hears its master if their link is up and the master itself has said, since it
+came up, that it leads this epoch and reaches the majority (`Pulse`, or its `Standing`). What a third one says it hears
+counts only against deposing, never as hearing: two that have lost their master could go on assuring each other.
 
 A poll carries the asker's own standing. So when a master dies, the members, each of which notices by itself, know all
 about each other after one frame, whoever noticed first.
@@ -64,11 +64,9 @@ class Doubt:
 
     # -- events ----------------------------------------------------------------------
 
-    def on_view(self, old: View | None) -> None:
-        view = self.member.view
-        assert view is not None
+    def on_view(self, is_new_epoch: bool) -> None:
         self.standings = None
-        if old is None or view.epoch != old.epoch:
+        if is_new_epoch:
             self.heard, self.age = False, 0
             self.left.clear()
 
@@ -156,7 +154,7 @@ class Doubt:
             self.heard, self.age, self.standings = True, 0, None
             return
         if frame.last_epoch == member.view.epoch and member.master is None:
-            member.lags(frame.end)
+            member.neighbours.on_lag(frame.end)
         if self.standings is not None:
             self.standings[src] = frame
             self._decide()

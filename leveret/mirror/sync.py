@@ -116,12 +116,9 @@ class Filling:
             self._asked = None
 
     def on_synced(self) -> None:
-        if not self.member.complete:
-            self._ask()
+        self._ask()
 
     def on_tick(self) -> None:
-        if self.member.complete:
-            return
         self._age += 1
         self._budget = self.member.options.fill_bytes_per_tick
         patience = self.member.options.retry * (1 if self.wanted else 4)
@@ -137,7 +134,7 @@ class Filling:
             return
         if member.synced_to < self._write or (member.options.fill_bytes_per_tick and self._budget <= 0):
             return
-        sources = [name for name in member.left if name in member.links and view.disk_of(name) is not None]
+        sources = [name for name in member.neighbours.left if name in member.links and view.disk_of(name) is not None]
         if not sources:
             return
         self._asked, self._age = sources[self._turn % len(sources)], 0

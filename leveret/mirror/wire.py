@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from leveret.cluster.raft.packing import BadMessage, Reader, pack_text
@@ -225,7 +226,7 @@ class FrameReader(Reader):
         if count > HISTORY_MAX:
             raise BadMessage(f"{count} epochs")
         items = tuple(_PAIR.iter_unpack(self.blob(16 * count, 16 * HISTORY_MAX)))
-        for one, other in zip(items, items[1:], strict=False):
+        for one, other in pairwise(items):
             if one[0] >= other[0] or one[1] >= other[1]:
                 raise BadMessage("epochs do not ascend")
         return items
@@ -318,10 +319,6 @@ _KINDS: Final = bytes(kind & 3 for kind in range(256))
 
 def _put_pulse(frame: Pulse, parts: list[Buffer]) -> None:
     _put_numbers((frame.epoch, int(frame.working), frame.end), parts)
-
-
-def _put_leave(frame: Leave, parts: list[Buffer]) -> None:
-    parts.append(_NUMBERS[1].pack(frame.epoch) + pack_text(frame.disk))
 
 
 def _put_standing(frame: Standing, parts: list[Buffer]) -> None:
@@ -425,10 +422,6 @@ def _get_pulse(reader: FrameReader) -> Pulse:
     return Pulse(epoch, working == 1, end)
 
 
-def _get_leave(reader: FrameReader) -> Leave:
-    return Leave(*reader.numbers(1), reader.text())
-
-
 def _get_standing(reader: FrameReader) -> Standing:
     (version,) = reader.numbers(1)
     last_epoch, end = reader.numbers(2)
@@ -452,7 +445,7 @@ _CODECS: Final[list[tuple[int, type, Callable[[Any, list[Buffer]], None], Callab
     (8, Fetch, _put_fetch, _get_fetch),
     (9, Piece, _put_piece, _get_piece),
     (10, Pulse, _put_pulse, _get_pulse),
-    (11, Leave, _put_leave, _get_leave),
+    (11, Leave, _put_numbers, lambda reader: Leave(*reader.numbers(1))),
     (12, Poll, _put_poll, _get_poll),
     (13, Standing, _put_standing, _get_standing),
     (14, Newer, _put_numbers, lambda reader: Newer(*reader.numbers(1))),

@@ -521,6 +521,9 @@ class Node(cluster.Shell):
         self.turn()
         if self.fatal is None:
             await self.cluster.hand_over()
+            for peer in list(self.broker.homes):  # What is out with clients of others comes back, and is marked.
+                self.broker.on_peer_down(peer)
+            self.turn()
             await self.storage.drained(self.broker)
         for client in list(self.clients):
             client.transport.close()

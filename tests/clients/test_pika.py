@@ -461,7 +461,15 @@ def test_queue_auto_delete(connection: Any, channel: Any, name: str) -> None:
     channel.basic_cancel(one.tag)
     assert channel.queue_declare(name, passive=True).method.consumer_count == 1
     channel.basic_cancel(other.tag)
-    assert refusal(channel.queue_declare, name, passive=True)[0] == 404
+    until(lambda: is_gone(connection, name), "the queue is gone")
+
+
+def is_gone(connection: Any, name: str) -> bool:
+    try:
+        connection.channel().queue_declare(name, passive=True)
+    except pika.exceptions.ChannelClosedByBroker as error:
+        return bool(error.reply_code == 404)
+    return False
 
 
 def test_passive_counts(channel: Any, name: str) -> None:

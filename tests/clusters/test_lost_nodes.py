@@ -49,7 +49,7 @@ def test_the_owner_is_killed(nodes: Cluster, name: str, which: str) -> None:
     consumer = Consumer(reader, name)
     tags = [method.delivery_tag for method, _, _ in consumer.take(5)]
     reader.basic_ack(tags[1], multiple=True)
-    assert waiting(reader, name) == 20 - 7  # So the acks have arrived.
+    until(lambda: waiting(reader, name) == 20 - 7, "the acks have arrived")
     publisher = other.channel(confirms=True)
 
     owner.kill()
@@ -118,12 +118,10 @@ def test_publishes_under_way_are_refused_or_kept(nodes: Cluster, name: str) -> N
 
     def on_answer(frame: Any) -> None:
         acked = isinstance(frame.method, pika.spec.Basic.Ack)
-        last = max(answers, default=0)
         tag = frame.method.delivery_tag
         first = min((one for one in range(1, tag + 1) if one not in answers), default=tag)
         for number in range(first, tag + 1) if frame.method.multiple else [tag]:
             answers.setdefault(number, acked)
-        del last
 
     done: list[Any] = []
     impl.confirm_delivery(on_answer, callback=done.append)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp import methods as m
+from leveret.cluster.commands import Bind
 from leveret.node import control as control_module
 from leveret.node.control import COMMANDS
 from leveret.node.control_frame import FLAG, NUMBER, OBJECT, TEXT, TEXTS, Kind
@@ -87,9 +87,8 @@ async def test_an_answer_too_large_for_a_frame(one: FakeServer, monkeypatch: pyt
 
 
 async def test_names_that_are_no_utf_8_come_through(one: FakeServer) -> None:
-    client = one.world.client()
-    client.declare("q")
-    client.call(m.QueueBind(queue="q", exchange="amq.direct", routing_key="k\udcff"))
+    one.world.client().declare("q")
+    one.world.apply(Bind("/", "amq.direct", "queue", "q", "k\udcff"))
     page = await ask(one, "list_bindings", vhost="/", columns=["routing_key"])
     assert page["rows"] == [["q"], ["k\udcff"]]
 

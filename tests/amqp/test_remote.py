@@ -1,0 +1,822 @@
+"""A client at one node, its queues at another: what no single node can show.
+
+That the answers are those of a single node is shown by `test_remote_conversations`. Here links are slow, full or lost,
+and nodes learn of the metadata one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leveret.amqp import methods as m
+from leveret.amqp.frames import HEADER, frame
+from leveret.amqp.properties import Properties, encode
+from leveret.broker import remote
+from leveret.broker.remote import FEED_BYTES_MAX, FIRST_CREDIT, RemoteQueue
+from leveret.cluster import commands as c
+from leveret.cluster import frames
+from tests.clusters import Cluster
+from tests.machines import Client, publish
+
+DOWN = "NOT_FOUND - home node 'b' of durable queue 'q' in vhost '/' is down or inaccessible"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Clients at a, queues at b. Whatever a test does, nothing is left of it at the end."""
+    cluster = Cluster("a", "b", home="b")
+    yield cluster
+    cluster.held.clear()
+    cluster.behind.clear()
+    for member in cluster.members.values():
+        member.crowded = member.holds_disk = member.holds_loads = False
+    for sender, receiver in list(cluster.deaf):
+        cluster.drain(sender, receiver)
+    for first, second in (("a", "b"),):
+        if (first, second) not in cluster.links:
+            cluster.join(first, second)
+    cluster.run()
+    cluster.finish()
+
+
+def client_with_queue(cluster: Cluster, at: str = "a", **options: Any) -> Client:
+    client = cluster[at].client(channels=(1, 2))
+    client.declare("q", **{"durable": True, **options})
+    return client
+
+
+def depth(client: Client, channel: int = 1) -> tuple[int, int]:
+    answer = client.call(m.QueueDeclare(queue="q", passive=True), channel)
+    assert isinstance(answer, m.QueueDeclareOk)
+    return answer.message_count, answer.consumer_count
+
+
+def confirming(client: Client, channel: int = 1) -> None:
+    assert isinstance(client.call(m.ConfirmSelect(), channel), m.ConfirmSelectOk)
+
+
+def remote_queue(cluster: Cluster, name: str = "q") -> RemoteQueue:
+    queue = cluster["a"].broker.vhosts["/"].queues[name]
+    assert isinstance(queue, RemoteQueue)
+    return queue
+
+
+def delivered(client: Client) -> list[tuple[bytes, bool]]:
+    """Bodies, and whether they are marked as redelivered."""
+    return [
+        (reply.body, reply.method.redelivered)
+        for reply in client.take()
+        if isinstance(reply.method, m.BasicDeliver | m.BasicGetOk)
+    ]
+
+
+def cut(cluster: Cluster) -> None:
+    cluster.close("a", "b")
+    cluster.run()
+
+
+def cut_and_join(cluster: Cluster) -> None:
+    """So fast that no turn comes between."""
+    cluster.close("a", "b")
+    cluster.join("a", "b")
+    cluster.run()
+
+
+# -- Order ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_question_comes_after_what_was_published_and_settled_before_it(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.feed(publish(1, "", "q", b"1") + publish(1, "", "q", b"2") + m.encode(1, m.BasicGet(queue="q")))
+    client.send(m.BasicReject(1, True), m.QueueDeclare(queue="q", passive=True))
+    got, count = client.take()
+    assert isinstance(got.method, m.BasicGetOk) and got.method.message_count == 1
+    assert isinstance(count.method, m.QueueDeclareOk) and count.method.message_count == 2
+
+
+def test_publishes_gather_in_one_frame_and_acks_too(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.consume("q")
+    cluster.frames.clear()
+    client.feed(b"".join(publish(1, "", "q", b"%d" % at) for at in range(100)))
+    cluster.run()
+    assert len(delivered(client)) == 100
+    client.feed(b"".join(m.encode(1, m.BasicAck(tag)) for tag in range(1, 101)))
+    cluster.run()
+    kinds = [kind for _, _, kind, _ in cluster.frames]
+    assert kinds.count(frames.PUBLISH) == kinds.count(frames.DELIVER) == kinds.count(frames.SETTLE) == 1
+    assert cluster["b"].queue("q").unacked_count == 0
+
+
+def test_messages_of_both_kinds_keep_their_order(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    for at in range(12):
+        client.feed(publish(1 + at % 2, "", "q", b"%d" % at, delivery_mode=1 + at // 3 % 2))
+    cluster.run()
+    client.consume("q")
+    assert [body for body, _ in delivered(client)] == [b"%d" % at for at in range(12)]
+
+
+def test_what_the_home_has_not_heard_of_waits(cluster: Cluster) -> None:
+    first, second = cluster["a"].client(), cluster["a"].client()
+    confirming(second)
+    cluster.behind = {"b"}
+    first.send(m.QueueDeclare(queue="q", durable=True))
+    assert first.take() == [], "not everybody knows of it"
+    second.publish("q", b"early", delivery_mode=2)
+    second.send(m.BasicGet(queue="q"), m.BasicAck(1))
+    assert second.take() == []
+    assert len(cluster["b"].broker.homes["a"].early) == 2
+    cluster.behind.clear()
+    cluster.run()
+    assert isinstance(first.methods()[-1], m.QueueDeclareOk)
+    confirmed, got = sorted(second.take(), key=lambda reply: type(reply.method).__name__)
+    assert isinstance(confirmed.method, m.BasicAck) and got.body == b"early"
+
+
+def test_what_comes_after_something_that_waits_waits_too(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["a"].client()
+    client.publish("q", b"old")
+    client.consume("q")
+    assert delivered(client) == [(b"old", False)]
+    cluster.behind = {"b"}
+    other.send(m.QueueDeclare(queue="new"))
+    client.publish("new", b"x")
+    client.send(m.BasicAck(1))
+    assert cluster["b"].queue("q").unacked_count == 1
+    cluster.behind.clear()
+    cluster.run()
+    assert cluster["b"].queue("q").unacked_count == 0
+    assert cluster["b"].queue("new").ready_count == 1
+    client.take()
+    other.take()
+
+
+def test_a_bad_frame_that_waited_ends_the_session_and_nothing_else(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    cluster.behind = {"b"}
+    index = cluster["b"].metadata.index + 1
+    cluster.send("a", "b", frames.PUBLISH, [index.to_bytes(8, "big"), b"nonsense"])
+    cluster.run()
+    cluster.behind.clear()
+    cluster.apply(c.SetGlobalParameter("x", 1))
+    assert len(cluster.bad) == 1
+    assert depth(client) == (0, 0)
+
+
+# -- Confirms ------------------------------------------------------------------------------------------------------
+
+
+def test_a_persistent_message_is_confirmed_when_its_home_has_it_on_disk(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    confirming(client)
+    cluster["b"].holds_disk = True
+    client.publish("q", b"1", delivery_mode=2)
+    client.publish("q", b"2", delivery_mode=1)
+    assert client.methods() == [m.BasicAck(2, False)]
+    cluster["b"].sync()
+    cluster.run()
+    assert client.methods() == [m.BasicAck(1, False)]
+
+
+def test_a_message_for_queues_of_three_nodes_is_confirmed_by_the_last_of_them() -> None:
+    cluster = Cluster("a", "b", "c")
+    client = cluster["a"].client()
+    for name in "abc":
+        cluster.home = name
+        client.declare(f"q{name}", durable=True)
+        client.call(m.QueueBind(queue=f"q{name}", exchange="amq.fanout"))
+    confirming(client)
+    for member in cluster.members.values():
+        member.holds_disk = True
+    client.publish("", b"x", exchange="amq.fanout", delivery_mode=2)
+    for name in "bac":
+        assert client.take() == []
+        cluster[name].sync()
+        cluster.run()
+    assert client.methods() == [m.BasicAck(1, False)]
+    cluster["b"].holds_disk = False
+    client.publish("", b"y", exchange="amq.fanout", delivery_mode=2)
+    cluster.close("a", "c")
+    cluster["a"].sync()
+    cluster.run()
+    assert client.methods() == [m.BasicNack(2, False, False)]
+    client.publish("", b"z", exchange="amq.fanout", delivery_mode=1)
+    assert client.methods() == [m.BasicNack(3, False, False)], "one of its queues is out of reach"
+    assert [cluster[name].queue(f"q{name}").ready_count for name in "abc"] == [3, 3, 2]
+    cluster.join("a", "c")
+    for member in cluster.members.values():
+        member.holds_disk = False
+    cluster.finish()
+
+
+def test_publishes_under_way_are_refused_when_the_link_breaks(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    confirming(client)
+    cluster.hold("a", "b")
+    client.publish("q", b"1", delivery_mode=2)
+    client.publish("q", b"2")
+    assert client.take() == []
+    cut(cluster)
+    assert client.methods() == [m.BasicNack(2, True, False)]
+    client.publish("q", b"3")
+    assert client.methods() == [m.BasicNack(3, False, False)]
+
+
+def test_publishes_that_gathered_and_were_not_sent_are_refused_too(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    confirming(client)
+    client.feed(publish(1, "", "q", b"1"))
+    cut(cluster)
+    assert client.methods() == [m.BasicNack(1, False, False)]
+
+
+def test_what_an_earlier_session_had_safe_confirms_nothing_of_this_one(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    confirming(client)
+    cluster["b"].holds_disk = True
+    client.publish("q", b"1", delivery_mode=2)
+    cut_and_join(cluster)
+    assert client.methods() == [m.BasicNack(1, False, False)]
+    cluster.hold("a", "b")
+    client.publish("q", b"2", delivery_mode=2)
+    cluster["b"].sync()
+    cluster.run()
+    assert client.take() == [], "it has not even arrived"
+    cluster.release("a", "b")
+    cluster["b"].sync()
+    cluster.run()
+    assert client.methods() == [m.BasicAck(2, False)]
+
+
+def test_a_queue_deleted_under_a_publish_counts_as_done(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    confirming(client)
+    cluster["b"].holds_disk = True
+    client.publish("q", b"1", delivery_mode=2)
+    cluster.hold("a", "b")
+    client.publish("q", b"2", delivery_mode=2)
+    other.send(m.QueueDelete(queue="q"))
+    assert client.methods() == [m.BasicAck(1, False)]
+    cluster.release("a", "b")
+    assert client.methods() == [m.BasicAck(2, False)]
+
+
+# -- Frames within bounds ------------------------------------------------------------------------------------------
+
+
+def test_a_fanout_to_many_queues_of_a_node_fits_into_frames(cluster: Cluster) -> None:
+    client = cluster["a"].client()
+    confirming(client)
+    for number in range(40):
+        client.declare(f"q{number}")
+        client.call(m.QueueBind(queue=f"q{number}", exchange="amq.fanout"))
+    client.publish("", bytes(1 << 20), exchange="amq.fanout")
+    assert client.methods() == [m.BasicAck(1, False)]
+    assert all(cluster["b"].queue(f"q{number}").ready_count == 1 for number in range(40))
+
+
+def test_a_large_message_goes_there_and_back(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    body = bytes(9 << 20)
+    client.feed(publish(1, "", "q", body) * 2)
+    cluster.run()
+    client.send(m.BasicGet(queue="q", no_ack=True))
+    assert client.take()[0].body == body
+    client.consume("q")
+    assert delivered(client) == [(body, False)]
+
+
+# -- Flow ----------------------------------------------------------------------------------------------------------
+
+
+def test_publishers_wait_when_the_credit_is_used_up(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    queue, connection = remote_queue(cluster), client.connection
+    cluster["b"].crowded = True  # Too much waits for the disk there.
+    size = FIRST_CREDIT // 8
+    for _ in range(7):
+        client.publish("q", bytes(size))
+        assert connection.crowding is None and not queue.is_crowded()
+    client.publish("q", bytes(size))
+    client.publish("q", bytes(size))
+    assert connection.crowding is queue and queue.is_crowded()
+    assert list(cluster["b"].broker.withheld) == [cluster["b"].broker.homes["a"]]
+    cluster["b"].crowded = False
+    cluster.run()
+    assert not queue.is_crowded() and not cluster["b"].broker.withheld
+    for _ in range(100):
+        connection.crowding = None
+        client.publish("q", bytes(size))
+        assert connection.crowding is None
+    assert depth(client) == (109, 0)
+
+
+def test_publishers_wait_when_the_link_takes_no_more(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    cluster.deaf.add(("a", "b"))
+    client.publish("q")
+    assert client.connection.crowding is remote_queue(cluster)
+    cluster.drain("a", "b")
+    assert not remote_queue(cluster).is_crowded()
+
+
+def test_nobody_waits_for_a_home_that_is_gone(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    cluster["b"].crowded = True
+    client.feed(publish(1, "", "q", bytes(FIRST_CREDIT)))
+    cluster.run()
+    assert remote_queue(cluster).is_crowded()
+    cut(cluster)
+    assert not remote_queue(cluster).is_crowded() and not cluster["b"].broker.withheld
+
+
+def test_publishers_are_slowed_down_while_the_queue_grows_though_consumers_work(cluster: Cluster) -> None:
+    client, consumer = client_with_queue(cluster), cluster["b"].client()
+    consumer.send(m.BasicQos(prefetch_count=1))
+    consumer.consume("q")
+    for _ in range(50):
+        client.publish("q", bytes(500))
+        client.feed(b"".join(publish(1, "", "q", bytes(500)) for _ in range(200)))
+    cluster.run()
+    home = cluster["b"].broker.homes["a"]
+    assert remote_queue(cluster).is_crowded() and home in cluster["b"].broker.withheld
+    home.on_paced()  # They had their time.
+    cluster.run()
+    assert not remote_queue(cluster).is_crowded()
+
+
+def test_a_client_that_does_not_read_holds_no_more_than_a_window(cluster: Cluster) -> None:
+    client, publisher = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q", no_ack=True)
+    client.connection.writable = False
+    for _ in range(300):
+        publisher.publish("q", bytes(10_000))
+    (consumer,) = cluster["b"].queue("q").consumers
+    (subscription,) = cluster["a"].edge("b").subscriptions.values()
+    waiting = sum(len(content) for span in subscription.feed for content in span.batch.contents)
+    assert 0 < waiting <= FEED_BYTES_MAX
+    assert cluster["b"].queue("q").ready_count > 250
+    client.connection.writable = True
+    client.connection.on_room()
+    cluster.run()
+    assert len(delivered(client)) == 300
+    assert consumer.sent_bytes == consumer.taken_bytes  # type: ignore[attr-defined]
+
+
+def test_a_link_that_takes_no_more_stops_deliveries_for_a_while(cluster: Cluster) -> None:
+    client, publisher = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q")
+    cluster.deaf.add(("b", "a"))
+    publisher.publish("q", b"1")
+    assert client.take() == []
+    cluster.drain("b", "a")
+    assert delivered(client) == [(b"1", False)]
+
+
+def test_a_message_larger_than_the_window_is_delivered_alone(cluster: Cluster) -> None:
+    client, publisher = client_with_queue(cluster), cluster["b"].client()
+    for _ in range(3):
+        publisher.publish("q", bytes(2 * FEED_BYTES_MAX))
+    client.consume("q")
+    assert len(delivered(client)) == 3
+
+
+def test_delivered_contents_are_not_kept_until_they_are_acknowledged(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.consume("q")
+    client.feed(b"".join(publish(1, "", "q", b"x") for _ in range(10)))
+    cluster.run()
+    client.publish("q", b"y")
+    client.send(m.BasicCancel("c"))
+    client.publish("q", b"z")
+    client.send(m.BasicGet(queue="q"))
+    (channel,) = (one for one in client.connection.channels.values() if one.number == 1)
+    assert channel.unacked.count == 12
+    assert [one.batch.contents for one in channel.unacked if one.batch.contents] == []
+    client.send(m.BasicNack(0, True, True))
+    client.take()
+    assert depth(client) == (12, 0)
+
+
+# -- Prefetch ------------------------------------------------------------------------------------------------------
+
+
+def test_prefetch_of_each_consumer(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.call(m.BasicQos(prefetch_count=2))
+    client.consume("q", "one")
+    client.call(m.BasicQos(prefetch_count=3))
+    client.consume("q", "two")
+    for at in range(10):
+        client.publish("q", b"%d" % at)
+    assert [body for body, _ in delivered(client)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert depth(client) == (5, 2)
+    client.send(m.BasicAck(1), m.BasicAck(5))
+    assert [body for body, _ in delivered(client)] == [b"5", b"6"]
+
+
+def test_prefetch_of_a_channel_changed_while_it_consumes(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.call(m.BasicQos(prefetch_count=2, global_=True))
+    client.consume("q")
+    for at in range(10):
+        client.publish("q", b"%d" % at)
+    assert [body for body, _ in delivered(client)] == [b"0", b"1"]
+    client.send(m.BasicQos(prefetch_count=4, global_=True))
+    assert [body for body, _ in delivered(client)] == [b"2", b"3"]
+    client.send(m.BasicQos(prefetch_count=1, global_=True), m.BasicAck(2, True))
+    assert delivered(client) == []
+    client.send(m.BasicAck(4, True))
+    assert [body for body, _ in delivered(client)] == [b"4"]
+    client.send(m.BasicQos(prefetch_count=0, global_=True))
+    assert [body for body, _ in delivered(client)] == [b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_a_prefetch_shared_by_consumers_is_honoured_and_lets_others_have_the_rest(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    client.call(m.BasicQos(prefetch_count=2, global_=True))
+    client.consume("q", "one")
+    client.consume("q", "two")
+    for at in range(5):
+        client.publish("q", b"%d" % at)
+    assert [body for body, _ in delivered(client)] == [b"0", b"1"]
+    other.send(m.BasicConsume(queue="q", consumer_tag="c"))
+    cluster.tick()
+    cluster.tick()
+    got = [body for body, _ in delivered(other)]
+    client.send(m.BasicAck(2, True))
+    got += [body for body, _ in delivered(client)]
+    client.send(m.BasicAck(4, True))
+    got += [body for body, _ in delivered(client)]
+    assert sorted(got) == [b"2", b"3", b"4"]
+
+
+# -- Endings -------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_with_deliveries_under_way(cluster: Cluster) -> None:
+    client, publisher = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q")
+    cluster.hold("b", "a")
+    publisher.publish("q", b"1")
+    client.send(m.BasicCancel("c"))
+    publisher.publish("q", b"2")
+    assert client.take() == []
+    cluster.release("b", "a")
+    first, second = client.take()
+    assert first.body == b"1" and isinstance(second.method, m.BasicCancelOk)
+    assert depth(client) == (1, 0)
+    client.send(m.BasicAck(1))
+
+
+def test_cancel_gives_back_what_the_client_has_no_room_for(cluster: Cluster) -> None:
+    client, publisher = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q", "acks")
+    client.consume("q", "none", no_ack=True)
+    client.connection.writable = False
+    for at in range(4):
+        publisher.publish("q", b"%d" % at)
+    client.send(m.BasicCancel("acks"), m.BasicCancel("none"))
+    client.connection.writable = True
+    client.connection.on_room()
+    cluster.run()
+    # What needs no acknowledgement is gone from the queue, so it goes to the client whatever its room.
+    assert [body for body, _ in delivered(client)] == [b"1", b"3"]
+    assert depth(client) == (2, 0)
+    client.send(m.BasicGet(queue="q"))
+    assert [body for body, _ in delivered(client)] == [b"0"]
+
+
+def test_channel_closed_with_deliveries_under_way_buffered_and_out(cluster: Cluster) -> None:
+    client, publisher = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q", channel=2)
+    publisher.publish("q", b"1")
+    assert delivered(client) == [(b"1", False)]
+    client.connection.writable = False
+    publisher.publish("q", b"2")
+    assert cluster["a"].edge("b").subscriptions[1].feed
+    cluster.hold("b", "a")
+    publisher.publish("q", b"3")
+    client.connection.writable = True
+    client.send(m.ChannelClose(200, ""), channel=2)
+    assert isinstance(client.methods()[-1], m.ChannelCloseOk)
+    cluster.release("b", "a")
+    assert depth(client) == (3, 0)
+    client.send(m.BasicGet(queue="q"), m.BasicGet(queue="q"), m.BasicGet(queue="q"))
+    assert delivered(client) == [(b"1", True), (b"2", False), (b"3", False)]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_client_gone_while_a_question_is_under_way(cluster: Cluster, lost: bool) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    client.publish("q", b"1")
+    questions: list[m.Method] = [
+        m.BasicGet(queue="q"),
+        m.BasicConsume(queue="q", consumer_tag="c"),
+        m.QueueDeclare(queue="q", passive=True),
+        m.QueuePurge(queue="q"),
+    ]
+    for question in questions[:3]:
+        cluster.hold("a", "b")
+        asking = cluster["a"].client()
+        asking.send(question)
+        asking.lose()
+        if lost:
+            cut_and_join(cluster)
+        cluster.release("a", "b")
+        assert depth(other) == (1, 0)
+    other.send(m.BasicGet(queue="q"))
+    assert len(delivered(other)) == 1
+
+
+def test_a_consumer_that_asked_and_lost_its_queue_is_not_left_behind(cluster: Cluster) -> None:
+    """The queue goes while the answer to basic.consume is on its way: no cancel before consume-ok, and no ghost."""
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    cluster.hold("b", "a")
+    client.send(m.BasicConsume(queue="q", consumer_tag="c"))
+    other.send(m.QueueDelete(queue="q"))
+    assert client.take() == []
+    cluster.release("b", "a")
+    methods = client.methods()
+    if isinstance(methods[0], m.BasicConsumeOk):
+        assert methods[1:] == [m.BasicCancel("c", True)]
+    else:
+        (close,) = methods
+        assert isinstance(close, m.ChannelClose) and close.reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"
+    assert not any(channel.consumers for channel in client.connection.channels.values())
+    other.take()
+
+
+@pytest.mark.parametrize(
+    "method", [m.BasicGet(queue="q"), m.QueuePurge(queue="q"), m.BasicConsume(queue="q", consumer_tag="c")]
+)
+def test_a_queue_deleted_before_a_question_arrives_is_not_found(cluster: Cluster, method: m.Method) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    cluster.hold("a", "b")
+    client.send(method)
+    other.send(m.QueueDelete(queue="q"))
+    cluster.release("a", "b")
+    (close,) = client.methods()
+    assert isinstance(close, m.ChannelClose)
+    assert (close.reply_code, close.reply_text) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")
+    other.take()
+
+
+def test_a_declare_that_meets_a_delete_makes_the_queue_anew(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    client.publish("q")
+    cluster.hold("a", "b")
+    client.send(m.QueueDeclare(queue="q", durable=True))
+    other.send(m.QueueDelete(queue="q"))
+    cluster.release("a", "b")
+    (answer,) = client.methods()
+    assert answer == m.QueueDeclareOk("q", 0, 0)
+    assert depth(client) == (0, 0)
+    other.take()
+
+
+def test_two_who_delete_the_same_queue_are_both_told_that_it_is_gone(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    cluster.hold("a", "b")
+    client.send(m.QueueDelete(queue="q"))
+    other.send(m.QueueDelete(queue="q"))
+    cluster.release("a", "b")
+    assert client.methods() == other.methods() == [m.QueueDeleteOk(0)]
+
+
+def test_queue_deleted_with_deliveries_in_every_state(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q")
+    other.publish("q", b"1")
+    assert delivered(client) == [(b"1", False)]
+    client.connection.writable = False
+    other.publish("q", b"2")
+    cluster.hold("b", "a")
+    other.publish("q", b"3")
+    other.send(m.QueueDelete(queue="q"))
+    cluster.release("b", "a")
+    client.connection.writable = True
+    client.send(m.BasicAck(1))
+    assert client.methods() == [m.BasicCancel("c", True)]
+    home = cluster["b"].broker.homes["a"]
+    assert home.unacked.count == 0
+    other.take()
+
+
+def test_what_is_got_of_a_deleted_queue_is_forgotten_at_its_home(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.publish("q", b"1")
+    client.publish("q", b"2")
+    client.send(m.BasicGet(queue="q"), m.BasicGet(queue="q"), m.QueueDelete(queue="q"), m.BasicNack(1, False, True))
+    client.send(m.ChannelClose(200, ""))
+    client.take()
+    assert cluster["b"].broker.homes["a"].unacked.count == 0
+
+
+def test_auto_delete_queue_goes_with_its_remote_consumer_and_without_a_word(cluster: Cluster) -> None:
+    client = client_with_queue(cluster, auto_delete=True)
+    client.consume("q", "one")
+    client.consume("q", "two", channel=2)
+    client.send(m.BasicCancel("one"))
+    assert client.methods() == [m.BasicCancelOk("one")]
+    cluster.hold("b", "a")
+    client.send(m.BasicCancel("two"), channel=2)  # The deletion is agreed on before the answer has come.
+    cluster.release("b", "a")
+    assert client.methods() == [m.BasicCancelOk("two")]
+    assert "q" not in cluster["a"].broker.vhosts["/"].queues
+
+
+@pytest.mark.parametrize("ending", ["channel", "client", "link"])
+def test_auto_delete_queue_goes_with_whatever_its_consumer_goes_with(cluster: Cluster, ending: str) -> None:
+    client = client_with_queue(cluster, auto_delete=True)
+    client.consume("q")
+    client.publish("q", b"x")
+    if ending == "channel":
+        client.send(m.ChannelClose(200, ""))
+    elif ending == "client":
+        client.lose()
+    else:
+        cut_and_join(cluster)
+    assert not cluster["a"].metadata.queues and not cluster["b"].metadata.queues
+
+
+def test_exclusive_consumers_of_two_nodes(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client(channels=(1, 2))
+    client.consume("q", "mine", exclusive=True)
+    (close,) = other.call(m.BasicConsume(queue="q", consumer_tag="theirs")), 
+    assert isinstance(close, m.ChannelClose)
+    assert close.reply_text == "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
+    client.send(m.BasicCancel("mine"))
+    client.take()
+    other.consume("q", "theirs", channel=2)
+    refused = client.call(m.BasicConsume(queue="q", exclusive=True))
+    assert isinstance(refused, m.ChannelClose) and refused.reply_text == close.reply_text
+    assert not cluster["a"].edge("b").subscriptions
+
+
+def test_an_exclusive_queue_belongs_to_a_connection_wherever_it_is(cluster: Cluster) -> None:
+    client, other = cluster["a"].client(), cluster["b"].client()
+    client.declare("q", exclusive=True)
+    client.publish("q", b"x")
+    (reply,) = (other.call(m.BasicGet(queue="q")),)
+    assert isinstance(reply, m.ChannelClose) and reply.reply_code == 405
+    client.send(m.BasicGet(queue="q"))
+    assert delivered(client) == [(b"x", False)]
+    client.lose()
+    assert not cluster["b"].metadata.queues
+
+
+# -- The link is lost ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lose", [cut, cut_and_join])
+def test_consumers_are_cancelled_and_messages_come_back(cluster: Cluster, lose: Any) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q")
+    for at in range(3):
+        client.publish("q", b"%d" % at)
+    assert len(delivered(client)) == 3
+    client.send(m.BasicAck(1))
+    client.connection.writable = False
+    other.publish("q", b"3")
+    cluster.hold("b", "a")
+    other.publish("q", b"4")
+    lose(cluster)
+    client.connection.writable = True
+    client.connection.on_room()
+    cluster.release("b", "a")
+    assert client.methods() == [m.BasicCancel("c", True)]
+    client.send(m.BasicAck(2), m.BasicNack(3))
+    assert client.take() == [], "a late word is no error"
+    assert depth(other) == (4, 0)
+    other.send(*[m.BasicGet(queue="q")] * 4)
+    assert delivered(other) == [(b"%d" % at, True) for at in range(1, 5)]
+    assert cluster["b"].queue("q").unacked_count == 4
+    client.send(m.BasicRecover(True))
+    assert client.methods() == [m.BasicRecoverOk()]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        m.QueueDeclare(queue="q", durable=True),
+        m.QueueDeclare(queue="q", passive=True),
+        m.QueuePurge(queue="q"),
+        m.BasicGet(queue="q"),
+        m.BasicConsume(queue="q"),
+        m.QueueDelete(queue="q", if_empty=True),
+        m.QueueDelete(queue="q", if_unused=True),
+    ],
+    ids=lambda method: method.name,
+)
+@pytest.mark.parametrize("held", ["before", "to", "back"])
+def test_questions_without_an_answer_fail(cluster: Cluster, method: m.Method, held: str) -> None:
+    client = client_with_queue(cluster)
+    client.publish("q", b"x")
+    if held == "before":
+        cut(cluster)
+    elif held == "to":
+        cluster.hold("a", "b")
+    else:
+        cluster.hold("b", "a")
+    client.send(method)
+    if held != "before":
+        assert client.take() == []
+        cut(cluster)
+    (close,) = client.methods()
+    assert isinstance(close, m.ChannelClose) and (close.reply_code, close.reply_text) == (404, DOWN)
+    cluster.held.clear()
+    cluster.join("a", "b")
+    client.send(m.ChannelCloseOk(), m.ChannelOpen())
+    client.take()
+    assert depth(client) == (0 if held == "back" and isinstance(method, m.QueuePurge) else 1, 0)
+
+
+def test_a_queue_whose_home_is_down_can_be_given_up(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.publish("q", b"x")
+    cut(cluster)
+    assert client.call(m.QueueDelete(queue="q")) == m.QueueDeleteOk(0)
+
+
+def test_cancel_under_way_when_the_link_breaks(cluster: Cluster) -> None:
+    client, other = client_with_queue(cluster), cluster["b"].client()
+    client.consume("q")
+    client.connection.writable = False
+    other.publish("q", b"1")
+    cluster.hold("a", "b")
+    client.send(m.BasicCancel("c"))
+    cut_and_join(cluster)
+    client.connection.writable = True
+    client.connection.on_room()
+    cluster.release("a", "b")
+    assert client.methods() == [m.BasicCancelOk("c")]
+    assert depth(other) == (1, 0)
+    assert cluster["b"].queue("q").unacked_count == 0
+
+
+def test_another_session_begins_from_nothing(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    client.consume("q")
+    client.publish("q", b"1")
+    assert delivered(client) == [(b"1", False)]
+    cut_and_join(cluster)
+    assert client.methods() == [m.BasicCancel("c", True)]
+    client.consume("q")
+    assert delivered(client) == [(b"1", True)]
+    client.send(m.BasicAck(1))  # Of before: not the one that is out now.
+    assert depth(client) == (0, 1) and cluster["b"].queue("q").unacked_count == 1
+    client.send(m.BasicAck(2))
+    assert cluster["b"].queue("q").unacked_count == 0
+
+
+def test_a_question_that_is_never_answered_ends_the_session(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    cluster.hold("b", "a")
+    client.send(m.BasicGet(queue="q"))
+    for _ in range(remote.ASK_TICKS_MAX + 1):
+        assert not cluster.bad
+        cluster.tick()
+    assert len(cluster.bad) == 1
+    (close,) = client.methods()
+    assert isinstance(close, m.ChannelClose) and close.reply_text == DOWN
+
+
+def test_an_answer_that_makes_no_sense_ends_the_session_and_holds_nobody(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    for payload in (b"\0\0short", b"\0" * 3, b"\x00\x11no code of AMQP"):
+        cluster.hold("a", "b")
+        client.send(m.QueueDeclare(queue="q", passive=True))
+        number = next(iter(cluster["a"].edge("b").asks))
+        cluster.send("b", "a", frames.ANSWER, [number.to_bytes(8, "big"), payload])
+        cluster.bad.clear()
+        cluster.run()
+        assert len(cluster.bad) == 1
+        cluster.release("a", "b")
+        (close,) = client.methods()
+        assert isinstance(close, m.ChannelClose) and close.reply_text == DOWN
+        client.send(m.ChannelCloseOk(), m.ChannelOpen())
+        client.take()
+
+
+# -- Held for two reasons ------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_waits_for_an_answer_and_for_room_waits_for_both(cluster: Cluster) -> None:
+    client = client_with_queue(cluster)
+    large = bytes(6 << 20)
+    returned = m.encode(1, m.BasicPublish(routing_key="none", mandatory=True))
+    returned += frame(HEADER, 1, encode(Properties(), 0))
+    assert returned  # The content is empty: only the one below fills the turn.
+    cluster.hold("a", "b")
+    client.connection.writable = False
+    client.feed(publish(1, "", "none", large, mandatory=True) + m.encode(1, m.QueueDeclare(queue="q", passive=True)))
+    client.feed(m.encode(1, m.BasicQos(prefetch_count=1)))
+    client.connection.writable = True
+    cluster.run()
+    cluster.release("a", "b")
+    assert [type(one) for one in client.methods()] == [m.BasicReturn, m.QueueDeclareOk, m.BasicQosOk]

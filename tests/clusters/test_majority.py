@@ -1,0 +1,79 @@
+"""Two of three nodes are gone: what the last one still does, and what it refuses, in words that help."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pika
+import pytest
+
+from tests.clients.consumer import Consumer, fill, numbers, waiting
+from tests.members import PERSISTENT, Cluster, Member, Refused
+from tests.servers import until
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_a_minority(nodes: Cluster, name: str, last: int) -> None:
+    left = nodes[last]
+    channel = left.channel(confirms=True)
+    channel.queue_declare(name, durable=True)
+    reader = left.channel()
+    consumer = Consumer(reader, name)
+    for node in nodes.others(left):
+        node.kill()
+
+    began = time.monotonic()
+    assert_refused(left, lambda channel: channel.queue_declare(f"{name}-new"))
+    assert_refused(left, lambda channel: channel.exchange_declare(f"{name}-new"))
+    assert_refused(left, lambda channel: channel.queue_delete(name))
+    with pytest.raises(Refused, match="no contact to a majority"):
+        left.add_user(name, "secret")
+    assert time.monotonic() - began < 15  # Four times two seconds.
+
+    # What is here goes on: publishing with confirms, consuming, declaring what exists.
+    fill(channel, name, range(10), properties=PERSISTENT)
+    taken = consumer.take(10)
+    assert [body for _, _, body in taken] == numbers(*range(10))
+    reader.basic_ack(taken[-1][0].delivery_tag, multiple=True)
+    channel.queue_declare(name, durable=True)
+    assert left.connect().is_open
+    status = left.status()
+    assert (status["has_majority"], status["running_nodes"]) == (False, [left.name])
+
+    nodes.others(left)[0].start()
+    fresh = left.channel()
+    fresh.queue_declare(f"{name}-after")
+    assert waiting(nodes.others(left)[0].channel(), f"{name}-after") == 0
+    assert waiting(fresh, name) == 0
+
+
+def assert_refused(node: Member, change: Any) -> None:
+    with pytest.raises((pika.exceptions.ChannelClosedByBroker, pika.exceptions.ConnectionClosedByBroker)) as caught:
+        change(node.channel())
+    assert "no contact to a majority of the cluster's nodes" in caught.value.reply_text
+
+
+def test_a_client_goes_and_its_queues_follow_when_there_is_a_majority(nodes: Cluster, name: str) -> None:
+    left, one, other = nodes
+    owner = left.channel()
+    owner.queue_declare(name, exclusive=True)
+    auto = left.channel()
+    auto.queue_declare(f"{name}-auto", auto_delete=True)
+    Consumer(auto, f"{name}-auto")
+    for node in (one, other):
+        node.kill()
+    left.disconnect()
+    nodes.start()
+    channel = other.connect()
+
+    def are_gone() -> bool:
+        gone = 0
+        for queue in (name, f"{name}-auto"):
+            try:
+                channel.channel().queue_declare(queue, passive=True)
+            except pika.exceptions.ChannelClosedByBroker as error:
+                gone += error.reply_code == 404
+        return gone == 2
+
+    until(are_gone, "both queues are gone")

@@ -1,0 +1,139 @@
+"""Nodes are stopped and started, alone and all together, in any order, under load, at other ports."""
+
+from __future__ import annotations
+
+import threading
+from itertools import permutations
+
+import pika
+import pytest
+
+from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
+from tests.members import PERSISTENT, Cluster, StartCluster, free_port, refusal
+from tests.servers import until
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_all_stopped_and_started(nodes: Cluster, name: str, how: str) -> None:
+    """In one order down, in another one up; the first up waits for a majority."""
+    for round_number, order in enumerate(list(permutations(range(3)))[:: 2 if how == "stop" else 5]):
+        queues = [f"{name}-{round_number}-{number}" for number in range(3)]
+        for node, queue in zip(nodes, queues, strict=True):
+            channel = node.channel(confirms=True)
+            channel.queue_declare(queue, durable=True)
+            channel.queue_declare(f"{queue}-transient")
+            channel.exchange_declare(queue, "fanout", durable=True)
+            channel.queue_bind(queue, queue)
+            channel.basic_publish(queue, "", b"kept", PERSISTENT)
+        for at in order:
+            if how == "stop":
+                assert nodes[at].stop() == 0
+            else:
+                nodes[at].kill()
+        for at in order[1:] + order[:1]:
+            nodes[at].spawn()
+        for node in nodes:
+            node.wait_until_ready()
+        nodes.wait_until_whole()
+        for node in nodes:
+            channel = node.channel()
+            assert [waiting(channel, queue) for queue in queues] == [1, 1, 1]
+        for queue in queues:
+            assert get_all(nodes[0].channel(), queue) == [b"kept"]
+            assert refusal(nodes[1].channel().queue_declare, f"{queue}-transient", passive=True)[0] == 404
+
+
+def test_restarted_under_load(nodes: Cluster, name: str) -> None:
+    """A node goes and comes five times while others publish to its queues and theirs; nothing confirmed is lost."""
+    victim, one, other = nodes
+    for node in nodes:
+        node.channel().queue_declare(f"{name}-{node.name}", durable=True)
+    confirmed: dict[str, list[int]] = {f"{name}-{node.name}": [] for node in nodes}
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def publish() -> None:
+        channel = one.channel(confirms=True)
+        number = 0
+        while not stop.is_set():
+            number += 1
+            for queue, numbers_ in confirmed.items():
+                try:
+                    channel.basic_publish("", queue, b"%d" % number, PERSISTENT)
+                except pika.exceptions.NackError:
+                    continue
+                numbers_.append(number)
+
+    def guarded() -> None:
+        try:
+            publish()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    try:
+        for _ in range(5):
+            victim.kill()
+            victim.start()
+            before = len(confirmed[f"{name}-{victim.name}"])
+            until(lambda before=before: len(confirmed[f"{name}-{victim.name}"]) > before or failures, "it takes part")  # type: ignore[misc]
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures, failures
+    nodes.wait_until_whole()
+    for queue, numbers_ in confirmed.items():
+        kept = [int(body) for body in get_all(other.channel(), queue)]
+        assert kept == sorted(set(kept)), "in order, once"
+        assert set(numbers_) <= set(kept)
+
+
+def test_a_node_at_another_port(nodes: Cluster, name: str) -> None:
+    """It tells the others where it is; they need not be restarted."""
+    mover = nodes.others(nodes.leader())[0]
+    mover.channel().queue_declare(name, durable=True)
+    mover.stop()
+    mover.cluster_port, mover.port = free_port(), free_port()
+    mover.start()
+    nodes.wait_until_whole()
+    addresses = {one["name"]: one["address"] for one in nodes.leader().status()["members"]}
+    assert addresses[mover.name] == f"127.0.0.1:{mover.cluster_port}"
+    channel = nodes.leader().channel(confirms=True)
+    fill(channel, name, range(3), properties=PERSISTENT)
+    assert get_all(mover.channel(), name) == numbers(0, 1, 2)
+
+
+def test_a_controlled_stop_tells_clients(nodes: Cluster, name: str) -> None:
+    """The leader stops in order: its own clients are told, consumers elsewhere are cancelled, others lead at once."""
+    leader = nodes.leader()
+    one, other = nodes.others(leader)
+    connection = leader.connect()
+    leader.channel().queue_declare(name, durable=True)
+    reader = one.channel()
+    cancelled: list[str] = []
+    reader.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    consumer = Consumer(reader, name)
+    assert leader.stop() == 0
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connection.process_data_events(5)
+    assert caught.value.reply_code == 320
+    until(lambda: reader.connection.process_data_events(0.05) or cancelled, "the cancel")
+    assert cancelled == [consumer.tag]
+    channel = other.channel()
+    channel.queue_declare(f"{name}-after")
+    assert waiting(reader, f"{name}-after") == 0
+
+
+def test_a_cluster_of_five_loses_two(start_cluster: StartCluster) -> None:
+    nodes = start_cluster("net_ticktime = 1", size=5)
+    leader = nodes.leader()
+    gone = [leader, nodes.others(leader)[0]]
+    rest = nodes.others(*gone)
+    for node in gone:
+        node.kill()
+    for number, node in enumerate(rest):
+        node.channel().queue_declare(f"q{number}", durable=True)
+    for node in rest:
+        channel = node.channel()
+        assert [waiting(channel, f"q{number}") for number in range(3)] == [0, 0, 0]
