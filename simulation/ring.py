@@ -6,8 +6,8 @@ Everything follows from the seed. The members are the real machine (`leveret.mir
 a stub: it commits views in order, by compare-and-set, after a delay, for those who reach a majority of nodes, and loses
 proposals now and then. A disk keeps a prefix of what was written to it and at least what was synced; it may be wiped,
 damaged (then its node knows, and takes another id for it), full, or slow, and its sync may fail. Links break, at one
-end sooner than at the other; what was on its way is lost. Publishers send again what was not confirmed when their master
-goes. Then all is healed, and everybody must be in sync, hold the same, and confirm again.
+end sooner than at the other; what was on its way is lost. Publishers send again what was not confirmed when their
+master goes. Then all is healed, and everybody must be in sync, hold the same, and confirm again.
 
 What must never happen is in `simulation.ring_checker`.
 """

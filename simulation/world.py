@@ -22,6 +22,7 @@ from typing import Any, Final
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
 from simulation.ledger import Ledger
+from simulation.limits import small_limits
 from simulation.loop import NodeLoop, Scheduler
 from simulation.machine import CLUSTER_PORT, Machine
 from simulation.network import Network
@@ -122,7 +123,8 @@ class World:
 
     def play(self) -> None:
         try:
-            self._play()
+            with small_limits(random.Random(f"{self.seed}/limits")):
+                self._play()
         finally:
             self.close()
 

@@ -22,12 +22,14 @@ import pytest
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.link import Identity
 from leveret.cluster.passwords import hash_password
-from leveret.node.wire import call
+from leveret.node.settings import TlsOptions
+from leveret.node.wire import PeersOptions, call, peer_tls
 from tests.servers import Server, until
 
 COOKIE = "hares in a field"
 PORTS = range(21_000, 32_000)
 CALL_S = 30.0
+LIVELY = PeersOptions(silence_ms=400)  # Heartbeats as often as a node with a small net_ticktime wants them.
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -62,6 +64,7 @@ class Member(Server):
         self.cluster_port = free_port()
         self.join = join
         self.frozen = False
+        self.tls: TlsOptions | None = None
 
     def spawn(self, port: int = 0) -> Any:
         joined = [word for other in self.join for word in ("--join", f"127.0.0.1:{other}")]
@@ -97,9 +100,9 @@ class Member(Server):
         asked = json.dumps({"command": command, "arguments": arguments}).encode()
         me = Identity("tests", os.urandom(16))
         assert self.cookie is not None
-        answer = json.loads(
-            asyncio.run(call(("127.0.0.1", self.cluster_port), CONTROL, asked, CALL_S, me, self.cookie.encode()))
-        )
+        tls = None if self.tls is None else peer_tls(self.tls)
+        where = ("127.0.0.1", self.cluster_port)
+        answer = json.loads(asyncio.run(call(where, CONTROL, asked, CALL_S, me, self.cookie.encode(), tls, LIVELY)))
         if "error" in answer:
             raise Refused(answer["error"]["text"])
         return answer["ok"]

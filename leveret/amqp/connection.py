@@ -71,6 +71,7 @@ class Connection(Intake):
 
         self.rest = b""
         self.held = False
+        self.waits = 0  # Held because so many answers have not come that something asked is waiting for.
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
         self.blocked = False  # An alarm keeps the shell from reading.
@@ -96,10 +97,20 @@ class Connection(Intake):
             return
         self._process(data)
 
+    def hold(self) -> None:
+        """Nothing further is processed before `release`, since it may depend on what is under way."""
+        self.waits += 1
+        self.held = True
+
     def release(self) -> None:
-        """What the connection was held for is done: go on with what came meanwhile."""
-        if self.full and not self.closed:
-            return  # The end of this comes with `on_room`.
+        """What the connection was held for is done. It may have asked for more."""
+        self.waits -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Process what came meanwhile, if nothing holds the connection any longer."""
+        if (self.waits or self.full or self.leaving) and not self.closed:
+            return
         self.held = False
         if self.closed:
             return
@@ -327,7 +338,7 @@ class Connection(Intake):
         self.stalled.clear()
         if self.full:
             self.full = False
-            self.release()
+            self._go_on()
         return True
 
     def on_opened(self, vhost: Vhost) -> None:

@@ -71,7 +71,7 @@ class Topology:
         `otherwise` is called instead if the client is gone by then.
         """
         connection = self.connection
-        connection.held = True
+        connection.hold()
 
         def on_applied(applied: Applied) -> None:
             if self._is_gone():
@@ -117,7 +117,8 @@ class Topology:
         if at_once:
             self._take_answer(at_once[0], method, then)
         else:
-            waits = connection.held = True
+            waits = True
+            connection.hold()
 
     @staticmethod
     def _take_answer(answer: T | Refusal, method: m.Method, then: Callable[[T], None]) -> None:

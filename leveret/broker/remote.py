@@ -45,12 +45,13 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from leveret.amqp.errors import ReplyCode
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Span
 from leveret.broker.parking import Parked, park, unpark
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
-from leveret.cluster.refusals import Refusal, resource
+from leveret.cluster.refusals import Refusal, not_found, resource
 from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 FEED_BYTES_MAX: Final = 256 << 10
 FIRST_CREDIT: Final = 2 << 20
 ASK_TICKS_MAX: Final = 15
+REPLY_CODES: Final = frozenset(ReplyCode)
 FLUSH_BYTES: Final = 8 << 20  # Of publishes in one frame; a link's frame has at most twice that.
 
 
@@ -94,20 +96,34 @@ class RemoteBatch(Batch):
         self.size = sum(map(len, self.contents)) + MESSAGE_OVERHEAD * self.left
         self.redelivered = any(kind & REDELIVERED for kind in set(self.kinds))
 
+    def forget_contents(self) -> None:
+        """All of them were handed over: the home keeps what may come back, these only served to be delivered."""
+        self.paged = True
+        self.contents, self.keys = [], []
+
 
 class Subscription:
     """One consumer of this node at a queue of another."""
 
-    __slots__ = ("consumer", "feed", "number", "queue", "stuck_ticks", "taken_bytes", "then")
+    __slots__ = ("consumer", "ends", "feed", "number", "queue", "stuck_ticks", "taken_bytes", "then")
 
     def __init__(self, number: int, queue: RemoteQueue, consumer: Subscriber) -> None:
         self.then: Callable[[Refusal | None], None] | None = None  # Who waits for it to begin.
+        self.ends = False  # The client has cancelled it.
         self.number = number
         self.queue = queue
         self.consumer = consumer
         self.feed: deque[Span] = deque()  # Come, and not yet handed to the consumer.
         self.taken_bytes = 0
         self.stuck_ticks = 0
+
+    def on_queue_deleted(self) -> None:
+        """Tell the client, unless it has ended it itself. One that never began is refused."""
+        then, self.then = self.then, None
+        if then is not None:
+            then(not_found("queue", self.queue.spec.name, self.queue.spec.vhost))
+        elif not self.ends:
+            self.consumer.on_queue_deleted()
 
 
 class Bundle:
@@ -248,11 +264,12 @@ class RemoteQueue:
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
-            edge.hand_over(subscription, even_without_room=consumer.no_ack)
-            edge.give_back(subscription)
-            edge.drop(subscription)
+            if edge.is_up:  # Else the home gives these to others.
+                edge.hand_over(subscription)
+            edge.end(subscription)
             then()
 
+        subscription.ends = True
         self._ask(w.CANCEL, w.U64.pack(subscription.number), on_answer)
 
     def remove_consumer(self, consumer: Subscriber) -> None:
@@ -310,7 +327,8 @@ class RemoteQueue:
 
         for subscription in subscriptions:
             waiting, subscription.then = subscription.then, None
-            resubscribe(subscription.consumer, self, waiting)
+            if not subscription.ends:
+                resubscribe(subscription.consumer, self, waiting)
         if old_edge is None:
             on_answer(b"")
         else:
@@ -343,18 +361,15 @@ class RemoteQueue:
                     edge.hand_over(subscription)
 
     def page_out_unacked(self, batch: Batch, count: int) -> None:
-        """The home keeps what may come back; this copy only served to be delivered."""
-        if batch.left == count and not batch.paged:
-            batch.paged = True
-            batch.contents, batch.keys = [], []
+        """Of what was delivered, nothing is kept anyway."""
 
     def on_deleted(self) -> None:
         self.deleted = True
         edge = self.edge
         for subscription in list(self.subscriptions.values()):
             if edge is not None:
-                edge.drop(subscription)
-            subscription.consumer.on_queue_deleted()
+                edge.end(subscription)
+            subscription.on_queue_deleted()
         self.subscriptions.clear()
 
 
@@ -376,6 +391,23 @@ def resubscribe(
     queue.subscribe(consumer, waiting or then)
 
 
+class Ask(NamedTuple):
+    """A question without an answer yet."""
+
+    spec: QueueSpec
+    what: int
+    then: Callable[[bytes | Refusal], None]
+
+
+def _refusal(ask: Ask, code: int, text: bytes) -> Refusal:
+    """Why a question is not answered. The home of a queue that was deleted does not know its name any more."""
+    if code == ReplyCode.NOT_FOUND and not text:
+        return not_found("queue", ask.spec.name, ask.spec.vhost)
+    if code not in REPLY_CODES and not (code == w.MOVED and ask.what == w.SUBSCRIBE):
+        raise BadFrame(f"refusal {code} of question {ask.what}")
+    return Refusal(code, text.decode("utf-8", "surrogateescape"))
+
+
 class Edge:
     """This node's end of a session with the home of other queues: what it has sent there and waits for."""
 
@@ -391,7 +423,7 @@ class Edge:
         self.sent_bytes = 0
         self.credit = FIRST_CREDIT
         self.last_ask = 0
-        self.asks: dict[int, tuple[QueueSpec, Callable[[bytes | Refusal], None]]] = {}
+        self.asks: dict[int, Ask] = {}
         self.oldest_ask = self.ask_ticks = 0  # For how long the same question has been the oldest.
         self.last_subscription = 0
         self.subscriptions: dict[int, Subscription] = {}
@@ -413,7 +445,7 @@ class Edge:
     ) -> None:
         bundle = self.bundles.get(queue)
         if bundle is None or bundle.kind != kind or self.bundled_bytes > FLUSH_BYTES:
-            if bundle is not None:
+            if bundle is not None or self.bundled_bytes > FLUSH_BYTES:
                 self.flush_publishes()
             bundle = self.bundles[queue] = Bundle(kind)
             self.broker.linked[self] = None
@@ -462,12 +494,14 @@ class Edge:
 
     def ask(self, queue: AnyQueue, what: int, arguments: bytes, then: Callable[[bytes | Refusal], None]) -> None:
         self.last_ask += 1
-        self.asks[self.last_ask] = (queue.spec, then)
+        self.asks[self.last_ask] = Ask(queue.spec, what, then)
         head = w.ASK_HEAD.pack(self.broker.metadata.index, self.last_ask, what, queue.spec.id)
         self.send_now(frames.ASK, [head, arguments])
 
     def flush(self) -> None:
         """Send what gathered in this turn."""
+        if not self.is_up:
+            return  # By now there may be another session, which has nothing to do with this one.
         self.flush_publishes()
         if self.verdicts:
             verdicts, self.verdicts = self.verdicts, []
@@ -507,6 +541,8 @@ class Edge:
             subscription.stuck_ticks = 0
             subscription.taken_bytes += sum(map(len, span.batch.contents[lo:hi])) + MESSAGE_OVERHEAD * (hi - lo)
             consumer.deliver(span.batch, lo, hi)
+            if span.lo == span.hi:
+                span.batch.forget_contents()
             self.taken[subscription] = None
             self.broker.linked[self] = None
 
@@ -520,6 +556,13 @@ class Edge:
         subscription.feed.clear()
         self.taken[subscription] = None
         self.broker.linked[self] = None
+
+    def end(self, subscription: Subscription) -> None:
+        """Nothing more comes. What needs no acknowledgement is gone from its queue: that the client gets even so."""
+        if subscription.consumer.no_ack:
+            self.hand_over(subscription, even_without_room=True)
+        self.give_back(subscription)
+        self.drop(subscription)
 
     def tick(self) -> None:
         """Once a second: what waits for a client that has no room for it may suit another one."""
@@ -568,18 +611,22 @@ class Edge:
 
     def _on_answer(self, payload: bytes) -> None:
         number, code = w.unpack_one(w.ANSWER_HEAD, payload)
-        _, then = self.asks.pop(number, (None, None))
-        if then is None:
+        ask = self.asks.pop(number, None)
+        if ask is None:
             raise BadFrame(f"an answer to question {number}, which was not asked")
         rest = payload[w.ANSWER_HEAD.size :]
-        then(Refusal(code, rest.decode("utf-8", "surrogateescape")) if code else rest)
+        try:
+            ask.then(_refusal(ask, code, rest) if code else rest)
+        except BadFrame:
+            self.asks[number] = ask  # The end of the session will be its answer.
+            raise
 
     def _on_cancelled(self, payload: bytes) -> None:
         (number,) = w.unpack_one(w.U64, payload)
         subscription = self.subscriptions.get(number)
         if subscription is not None:
-            self.drop(subscription)
-            subscription.consumer.on_queue_deleted()
+            self.end(subscription)
+            subscription.on_queue_deleted()
 
     def _on_credit(self, payload: bytes) -> None:
         (self.credit,) = w.unpack_one(w.U64, payload)
@@ -595,11 +642,13 @@ class Edge:
             pending.on_safe()
         asks, self.asks = self.asks, {}
         subscriptions, self.subscriptions = self.subscriptions, {}
-        for spec, then in asks.values():
-            then(unreachable(spec))
+        for ask in asks.values():
+            ask.then(unreachable(ask.spec))
         for subscription in subscriptions.values():
-            if subscription.queue.subscriptions.pop(subscription.consumer, None) is not None:
-                subscription.consumer.on_queue_deleted()
+            if subscription.consumer in subscription.queue.subscriptions:
+                self.end(subscription)
+                subscription.on_queue_deleted()
+        self.verdicts, self.taken = [], {}
 
 
 _FROM_HOME: Final[dict[int, Callable[[Edge, bytes], None]]] = {

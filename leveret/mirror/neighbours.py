@@ -14,8 +14,8 @@ the log is cut there, never below what is confirmed. For the same reason only a 
 know yet whether its own blocks stand lets the asker wait.
 
 **Silence.** A feed that has nothing to give does not know that it should have, and there are no beats to miss. The
-master sees who lags behind without progress and tells it so (Pulse); one told twice without progress between turns to the next
-on the left, in the end to the master itself, and returns when the nearest answers.
+master sees who lags behind without progress and tells it so (Pulse). One that is told twice, without progress between,
+turns to the next on the left, in the end to the master itself, and returns when the nearest answers.
 
 **Bounds.** A child is sent at most `window_bytes` that are not on its disk yet (one block may be larger). It tells how
 far its disk is, to the master with its numbers, to another feed with Got, once for every quarter of the window. So a

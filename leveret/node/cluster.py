@@ -65,6 +65,7 @@ TICK_MS: Final = 50
 ELECTION_TICKS: Final = 40  # Two to four seconds of silence; a closed link does not wait for it.
 HEARTBEAT_TICKS: Final = 8
 LOST_S: Final = 1.0
+TRANSFER_S: Final = 10.0
 RETRY_S: Final = 1.0
 KEEP_ENTRIES: Final = 10_000  # Behind a snapshot, for those who are a little late.
 CALL_S: Final = 5.0
@@ -145,6 +146,7 @@ class Cluster:
         self.lost_at: dict[str, float] = {}
         self.membership: Membership | None = None  # That the links know of.
         self.leadership: tuple[str | None, int] = (None, 0)
+        self.transfer_at = 0.0  # When a node of higher priority may be asked to lead.
         self.changes: list[tuple[int, int, asyncio.Future[None]]] = []  # Index and term of membership changes.
         self._ticker: asyncio.TimerHandle | None = None
         self._replay(recovered)
@@ -324,10 +326,12 @@ class Cluster:
             if learner.name in self.connected:
                 self._try(Promote(learner.id))
                 break
-        preferred = self.raft.preferred
-        if preferred is not None and preferred in self.connected.values():
-            self.raft.transfer(preferred)
         now = self.world.loop.time()
+        preferred = self.raft.preferred
+        if preferred is not None and preferred in self.connected.values() and now >= self.transfer_at:
+            # While it is tried nothing can be proposed, so one that cannot take over must not be asked all the time.
+            self.transfer_at = now + TRANSFER_S
+            self.raft.transfer(preferred)
         for name, since in list(self.lost_at.items()):
             if now - since >= LOST_S:
                 del self.lost_at[name]

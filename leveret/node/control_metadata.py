@@ -223,9 +223,7 @@ def _invalid(text: str) -> NoReturn:
     raise Refused(UNAVAILABLE, f"Validation failed\n\n{text}\n")
 
 
-@COMMANDS.add(
-    vhost=TEXT, name=TEXT, pattern=TEXT, apply_to=TEXT, priority=NUMBER, definition=ANYTHING, operator=FLAG
-)
+@COMMANDS.add(vhost=TEXT, name=TEXT, pattern=TEXT, apply_to=TEXT, priority=NUMBER, definition=ANYTHING, operator=FLAG)
 async def set_policy(
     control: Control,
     vhost: str,

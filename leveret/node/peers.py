@@ -537,8 +537,9 @@ class Peers:
             self._retry(member)  # It was turned away before this task went on, and is to try again all the same.
 
     def _on_dial_failed(self, member: _Member, text: str) -> None:
-        level = logging.DEBUG if text == member.told else logging.WARNING
-        member.told = text
+        # While a node joins, some members know of it before others do: that is no reason to warn.
+        level = logging.DEBUG if text == member.told else logging.WARNING if member.failures else logging.INFO
+        member.told = text if member.failures else ""
         address = member.address
         logger.log(level, "cannot link to %s at %s:%d: %s", member.name, address.host, address.port, text)
         self._retry(member)

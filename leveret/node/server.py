@@ -89,6 +89,7 @@ class Server:
         self.listeners: list[asyncio.Server] = []
         self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster.
         self.control = Control(self)
+        self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
         self._starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -115,7 +116,15 @@ class Server:
         settings = self.settings
         self.uuid = load_identity(self.world.disk, METADATA, self.world.random_bytes(16).hex())
         frame_bytes_max = settings.max_message_size + FRAME_BYTES_MAX  # A message is never cut in pieces.
-        options = PeersOptions(frame_bytes_max, silence_ms=settings.silence_ms, unsent_bytes_max=2 * frame_bytes_max)
+        silence_ms = settings.silence_ms
+        options = PeersOptions(
+            frame_bytes_max,
+            silence_ms=silence_ms,
+            # Whoever wants losses noticed soon wants returns noticed soon; the defaults' proportions.
+            stable_ms=silence_ms // 8,
+            calm_ms=silence_ms * 8,
+            unsent_bytes_max=2 * frame_bytes_max,
+        )
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(self.uuid))
         self.peers = Peers(self.loop, me, self.cookie, self, options, tls, self.world.dice, self.world.random_bytes)
@@ -151,6 +160,7 @@ class Server:
         me = Member(self.uuid, settings.node_name, address, settings.node_priority)
         log, recovered = await self._enter(me)
         node = self.node = Node(settings, world, peers, me, log, recovered)
+        self.on_recovered()
         node.stopped.add_done_callback(lambda _: self._on_node_stopped(node))
         known = node.cluster.raft.membership.get(self.uuid)
         node.start()
@@ -507,14 +517,12 @@ async def serve(settings: Settings) -> int:
     # What a start reads stays: no collector need look at it, neither now nor later. A million bindings would cost it
     # half a second each time, with the loop standing still.
     gc.disable()
+    server.on_recovered = calm_collector
     starting = loop.create_task(server.start())
     try:
         await asyncio.wait([starting, server.stopped], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            gc.freeze()
-            gc.enable()
-            gc.set_threshold(20_000, 20, 50)
             registry.announce(registry.entry_of(settings, server.ports))
             print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
             await server.stopped
@@ -523,6 +531,12 @@ async def serve(settings: Settings) -> int:
         registry.withdraw(settings.node_name)
         await server.stop()
     return EX_SOFTWARE if server.fatal else 0
+
+
+def calm_collector() -> None:
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def tls_timeout_s(settings: Settings) -> float | None:

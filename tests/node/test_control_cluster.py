@@ -176,6 +176,4 @@ async def test_alarms(pair: list[FakeServer]) -> None:
     assert await ask(one, "alarms") == {"alarms": []}
     assert one.node is not None
     one.node.alarms.disk_full = True
-    assert await ask(one, "alarms") == {
-        "alarms": [{"type": "resource_limit", "resource": "disk", "node": "one@host"}]
-    }
+    assert await ask(one, "alarms") == {"alarms": [{"type": "resource_limit", "resource": "disk", "node": "one@host"}]}

@@ -181,7 +181,7 @@ async def test_pages_of_queues(pair: list[FakeServer], monkeypatch: pytest.Monke
 
 async def test_pages_go_on_though_queues_and_nodes_go(pair: list[FakeServer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_listings, "PAGE", 2)
-    one, two = pair
+    one = pair[0]
     for number in range(4):
         await declare(one, f"a{number}", "one@host")
     await declare(one, "b", "two@host")
@@ -282,14 +282,14 @@ async def test_channels_and_consumers(pair: list[FakeServer]) -> None:
     client.publish("q")
     client.send(m.BasicQos(prefetch_count=3), m.ConfirmSelect(), channel=7)
     client.take()
-    client.consume("q", "tag", channel=7, arguments=table_from_python({"x-priority": 3}))
+    client.consume("q", "tag", channel=7, arguments={"why": Field("S", "test")})
     columns = ["pid", "connection", "number", "confirm", "consumer_count", "messages_unacknowledged", "prefetch_count"]
     assert await rows(one, "list_channels", columns=columns) == [
         ["<two@host.1.1.1>", "<two@host.1.1.0>", 1, False, 0, 0, 0],
         ["<two@host.1.1.7>", "<two@host.1.1.0>", 7, True, 1, 1, 3],
     ]
     assert await rows(one, "list_consumers", vhost="/", columns=list(control_columns.CONSUMERS_SHOWN)) == [
-        ["q", "<two@host.1.1.7>", "tag", True, 3, True, [["x-priority", "signedint", 3]]]
+        ["q", "<two@host.1.1.7>", "tag", True, 3, True, [["why", "longstr", "test"]]]
     ]
     assert await rows(one, "list_consumers", vhost="other", columns=["queue_name"]) == []
 

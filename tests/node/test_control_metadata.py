@@ -132,14 +132,10 @@ async def test_topic_permissions(one: FakeServer) -> None:
         {"user": "ann", "exchange": "other", **two},
     ]
     await ask(one, "clear_topic_permissions", user="ann", vhost="/", exchange="other")
-    assert await ask(one, "list_user_topic_permissions", user="ann") == [
-        {"vhost": "/", "exchange": "amq.topic", **two}
-    ]
+    assert await ask(one, "list_user_topic_permissions", user="ann") == [{"vhost": "/", "exchange": "amq.topic", **two}]
     await ask(one, "clear_topic_permissions", user="ann", vhost="/")
     assert await ask(one, "list_user_topic_permissions", user="ann") == []
-    code, _ = await refusal(
-        one, "set_topic_permissions", user="ann", vhost="/", exchange="x", write="(", read="^b"
-    )
+    code, _ = await refusal(one, "set_topic_permissions", user="ann", vhost="/", exchange="x", write="(", read="^b")
     assert code == 69
 
 

@@ -102,7 +102,7 @@ def test_without_a_name_it_is_the_default_or_the_only_one(folder: Path, other: i
     registry.announce(entry("b@localhost", port=1))
     assert registry.find().name == "b@localhost"
     registry.announce(entry("c@localhost", other, port=2))
-    with pytest.raises(NotFound, match="several nodes run on this machine.*choose one with -n NAME"):
+    with pytest.raises(NotFound, match=r"several nodes run on this machine.*choose one with -n NAME"):
         registry.find()
     registry.announce(entry(port=3))
     assert registry.find().port == 3

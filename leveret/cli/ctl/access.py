@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +40,8 @@ def _password(given: Given, place: int) -> str:
 
 def _hashed(password: str) -> dict[str, str]:
     """The password itself does not travel."""
+    import secrets
+
     from leveret.cluster.passwords import SALT_BYTES, SHA256, hash_password
 
     return {"password_hash": hash_password(password, secrets.token_bytes(SALT_BYTES)), "hashing": SHA256}
