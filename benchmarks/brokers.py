@@ -1,9 +1,13 @@
-"""The brokers that are measured: each a process of its own on loopback, with a data folder that goes when it goes."""
+"""The brokers that are measured: each a process of its own on loopback, with a data folder that goes when it goes.
+
+A cluster is a first node by itself and others `beside` it: they know its secret and join it when they first start.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -12,27 +16,34 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from benchmarks.wire import HOST, BrokerError, Connection
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
+CONTROL_TIMEOUT_S: Final = 90.0
 POLL_S: Final = 0.002
 ROOT: Final = Path(__file__).parent.parent
+# Debian's own wrappers in the path would start them as another user, so the programs behind come first.
 RABBITMQ_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
+RABBITMQCTL_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
 
 
 class Broker(ABC):
-    """A broker in `folder`, not started. It may be started again after `stop` or `kill`, with the same data."""
+    """A node in `folder`, not started. It may be started again after `stop` or `kill`, with the same data.
+
+    One that is `beside` another joins it at its first start, so the other must run by then.
+    """
 
     name: ClassVar[str]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, beside: Self | None = None) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.beside = beside
+        self.port, self.cluster_port = free_ports(2)
         self.process: subprocess.Popen[bytes] | None = None
         self.version = ""
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,33 +123,51 @@ class Broker(ABC):
 class Leveret(Broker):
     name = "leveret"
 
+    def __init__(self, folder: Path, beside: Self | None = None) -> None:
+        super().__init__(folder, beside)
+        self.cookie: Path = beside.cookie if beside else folder / "cookie"
+        if beside is None:
+            self.cookie.touch(mode=0o600)
+            self.cookie.write_text(secrets.token_hex())
+
     def command(self) -> list[str]:
-        data = str(self.folder / "data")
-        return [sys.executable, "-m", "leveret", "server", "--host", HOST, "--port", str(self.port), "--data", data]
+        command = [sys.executable, "-m", "leveret", "server", "--name", f"benchmark{self.port}@localhost"]
+        command += ["--host", HOST, "--port", str(self.port), "--data", str(self.folder / "data")]
+        command += ["--cluster-port", str(self.cluster_port), "--cookie-file", str(self.cookie)]
+        if self.beside is not None:
+            command += ["--join", f"{HOST}:{self.beside.cluster_port}"]
+        return command
 
     def environment(self) -> dict[str, str]:
         """Settings of the shell do not reach it, and it may keep compiled bytecode, as one that is installed does."""
         return {key: value for key, value in _plain_environment().items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 
+ON_LOOPBACK: Final = f"-kernel inet_dist_use_interface {{{HOST.replace('.', ',')}}}"
+
+
 class RabbitMQ(Broker):
-    """A node without plugins. Its epmd is its own too: one that others use, or that stays behind, is nobody's wish."""
+    """A node without plugins. Its epmd is its own too: one that others use, or that stays behind, is nobody's wish.
+
+    Nodes beside it share that epmd, and cannot be reached any more once it is gone.
+    """
 
     name = "rabbitmq"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.distribution_port, self.epmd_port = free_port(), free_port()
+    def __init__(self, folder: Path, beside: Self | None = None) -> None:
+        super().__init__(folder, beside)
+        self.node = f"benchmark{self.port}@localhost"
+        self.home: Path = beside.home if beside else folder / "home"  # The cookie is there.
+        self.epmd_port: int = beside.epmd_port if beside else free_ports(1)[0]
         self.epmd: subprocess.Popen[bytes] | None = None
-        (folder / "home").mkdir(exist_ok=True)
+        self.joined = beside is None
+        self.home.mkdir(exist_ok=True)
         (folder / "enabled_plugins").write_text("[].\n")
         (folder / "rabbitmq.conf").write_text("loopback_users.guest = true\n")
 
     @staticmethod
     def program() -> str | None:
-        """Debian's own wrapper in the path would start it as another user, so the program behind comes first."""
-        found = (shutil.which(program) for program in RABBITMQ_PROGRAMS)
-        return next((program for program in found if program and shutil.which("epmd")), None)
+        return _first_program(RABBITMQ_PROGRAMS) if shutil.which("epmd") else None
 
     def command(self) -> list[str]:
         program = self.program()
@@ -148,17 +177,18 @@ class RabbitMQ(Broker):
     def environment(self) -> dict[str, str]:
         folder = self.folder
         return _plain_environment() | {
-            "HOME": str(folder / "home"),
-            "RABBITMQ_NODENAME": f"benchmark{self.port}@localhost",
+            "HOME": str(self.home),
+            "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_NODE_IP_ADDRESS": HOST,
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(self.distribution_port),
+            "RABBITMQ_DIST_PORT": str(self.cluster_port),
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-kernel inet_dist_use_interface {{{HOST.replace('.', ',')}}}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ON_LOOPBACK,
+            "RABBITMQ_CTL_ERL_ARGS": ON_LOOPBACK,
             "ERL_EPMD_ADDRESS": HOST,
             "ERL_EPMD_PORT": str(self.epmd_port),
         }
@@ -167,10 +197,38 @@ class RabbitMQ(Broker):
         return int((self.folder / "pid").read_text())
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> float:
-        if self.epmd is None:
+        if self.epmd is None and self.beside is None:
             command = ["epmd", "-address", HOST, "-port", str(self.epmd_port)]
             self.epmd = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-        return super().start(timeout_s)
+        took = super().start(timeout_s)
+        if not self.joined:
+            assert self.beside is not None
+            began = time.perf_counter()
+            for words in (["stop_app"], ["join_cluster", self.beside.node], ["start_app"]):
+                self._control(*words)
+            self.joined = True
+            took += time.perf_counter() - began
+        return took
+
+    def _control(self, *words: str) -> None:
+        program = _first_program(RABBITMQCTL_PROGRAMS)
+        if program is None:
+            raise BrokerError("rabbitmqctl is not where rabbitmq-server is")
+        command = [program, "--node", self.node, *words]
+        try:
+            done = subprocess.run(
+                command,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=CONTROL_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise BrokerError(f"rabbitmqctl {words[0]} took more than {CONTROL_TIMEOUT_S} s") from None
+        if done.returncode:
+            raise BrokerError(f"rabbitmqctl {words[0]} failed:\n{done.stdout.decode(errors='replace')[-2_000:]}")
 
     def stop(self) -> float:
         try:
@@ -193,10 +251,15 @@ def _plain_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("LEVERET_", "RABBITMQ_"))}
 
 
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+def _first_program(programs: Sequence[str]) -> str | None:
+    return next((found for found in map(shutil.which, programs) if found), None)
+
+
+def free_ports(count: int) -> list[int]:
+    """As many different ones: each is held until all are found."""
+    with contextlib.ExitStack() as held:
+        listeners = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 def installed() -> list[type[Broker]]:
@@ -205,10 +268,10 @@ def installed() -> list[type[Broker]]:
 
 
 @contextlib.contextmanager
-def prepared(kind: type[Broker], data: Path | None = None) -> Iterator[Broker]:
+def prepared(kind: type[Broker], data: Path | None = None, beside: Broker | None = None) -> Iterator[Broker]:
     """A broker that is not started yet, in a new folder under `data` (default: the system's for temporary files)."""
     folder = Path(tempfile.mkdtemp(prefix=f"{kind.name}-benchmark-", dir=data))
-    broker = kind(folder)
+    broker = kind(folder, beside)
     try:
         yield broker
     finally:
@@ -222,3 +285,15 @@ def running(kind: type[Broker], data: Path | None = None) -> Iterator[Broker]:
     with prepared(kind, data) as broker:
         broker.start()
         yield broker
+
+
+@contextlib.contextmanager
+def cluster(kind: type[Broker], size: int, data: Path | None = None) -> Iterator[list[Broker]]:
+    """Started nodes that are one cluster, the first of which founded it. All are gone afterwards, started or not."""
+    with contextlib.ExitStack() as started:
+        nodes: list[Broker] = []
+        for _ in range(size):
+            node = started.enter_context(prepared(kind, data, nodes[0] if nodes else None))
+            node.start()
+            nodes.append(node)
+        yield nodes

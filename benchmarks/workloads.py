@@ -103,31 +103,56 @@ WORKLOADS: Final = (
 )
 
 
+@dataclass(frozen=True)
+class Places:
+    """Ports of the nodes at which queues are declared (and so live), and clients connect. Each kind takes them in turn.
+
+    Where there are as many queues as publishers and consumers, those of one number belong together.
+    """
+
+    homes: Sequence[int]
+    publish: Sequence[int]
+    consume: Sequence[int]
+
+
 def run(port: int, workload: Workload, seconds: float, settle_s: float = 1.0) -> Driven:
+    """Run one workload against one node."""
+    return run_at(Places([port], [port], [port]), workload, seconds, settle_s)
+
+
+def run_at(places: Places, workload: Workload, seconds: float, settle_s: float = 1.0) -> Driven:
     """Run one workload in queues of its own, which are gone afterwards."""
     queues = [f"{PREFIX}.{number:05}" for number in range(workload.queues)]
     exchange = f"{PREFIX}.{workload.exchange}" if workload.exchange else ""
-    with scene(port, queues, exchange, workload.exchange) as admin, contextlib.ExitStack() as opened:
-        keys_of = [[queue] for queue in queues]
-        if workload.exchange == "fanout":
-            keys_of = [[""]]
-            for queue in queues:
-                admin.bind(queue, exchange, "")
-        elif workload.exchange == "topic":  # Each key matches one of the patterns.
-            for number in range(workload.bindings):
-                admin.bind(queues[0], exchange, f"*.{number:04}.#")
-            keys_of = [[f"k{number:05}.{number % workload.bindings:04}.x.y" for number in range(workload.keys)]]
+    with contextlib.ExitStack() as scenes, contextlib.ExitStack() as opened:
+        admin = scenes.enter_context(scene(places.homes[0], [], exchange, workload.exchange))
+        for number, home in enumerate(places.homes):
+            scenes.enter_context(scene(home, queues[number :: len(places.homes)]))
+        keys_of = bind_scene(admin, queues, exchange, workload)
         time.sleep(settle_s)  # What making the scene left to do is not part of what is measured.
         consumers = []
         for number in range(workload.consumers):
-            connection = opened.enter_context(Connection(port))
+            connection = opened.enter_context(Connection(places.consume[number % len(places.consume)]))
             consumers.append(consumer(connection, [queues[number % len(queues)]], workload))
         publishers = []
         for number in range(workload.publishers):
-            connection = opened.enter_context(Connection(port))
+            connection = opened.enter_context(Connection(places.publish[number % len(places.publish)]))
             publishers.append(publisher(connection, exchange, keys_of[number % len(keys_of)], workload))
         copies = len(queues) if workload.exchange == "fanout" else 1
         return drive(publishers, consumers, seconds=seconds, copies=copies)
+
+
+def bind_scene(admin: Connection, queues: Sequence[str], exchange: str, workload: Workload) -> list[list[str]]:
+    """Make the bindings; the routing keys of each publisher, which take turns in case they are fewer."""
+    if workload.exchange == "fanout":
+        for queue in queues:
+            admin.bind(queue, exchange, "")
+        return [[""]]
+    if workload.exchange == "topic":  # Each key matches one of the patterns.
+        for number in range(workload.bindings):
+            admin.bind(queues[0], exchange, f"*.{number:04}.#")
+        return [[f"k{number:05}.{number % workload.bindings:04}.x.y" for number in range(workload.keys)]]
+    return [[queue] for queue in queues]
 
 
 @contextlib.contextmanager

@@ -258,7 +258,7 @@ class Channel(Topology):
         for delivered in taken:
             by_queue.setdefault(delivered.queue, []).append((delivered.batch, delivered.lo, delivered.hi))
         for queue, pieces in by_queue.items():
-            if not queue.deleted:
+            if not queue.deleted or not queue.is_local:  # At another node, they are to be forgotten there too.
                 queue.requeue_many(pieces)
 
     def check_age(self, now_ms: int, timeout_ms: int) -> None:

@@ -243,11 +243,22 @@ class Topology:
     def _declared(self, method: m.QueueDeclare, queue: AnyQueue) -> None:
         self.last_queue = queue.spec.name
 
-        def then(status: Status) -> None:
-            if not method.nowait:
+        def then(status: Status | None) -> None:
+            if status is None:
+                self.on_queue_declare(method)
+            elif not method.nowait:
                 self._reply(m.QueueDeclareOk(queue.spec.name, status.ready, status.consumers))
 
-        self._ask(queue.status, method, then)
+        self._ask(self._status_of(queue), method, then)
+
+    @staticmethod
+    def _status_of(queue: AnyQueue) -> Callable[[Callable[[Status | Refusal | None], None]], None]:
+        """To be asked. The answer is None if the queue was deleted before its node had the question."""
+
+        def ask(done: Callable[[Status | Refusal | None], None]) -> None:
+            queue.status(lambda status: done(None if isinstance(status, Refusal) and queue.deleted else status))
+
+        return ask
 
     def on_queue_delete(self, method: m.QueueDelete) -> None:
         vhost = self.connection.vhost
@@ -264,14 +275,18 @@ class Topology:
             self._delete_queue(method, queue, 0)  # Its node is down, which must not keep anybody from giving it up.
             return
 
-        def then(status: Status) -> None:
+        def then(status: Status | None) -> None:
+            if status is None:
+                if not method.nowait:
+                    self._reply(m.QueueDeleteOk(0))
+                return
             if method.if_unused and status.consumers:
                 raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} in use", method)
             if method.if_empty and status.ready:
                 raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"{self._named(queue.spec)} not empty", method)
             self._delete_queue(method, queue, status.ready)
 
-        self._ask(queue.status, method, then)
+        self._ask(self._status_of(queue), method, then)
 
     def _delete_queue(self, method: m.QueueDelete, queue: AnyQueue, count: int) -> None:
         """What comes into the queue from now until this is agreed on counts as having come after it: nobody's."""

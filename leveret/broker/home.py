@@ -94,6 +94,7 @@ class Home:
         self.broker = broker
         self.peer = peer
         self.is_up = True
+        self.is_broken = False  # To be cut: what still comes is not heard.
         self.unacked = Unacked()
         self.last_tag = 0
         self.consumers: dict[int, RemoteConsumer] = {}
@@ -107,12 +108,15 @@ class Home:
         self.early: deque[tuple[int, int, bytes]] = deque()  # Frames that speak of metadata not yet known here.
 
     def _touch(self) -> None:
-        self.broker.linked[self] = None
+        if self.is_up:
+            self.broker.linked[self] = None
 
     # -- From the edge -------------------------------------------------------------------------------------------
 
     def on_frame(self, kind: int, payload: bytes) -> None:
         """Raises `BadFrame`."""
+        if self.is_broken:
+            return
         index = w.unpack_one(w.U64, payload)[0] if kind in (frames.PUBLISH, frames.ASK) else 0
         if self.early or index > self.broker.metadata.index:
             self.early.append((index, kind, payload))
@@ -121,9 +125,14 @@ class Home:
 
     def on_metadata(self) -> None:
         """More of the metadata is known: what waited for it may go on."""
-        while self.early and self.early[0][0] <= self.broker.metadata.index and self.is_up:
-            _, kind, payload = self.early.popleft()
-            _FROM_EDGE[kind](self, payload)
+        try:
+            while self.early and self.early[0][0] <= self.broker.metadata.index and self.is_up:
+                _, kind, payload = self.early.popleft()
+                _FROM_EDGE[kind](self, payload)
+        except BadFrame as error:  # Nobody is here who could end the session at once.
+            self.early.clear()
+            self.is_broken = True
+            self.broker.shell.cut(self.peer, str(error))
 
     def _on_publish(self, payload: bytes) -> None:
         at = 8
@@ -167,7 +176,10 @@ class Home:
         self._touch()
 
     def _on_settle(self, payload: bytes) -> None:
+        back: dict[int, list[Delivered]] = {w.REQUEUED: [], w.RETURNED: []}
         for verdict, first, last in w.unpack_all(w.VERDICT, payload):
+            if verdict > w.RETURNED:
+                raise BadFrame(f"verdict {verdict}")
             taken = self.unacked.take_range(first, last)
             self._on_taken(taken)
             if verdict == w.ACKED:
@@ -176,10 +188,10 @@ class Home:
             elif verdict == w.DISCARDED:
                 for one in taken:
                     one.queue.discard(one.batch, one.lo, one.hi)
-            elif verdict in (w.REQUEUED, w.RETURNED):
-                self._requeue(taken, shown=verdict == w.REQUEUED)
             else:
-                raise BadFrame(f"verdict {verdict}")
+                back[verdict] += taken
+        for verdict, taken in back.items():  # All at once: each goes to its old place among those that wait.
+            self._requeue(taken, shown=verdict == w.REQUEUED)
 
     def _on_taken(self, taken: list[Delivered]) -> None:
         for one in taken:
@@ -232,7 +244,7 @@ class Home:
             return
         queue = self.broker.queues_by_id.get(queue_id)
         if queue is None:
-            self._refuse(number, Refusal(404, "no such queue: it was deleted"))
+            self._refuse(number, Refusal(404, ""))  # It was deleted; the edge knows what it was called.
         elif what == w.STATUS:
             queue.status(lambda answer: self._answer_with(number, answer))
         elif what == w.PURGE:
@@ -328,6 +340,8 @@ class Home:
 
     def flush(self) -> None:
         """Send what gathered in this turn."""
+        if not self.is_up:
+            return  # By now there may be another session, whose tokens and tags are others.
         self._flush_deliveries()
         safe = self.confirms.take()
         if safe:

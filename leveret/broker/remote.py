@@ -96,11 +96,6 @@ class RemoteBatch(Batch):
         self.size = sum(map(len, self.contents)) + MESSAGE_OVERHEAD * self.left
         self.redelivered = any(kind & REDELIVERED for kind in set(self.kinds))
 
-    def forget_contents(self) -> None:
-        """All of them were handed over: the home keeps what may come back, these only served to be delivered."""
-        self.paged = True
-        self.contents, self.keys = [], []
-
 
 class Subscription:
     """One consumer of this node at a queue of another."""
@@ -218,6 +213,7 @@ class RemoteQueue:
                 batch = RemoteBatch(edge, tag, messages)
                 if wanted():
                     then(Got(batch, 0, remaining))
+                    batch.contents, batch.keys = [], []
                 else:
                     if not no_ack:
                         edge.settle(w.REQUEUED, tag, tag)
@@ -542,7 +538,7 @@ class Edge:
             subscription.taken_bytes += sum(map(len, span.batch.contents[lo:hi])) + MESSAGE_OVERHEAD * (hi - lo)
             consumer.deliver(span.batch, lo, hi)
             if span.lo == span.hi:
-                span.batch.forget_contents()
+                span.batch.contents, span.batch.keys = [], []  # The home keeps what may come back.
             self.taken[subscription] = None
             self.broker.linked[self] = None
 

@@ -147,19 +147,27 @@ class Unacked:
 
     def take_range(self, first: int, last: int) -> list[Delivered]:
         """Deliveries with tags `first`..`last`, oldest first; tags that are not out are passed over."""
-        if self.head < len(self.entries) and self.entries[self.head].first_tag == first and self._find(last) >= 0:
+        entries = self.entries
+        if self.head < len(entries) and entries[self.head].first_tag == first and self._find(last) >= 0:
             return self.take_through(last) or []  # Nothing older is out: the common case.
+        # Somebody else may hold very many that are older: these are not even looked at.
+        start = bisect_right(entries, first, lo=self.head, key=FIRST_TAG)
+        if start > self.head and entries[start - 1].last_tag >= first:
+            start -= 1
         taken: list[Delivered] = []
-        for entry in list(self):
+        rest: list[Delivered] = []
+        end = start
+        while end < len(entries) and entries[end].first_tag <= last:
+            entry = entries[end]
             low, high = max(first, entry.first_tag), min(last, entry.last_tag)
-            if low > high:
-                continue
             taken.append(entry.cut(low, high))
-            at = self._find(low)
-            rest = [entry.cut(entry.first_tag, low - 1)] if low > entry.first_tag else []
-            rest += [entry.cut(high + 1, entry.last_tag)] if high < entry.last_tag else []
-            self.entries[at : at + 1] = rest
+            if low > entry.first_tag:
+                rest.append(entry.cut(entry.first_tag, low - 1))
+            if high < entry.last_tag:
+                rest.append(entry.cut(high + 1, entry.last_tag))
             self.count -= high - low + 1
+            end += 1
+        entries[start:end] = rest
         return taken
 
     def take_of(self, consumer: Consumer) -> list[Delivered]:

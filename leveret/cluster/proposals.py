@@ -198,10 +198,13 @@ class Proposals:
         self.seen_term = max(self.seen_term, term)
         for number, waiting in list(self.waiting.items()):
             if waiting.applied is None and waiting.term is not None and waiting.term <= term:
-                if waiting.ticks_left is None:  # These may be done twice.
-                    waiting.term = None
+                del self.waiting[number]
+                if waiting.ticks_left is None:
+                    # These may be done twice: under a new number, for the old one is what the leader has taken before.
+                    self.last_number += 1
+                    data = _HEAD.pack(self.origin, self.last_number) + waiting.data[_HEAD.size :]
+                    self.waiting[self.last_number] = Waiting(data, waiting.then, None)
                 else:
-                    del self.waiting[number]
                     waiting.then(no_majority())
 
     def _settle(self, through: int) -> None:

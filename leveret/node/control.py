@@ -16,7 +16,7 @@ What the commands rest on:
   same kind, by a call to its address. A node that does not answer is named in the page (`missing`).
 - *Life* (`stop_app`, `join_cluster`, ...) is the server's. A reset closes the links of the old life, and with them the
   one on which it was asked for. Whoever wants to know how it ended gives a *ticket* along with the command, and asks
-  for the `outcome` of that ticket if the connection is lost.
+  for the `outcome` of that ticket if the connection is lost. What takes long is begun (`begin`) and asked for then.
 
 A fault of ours in a command costs that command: it is logged with where it happened, and answered with exit code 70.
 """
@@ -91,6 +91,8 @@ class Control:
         self.started_s = time.monotonic()
         self.life = asyncio.Lock()  # Joining, resetting: one at a time.
         self.outcomes: dict[str, bytes | None] = {}  # By ticket, the oldest first; None: not answered yet.
+        self.progress = ""  # Of what was begun last.
+        self._begun: set[asyncio.Task[bytes]] = set()
 
     # -- Answering -----------------------------------------------------------------------------------------------
 
@@ -102,11 +104,21 @@ class Control:
             return _error(refused)
         if ticket is None:
             return await self._answer(name, arguments)
+        return await self._answer_for(ticket, name, arguments)
+
+    async def _answer_for(self, ticket: str, name: str, arguments: dict[str, Any]) -> bytes:
         if len(self.outcomes) >= OUTCOMES_MAX:
             del self.outcomes[next(iter(self.outcomes))]
         self.outcomes[ticket] = None
         answer = self.outcomes[ticket] = await self._answer(name, arguments)
         return answer
+
+    def begin(self, ticket: str, name: str, arguments: dict[str, Any]) -> None:
+        """Run a command beside the call that asked for it."""
+        self.progress = ""
+        task = asyncio.get_running_loop().create_task(self._answer_for(ticket, name, arguments))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
 
     async def _answer(self, name: str, arguments: dict[str, Any]) -> bytes:
         try:
@@ -195,6 +207,11 @@ class Control:
         return answer["ok"]
 
 
+def check_ticket(ticket: object) -> None:
+    if not isinstance(ticket, str) or not 0 < len(ticket) <= TICKET_CHARACTERS_MAX:
+        raise Refused(USAGE, f'"ticket" must be a string of 1 to {TICKET_CHARACTERS_MAX} characters')
+
+
 def _parse(payload: bytes) -> tuple[str, dict[str, Any], str | None]:
     try:
         asked = json.loads(payload)
@@ -206,8 +223,8 @@ def _parse(payload: bytes) -> tuple[str, dict[str, Any], str | None]:
     if not isinstance(arguments, dict):
         raise Refused(USAGE, '"arguments" must be an object')
     ticket = asked.get("ticket")
-    if ticket is not None and not (isinstance(ticket, str) and 0 < len(ticket) <= TICKET_CHARACTERS_MAX):
-        raise Refused(USAGE, f'"ticket" must be a string of 1 to {TICKET_CHARACTERS_MAX} characters')
+    if ticket is not None:
+        check_ticket(ticket)
     return asked["command"], arguments, ticket
 
 

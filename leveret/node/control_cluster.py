@@ -19,6 +19,7 @@ from leveret.node.control_frame import (
     DATA_ERROR,
     FLAG,
     NUMBER,
+    OBJECT,
     RUNNING,
     SOFTWARE,
     STARTED,
@@ -86,7 +87,16 @@ async def outcome(control: Control, ticket: str) -> Any:
     if ticket not in control.outcomes:
         raise Refused(UNAVAILABLE, "the node knows nothing of that command: it was started anew meanwhile")
     answer = control.outcomes[ticket]
-    return None if answer is None else json.loads(answer)
+    return {"answer": None if answer is None else json.loads(answer), "progress": control.progress}
+
+
+@COMMANDS.add(ALWAYS, ticket=TEXT, command=TEXT, arguments=OBJECT)
+async def begin(control: Control, ticket: str, command: str, arguments: dict[str, Any]) -> None:
+    """Do something that takes long; its `outcome` can be asked for, and how far it has come."""
+    from leveret.node.control import check_ticket
+
+    check_ticket(ticket)
+    control.begin(ticket, command, arguments)
 
 
 # -- Membership ----------------------------------------------------------------------------------------------------
@@ -134,6 +144,17 @@ async def _ask(control: Control, host: str, port: int, command: str) -> Any:
 async def reset(control: Control, force: bool) -> None:
     async with control.life:
         await control.server.reset(force)
+
+
+@COMMANDS.add(RUNNING)
+async def leave_cluster(control: Control) -> None:
+    """Go for good, in good order."""
+
+    def progress(text: str) -> None:
+        control.progress = text
+
+    async with control.life:
+        await control.server.leave(progress)
 
 
 @COMMANDS.add(STOPPED)

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from leveret.amqp import methods as m
+from leveret.amqp.connection import OUT_BYTES_MAX
 from leveret.broker import remote
+from leveret.broker.queue import CROWDED_AT
 from leveret.broker.remote import FEED_BYTES_MAX, FIRST_CREDIT, RemoteQueue
 from leveret.cluster import commands as c
 from leveret.cluster import frames
 from tests.clusters import Cluster
 from tests.machines import Client, publish
 
+RETURNS = OUT_BYTES_MAX // 100_000 + 1
 DOWN = "NOT_FOUND - home node 'b' of durable queue 'q' in vhost '/' is down or inaccessible"
 
 
@@ -336,12 +339,12 @@ def test_nobody_waits_for_a_home_that_is_gone(cluster: Cluster) -> None:
 
 def test_publishers_are_slowed_down_while_the_queue_grows_though_consumers_work(cluster: Cluster) -> None:
     client, consumer = client_with_queue(cluster), cluster["b"].client()
-    consumer.send(m.BasicQos(prefetch_count=1))
+    consumer.call(m.BasicQos(prefetch_count=1))
     consumer.consume("q")
-    for _ in range(50):
-        client.publish("q", bytes(500))
+    while not remote_queue(cluster).is_crowded():
         client.feed(b"".join(publish(1, "", "q", bytes(500)) for _ in range(200)))
-    cluster.run()
+        cluster.run()
+        assert cluster["b"].queue("q").ready_count < 2 * CROWDED_AT
     home = cluster["b"].broker.homes["a"]
     assert remote_queue(cluster).is_crowded() and home in cluster["b"].broker.withheld
     home.on_paced()  # They had their time.
@@ -540,14 +543,9 @@ def test_a_consumer_that_asked_and_lost_its_queue_is_not_left_behind(cluster: Cl
     cluster.hold("b", "a")
     client.send(m.BasicConsume(queue="q", consumer_tag="c"))
     other.send(m.QueueDelete(queue="q"))
-    assert client.take() == []
     cluster.release("b", "a")
-    methods = client.methods()
-    if isinstance(methods[0], m.BasicConsumeOk):
-        assert methods[1:] == [m.BasicCancel("c", True)]
-    else:
-        (close,) = methods
-        assert isinstance(close, m.ChannelClose) and close.reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"
+    (close,) = client.methods()
+    assert isinstance(close, m.ChannelClose) and close.reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"
     assert not any(channel.consumers for channel in client.connection.channels.values())
     other.take()
 
@@ -832,12 +830,12 @@ def test_what_follows_a_delete_or_a_declare_waits_for_all_of_it(cluster: Cluster
 def test_a_client_that_waits_for_an_answer_and_for_room_waits_for_both(cluster: Cluster) -> None:
     client = client_with_queue(cluster)
     cluster.hold("a", "b")
-    returned = publish(1, "", "none", bytes(100_000), mandatory=True) * 10
+    returned = publish(1, "", "none", bytes(100_000), mandatory=True) * RETURNS
     client.feed(returned + m.encode(1, m.QueueDeclare(queue="q", passive=True)))
     client.feed(m.encode(1, m.BasicQos(prefetch_count=1)))
     assert client.connection.full
     cluster.run()
-    assert types(client) == [m.BasicReturn] * 10, "there is room now, and still no answer"
+    assert types(client) == [m.BasicReturn] * RETURNS, "there is room now, and still no answer"
     cluster.release("a", "b")
     assert types(client) == [m.QueueDeclareOk, m.BasicQosOk]
 
@@ -845,10 +843,10 @@ def test_a_client_that_waits_for_an_answer_and_for_room_waits_for_both(cluster: 
 def test_an_answer_is_there_and_still_no_room(cluster: Cluster) -> None:
     client = client_with_queue(cluster)
     client.connection.writable = False
-    client.feed(publish(1, "", "none", bytes(100_000), mandatory=True) * 10)
+    client.feed(publish(1, "", "none", bytes(100_000), mandatory=True) * RETURNS)
     client.feed(m.encode(1, m.QueueDeclare(queue="q", passive=True)) + m.encode(1, m.BasicQos(prefetch_count=1)))
     cluster.run()
-    assert types(client) == [m.BasicReturn] * 10
+    assert types(client) == [m.BasicReturn] * RETURNS
     client.connection.writable = True
     client.connection.on_room()
     cluster.run()

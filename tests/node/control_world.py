@@ -6,7 +6,9 @@ other one is cut off.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +103,7 @@ class FakeServer:
         self.prepared = True
         self.done: list[object] = []
         self.failure: Exception | None = None
+        self.may_leave = asyncio.Event()
         self.control = Control(self)
 
     def _note(self, what: object) -> None:
@@ -121,6 +124,11 @@ class FakeServer:
 
     async def reset(self, force: bool = False) -> None:
         self._note(("reset", force))
+
+    async def leave(self, progress: Callable[[str], None]) -> None:
+        progress("0 of 2 queues moved")
+        await self.may_leave.wait()
+        self._note("leave")
 
     async def force_boot(self) -> None:
         self._note("force_boot")
@@ -147,21 +155,21 @@ def cluster(*names: str) -> list[FakeServer]:
     return [nodes.add(name) for name in names]
 
 
-async def ask(server: FakeServer, command: str, **arguments: Any) -> Any:
+async def ask(server: FakeServer, command: str, /, **arguments: Any) -> Any:
     """The value of an answer that is no error."""
     answer = json.loads(await server.control.answer(json.dumps({"command": command, "arguments": arguments}).encode()))
     assert "ok" in answer, answer
     return answer["ok"]
 
 
-async def refusal(server: FakeServer, command: str, **arguments: Any) -> tuple[int, str]:
+async def refusal(server: FakeServer, command: str, /, **arguments: Any) -> tuple[int, str]:
     """Exit code and text of an answer that is one."""
     answer = json.loads(await server.control.answer(json.dumps({"command": command, "arguments": arguments}).encode()))
     assert "error" in answer, answer
     return answer["error"]["code"], answer["error"]["text"]
 
 
-async def rows(server: FakeServer, command: str, **arguments: Any) -> list[list[Any]]:
+async def rows(server: FakeServer, command: str, /, **arguments: Any) -> list[list[Any]]:
     """All pages of a list."""
     found: list[list[Any]] = []
     after: Any = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -133,10 +134,10 @@ async def test_the_outcome_of_a_command_can_be_asked_for_later(one: FakeServer) 
     asked = {"command": "delete_user", "arguments": {"name": "nobody"}, "ticket": "t1"}
     told = await raw(one, json.dumps(asked).encode())
     assert told["error"]["code"] == 67
-    assert await ask(one, "outcome", ticket="t1") == told
+    assert await ask(one, "outcome", ticket="t1") == {"answer": told, "progress": ""}
     assert (await refusal(one, "outcome", ticket="t2"))[0] == 69
     one.control.outcomes["t3"] = None
-    assert await ask(one, "outcome", ticket="t3") is None
+    assert await ask(one, "outcome", ticket="t3") == {"answer": None, "progress": ""}
 
 
 async def test_outcomes_are_not_kept_for_ever(one: FakeServer) -> None:
@@ -144,4 +145,16 @@ async def test_outcomes_are_not_kept_for_ever(one: FakeServer) -> None:
         await raw(one, json.dumps({"command": "ping", "ticket": f"t{number}"}).encode())
     assert len(one.control.outcomes) == control_module.OUTCOMES_MAX
     assert (await refusal(one, "outcome", ticket="t0"))[0] == 69
-    assert "ok" in await ask(one, "outcome", ticket="t1")
+    assert "ok" in (await ask(one, "outcome", ticket="t1"))["answer"]
+
+
+async def test_what_takes_long_is_begun_and_asked_for(one: FakeServer) -> None:
+    await ask(one, "begin", ticket="t", command="leave_cluster", arguments={})
+    await asyncio.sleep(0)
+    assert await ask(one, "outcome", ticket="t") == {"answer": None, "progress": "0 of 2 queues moved"}
+    one.may_leave.set()
+    while (outcome := await ask(one, "outcome", ticket="t"))["answer"] is None:
+        await asyncio.sleep(0)
+    assert outcome["answer"] == {"ok": None}
+    assert one.done == ["leave"]
+    assert (await refusal(one, "begin", ticket="", command="ping", arguments={}))[0] == 64

@@ -106,12 +106,22 @@ class Session:
                 raise self._unanswered(error, LIFE_PATIENCE_S) from None
         return self._outcome(ticket)
 
+    def ask_with_progress(self, command: str) -> Any:
+        """For what takes long: begin it, and tell how far it has come."""
+        ticket = secrets.token_hex(16)
+        self.ask("begin", {"ticket": ticket, "command": command, "arguments": {}})
+        return self._outcome(ticket)
+
     def _outcome(self, ticket: str) -> Any:
+        told = ""
         while True:
             try:
-                answer = self._open(self._call({"command": "outcome", "arguments": {"ticket": ticket}}, 5.0))
-                if answer is not None:
-                    return self._open(answer)
+                outcome = self._open(self._call({"command": "outcome", "arguments": {"ticket": ticket}}, 5.0))
+                if outcome["answer"] is not None:
+                    return self._open(outcome["answer"])
+                if outcome["progress"] != told:
+                    told = outcome["progress"]
+                    self.say(told)
             except CallFailed as error:
                 if self.left_s(LIFE_PATIENCE_S) <= 0 or error.reason not in ("closed", "unreachable"):
                     raise self._unanswered(error, LIFE_PATIENCE_S) from None

@@ -1,0 +1,207 @@
+"""What a cluster is measured by, for each broker in turn: its nodes are processes on one machine, joined over loopback.
+
+Three questions:
+
+- `away`: what does a message cost whose clients are not at the node that has its queue? The queues are declared at the
+  first of three nodes, and so live there; publishers and consumers sit where each of `WAYS` puts them.
+- `spread`: does a node more add throughput, where queues are spread over the nodes and clients sit where their queue
+  is? All nodes and the clients share the processors of one machine. So this shows what nodes take from each other, and
+  a gain only as long as there are processors left.
+- `declares`: what does agreeing cost? Queues declared a second, by one client that waits for each answer, and by twenty.
+
+Clusters of one size are up at the same time and take turns, as brokers do elsewhere; one that has no turn idles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import selectors
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks import wire
+from benchmarks.brokers import Broker, cluster
+from benchmarks.load import Driven
+from benchmarks.wire import Connection
+from benchmarks.workloads import PREFIX, WORKLOADS, Places, Workload, run_at
+
+PARTS: Final = ("away", "spread", "declares")
+SIZES: Final = {"away": (3,), "spread": (1, 2, 3), "declares": (1, 3)}
+SETTLE_S: Final = 1.0
+QUICK_SETTLE_S: Final = 0.1
+
+BY_NAME: Final = {workload.name: workload for workload in WORKLOADS}
+
+
+class Way(NamedTuple):
+    """Where clients are, by the number of the node; all queues are at node 0."""
+
+    name: str
+    about: str
+    publish: int
+    consume: int
+    workloads: tuple[str, ...]
+
+
+MAIN: Final = ("safe", "many")
+AWAY: Final = ("fast", "acked", "safe", "trickle", "many", "rich", "large")
+WAYS: Final = (
+    Way("home", "published and consumed at the queue's node", 0, 0, MAIN),
+    Way("consumed away", "published at the queue's node, consumed at another", 0, 1, MAIN),
+    Way("both away", "published and consumed at another node", 1, 1, AWAY),
+    Way("three nodes", "published at a second node, consumed at a third", 1, 2, AWAY),
+)
+
+# Six queues are shared out evenly among one, two and three nodes.
+SPREAD: Final = dataclasses.replace(
+    BY_NAME["many"], name="spread", about="safe in six queues", publishers=6, consumers=6, queues=6
+)
+
+DECLARERS: Final = (1, 20)
+DECLARE_SECONDS_MAX: Final = 2.0
+
+Rates = dict[str, dict[str, float]]  # of a row → broker → a second
+
+
+class Clusters:
+    """Measures the parts asked for. What it finds is in its fields, as `Results` has them."""
+
+    def __init__(
+        self,
+        kinds: Sequence[type[Broker]],
+        *,
+        rounds: int,
+        seconds: float,
+        quick: bool,
+        data: Path | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.kinds, self.rounds, self.seconds, self.quick = kinds, rounds, seconds, quick
+        self.data, self.tell = data, tell
+        self.settle_s = QUICK_SETTLE_S if quick else SETTLE_S
+        self.away: dict[str, Rates] = {}  # By way, then by workload.
+        self.spread: Rates = {}  # By number of nodes; names, as JSON has no other keys.
+        self.declares: dict[str, Rates] = {}  # By number of nodes, then by number of clients.
+        self.details: list[dict[str, Any]] = []
+        self.problems: list[str] = []
+        self.versions: dict[str, str] = {}
+
+    def run(self, parts: Sequence[str]) -> None:
+        for size in sorted({size for part in parts for size in SIZES[part]}):
+            with contextlib.ExitStack() as started:
+                clusters: list[list[Broker]] = []
+                for kind in self.kinds:
+                    self.tell(f"starting {kind.name}, {size} nodes")
+                    clusters.append(started.enter_context(cluster(kind, size, self.data)))
+                    self.versions[kind.name] = clusters[-1][0].version
+                if "spread" in parts and size in SIZES["spread"]:
+                    self._spread(clusters)
+                if "away" in parts and size in SIZES["away"]:
+                    self._away(clusters)
+                if "declares" in parts and size in SIZES["declares"]:
+                    self._declares(clusters)
+
+    # -- Messages ------------------------------------------------------------------------------------------------
+
+    def _away(self, clusters: Sequence[Sequence[Broker]]) -> None:
+        for way in WAYS:
+            for name in way.workloads:
+                if self.quick and name not in MAIN:
+                    continue
+
+                def places(nodes: Sequence[Broker], way: Way = way) -> Places:
+                    return Places([nodes[0].port], [nodes[way.publish].port], [nodes[way.consume].port])
+
+                rates = self._workload(f"{way.name}, {name}", BY_NAME[name], clusters, places)
+                self.away.setdefault(way.name, {})[name] = rates
+
+    def _spread(self, clusters: Sequence[Sequence[Broker]]) -> None:
+        def places(nodes: Sequence[Broker]) -> Places:
+            ports = [node.port for node in nodes]
+            return Places(ports, ports, ports)
+
+        size = len(clusters[0])
+        self.spread[str(size)] = self._workload(f"spread over {size}", SPREAD, clusters, places)
+
+    def _workload(
+        self,
+        title: str,
+        workload: Workload,
+        clusters: Sequence[Sequence[Broker]],
+        places: Callable[[Sequence[Broker]], Places],
+    ) -> dict[str, float]:
+        """The median of each broker."""
+        rates: dict[str, list[float]] = {nodes[0].name: [] for nodes in clusters}
+        for number in range(1, self.rounds + 1):
+            for nodes in clusters:
+                result = run_at(places(nodes), workload, self.seconds, self.settle_s)
+                self._note(title, number, nodes[0].name, result)
+                rates[nodes[0].name].append(result.per_s)
+        return {name: statistics.median(values) for name, values in rates.items()}
+
+    def _note(self, title: str, number: int, broker: str, result: Driven) -> None:
+        where = f"{title}, round {number}, {broker}"
+        self.tell(f"{where}: {result.per_s:,}/s, client {result.client_cpu:.0%} of a processor")
+        if not result.is_good:
+            self.problems.append(f"{where}: {result}")
+            self.tell(f"PROBLEM {self.problems[-1]}")
+        self.details.append(
+            {"workload": title, "round": number, "broker": broker, "per_s": result.per_s} | dataclasses.asdict(result)
+        )
+
+    # -- Metadata ------------------------------------------------------------------------------------------------
+
+    def _declares(self, clusters: Sequence[Sequence[Broker]]) -> None:
+        size = len(clusters[0])
+        rows = self.declares[str(size)] = {}
+        for clients in DECLARERS:
+            rates: dict[str, list[float]] = {nodes[0].name: [] for nodes in clusters}
+            for number in range(1, self.rounds + 1):
+                for nodes in clusters:
+                    seconds = min(self.seconds, DECLARE_SECONDS_MAX)
+                    # Backwards: a client alone is not at the node that founded the cluster, and may have to lead it.
+                    rate = declares([node.port for node in reversed(nodes)], clients, seconds)
+                    rates[nodes[0].name].append(rate)
+                    where = f"declares, {size} nodes, {clients} clients, round {number}, {nodes[0].name}"
+                    self.tell(f"{where}: {rate:,.0f}/s")
+            rows[str(clients)] = {name: statistics.median(values) for name, values in rates.items()}
+
+
+def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
+    """Durable queues declared a second by `clients` connections, dealt out to the nodes. The queues go afterwards."""
+    with contextlib.ExitStack() as opened:
+        turns = itertools.islice(itertools.cycle(ports), clients)
+        connections = [opened.enter_context(Connection(port)) for port in turns]
+        selector = opened.enter_context(contextlib.closing(selectors.DefaultSelector()))
+        names: list[list[str]] = [[] for _ in connections]
+        counter, answered = itertools.count(), 0
+
+        def declare(place: int) -> None:
+            name = f"{PREFIX}.declared.{next(counter):07}"
+            names[place].append(name)
+            connections[place].socket.sendall(wire.declare_queue(name))
+
+        for place, connection in enumerate(connections):
+            selector.register(connection.socket, selectors.EVENT_READ, place)
+        began = now = time.perf_counter()
+        until = began + seconds
+        for place in range(clients):
+            declare(place)
+        under_way = clients
+        while under_way:
+            for key, _ in selector.select():
+                connections[key.data].expect(wire.answer_to(wire.QUEUE_DECLARE))
+                answered, under_way, now = answered + 1, under_way - 1, time.perf_counter()
+                if now < until:
+                    declare(key.data)
+                    under_way += 1
+        rate = answered / (now - began)
+        for connection, declared in zip(connections, names, strict=True):
+            for name in declared:
+                connection.socket.sendall(wire.method(wire.QUEUE_DELETE, b""))
+        return rate
