@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from benchmarks import compare, results
+from benchmarks import cluster, compare, results
 from benchmarks.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
 from benchmarks.growth import Growth, Point
 from benchmarks.results import Results
@@ -24,7 +24,8 @@ from benchmarks.workloads import WORKLOADS, Workload, run
 
 SINGLE: Final = ("latency", "backlog", "start")
 GROWTH: Final = ("queues", "connections", "bindings", "waiting")
-NAMES: Final = (*(workload.name for workload in WORKLOADS), *SINGLE, *GROWTH)
+NAMES: Final = (*(workload.name for workload in WORKLOADS), *SINGLE, *cluster.PARTS, *GROWTH)
+CLUSTER: Final = "cluster"  # stands for its parts
 MARK, END_MARK = "<!-- results -->", "<!-- end of results -->"
 GROWTH_SECONDS_MAX: Final = 3.0
 
@@ -36,9 +37,13 @@ def tell(text: str) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure Leveret, beside RabbitMQ where that is installed. All names: " + " ".join(NAMES),
+        description="Measure Leveret, beside RabbitMQ where that is installed. All names: "
+        + " ".join(NAMES)
+        + f"; {CLUSTER} stands for "
+        + " ".join(cluster.PARTS),
     )
-    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", default=NAMES, help="default: all")
+    names = (*NAMES, CLUSTER)
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=NAMES, help="default: all")
     parser.add_argument("--quick", action="store_true", help="small amounts: shows that all works, not how fast it is")
     parser.add_argument("--rounds", type=int, help="of each workload, broker by turns (3, quick: 1); medians count")
     parser.add_argument("--seconds", type=float, help="of publishing in a round (5, quick: 0.5)")
@@ -50,6 +55,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.seconds = options.seconds or (0.5 if options.quick else 5.0)
+    if CLUSTER in options.only:
+        options.only = (*options.only, *cluster.PARTS)
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds and --seconds must be above 0")
     if options.quick and options.write_docs:
@@ -135,6 +142,7 @@ class Session:
             self._backlog()
         if "start" in self.only:
             self._start()
+        self._cluster()
         self._growth()
         return self.found
 
@@ -215,6 +223,14 @@ class Session:
                 tell(f"start {kind.name}: {listed(rows[kind.name][-1])}")
         self.found.start = {name: results.medians(values) for name, values in rows.items()}
         self._save()
+
+    def _cluster(self) -> None:
+        parts = [part for part in cluster.PARTS if part in self.only]
+        if parts:
+            options = {"rounds": self.rounds, "seconds": self.seconds, "quick": self.quick}
+            clusters = cluster.Clusters(self.kinds, self.found, **options, data=self.data, tell=tell)
+            clusters.run(parts)
+            self._save()
 
     # -- Leveret alone -------------------------------------------------------------------------------------------
 

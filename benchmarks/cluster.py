@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import selectors
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -174,34 +173,34 @@ class Clusters:
 
 def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
     """Durable queues declared a second by `clients` connections, dealt out to the nodes. The queues go afterwards."""
+    names: list[list[str]] = [[] for _ in range(clients)]
+
+    def requests(client: int, until: float) -> Iterator[bytes]:
+        while not names[client] or time.perf_counter() < until:
+            names[client].append(f"{PREFIX}.{client:02}.{len(names[client]):07}")
+            yield wire.declare(names[client][-1])
+
     with contextlib.ExitStack() as opened:
-        turns = itertools.islice(itertools.cycle(ports), clients)
-        connections = [opened.enter_context(Connection(port)) for port in turns]
-        selector = opened.enter_context(contextlib.closing(selectors.DefaultSelector()))
-        names: list[list[str]] = [[] for _ in connections]
-        counter, answered = itertools.count(), 0
+        connections = [opened.enter_context(Connection(ports[client % len(ports)])) for client in range(clients)]
+        began = time.perf_counter()
+        converse(connections, [requests(client, began + seconds) for client in range(clients)], wire.QUEUE_DECLARE)
+        took = time.perf_counter() - began
+        converse(connections, [map(wire.delete, mine) for mine in names], wire.QUEUE_DELETE)
+    return sum(map(len, names)) / took
 
-        def declare(place: int) -> None:
-            name = f"{PREFIX}.declared.{next(counter):07}"
-            names[place].append(name)
-            connections[place].socket.sendall(wire.declare_queue(name))
 
-        for place, connection in enumerate(connections):
-            selector.register(connection.socket, selectors.EVENT_READ, place)
-        began = now = time.perf_counter()
-        until = began + seconds
-        for place in range(clients):
-            declare(place)
-        under_way = clients
-        while under_way:
+def converse(connections: Sequence[Connection], requests: Sequence[Iterator[bytes]], name: tuple[int, int]) -> None:
+    """On each connection its own requests, the next one when the last is answered, until all are."""
+    with contextlib.closing(selectors.DefaultSelector()) as selector:
+        for connection, mine in zip(connections, requests, strict=True):
+            connection.socket.sendall(next(mine))
+            selector.register(connection.socket, selectors.EVENT_READ, (connection, mine))
+        while selector.get_map():
             for key, _ in selector.select():
-                connections[key.data].expect(wire.answer_to(wire.QUEUE_DECLARE))
-                answered, under_way, now = answered + 1, under_way - 1, time.perf_counter()
-                if now < until:
-                    declare(key.data)
-                    under_way += 1
-        rate = answered / (now - began)
-        for connection, declared in zip(connections, names, strict=True):
-            for name in declared:
-                connection.socket.sendall(wire.method(wire.QUEUE_DELETE, b""))
-        return rate
+                connection, mine = key.data
+                connection.expect(wire.answer_to(name))
+                request = next(mine, None)
+                if request is None:
+                    selector.unregister(connection.socket)
+                else:
+                    connection.socket.sendall(request)

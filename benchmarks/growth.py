@@ -234,7 +234,7 @@ def bind_many(port: int, queue: str, exchange: str, kind: Literal["direct", "top
                 binds.append(wire.bind(queue, exchange, pattern(kind, mine[-1])))
                 binder.socket.sendall(b"".join(binds))
             for binder in used:
-                binder.expect((wire.QUEUE_BIND[0], wire.QUEUE_BIND[1] + 1))
+                binder.expect(wire.answer_to(wire.QUEUE_BIND))
         return len(numbers) / (time.perf_counter() - began)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import leveret
+from benchmarks.cluster import WAYS, Rates
 from benchmarks.growth import Point
 from benchmarks.workloads import WORKLOADS
 
@@ -32,6 +33,9 @@ class Results:
     start: dict[str, dict[str, float]] = field(default_factory=dict)
     backlog: dict[str, dict[str, float]] = field(default_factory=dict)
     growth: dict[str, list[Point]] = field(default_factory=dict)
+    away: dict[str, Rates] = field(default_factory=dict)  # way → workload → broker → messages a second
+    spread: Rates = field(default_factory=dict)  # nodes → broker → messages a second
+    declares: dict[str, Rates] = field(default_factory=dict)  # nodes → clients → broker → queues a second
     rounds: list[dict[str, Any]] = field(default_factory=list)  # each run of a workload by itself
     problems: list[str] = field(default_factory=list)
 
@@ -49,11 +53,12 @@ class Results:
 
     def brokers(self) -> list[str]:
         """Ours first, the other one where it was measured."""
+        tables = [self.rates, self.spread, *self.away.values(), *self.declares.values()]
         measured = {
             *self.latency,
             *self.start,
             *self.backlog,
-            *(name for rates in self.rates.values() for name in rates),
+            *(name for table in tables for rates in table.values() for name in rates),
         }
         return [OURS, OTHER] if OTHER in measured else [OURS]
 
@@ -95,6 +100,7 @@ def markdown(results: Results) -> str:
         ", ".join(f"{name}: {value}" for name, value in results.environment.items()) + ".",
         _workloads(results),
         _single(results),
+        *(_rates(title, head, rows(results), results) for title, head, rows in CLUSTER),
         *(_curve(title, results.growth.get(key, [])) for key, title in CURVES.items()),
     ]
     if results.problems:
@@ -108,16 +114,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _workloads(results: Results) -> str:
-    if not results.rates:
-        return ""
+    rows = {f"**{one.name}**: {one.about}": results.rates.get(one.name, {}) for one in WORKLOADS}
+    return _rates("", "messages a second", rows, results)
+
+
+def _rates(title: str, head: str, rows: Rates, results: Results) -> str:
+    """A row for each of `rows` that was measured; nothing if none was."""
     brokers = results.brokers()
-    rows = []
-    for workload in WORKLOADS:
-        rates = results.rates.get(workload.name)
+    lines = []
+    for name, rates in rows.items():
         if rates:
-            row = [f"**{workload.name}**: {workload.about}", *(f"{rates[broker]:,.0f}" for broker in brokers)]
-            rows.append(row + ([ratio(rates[OURS], rates[OTHER])] if OTHER in rates else []))
-    return table(_head("messages a second", brokers), rows)
+            line = [name, *(f"{rates[broker]:,.0f}" for broker in brokers)]
+            lines.append(line + ([ratio(rates[OURS], rates[OTHER])] if OTHER in rates else []))
+    return (f"### {title}\n\n" if title else "") + table(_head(head, brokers), lines) if lines else ""
 
 
 def _head(first: str, brokers: Sequence[str]) -> list[str]:
@@ -151,6 +160,33 @@ def _single(results: Results) -> str:
             rows.append(row + ([ratio(values[OURS], values[OTHER])] if OTHER in values else []))
     return table(_head("", brokers), rows) if rows else ""
 
+
+def away_rows(results: Results) -> Rates:
+    return {
+        f"{way.name}: **{name}**": results.away[way.name].get(name, {})
+        for way in WAYS
+        if way.name in results.away
+        for name in way.workloads
+    }
+
+
+def spread_rows(results: Results) -> Rates:
+    return {f"{size} node{'s' * (size != '1')}": rates for size, rates in results.spread.items()}
+
+
+def declare_rows(results: Results) -> Rates:
+    return {
+        f"{size} node{'s' * (size != '1')}, {clients} client{'s' * (clients != '1')}": rates
+        for size, rows in results.declares.items()
+        for clients, rates in rows.items()
+    }
+
+
+CLUSTER: Final = (
+    ("Three nodes, clients away from the queue", "messages a second", away_rows),
+    ("Queues spread over the nodes, clients at home", "messages a second", spread_rows),
+    ("Queues declared", "declares a second", declare_rows),
+)
 
 CURVES: Final = {
     "queues": "Queues",

@@ -105,6 +105,18 @@ def bind(queue: str, exchange: str, key: str, nowait: bool = False) -> bytes:
     return method(QUEUE_BIND, names + bytes((NOWAIT_BIND if nowait else 0,)) + table({}))
 
 
+def declare(queue: str) -> bytes:
+    return method(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((DURABLE,)) + table({}))
+
+
+def delete(queue: str) -> bytes:
+    return method(QUEUE_DELETE, b"\0\0" + short(queue) + b"\0")
+
+
+def answer_to(name: tuple[int, int]) -> tuple[int, int]:
+    return name[0], name[1] + 1
+
+
 class Connection:
     """A logged-in connection with channel 1 open, without heartbeats. `socket` and `received` may be taken over."""
 
@@ -164,18 +176,21 @@ class Connection:
         return payload[METHOD_ID.size :]
 
     def call(self, name: tuple[int, int], arguments: bytes) -> bytes:
-        self.socket.sendall(method(name, arguments))
-        return self.expect((name[0], name[1] + 1))
+        return self.ask(method(name, arguments), name)
+
+    def ask(self, request: bytes, name: tuple[int, int]) -> bytes:
+        self.socket.sendall(request)
+        return self.expect(answer_to(name))
 
     def declare_queue(self, name: str) -> None:
-        self.call(QUEUE_DECLARE, b"\0\0" + short(name) + bytes((DURABLE,)) + table({}))
+        self.ask(declare(name), QUEUE_DECLARE)
 
     def count_messages(self, queue: str) -> int:
         answer = self.call(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((PASSIVE,)) + table({}))
         return int.from_bytes(answer[-8:-4], "big")
 
     def delete_queue(self, name: str) -> None:
-        self.call(QUEUE_DELETE, b"\0\0" + short(name) + b"\0")
+        self.ask(delete(name), QUEUE_DELETE)
 
     def declare_exchange(self, name: str, kind: str) -> None:
         self.call(EXCHANGE_DECLARE, b"\0\0" + short(name) + short(kind) + bytes((DURABLE,)) + table({}))
@@ -184,8 +199,7 @@ class Connection:
         self.call(EXCHANGE_DELETE, b"\0\0" + short(name) + b"\0")
 
     def bind(self, queue: str, exchange: str, key: str) -> None:
-        self.socket.sendall(bind(queue, exchange, key))
-        self.expect((QUEUE_BIND[0], QUEUE_BIND[1] + 1))
+        self.ask(bind(queue, exchange, key), QUEUE_BIND)
 
     def select_confirms(self) -> None:
         self.call(CONFIRM_SELECT, b"\0")

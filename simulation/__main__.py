@@ -129,6 +129,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="of clients and faults together")
     parser.add_argument("--count", type=int, default=1, help="so many seeds, one after the other")
     parser.add_argument("--without", type=from_ranges, default=(), metavar="3,7-12", help="steps to leave out")
+    parser.add_argument("--noise", type=int, default=0, help="other delays for the same steps")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
@@ -138,7 +139,7 @@ def main() -> int:
     if options.seed is None:
         parser.error("--seed or --soak is needed")
     for seed in range(options.seed, options.seed + options.count):
-        plan = Plan(seed, options.nodes, options.steps, options.without)
+        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1
     return 0

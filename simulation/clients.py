@@ -67,7 +67,7 @@ class Client:
         self.session: Session | None = None
         self.publisher: Channel | None = None
         self.consumers: list[Channel] = []
-        self.sessions = 0
+        self.sessions = self.tours = 0
         self.next_node = dice.randrange(len(nodes))
         self.exclusive: list[tuple[str, Session]] = []  # Queues of this client, with the connection that has them.
         self._wake: asyncio.Future[None] | None = None
@@ -176,6 +176,34 @@ class Client:
             if closed.code == 404 and not self.ledger.may_be_missing(queue, "inaccessible" in str(closed)):
                 self.ledger.fail(f"{queue} was declared, and {node} does not know it: {closed}")
             raise
+
+    async def do_tour(self, node: int) -> None:
+        """Declare a queue at one node, and ask another for it as soon as that is answered."""
+        session = await self._session()
+        other = Session(f"{self.name}/tour", self.nodes[node], self.loop, self.ledger, self.dice)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self.loop.create_connection(lambda: other, other.node, AMQP_PORT)
+                await other.open
+                there = await other.open_channel(confirms=False)
+        except (TimeoutError, OSError, Lost):
+            if hasattr(other, "transport"):
+                other.drop()
+            return
+        self.tours += 1
+        queue = f"u-{self.name}-{self.tours}"
+        here = await session.open_channel(confirms=False)
+        try:
+            await here.ask("queue.declare-ok", "queue.declare", 0, queue, False, False, False, False, False, b"")
+            await there.ask("queue.declare-ok", "queue.declare", 0, queue, True, False, False, False, False, b"")
+        except Closed as closed:
+            if not self.ledger.is_disturbed():
+                self.ledger.fail(f"{queue} was declared at {session.node}, and {other.node} says {closed}")
+            raise
+        finally:
+            other.drop()
+        await here.ask("queue.delete-ok", "queue.delete", 0, queue, False, False, False)
+        await session.close_channel(here)
 
     async def do_peek(self, other: Client) -> None:
         """Try to see a queue that belongs to somebody else."""

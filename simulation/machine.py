@@ -212,7 +212,7 @@ class Machine:
         return self.alive and self.server is not None and self.server.prepared and bool(self.server.listeners)
 
     def settings(self) -> Settings:
-        dice = random.Random(f"{self.world.seed}/settings")
+        dice = random.Random(f"{self.world.plan.seed}/settings")
         return Settings(
             node_name=self.node_name,
             data_dir=f"data of {self.name}",

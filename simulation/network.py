@@ -373,11 +373,16 @@ class Pipe:
             target.on_ended(what)
 
     def go_on(self) -> None:
-        """The way is free again: what waited arrives after one more delay."""
+        """The way is free again: what waits arrives after one more delay, and what is under way behind it."""
+        self.network.scheduler.after(self.network.delay(*self.way), self._release)
+
+    def _release(self) -> None:
+        if self.network.is_cut(*self.way):
+            self.network.stalled[self] = None
+            return
         waiting, self.stalled = self.stalled, deque()
-        self.arrives_at = self.network.scheduler.now
         for written_at, what in waiting:
-            self._dispatch(written_at, what)
+            self._hand_over(written_at, what)
 
 
 class Network:
@@ -520,7 +525,7 @@ class Network:
             self.scheduler.after(self.delay(closed.loop.place, closed.there[0]), self._reset, closed)
 
     def _reset(self, gone: Endpoint) -> None:
-        if self.is_cut(gone.loop.place, gone.there[0]):
+        if gone.out.stalled or self.is_cut(*gone.out.way):
             gone.out.stalled.append((self.scheduler.now, RST))
             self.stalled[gone.out] = None
         else:

@@ -34,6 +34,7 @@ CLIENT_STEPS: Final = (
     ("peek", 2),
     ("purge", 1),
     ("go", 4),
+    ("tour", 3),
     ("drop", 3),
     ("deafen", 2),
 )
@@ -72,9 +73,11 @@ class Plan:
     nodes: int = 3
     steps: int = STEPS
     without: tuple[int, ...] = ()
+    noise: int = 0  # Other delays for the same steps.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
+        words += f" --noise {self.noise}" if self.noise else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
@@ -158,7 +161,7 @@ def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
         return {"exchange": dice.choice(("t0", "t1")), "delete": dice.random() < 0.3}
     if what == "peek":
         return {"other": dice.randrange(CLIENTS)}
-    if what == "go":
+    if what in ("go", "tour"):
         return {"node": dice.randrange(nodes)}
     if what == "deafen":
         return {"seconds": round(dice.random() * 3, 3)}

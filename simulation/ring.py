@@ -92,6 +92,7 @@ class World:
         names = tuple(self.nodes)
         ring = names[: max(2, count - rng.choice((0, 0, 1)))]
         self.view = View(1, 1, ring[0], ring, ((ring[0], f"{ring[0]}.0"),))
+        self.views = [self.view]
         self.blocked: set[tuple[str, str]] = set()
         self.cut_off: set[str] = set()
         self.stalled: set[str] = set()
@@ -199,7 +200,7 @@ class World:
         node = self.nodes[name]
         if node.alive and node.life == life:
             if self.reaches(name) and name not in self.stalled:
-                self.learn(name, life, self.view)
+                self.learn(name, life, self.views[-1])
             else:
                 self.at(1, self.barrier, name, life)
 
@@ -423,6 +424,7 @@ class World:
         if proposer and (not self.reaches(proposer) or self.rng.random() < 0.05):
             return
         old, self.view = self.view, view
+        self.views.append(view)
         self.checker.on_commit(old, view)
         self.note("commit", proposer, tuple(view))
         self.tally("views")

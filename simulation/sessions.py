@@ -70,7 +70,7 @@ class Channel:
 
     async def ask(self, answers: str | tuple[str, ...], name: str, *arguments: Any) -> p.Received:
         """Send a method and wait for its answer. Raises Lost or Closed."""
-        if self.closed or self.leaving:
+        if self.closed or self.leaving or self.session.lost:
             raise Lost
         future: asyncio.Future[p.Received] = self.session.loop.create_future()
         self.waiting.append(((answers,) if isinstance(answers, str) else answers, future))

@@ -44,10 +44,10 @@ class World:
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
         self.plan = plan
-        self.seed = plan.seed
+        self.seed = f"{plan.seed}/{plan.noise}" if plan.noise else str(plan.seed)
         self.scheduler = Scheduler()
-        self.dice = random.Random(f"{plan.seed}/world")
-        self.network = Network(self.scheduler, random.Random(f"{plan.seed}/network"))
+        self.dice = random.Random(f"{self.seed}/world")
+        self.network = Network(self.scheduler, random.Random(f"{self.seed}/network"))
         self.traced = traced
         self.trace: deque[str] = deque(maxlen=TRACE_MAX)
         self.failure: str | None = None
@@ -58,7 +58,7 @@ class World:
             for number in range(1, plan.nodes + 1)
         ]
         self.client_loop = NodeLoop(
-            self.scheduler, self.network, "clients", random.Random(f"{plan.seed}/clients"), self.on_fault("clients")
+            self.scheduler, self.network, "clients", random.Random(f"{self.seed}/clients"), self.on_fault("clients")
         )
         self.client_loop.dates = True
         self.clients: list[Client] = []
@@ -123,7 +123,7 @@ class World:
 
     def play(self) -> None:
         try:
-            with small_limits(random.Random(f"{self.seed}/limits")):
+            with small_limits(random.Random(f"{self.plan.seed}/limits")):
                 self._play()
         finally:
             self.close()

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from leveret.cluster.link import Identity
 from leveret.cluster.passwords import hash_password
 from leveret.node.settings import TlsOptions
 from leveret.node.wire import PeersOptions, call, peer_tls
-from tests.servers import Server, until
+from tests.servers import START_S, Server, until
 
 COOKIE = "hares in a field"
 PORTS = range(21_000, 32_000)
@@ -64,12 +65,18 @@ class Member(Server):
         self.cluster_port = free_port()
         self.join = join
         self.frozen = False
+        self.fresh = False  # Spawned, and not known to be ready.
         self.tls: TlsOptions | None = None
 
     def spawn(self, port: int = 0) -> Any:
         joined = [word for other in self.join for word in ("--join", f"127.0.0.1:{other}")]
         self.arguments = ("--name", self.name, "--cluster-port", str(self.cluster_port), *joined)
+        self.fresh = True
         return super().spawn(port or self.port)
+
+    def wait_until_ready(self, seconds: float = START_S) -> Server:
+        self.fresh = False
+        return super().wait_until_ready(seconds)
 
     @property
     def is_running(self) -> bool:
@@ -163,6 +170,14 @@ class Cluster:
         for node in self.nodes:
             if node.frozen:
                 node.thaw()
+            if node.fresh and node.is_running:
+                node.wait_until_ready()
+        self.start()
+
+    def begin_anew(self) -> None:
+        for node in self.nodes:
+            node.kill()
+            shutil.rmtree(node.data, ignore_errors=True)
         self.start()
 
     def disconnect(self) -> None:

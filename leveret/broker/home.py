@@ -260,6 +260,8 @@ class Home:
     def _on_subscribe(self, number: int, queue: AnyQueue, rest: bytes) -> None:
         subscription, no_ack, exclusive, prefetch = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
         tag = rest[w.SUBSCRIBE_HEAD.size :].decode("utf-8", "surrogateescape")
+        if subscription in self.consumers:
+            raise BadFrame(f"subscription {subscription} exists")
         if not queue.is_local:
             self._refuse(number, Refusal(w.MOVED, ""))
             return

@@ -100,14 +100,20 @@ def unpack_run(data: bytes, at: int) -> tuple[Messages, int]:
             at += 6
             if len(keys) + messages > count:
                 raise BadFrame("more keys than messages")
-            keys += [data[at : at + length]] * messages
+            key = data[at : at + length]
+            middle = 1 + key[0] if key else 0
+            if middle >= len(key) or middle + 1 + key[middle] != length:  # Two short strings, and nothing else.
+                raise BadFrame("a key that is no exchange and routing key")
+            keys += [key] * messages
             at += length
         (size,) = U32.unpack_from(data, at)
         if size & UNIFORM:
             size -= UNIFORM
             at += 4
             end = at + size * count
-            contents = [data[start : start + size] for start in range(at, end, size)] if size else []
+            if end > len(data) or not size:
+                raise BadFrame(f"{count} messages of {size} bytes")
+            contents = [data[start : start + size] for start in range(at, end, size)]
         else:
             sizes = struct.unpack_from(f">{count}I", data, at)
             at += 4 * count

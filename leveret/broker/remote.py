@@ -46,6 +46,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from leveret.amqp.errors import ReplyCode
+from leveret.amqp.frames import BadContent
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Span
 from leveret.broker.parking import Parked, park, unpark
@@ -613,9 +614,9 @@ class Edge:
         rest = payload[w.ANSWER_HEAD.size :]
         try:
             ask.then(_refusal(ask, code, rest) if code else rest)
-        except BadFrame:
+        except (BadFrame, BadContent) as error:
             self.asks[number] = ask  # The end of the session will be its answer.
-            raise
+            raise BadFrame(str(error)) from None
 
     def _on_cancelled(self, payload: bytes) -> None:
         (number,) = w.unpack_one(w.U64, payload)

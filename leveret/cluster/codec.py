@@ -26,6 +26,7 @@ from leveret.amqp.tables import DEPTH_MAX, Field, Table
 from leveret.cluster import commands
 from leveret.cluster.commands import Command
 from leveret.cluster.specs import NO_ARGUMENTS, DestinationKind, Json
+from leveret.mirror.view import View
 
 VERSION: Final = 1
 COMMAND_BYTES_MAX: Final = 16 * 1024 * 1024  # A policy or a table of this size is a mistake or an attack.
@@ -215,6 +216,25 @@ def _finite(value: float) -> float:
     return value
 
 
+def _dump_view(view: Any) -> list[Json]:
+    if not isinstance(view, View):
+        raise BadEncoding(f"expected a view, found {_shown(view)}")
+    in_sync: list[Json] = [[member, disk] for member, disk in view.in_sync]
+    return [view.version, view.epoch, view.master, list(view.ring), in_sync, view.lossy, view.void]
+
+
+def _load_view(value: Any) -> View:
+    match _expect(list)(value):
+        case [version, epoch, master, ring, in_sync, lossy, void]:
+            disks = [_load_texts(each) for each in _expect(list)(in_sync)]
+            if any(len(each) != 2 for each in disks):
+                raise BadEncoding("an in-sync member is a name and a disk")
+            pairs = tuple((each[0], each[1]) for each in disks)
+            names, numbers = _load_texts(ring), (_whole(version), _whole(epoch))
+            return View(*numbers, _text(master), names, pairs, _whole(lossy), _whole(void))
+    raise BadEncoding(f"expected a view, found {_shown(value)}")
+
+
 # Tables
 
 _INTEGERS: Final = {
@@ -322,6 +342,8 @@ _COLUMNS: Final[dict[Any, tuple[Callable[[Any], Json], Callable[[Any], Any]]]] =
     int: (_whole, _whole),
     str | None: (_optional(_text), _optional(_text)),
     int | None: (_optional(_whole), _optional(_whole)),
+    View: (_dump_view, _load_view),
+    View | None: (_optional(_dump_view), _optional(_load_view)),
     DestinationKind: (_destination_kind, _destination_kind),
     tuple[str, ...]: (_dump_texts, _load_texts),
     dict[str, int]: (lambda value: dict(_numbers(value)), _numbers),

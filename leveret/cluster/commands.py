@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from leveret.amqp.tables import Table
 from leveret.cluster.specs import DestinationKind, Json
+from leveret.mirror.view import View
 
 # Vhosts and users
 
@@ -156,7 +157,7 @@ class DeleteExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeclareQueue:
-    """Make a queue on a node, unless one of that name exists."""
+    """Make a queue on a node, unless one of that name exists. With a view it is mirrored from the beginning."""
 
     vhost: str
     name: str
@@ -166,6 +167,7 @@ class DeclareQueue:
     arguments: Table = field(default_factory=dict)
     owner: str | None = None
     node: str = ""
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,18 @@ class MoveQueue:
     run: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """A mirrored queue has other members, another master, or others in sync; or a queue becomes mirrored. Only if the
+    view it was made from is still the queue's: see `leveret.mirror.view`.
+    """
+
+    vhost: str
+    name: str
+    id: int
+    view: View
+
+
 Command: TypeAlias = (
     AddVhost
     | DeleteVhost
@@ -335,4 +349,5 @@ Command: TypeAlias = (
     | ForgetNode
     | RenameNode
     | MoveQueue
+    | ChangeView
 )

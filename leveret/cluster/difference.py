@@ -32,8 +32,11 @@ def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
     for key, queue in new.queues.items():
         if _id(old, key) != queue.id:
             events.append(e.QueueDeclared(queue))
-        elif old.queues[key] != queue:
-            events.append(e.QueueMoved(queue))
+        else:
+            if old.queues[key].view != queue.view:
+                events.append(e.ViewChanged(queue))
+            if old.queues[key].node != queue.node:
+                events.append(e.QueueMoved(queue))
     events += [e.BindingAdded(one) for one in new.bindings if one not in old.bindings or _is_remade(one, old, new)]
     vhosts = [name for name in new.vhosts if _policies(old, name) != _policies(new, name)]
     events += [e.PolicyChanged(name) for name in vhosts]

@@ -70,6 +70,13 @@ class QueueMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewChanged:
+    """A mirrored queue has another view. If it also has another master, `QueueMoved` follows."""
+
+    spec: QueueSpec
+
+
+@dataclass(frozen=True, slots=True)
 class BindingAdded:
     """A binding is there."""
 
@@ -137,6 +144,7 @@ Event: TypeAlias = (
     | QueueDeclared
     | QueueDeleted
     | QueueMoved
+    | ViewChanged
     | BindingAdded
     | BindingRemoved
     | UserChanged

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from leveret.amqp.tables import Table, canonical
+from leveret.mirror.view import View
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 DestinationKind: TypeAlias = Literal["queue", "exchange"]
@@ -74,7 +75,8 @@ class ExchangeSpec:
 class QueueSpec:
     """A queue as it was first declared, with an id that no other queue ever has or had.
 
-    `owner` names the connection an exclusive queue belongs to, `node` the node the queue lives on.
+    `owner` names the connection an exclusive queue belongs to, `node` the node the queue lives on. A mirrored queue has
+    a `view`, whose master is that node.
     """
 
     id: int
@@ -86,6 +88,7 @@ class QueueSpec:
     arguments: Table = field(default_factory=dict)
     owner: str | None = None
     node: str = ""
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from leveret.cluster.specs import (
     UserSpec,
     VhostSpec,
 )
+from leveret.mirror.view import View, misfit
 
 __all__ = ["PREDECLARED", "Applied", "Metadata", "Refusal", "implicit_binding", "resource"]
 
@@ -384,6 +385,8 @@ class Metadata:
         if 0 <= limit <= self.queue_counts[vhost.name]:
             text = f"cannot declare queue '{command.name}': queue limit in vhost '{vhost.name}' ({limit}) is reached"
             return Refusal(406, text)
+        if command.view is not None and (problem := misfit(None, command.view)) is not None:
+            return Refusal(406, f"queue '{command.name}' cannot be mirrored so: {problem}")
         self.last_queue_id += 1
         spec = QueueSpec(
             self.last_queue_id,
@@ -394,7 +397,8 @@ class Metadata:
             command.auto_delete,
             command.arguments or NO_ARGUMENTS,
             command.owner,
-            command.node,
+            command.node if command.view is None else command.view.master,
+            command.view,
         )
         self.queues[vhost.name, command.name] = spec
         self.queue_counts[vhost.name] += 1
@@ -544,7 +548,8 @@ class Metadata:
         if command.run:
             self.runs[command.node] = command.run
         for queue in [q for q in self.queues.values() if q.node == command.node and (q.exclusive or not q.durable)]:
-            self._drop_queue(queue, events, cascade)
+            if queue.view is None or len(queue.view.in_sync) == 1:  # Otherwise a mirror has it.
+                self._drop_queue(queue, events, cascade)
         if command.alone:
             for exchange in [spec for spec in self.exchanges.values() if not spec.durable]:
                 self._drop_exchange(exchange, events, cascade)
@@ -553,22 +558,54 @@ class Metadata:
 
     def _forget_node(self, command: c.ForgetNode, events: list[e.Event]) -> Refusal | None:
         self.runs.pop(command.node, None)
-        for queue in [queue for queue in self.queues.values() if queue.node == command.node]:
-            self._drop_queue(queue, events)
+        for queue in list(self.queues.values()):
+            if queue.view is None:
+                view = None
+            elif command.node not in queue.view.ring:
+                continue
+            else:
+                view = without(queue.view, command.node)
+            if view is not None:
+                self._put_view(queue, view, events)
+            elif queue.node == command.node:
+                self._drop_queue(queue, events)
         return None
 
     def _rename_node(self, command: c.RenameNode, events: list[e.Event]) -> Refusal | None:
         for key, queue in list(self.queues.items()):
-            if queue.node == command.old:
+            if queue.view is not None and command.old in queue.view.ring:
+                self._put_view(queue, renamed(queue.view, command.old, command.new), events)
+            elif queue.node == command.old:
                 self.queues[key] = moved = replace(queue, node=command.new)
                 events.append(e.QueueMoved(moved))
         return None
+
+    def _change_view(self, command: c.ChangeView, events: list[e.Event]) -> Refusal | None:
+        queue = self.queues.get((command.vhost, command.name))
+        if queue is None or queue.id != command.id:
+            return not_found("queue", command.name, command.vhost)
+        problem = misfit(queue.view, command.view)
+        if problem is None and queue.view is None and command.view.master != queue.node:
+            problem = f"the queue is at {queue.node}"
+        if problem is not None:
+            return Refusal(406, f"{resource('queue', command.name, command.vhost)} keeps its view: {problem}")
+        self._put_view(queue, command.view, events)
+        return None
+
+    def _put_view(self, queue: QueueSpec, view: View, events: list[e.Event]) -> None:
+        changed = replace(queue, view=view, node=view.master)
+        self.queues[queue.vhost, queue.name] = changed
+        events.append(e.ViewChanged(changed))
+        if queue.node != view.master:
+            events.append(e.QueueMoved(changed))
 
     def _move_queue(self, command: c.MoveQueue, events: list[e.Event]) -> Refusal | None:
         key = (command.vhost, command.name)
         queue = self.queues.get(key)
         if queue is None or queue.id != command.id:
             return not_found("queue", command.name, command.vhost)
+        if queue.view is not None:
+            return Refusal(406, f"{resource('queue', *reversed(key))} is mirrored, and moves by another way")
         if queue.node != command.old:
             return Refusal(406, f"{resource('queue', *reversed(key))} is at {queue.node}, not at {command.old}")
         if self.runs.get(command.new) != command.run:
@@ -576,6 +613,25 @@ class Metadata:
         self.queues[key] = moved = replace(queue, node=command.new)
         events.append(e.QueueMoved(moved))
         return None
+
+
+def without(view: View, node: str) -> View | None:
+    """The view when a node is gone for good; None if it had the only copy that counts."""
+    in_sync = tuple(disk for disk in view.in_sync if disk[0] != node)
+    if not in_sync:
+        return None
+    ring = tuple(name for name in view.ring if name != node)
+    fewer = view._replace(version=view.version + 1, ring=ring, in_sync=in_sync)
+    return fewer if view.master != node else fewer._replace(epoch=view.epoch + 1, master=in_sync[0][0])
+
+
+def renamed(view: View, old: str, new: str) -> View:
+    def name(one: str) -> str:
+        return new if one == old else one
+
+    in_sync = tuple((name(member), disk) for member, disk in view.in_sync)
+    ring = tuple(name(member) for member in view.ring)
+    return view._replace(version=view.version + 1, master=name(view.master), ring=ring, in_sync=in_sync)
 
 
 def implicit_binding(queue: QueueSpec) -> Binding:
@@ -629,4 +685,5 @@ _FOLDS: Final[dict[type, _Fold]] = {
     c.ForgetNode: Metadata._forget_node,
     c.RenameNode: Metadata._rename_node,
     c.MoveQueue: Metadata._move_queue,
+    c.ChangeView: Metadata._change_view,
 }

@@ -507,9 +507,9 @@ _HANDLERS: Final[dict[type, Callable[[Member, str, Any], None]]] = {
     Detach: lambda member, src, frame: member.neighbours.on_detach(src, frame),
     Fetch: lambda member, src, frame: member.source.on_fetch(src, frame),
     Got: lambda member, src, frame: member.neighbours.on_got(src, frame),
-    Leave: Member.on_leave,
+    Leave: lambda member, src, frame: member.on_leave(src, frame),
     Numbers: lambda member, src, frame: member.neighbours.on_numbers(src, frame),
     Piece: lambda member, src, frame: member.filling.on_piece(frame),
-    Pulse: Member.on_pulse,
+    Pulse: lambda member, src, frame: member.on_pulse(src, frame),
     Reset: lambda member, src, frame: member.neighbours.on_reset(src, frame),
 }

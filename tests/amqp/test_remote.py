@@ -18,7 +18,7 @@ from leveret.broker.queue import CROWDED_AT
 from leveret.broker.remote import FEED_BYTES_MAX, FIRST_CREDIT, RemoteQueue
 from leveret.cluster import commands as c
 from leveret.cluster import frames
-from tests.clusters import Cluster
+from tests.brokers import Cluster
 from tests.machines import Client, publish
 
 RETURNS = OUT_BYTES_MAX // 100_000 + 1

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.clusters import Cluster
+from tests.brokers import Cluster
 from tests.machines import Conversation, converse, written_conversations
 
 FILES: Final = ("connection", "consumers", "contents", "exchanges", "handshake", "queues")

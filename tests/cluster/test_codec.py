@@ -11,6 +11,7 @@ from leveret.amqp.tables import DEPTH_MAX, Field
 from leveret.cluster import codec
 from leveret.cluster import commands as c
 from leveret.cluster.codec import BadEncoding, decode_command, encode_command
+from leveret.mirror.view import View
 from tests.cluster.strategies import commands, tables
 
 
@@ -34,12 +35,16 @@ def test_the_format_is_stable() -> None:
     queue = c.DeclareQueue("/", "q", True, True, False, arguments, "a/7", "a")
     table = b'{"x-max-length":["I",5],"x":["x","AP8="],"d":["D",[2,150]]}'
     line = b'[1,"DeclareQueue","/","q",true,true,false,' + table + b',"a/7","a"]'
-    assert encode_command(queue) == line
+    assert encode_command(queue) == line[:-1] + b",null]"
     assert decode_command(line) == queue
     assert decode_command(b'[1,"DeclareQueue","/","q"]') == c.DeclareQueue("/", "q")
     assert encode_command(c.Bind("/", "x", "queue", "q", "k")) == b'[1,"Bind","/","x","queue","q","k",{}]'
     assert encode_command(c.PutUser("u", "h", "s", ("a", "b"))) == b'[1,"PutUser","u","h","s",["a","b"]]'
-    assert encode_command(c.NodeStarted("a")) == b'[1,"NodeStarted","a",false]'
+    assert encode_command(c.NodeStarted("a")) == b'[1,"NodeStarted","a",false,""]'
+    view = View(3, 2, "a", ("a", "b"), (("a", "1"), ("b", "2")), 1)
+    seen = b'[1,"ChangeView","/","q",7,[3,2,"a",["a","b"],[["a","1"],["b","2"]],1,0]]'
+    assert encode_command(c.ChangeView("/", "q", 7, view)) == seen
+    assert decode_command(seen) == c.ChangeView("/", "q", 7, view)
 
 
 def test_every_command_has_an_encoding() -> None:
@@ -60,7 +65,7 @@ def test_every_command_has_an_encoding() -> None:
         (b'[2,"NodeStarted","a"]', "version 2"),
         (b'[1,"Nonsense"]', "unknown command 'Nonsense'"),
         (b'[1,"NodeStarted"]', "NodeStarted without its node"),
-        (b'[1,"NodeStarted","a",true,1]', "NodeStarted with 3 fields"),
+        (b'[1,"NodeStarted","a",true,"r",1]', "NodeStarted with 4 fields"),
         (b'[1,"NodeStarted","a",1]', "NodeStarted.alone: expected bool, found 1"),
         (b'[1,"DeleteQueue","/","q",true]', "DeleteQueue.id: expected int, found True"),
         (b'[1,"Bind","/","x","stream","q","k",{}]', "Bind.destination_kind: expected queue or exchange"),

@@ -1,0 +1,66 @@
+"""Where the copies of a mirrored queue should be.
+
+`ha-mode` says it, in RabbitMQ's words: `all` nodes of the cluster; `exactly` so many (`ha-params`), the master among
+them; or just the `nodes` that are named. What comes out is the ring that the queue's master works towards. A copy is
+never given up before another has taken its place: that is the master's business, which alone knows who is in sync.
+
+- Nodes that are down stay in the ring of `all` and of `nodes`, because a mirror that returns to its ring keeps what it
+  has and fetches only what it lacks. With `exactly`, another node takes the place of one that is down, if there is one.
+- `nodes` of which none is a member of the cluster: the queue stays where it is, as in RabbitMQ.
+- For `exactly`, new places are taken by the running nodes with the fewest copies.
+
+Everything here is a function of its arguments, without chance: the same at every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from leveret.cluster.specs import Json
+
+MODES: Final = ("all", "exactly", "nodes")
+
+
+def wanted_ring(
+    definition: Mapping[str, Json],
+    master: str,
+    ring: Sequence[str],
+    members: Collection[str],
+    running: Collection[str],
+    loads: Mapping[str, int],
+) -> tuple[str, ...] | None:
+    """The members that a queue should have, its master first; None: it is not to be mirrored."""
+    mode, params = definition.get("ha-mode"), definition.get("ha-params")
+    kept = [name for name in ring if name in members]
+    if mode == "all":
+        wanted = [*kept, *sorted(set(members) - set(kept))]
+    elif mode == "exactly" and isinstance(params, int):
+        wanted = _exactly(params, master, kept, running, loads)
+    elif mode == "nodes" and isinstance(params, list):
+        named = [str(name) for name in params if name in members]
+        wanted = [*(name for name in kept if name in named), *(name for name in named if name not in kept)]
+        if not wanted:
+            wanted = kept
+    else:
+        return None
+    return tuple(wanted)
+
+
+def _exactly(
+    count: int, master: str, kept: Sequence[str], running: Collection[str], loads: Mapping[str, int]
+) -> list[str]:
+    """The master, then running ones that have a copy, then others; those that are down only if nobody else is there."""
+    have = [name for name in kept if name in running and name != master]
+    others = sorted(set(running) - set(kept) - {master}, key=lambda name: (loads.get(name, 0), name))
+    down = [name for name in kept if name not in running and name != master]
+    return [master, *have, *others, *down][: max(1, count)]
+
+
+def locate(strategy: str, here: str, running: Collection[str], masters: Mapping[str, int], draw: int) -> str:
+    """At which node a new queue's master should be: RabbitMQ's `queue-master-locator`. `draw`: any random number."""
+    if strategy == "min-masters":
+        return min(sorted(running), key=lambda name: (masters.get(name, 0), name != here))
+    if strategy == "random":
+        return sorted(running)[draw % len(running)]
+    return here

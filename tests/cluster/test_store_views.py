@@ -1,0 +1,112 @@
+"""Views of mirrored queues in the metadata."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.cluster import commands as c
+from leveret.cluster import events as e
+from leveret.cluster.specs import QueueSpec
+from leveret.cluster.store import Metadata
+from leveret.mirror.view import View
+
+FIRST = View(1, 1, "a", ("a", "b", "c"), (("a", "A"), ("b", "B")))
+
+
+@pytest.fixture
+def metadata() -> Metadata:
+    metadata = Metadata()
+    metadata.apply(c.AddVhost("/"))
+    applied = metadata.apply(c.DeclareQueue("/", "q", view=FIRST))
+    assert applied.refused is None
+    return metadata
+
+
+def queue(metadata: Metadata) -> QueueSpec:
+    return metadata.queues["/", "q"]
+
+
+def change(metadata: Metadata, view: View) -> list[type]:
+    applied = metadata.apply(c.ChangeView("/", "q", queue(metadata).id, view))
+    assert applied.refused is None, applied.refused
+    return [type(event) for event in applied.events]
+
+
+def test_the_master_is_the_home(metadata: Metadata) -> None:
+    assert queue(metadata).node == "a"
+    assert queue(metadata).view == FIRST
+
+
+def test_a_view_that_cannot_be_a_first_one() -> None:
+    metadata = Metadata()
+    metadata.apply(c.AddVhost("/"))
+    applied = metadata.apply(c.DeclareQueue("/", "q", view=FIRST._replace(version=2)))
+    assert applied.refused is not None and "a group begins with" in applied.refused.text
+    assert not metadata.queues
+
+
+def test_a_change_and_a_promotion(metadata: Metadata) -> None:
+    grown = FIRST._replace(version=2, in_sync=(*FIRST.in_sync, ("c", "C")))
+    assert change(metadata, grown) == [e.ViewChanged]
+    promoted = grown._replace(version=3, epoch=2, master="b", in_sync=grown.in_sync[1:])
+    assert change(metadata, promoted) == [e.ViewChanged, e.QueueMoved]
+    assert queue(metadata).node == "b"
+
+
+def test_a_late_proposal_is_refused(metadata: Metadata) -> None:
+    change(metadata, FIRST._replace(version=2, ring=("a", "b")))
+    applied = metadata.apply(c.ChangeView("/", "q", queue(metadata).id, FIRST._replace(version=2)))
+    assert applied.refused is not None and not applied.events
+    missing = metadata.apply(c.ChangeView("/", "q", 77, FIRST._replace(version=3)))
+    assert missing.refused is not None and missing.refused.code == 404
+
+
+def test_a_queue_becomes_mirrored_where_it_is(metadata: Metadata) -> None:
+    metadata.apply(c.DeclareQueue("/", "plain", node="b"))
+    number = metadata.queues["/", "plain"].id
+    assert metadata.apply(c.ChangeView("/", "plain", number, FIRST)).refused is not None
+    there = FIRST._replace(master="b", in_sync=(("b", "B"),))
+    assert metadata.apply(c.ChangeView("/", "plain", number, there)).refused is None
+    assert metadata.queues["/", "plain"].view == there
+
+
+def test_a_transient_queue_outlives_its_master_if_a_mirror_has_it() -> None:
+    metadata = Metadata()
+    metadata.apply(c.AddVhost("/"))
+    metadata.apply(c.DeclareQueue("/", "kept", durable=False, view=FIRST))
+    metadata.apply(c.DeclareQueue("/", "lost", durable=False, view=FIRST._replace(in_sync=(("a", "A"),))))
+    metadata.apply(c.NodeStarted("a"))
+    assert [name for _, name in metadata.queues] == ["kept"]
+
+
+def test_forgetting_a_mirror(metadata: Metadata) -> None:
+    metadata.apply(c.ForgetNode("b"))
+    view = queue(metadata).view
+    assert view is not None and (view.version, view.epoch, view.ring, view.in_sync) == (2, 1, ("a", "c"), (("a", "A"),))
+
+
+def test_forgetting_the_master(metadata: Metadata) -> None:
+    applied = metadata.apply(c.ForgetNode("a"))
+    view = queue(metadata).view
+    assert view is not None and (view.epoch, view.master, view.in_sync) == (2, "b", (("b", "B"),))
+    assert [type(event) for event in applied.events] == [e.ViewChanged, e.QueueMoved]
+    metadata.apply(c.ForgetNode("b"))
+    assert not metadata.queues
+
+
+def test_renaming(metadata: Metadata) -> None:
+    metadata.apply(c.RenameNode("a", "z"))
+    view = queue(metadata).view
+    assert view is not None and (view.master, view.ring, view.in_sync[0]) == ("z", ("z", "b", "c"), ("z", "A"))
+    assert queue(metadata).node == "z"
+
+
+def test_it_moves_only_by_its_view(metadata: Metadata) -> None:
+    applied = metadata.apply(c.MoveQueue("/", "q", queue(metadata).id, "a", "b", ""))
+    assert applied.refused is not None and "is mirrored" in applied.refused.text
+
+
+def test_a_snapshot_has_views(metadata: Metadata) -> None:
+    other = Metadata()
+    other.restore(metadata.snapshot())
+    assert other.queues == metadata.queues

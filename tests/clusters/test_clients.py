@@ -1,0 +1,88 @@
+"""Other clients than pika, in the way their users connect to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+
+import aio_pika
+import pytest
+from aio_pika.abc import AbstractIncomingMessage
+
+from tests.members import Cluster
+from tests.servers import ROOT
+
+SECONDS = 30
+NODE = shutil.which("node")
+
+
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+@pytest.mark.skipif(not (ROOT / "node_modules" / "amqplib").is_dir(), reason="no amqplib: `make node-clients`")
+def test_amqplib(cluster: Cluster) -> None:
+    assert NODE is not None
+    script = Path(__file__).parent / "node" / "remote.js"
+    command = [NODE, str(script), str(cluster[0].port), str(cluster[1].port)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+async def test_aio_pika_with_a_thousand_publishes_in_flight(cluster: Cluster, name: str) -> None:
+    """From one node, to queues of all three, consumed at another."""
+    connections = [await aio_pika.connect(node.url) for node in cluster]
+    channels = [await connection.channel() for connection in connections]
+    for number, channel in enumerate(channels):
+        await channel.declare_queue(f"{name}-{number}", durable=True)
+    received: dict[str, list[int]] = {f"{name}-{number}": [] for number in range(3)}
+    finished = asyncio.Event()
+
+    async def on_message(message: AbstractIncomingMessage) -> None:
+        assert message.routing_key is not None
+        received[message.routing_key].append(int(message.body))
+        await message.ack()
+        if sum(map(len, received.values())) == 1000:
+            finished.set()
+
+    await channels[1].set_qos(prefetch_count=50)
+    for queue in received:
+        await (await channels[1].get_queue(queue)).consume(on_message)
+    exchange = channels[2].default_exchange
+    publishes = [
+        exchange.publish(
+            aio_pika.Message(b"%d" % number, delivery_mode=2 if number % 2 else 1), f"{name}-{number % 3}"
+        )
+        for number in range(1000)
+    ]
+    async with asyncio.timeout(SECONDS):
+        await asyncio.gather(*publishes)
+        await finished.wait()
+    for place, numbers in enumerate(received.values()):
+        assert numbers == list(range(place, 1000, 3))
+    for connection in connections:
+        await connection.close()
+
+
+async def test_aio_pika_robust_connection_survives_its_node(nodes: Cluster, name: str) -> None:
+    """The queue is at another node; the client's own is killed and comes back."""
+    home, edge, _ = nodes
+    connection = await aio_pika.connect_robust(edge.url, reconnect_interval=0.2)
+    channel = await connection.channel()
+    home.channel().queue_declare(name, durable=True)
+    queue = await channel.get_queue(name)
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def on_message(message: AbstractIncomingMessage) -> None:
+        await message.ack()
+        await received.put(message.body)
+
+    await queue.consume(on_message)
+    reconnected = asyncio.Event()
+    connection.reconnect_callbacks.add(lambda *_: reconnected.set())
+    await asyncio.to_thread(edge.kill)
+    await asyncio.to_thread(edge.start)
+    async with asyncio.timeout(SECONDS):
+        await reconnected.wait()
+        await channel.default_exchange.publish(aio_pika.Message(b"after", delivery_mode=2), name)
+        assert await received.get() == b"after"
+    await connection.close()
