@@ -18,6 +18,7 @@ from typing import Final
 
 from benchmarks import cluster, compare, results
 from benchmarks.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
+from benchmarks.cluster import Clusters
 from benchmarks.growth import Growth, Point
 from benchmarks.results import Results
 from benchmarks.workloads import WORKLOADS, Workload, run
@@ -226,11 +227,14 @@ class Session:
 
     def _cluster(self) -> None:
         parts = [part for part in cluster.PARTS if part in self.only]
-        if parts:
-            options = {"rounds": self.rounds, "seconds": self.seconds, "quick": self.quick}
-            clusters = cluster.Clusters(self.kinds, self.found, **options, data=self.data, tell=tell)
-            clusters.run(parts)
+        clusters = Clusters(self.kinds, self.rounds, self.seconds, self.quick, self.data, tell)
+        self.found.away, self.found.spread, self.found.declares = clusters.away, clusters.spread, clusters.declares
+        for size in cluster.sizes(parts):
+            for node in clusters.run(size, parts):
+                self._note_version(node)
             self._save()
+        self.found.rounds += clusters.rounds_run
+        self.found.problems += clusters.problems
 
     # -- Leveret alone -------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ Three questions:
 - `spread`: does a node more add throughput, where queues are spread over the nodes and clients sit where their queue
   is? All nodes and the clients share the processors of one machine. So this shows what nodes take from each other, and
   a gain only as long as there are processors left.
-- `declares`: what does agreeing cost? Queues declared a second, by one client that waits for each answer, and by twenty.
+- `declares`: what does agreeing cost? Queues declared a second by one client that waits for each answer, and by 20.
 
 Clusters of one size are up at the same time and take turns, as brokers do elsewhere; one that has no turn idles.
 """
@@ -31,8 +31,7 @@ from benchmarks.workloads import PREFIX, WORKLOADS, Places, Workload, run_at
 
 PARTS: Final = ("away", "spread", "declares")
 SIZES: Final = {"away": (3,), "spread": (1, 2, 3), "declares": (1, 3)}
-SETTLE_S: Final = 1.0
-QUICK_SETTLE_S: Final = 0.1
+SETTLE_S, QUICK_SETTLE_S = 1.0, 0.1
 
 BY_NAME: Final = {workload.name: workload for workload in WORKLOADS}
 
@@ -67,13 +66,17 @@ DECLARE_SECONDS_MAX: Final = 2.0
 Rates = dict[str, dict[str, float]]  # of a row → broker → a second
 
 
+def sizes(parts: Sequence[str]) -> list[int]:
+    """Of the clusters that are needed."""
+    return sorted({size for part in parts for size in SIZES[part]})
+
+
 class Clusters:
-    """Measures the parts asked for. What it finds is in its fields, as `Results` has them."""
+    """Measures clusters of `kinds`. What it finds is in its fields, with keys that JSON can have."""
 
     def __init__(
         self,
         kinds: Sequence[type[Broker]],
-        *,
         rounds: int,
         seconds: float,
         quick: bool,
@@ -82,28 +85,24 @@ class Clusters:
     ) -> None:
         self.kinds, self.rounds, self.seconds, self.quick = kinds, rounds, seconds, quick
         self.data, self.tell = data, tell
-        self.settle_s = QUICK_SETTLE_S if quick else SETTLE_S
         self.away: dict[str, Rates] = {}  # By way, then by workload.
-        self.spread: Rates = {}  # By number of nodes; names, as JSON has no other keys.
+        self.spread: Rates = {}  # By number of nodes.
         self.declares: dict[str, Rates] = {}  # By number of nodes, then by number of clients.
-        self.details: list[dict[str, Any]] = []
+        self.rounds_run: list[dict[str, Any]] = []
         self.problems: list[str] = []
-        self.versions: dict[str, str] = {}
 
-    def run(self, parts: Sequence[str]) -> None:
-        for size in sorted({size for part in parts for size in SIZES[part]}):
-            with contextlib.ExitStack() as started:
-                clusters: list[list[Broker]] = []
-                for kind in self.kinds:
-                    self.tell(f"starting {kind.name}, {size} nodes")
-                    clusters.append(started.enter_context(cluster(kind, size, self.data)))
-                    self.versions[kind.name] = clusters[-1][0].version
-                if "spread" in parts and size in SIZES["spread"]:
-                    self._spread(clusters)
-                if "away" in parts and size in SIZES["away"]:
-                    self._away(clusters)
-                if "declares" in parts and size in SIZES["declares"]:
-                    self._declares(clusters)
+    def run(self, size: int, parts: Sequence[str]) -> list[Broker]:
+        """What there is to be measured of `parts` with so many nodes; the nodes, which are gone again."""
+        measures = {"spread": self._spread, "away": self._away, "declares": self._declares}
+        with contextlib.ExitStack() as started:
+            clusters: list[list[Broker]] = []
+            for kind in self.kinds:
+                self.tell(f"starting {kind.name}, nodes: {size}")
+                clusters.append(started.enter_context(cluster(kind, size, self.data)))
+            for part, measure in measures.items():
+                if part in parts and size in SIZES[part]:
+                    measure(clusters)
+        return [node for nodes in clusters for node in nodes]
 
     # -- Messages ------------------------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class Clusters:
         rates: dict[str, list[float]] = {nodes[0].name: [] for nodes in clusters}
         for number in range(1, self.rounds + 1):
             for nodes in clusters:
-                result = run_at(places(nodes), workload, self.seconds, self.settle_s)
+                result = run_at(places(nodes), workload, self.seconds, QUICK_SETTLE_S if self.quick else SETTLE_S)
                 self._note(title, number, nodes[0].name, result)
                 rates[nodes[0].name].append(result.per_s)
         return {name: statistics.median(values) for name, values in rates.items()}
@@ -149,7 +148,7 @@ class Clusters:
         if not result.is_good:
             self.problems.append(f"{where}: {result}")
             self.tell(f"PROBLEM {self.problems[-1]}")
-        self.details.append(
+        self.rounds_run.append(
             {"workload": title, "round": number, "broker": broker, "per_s": result.per_s} | dataclasses.asdict(result)
         )
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from benchmarks.cluster import Rates
 from benchmarks.growth import Point
-from benchmarks.results import OTHER, OURS, TITLES, Results, ratio
+from benchmarks.results import OTHER, OURS, TITLES, Results, away_rows, declare_rows, ratio
 from benchmarks.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
         files.append(_save(_rates(results), folder / "benchmarks.png"))
     if results.growth:
         files.append(_save(_growth(results), folder / "benchmarks-growth.png"))
+    if results.away or results.spread or results.declares:
+        files.append(_save(_cluster(results), folder / "benchmarks-cluster.png"))
     return files
 
 
@@ -47,20 +50,26 @@ def _plain(axes: Axes) -> None:
 
 def _rates(results: Results) -> Figure:
     brokers = results.brokers()
-    names = [workload.name for workload in WORKLOADS if workload.name in results.rates]
-    figure = _figure(8, 0.9 + 0.5 * len(names))
-    axes = figure.subplots()
+    rows = {workload.name: results.rates[workload.name] for workload in WORKLOADS if workload.name in results.rates}
+    figure = _figure(8, 0.9 + 0.5 * len(rows))
+    _bars(figure.subplots(), rows, brokers, "messages a second (logarithmic)")
+    figure.legend(frameon=False, loc="outside upper center", ncols=len(brokers))
+    return figure
+
+
+def _bars(axes: Axes, rows: Rates, brokers: Sequence[str], unit: str) -> None:
+    """For each row a bar of each broker, with the ratio at ours."""
     _plain(axes)
     height = 0.8 / len(brokers)
     for place, broker in enumerate(brokers):
-        rates = [results.rates[name][broker] for name in names]
-        rows = [row + place * height for row in range(len(names))]
-        axes.barh(rows, rates, height * 0.92, color=COLOURS[broker], label=TITLES[broker])
-        for row, name, rate in zip(rows, names, rates, strict=True):
-            times = ratio(rate, results.rates[name][OTHER]) if broker == OURS and OTHER in brokers else ""
+        rates = [row[broker] for row in rows.values()]
+        heights = [at + place * height for at in range(len(rows))]
+        axes.barh(heights, rates, height * 0.92, color=COLOURS[broker], label=TITLES[broker])
+        for at, row, rate in zip(heights, rows.values(), rates, strict=True):
+            times = ratio(rate, row[OTHER]) if broker == OURS and OTHER in brokers else ""
             axes.annotate(
                 f"{rate:,.0f}" + (f"   {times}×" if times else ""),
-                (rate, row),
+                (rate, at),
                 xytext=(4, 0),
                 textcoords="offset points",
                 va="center",
@@ -68,11 +77,42 @@ def _rates(results: Results) -> Figure:
             )
     axes.set_xscale("log")
     axes.margins(x=0.25)
-    axes.set_yticks([row + height * (len(brokers) - 1) / 2 for row in range(len(names))], names)
+    axes.set_yticks([at + height * (len(brokers) - 1) / 2 for at in range(len(rows))], list(rows))
     axes.invert_yaxis()
-    axes.set_xlabel("messages a second (logarithmic)")
-    figure.legend(frameon=False, loc="outside upper center", ncols=len(brokers))
+    axes.set_xlabel(unit)
+
+
+def _cluster(results: Results) -> Figure:
+    brokers = results.brokers()
+    away = {name.replace("**", ""): rates for name, rates in away_rows(results).items() if rates}
+    figure = _figure(14, 8)
+    grid = figure.add_gridspec(2, 2, width_ratios=(1, 0.8))
+    left, upper, lower = (figure.add_subplot(place) for place in (grid[:, 0], grid[0, 1], grid[1, 1]))
+    if away:
+        _bars(left, away, brokers, "messages a second (logarithmic)")
+        left.set_title("Clients away from the queue's node", fontsize=10)
+        left.legend(frameon=False, fontsize=8)
+    if results.spread:
+        _spread(upper, results, brokers)
+    if results.declares:
+        _bars(lower, declare_rows(results), brokers, "declares a second (logarithmic)")
+        lower.set_title("Queues declared", fontsize=10)
     return figure
+
+
+def _spread(axes: Axes, results: Results, brokers: Sequence[str]) -> None:
+    _plain(axes)
+    sizes = [int(size) for size in results.spread]
+    for broker in brokers:
+        rates = [rates[broker] for rates in results.spread.values()]
+        axes.plot(sizes, rates, marker="o", markersize=4, color=COLOURS[broker], label=TITLES[broker])
+    axes.set_title("Queues spread over the nodes, clients at home", fontsize=10)
+    axes.set_xticks(sizes)
+    axes.set_xlabel("nodes")
+    axes.set_ylabel("messages a second", fontsize=9)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
 
 
 class Line(NamedTuple):

@@ -300,12 +300,16 @@ class Client:
         await session.close_channel(channel)
 
     async def do_feel(self) -> None:
-        """Whoever consumes and has room has got all there is. For when nothing has happened for a while."""
-        for consumer in list(self.consumers):
-            if consumer.closed or consumer.consumer_tag is None or consumer.session.lost:
-                continue
-            if consumer.prefetch and len(consumer.unacked) >= consumer.prefetch:
-                continue
+        """Whoever consumes and has room gets what comes. For when nothing has happened for a while."""
+        hungry = [consumer for consumer in self.consumers if consumer.is_hungry()]
+        if not hungry:
+            return
+        channel = await self._publisher()
+        for consumer in hungry:
+            channel.publish(consumer.queue, True, 0, self.ledger)
+        await channel.confirmed()
+        await asyncio.sleep(IDLE_S + 1)
+        for consumer in hungry:
             channel = await self._publisher()
             passive = (0, consumer.queue, True, False, False, False, False, b"")
             try:
@@ -313,7 +317,7 @@ class Client:
             except Closed:
                 continue
             idle = self.loop.scheduler.now - consumer.busy_at > IDLE_S
-            if answer.arguments[1] and idle and not consumer.closed and consumer.consumer_tag is not None:
+            if answer.arguments[1] and idle and consumer.is_hungry():
                 self.ledger.fail(
                     f"{answer.arguments[1]} messages wait in {consumer.queue}, and {consumer.stream} gets none, "
                     f"with {len(consumer.unacked)} in hand and a prefetch count of {consumer.prefetch}"

@@ -381,7 +381,7 @@ class Pipe:
             self.network.stalled[self] = None
             return
         waiting, self.stalled = self.stalled, deque()
-        for written_at, what in waiting:
+        for written_at, what in () if self.dead else waiting:
             self._hand_over(written_at, what)
 
 

@@ -112,6 +112,9 @@ class World:
         return Options(
             star=rng.random() < 0.25,
             asynchronous=self.plan.mode == "async",
+            incremental=rng.random() < 0.8,
+            promote_always=self.plan.mode == "lossy" and rng.random() < 0.4,
+            orphaned=8,
             filling=rng.random() < 0.9,
             fill_bytes_per_tick=rng.choice((0, 0, 300)),
             slow=8,
@@ -155,6 +158,7 @@ class World:
         if node.alive:
             return
         node.alive, node.life, node.syncing, node.front = True, node.life + 1, False, None
+        node.generation += 1
         found, node.stored = replay(node.writes)
         node.base_id = len(node.writes)
         stored = node.stored
@@ -325,10 +329,10 @@ class World:
     def sync(self, node: Node) -> None:
         if not node.syncing and node.synced < len(node.writes) and not node.full:
             node.syncing = True
-            self.at(self.wait(self.fsync * node.speed), self.on_synced, node, node.life, len(node.writes))
+            self.at(self.wait(self.fsync * node.speed), self.on_synced, node, node.generation, len(node.writes))
 
-    def on_synced(self, node: Node, life: int, upto: int) -> None:
-        if not node.alive or node.life != life:
+    def on_synced(self, node: Node, generation: int, upto: int) -> None:
+        if not node.alive or node.generation != generation:
             return
         node.syncing = False
         if node.full or node.member is None:
@@ -340,7 +344,7 @@ class World:
         node.member.on_synced(upto - node.base_id)
         self.act(node)
 
-    def read(self, node: Node, life: int, request: Request) -> None:
+    def read(self, node: Node, generation: int, request: Request) -> None:
         """Look at what lives now; the contents come later."""
         live: list[tuple[int, int]] = []
         runs: list[Run] = []
@@ -357,7 +361,7 @@ class World:
         self.tally("pieces")
 
         def done() -> None:
-            if node.alive and node.life == life and node.member is not None:
+            if node.alive and node.generation == generation and node.member is not None:
                 if self.rng.random() < 0.05:
                     node.member.on_read_failed(request)
                 else:
@@ -370,8 +374,10 @@ class World:
 
     def act(self, node: Node) -> None:
         while node.member is not None and (effects := node.member.take()):
+            member = node.member
             for effect in effects:
-                self.perform(node, node.member, effect)
+                if node.member is member:  # Else it was dropped.
+                    self.perform(node, member, effect)
         self.sync(node)
 
     def perform(self, node: Node, member: Member, effect: Effect) -> None:
@@ -407,12 +413,32 @@ class World:
         elif isinstance(effect, Stopped):
             node.front = None
         elif isinstance(effect, Read):
-            self.read(node, node.life, effect.request)
+            self.read(node, node.generation, effect.request)
         elif isinstance(effect, HandOverDue):
             self.tally("disks given way")
             member.hand_over(effect.to)
         elif isinstance(effect, Left):
             self.note("left", name)
+            if self.rng.random() < 0.7:
+                self.forget(node)
+
+    def forget(self, node: Node) -> None:
+        """It is in the ring no more: its copy goes, and a new member waits for the node to be named again. A crash may
+        bring the old copy back, though."""
+        self.tally("copies forgotten")
+        if self.rng.random() < 0.8:
+            node.writes, node.synced, node.syncing = [], 0, False
+            self.checker.on_disk_replaced(node.name, [])
+        found, node.stored = replay(node.writes[: node.synced])
+        del node.writes[node.synced :]
+        node.base_id = len(node.writes)
+        node.generation += 1
+        links = node.member.links if node.member is not None else set()
+        node.member = Member(GROUP, node.name, node.disk, node.life, node.stored.lost, self.options, found)
+        self.checker.applied[node.name] = found.base
+        for peer in sorted(links):
+            node.member.on_peer_up(peer)
+        self.at(self.wait(self.meta), self.barrier, node.name, node.life)
 
     def refresh(self, name: str, life: int) -> None:
         self.learn(name, life, self.view)

@@ -78,10 +78,10 @@ class Checker:
     def __init__(self) -> None:
         self.log: dict[int, Key] = {}  # What is confirmed.
         self.end = 0
-        self.archive: dict[tuple[int, int], Key] = {}  # What ever was, by epoch and number.
+        self.archive: dict[tuple[int, int], tuple[Key, int]] = {}  # What ever was confirmed, and in which epoch.
         self.live: dict[int, bytes] = {}
         self.sums: dict[int, int] = {0: 0}  # Of what lives after each block.
-        self.settled: dict[int, tuple[int, bytes]] = {}  # By which epoch, and what it was.
+        self.settled: dict[int, tuple[int, bytes]] = {}  # In which epoch that was confirmed, and what it was.
         self.leaders: dict[int, tuple[str, int]] = {}
         self.applied: dict[str, int] = {}
         self.disks: dict[str, DiskLog] = {}
@@ -155,10 +155,10 @@ class Checker:
         self.log, self.end = {}, first - 1
         self.live, self.sums, self.settled = {}, {first - 1: 0}, {}
         for at in range(first, number):
-            key = self.archive.get((epochs[at], at))
-            if key is None or disk.epoch_at(at) != epochs[at]:
+            found = self.archive.get((epochs[at], at))
+            if found is None or disk.epoch_at(at) != epochs[at]:
                 break
-            self.confirm(at, key)
+            self.confirm(at, *found)
 
     # -- blocks ----------------------------------------------------------------------
 
@@ -169,21 +169,21 @@ class Checker:
             self.applied[name] = block.number
             key = fingerprint(block)
             if leads:
-                self.archive[block.epoch, block.number] = key
+                self.archive[block.epoch, block.number] = key, epoch
             if epoch < self.lossy or self.lossy > self.lost_epoch:
                 continue  # It does not know yet what was lost, or that is not decided yet.
             if block.number < self.adopted:
                 continue
             while leads and self.end + 1 < block.number and self.end + 1 in self.epochs:  # Applied before it was lost.
-                self.confirm(self.end + 1, self.archive[self.epochs[self.end + 1], self.end + 1])
+                self.confirm(self.end + 1, *self.archive[self.epochs[self.end + 1], self.end + 1])
             if leads and block.number == self.end + 1:
-                self.confirm(block.number, key)
+                self.confirm(block.number, key, epoch)
             elif self.log.get(block.number) != key:
                 raise Violation(
                     f"{name} applies {block.number} as {key}; confirmed is {self.log.get(block.number)} of {self.end}"
                 )
 
-    def confirm(self, number: int, key: Key) -> None:
+    def confirm(self, number: int, key: Key, epoch: int) -> None:
         assert number == self.end + 1
         self.log[number] = key
         self.end = number
@@ -202,7 +202,7 @@ class Checker:
             for seq in [seq for seq in self.live if low <= seq <= high]:
                 content = self.live.pop(seq)
                 sum_now ^= item(seq, content)
-                self.settled[seq] = (key[0], content)
+                self.settled[seq] = (epoch, content)
         self.sums[number] = sum_now
 
     def on_confirmed(self, name: str, epoch: int, durable: int, view: Any, disks: Mapping[str, str]) -> None:

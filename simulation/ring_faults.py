@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 FAULTS: Final = (
     "crash", "bounce", "crash master", "bounce master", "bounce all", "part", "one way", "pair", "isolate master",
     "break", "slow disk", "full disk", "failed sync", "hand over", "add", "remove", "wipe", "damage", "kill promoted",
-    "no majority", "stall master", "slow own disk",
+    "no majority", "stall master", "slow own disk", "reconnect",
 )  # fmt: skip
 
 
@@ -48,6 +48,10 @@ class Faults:
             world.kill_next = True
         elif what == "break" and world.links:
             world.break_link(world.links[rng.choice(sorted(world.links))])
+        elif what == "reconnect" and world.links:
+            pair = rng.choice(sorted(world.links))
+            if not world.links[pair].dead:
+                world.connect(*pair)  # One end may see the new link long before the other.
         elif what == "stall master":
             world.stalled = {master}
             world.at(world.wait(12), world.stalled.discard, master)

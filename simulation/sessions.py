@@ -158,6 +158,12 @@ class Channel:
                 self.session.ledger.on_acked(number)
                 self.acked.append(number)
 
+    def is_hungry(self) -> bool:
+        """It consumes, and has room for more."""
+        if self.closed or self.leaving or self.consumer_tag is None or self.session.lost:
+            return False
+        return self.no_ack or not self.prefetch or len(self.unacked) < self.prefetch
+
     def prove(self, queue: str, ledger: Ledger) -> None:
         """Publish something behind all acknowledgements so far; its confirm says that they are synced."""
         acked, self.acked = self.acked, []

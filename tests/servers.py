@@ -64,7 +64,7 @@ class Server:
         line = read_line(process, seconds)
         if not line.startswith("ready "):
             self.kill()
-            raise RuntimeError(f"no ready line but {line!r}, exit code {process.returncode}:\n{self.log()}")
+            raise RuntimeError(f"no ready line but {line!r}, exit code {process.returncode}:\n{self.log()[-4000:]}")
         for word in line.split()[1:]:
             protocol, _, number = word.partition("=")
             if protocol == "amqp":

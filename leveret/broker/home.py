@@ -176,10 +176,11 @@ class Home:
         self._touch()
 
     def _on_settle(self, payload: bytes) -> None:
+        verdicts = w.unpack_all(w.VERDICT, payload)
+        if any(verdict > w.RETURNED for verdict, _, _ in verdicts):  # Before anything is done about the others.
+            raise BadFrame("a verdict that is not known")
         back: dict[int, list[Delivered]] = {w.REQUEUED: [], w.RETURNED: []}
-        for verdict, first, last in w.unpack_all(w.VERDICT, payload):
-            if verdict > w.RETURNED:
-                raise BadFrame(f"verdict {verdict}")
+        for verdict, first, last in verdicts:
             taken = self.unacked.take_range(first, last)
             self._on_taken(taken)
             if verdict == w.ACKED:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 FEED_BYTES_MAX: Final = 256 << 10
 FIRST_CREDIT: Final = 2 << 20
 ASK_TICKS_MAX: Final = 15
+COUNT_MAX: Final = (1 << 32) - 1  # That AMQP can tell.
 REPLY_CODES: Final = frozenset(ReplyCode)
 FLUSH_BYTES: Final = 8 << 20  # Of publishes in one frame; a link's frame has at most twice that.
 
@@ -184,7 +185,11 @@ class RemoteQueue:
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
-            then(answer if isinstance(answer, Refusal) else Status(*w.unpack_one(w.STATUS_ANSWER, answer)))
+            if isinstance(answer, Refusal):
+                then(answer)
+            else:
+                ready, consumers = w.unpack_one(w.STATUS_ANSWER, answer)
+                then(Status(min(ready, COUNT_MAX), consumers))
 
         self._ask(w.STATUS, b"", on_answer)
 
@@ -193,7 +198,7 @@ class RemoteQueue:
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
-            then(answer if isinstance(answer, Refusal) else w.unpack_one(w.U64, answer)[0])
+            then(answer if isinstance(answer, Refusal) else min(w.unpack_one(w.U64, answer)[0], COUNT_MAX))
 
         self._ask(w.PURGE, b"", on_answer)
 
@@ -213,7 +218,7 @@ class RemoteQueue:
                 messages, _ = w.unpack_run(answer, w.GET_ANSWER.size)
                 batch = RemoteBatch(edge, tag, messages)
                 if wanted():
-                    then(Got(batch, 0, remaining))
+                    then(Got(batch, 0, min(remaining, COUNT_MAX)))
                     batch.contents, batch.keys = [], []
                 else:
                     if not no_ack:

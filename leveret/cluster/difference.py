@@ -6,13 +6,16 @@ date by events, so the way from what it had to what it got is told in events too
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from leveret.cluster import events as e
+from leveret.cluster.store import same_json
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import Binding
+    from leveret.cluster.specs import Binding, Json
     from leveret.cluster.store import Metadata
+
+K = TypeVar("K")
 
 
 def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
@@ -40,13 +43,16 @@ def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
     events += [e.BindingAdded(one) for one in new.bindings if one not in old.bindings or _is_remade(one, old, new)]
     vhosts = [name for name in new.vhosts if _policies(old, name) != _policies(new, name)]
     events += [e.PolicyChanged(name) for name in vhosts]
-    parameters = {**old.parameters, **new.parameters}
-    events += [e.ParameterChanged(*key) for key in parameters if old.parameters.get(key) != new.parameters.get(key)]
-    globals_ = {**old.global_parameters, **new.global_parameters}
-    for name in globals_:
-        if old.global_parameters.get(name) != new.global_parameters.get(name):
-            events.append(e.GlobalParameterChanged(name))
+    events += [e.ParameterChanged(*key) for key in _changed(old.parameters, new.parameters)]
+    events += [e.GlobalParameterChanged(name) for name in _changed(old.global_parameters, new.global_parameters)]
     return tuple(events)
+
+
+def _changed(old: dict[K, Json], new: dict[K, Json]) -> list[K]:
+    """Names whose values differ. No value is none that is null, and 1 is not true."""
+    return [
+        key for key in {**old, **new} if (key in old) != (key in new) or not same_json(old.get(key), new.get(key))
+    ]
 
 
 def _id(metadata: Metadata, key: tuple[str, str]) -> int | None:
@@ -77,7 +83,8 @@ def _permissions(old: Metadata, new: Metadata) -> list[e.Event]:
 
 
 def _policies(metadata: Metadata, vhost: str) -> list[object]:
+    """With the printed definition, which tells 1 from true."""
     return [
-        [policy for (where, _), policy in kept.items() if where == vhost]
+        [(policy, repr(policy.definition)) for (where, _), policy in kept.items() if where == vhost]
         for kept in (metadata.policies, metadata.operator_policies)
     ]

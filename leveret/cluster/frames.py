@@ -21,7 +21,7 @@ LEAVE: Final = 23  # Take a member out.
 RENAME: Final = 24
 CONTROL: Final = 32  # leveretctl
 
-# Remote queues: see `leveret.broker.wire`.
+# Remote queues: see `leveret.broker.peerwire`.
 PUBLISH: Final = 40
 SETTLE: Final = 41
 ASK: Final = 42

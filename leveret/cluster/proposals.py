@@ -250,6 +250,10 @@ class Proposals:
         if len(payload) < _FORWARD.size:
             raise BadFrame(f"a forwarded command of {len(payload)} bytes")
         term, origin, number = _FORWARD.unpack_from(payload)
+        try:
+            decode_command(payload[_FORWARD.size :])
+        except BadEncoding as error:  # Once in the log, it would stop every node that comes to it.
+            raise BadFrame(f"a forwarded command that is none: {error}") from None
         self._check_term()
         if not self.raft.is_leader or term != self.raft.term:
             return  # The sender will learn of a later term, and send it to that one's leader.
@@ -259,6 +263,8 @@ class Proposals:
             self.send(sender, BUSY, _NUMBER.pack(number))
             return
         self.tell[sender] = self.raft.last_index
+        # What was sent again may be applied by all who were connected meanwhile: then it is news to the sender only.
+        self.told = min(self.told, self.raft.last_index - 1)
 
     def settle(self, connected: Iterable[str]) -> None:
         """Something was applied somewhere, or a link was lost: whose answers may go out now?"""

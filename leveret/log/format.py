@@ -50,9 +50,19 @@ MOVED = 1  # A copy of live messages out of a segment that is to go: says where 
 SPILL = 2  # Transient contents put away to free memory; void after a restart.
 CONTENTS = 3  # Contents that several blocks of this group refer to.
 FORGET = 4  # All before this in the log about this queue is void.
-_TYPE_MAX = FORGET
+# Records of a mirrored queue. Their order matters, and a NOTE gives it; `mirrored` tells what each does.
+MIRRORED = 5  # A block of the ring, whole. It takes effect when a later record says that it is confirmed.
+TRUNCATED = 6  # Blocks above this number never were.
+RESTARTED = 7  # The log begins anew behind this number.
+FILLED = 8  # What lives of a stretch of messages below the cut, and contents of some of them.
+COMPLETED = 9  # Nothing is missing any more.
+_TYPE_MAX = COMPLETED
 
-PART = 1  # Flag: more of the same block number follows; the number is not reached yet.
+# Flags.
+PART = 1  # More of the same block, or of the same filling, follows: it is not reached yet.
+COPY = 2  # Of a MIRRORED block that was written before: says where it is, and nothing else.
+FRESH = 4  # With RESTARTED: all before this in the log about this queue is void, as after FORGET.
+_FLAGS_KNOWN = PART | COPY | FRESH
 
 # Columns, in the order of their bits.
 SIZES = 1  # u32 a record
@@ -62,7 +72,8 @@ KEYS = 8  # (u32 count, u16 length, key) for each stretch of equal keys
 SETTLED = 16  # u64 pairs
 REQUEUED = 32  # u64 pairs
 SHARES = 64  # u64 distance back to the shared contents, then (u32 position, u32 crc) a record
-_COLUMNS_KNOWN = 127
+NOTE = 128  # u64s of a mirrored queue's record: its place in their order, what is confirmed, and what its type needs
+_COLUMNS_KNOWN = 255
 _OWN = 0xFFFFFFFF  # In SHARES: this record's content is in the block's own body.
 
 _COUNT_MAX = 1 << 28
@@ -70,6 +81,7 @@ _LENGTHS = [Struct(f"<{n}I") for n in range(17)]
 _BIG_ENDIAN = sys.byteorder == "big"
 _STORED_KIND = bytes((kind | PERSISTENT) & (PERSISTENT | REDELIVERED) for kind in range(256))
 _SPILLED_KIND = bytes(kind & REDELIVERED for kind in range(256))
+_GIVEN_KIND = bytes(kind & (PERSISTENT | REDELIVERED) for kind in range(256))
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -128,6 +140,11 @@ class Header:
             return unpack_ranges(self.columns[RANGES])
         return [(self.first, self.next - 1)]
 
+    def note(self) -> array[int]:
+        if NOTE not in self.columns or len(self.columns[NOTE]) < 16:
+            raise FormatError("a mirrored queue's record lacks its note")
+        return unpack_u64(self.columns[NOTE])
+
     def content_bytes(self) -> int:
         if SHARES in self.columns:
             return sum(unpack_u32(self.columns[SIZES]))
@@ -155,18 +172,27 @@ def unpack_u32(data: memoryview | bytes) -> array[int]:
     return numbers
 
 
-def pack_ranges(ranges: Ranges) -> bytes:
-    packed = array("Q", [number for pair in ranges for number in pair])
+def pack_u64(numbers: Iterable[int]) -> bytes:
+    packed = array("Q", numbers)
     if _BIG_ENDIAN:
         packed.byteswap()
     return packed.tobytes()
 
 
-def unpack_ranges(data: memoryview | bytes) -> list[tuple[int, int]]:
+def unpack_u64(data: memoryview | bytes) -> array[int]:
     numbers = array("Q")
     numbers.frombytes(data)
     if _BIG_ENDIAN:
         numbers.byteswap()
+    return numbers
+
+
+def pack_ranges(ranges: Ranges) -> bytes:
+    return pack_u64([number for pair in ranges for number in pair])
+
+
+def unpack_ranges(data: memoryview | bytes) -> list[tuple[int, int]]:
+    numbers = unpack_u64(data)
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
@@ -196,6 +222,7 @@ def encode_block(
     type: int = NORMAL,
     flags: int = 0,
     shared: tuple[int, dict[int, tuple[int, int]]] | None = None,
+    note: bytes = b"",
 ) -> tuple[bytes, list[bytes], int]:
     """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An
     empty `records.ranges` means that all of first..next-1 is stored. `shared`: (offset of the shared body, position
@@ -243,12 +270,30 @@ def encode_block(
         columns |= SHARES
         parts.append(column)
         lengths.append(len(column))
+    if note:
+        columns |= NOTE
+        parts.append(note)
+        lengths.append(len(note))
     tail = _LENGTHS[len(lengths)].pack(*lengths) + b"".join(parts)
     meta_length = BLOCK_HEAD.size + len(tail)
     head = BLOCK_HEAD.pack(meta_length, sum(map(len, body)), *fields, count, body_crc, columns, type, flags, 0)[:-4]
     crc = crc32(tail, crc32(head, crc32(_SALT.pack(segment, offset))))
     overhead = meta_length - 16 * (len(settled) + len(requeued))
     return head + _U32.pack(crc) + tail, body, overhead
+
+
+def encode_again(
+    segment: int, offset: int, meta: bytes, type: int, flags: int, note: bytes
+) -> tuple[bytes, int]:
+    """(meta, overhead) of a block that came as bytes from another node, for its place here. Its columns and its body
+    stay as they are, so that its messages need not be taken apart."""
+    *fields, columns, _, _, _ = BLOCK_HEAD.unpack_from(meta)
+    lengths_end = BLOCK_HEAD.size + 4 * columns.bit_count()
+    tail = b"".join((meta[BLOCK_HEAD.size : lengths_end], _U32.pack(len(note)), meta[lengths_end:], note))
+    meta_length = BLOCK_HEAD.size + len(tail)
+    head = BLOCK_HEAD.pack(meta_length, *fields[1:], columns | NOTE, type, flags, 0)[:-4]
+    crc = crc32(tail, crc32(head, crc32(_SALT.pack(segment, offset))))
+    return head + _U32.pack(crc) + tail, meta_length
 
 
 def _share(
@@ -269,7 +314,9 @@ def _share(
 
 
 def stored_kinds(kinds: bytes | bytearray, type: int) -> bytes:
-    return bytes(kinds.translate(_SPILLED_KIND if type == SPILL else _STORED_KIND))
+    if type == NORMAL:
+        return bytes(kinds.translate(_STORED_KIND))
+    return bytes(kinds.translate(_SPILLED_KIND if type == SPILL else _GIVEN_KIND))
 
 
 def share_contents(blocks: Iterable[Records]) -> tuple[list[bytes], dict[int, tuple[int, int]]]:
@@ -357,7 +404,7 @@ def parse_meta(data: memoryview, segment: int, offset: int) -> Header:
     seed = crc32(data[: BLOCK_HEAD.size - 4], crc32(_SALT.pack(segment, offset)))
     if crc32(data[BLOCK_HEAD.size : header.meta_length], seed) != crc:
         raise FormatError("block meta checksum is wrong")
-    if columns & ~_COLUMNS_KNOWN or header.type > _TYPE_MAX or header.flags & ~PART:
+    if columns & ~_COLUMNS_KNOWN or header.type > _TYPE_MAX or header.flags & ~_FLAGS_KNOWN:
         raise FormatError(
             f"block has type {header.type}, flags {header.flags:#x}, columns {columns:#x}: written by a newer version"
         )
@@ -404,6 +451,8 @@ def _check_columns(header: Header) -> None:
             raise FormatError("a ranges column has a wrong length")
     if SHARES in columns and len(columns[SHARES]) != 8 + 8 * count:
         raise FormatError("shares column has a wrong length")
+    if NOTE in columns and len(columns[NOTE]) % 8:
+        raise FormatError("note column has a wrong length")
     if count and header.type not in (CONTENTS,) and RANGES not in columns and header.next - header.first != count:
         raise FormatError("count does not fit first and next")
 

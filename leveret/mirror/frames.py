@@ -112,6 +112,7 @@ class Standing(NamedTuple):
     last_epoch: int
     end: int
     hears: bool  # A working master.
+    complete: bool
 
 
 class Poll(NamedTuple):  # How do you stand? I stand thus.
@@ -148,6 +149,7 @@ class Restart(NamedTuple):
     history: History
     bound: int
     have: Ranges
+    read_at: int
 
 
 class Fill(NamedTuple):
@@ -276,12 +278,15 @@ class Options:
 
     star: bool = False  # Everybody is fed by the master: for small blocks on fast networks.
     asynchronous: bool = False  # Publishers are confirmed after the master's own sync alone.
+    incremental: bool = True  # One that returns fetches only what it lacks; else it fetches all.
+    promote_always: bool = False  # When no in-sync member is left, the best of the others is promoted, by force.
     filling: bool = True  # A member that lacks messages fetches their contents by itself.
     fill_bytes_per_tick: int = 0  # 0: no limit.
     retry: int = 3  # An unanswered question is repeated.
     unlinked: int = 1  # An in-sync member without a link that holds up confirms is removed.
     slow: int = 40  # One with a link, but without progress.
     own_slow: int = 20  # Our own disk is the only one that holds up confirms: hand over.
+    orphaned: int = 40  # No in-sync member is reached: `promote_always` comes into force.
     patience: int = 10  # Confirms wait so long for one who has nearly caught up.
     window_bytes: int = 16 << 20  # Sent to a neighbour and not on its disk.
     unconfirmed_bytes_max: int = 32 << 20  # More, and publishers wait.

@@ -14,6 +14,10 @@ counts only against deposing, never as hearing: two that have lost their master 
 A poll carries the asker's own standing. So when a master dies, the members, each of which notices by itself, know all
 about each other after one frame, whoever noticed first.
 
+**Orphans.** When no in-sync member is left, the queue is down until one returns, or an operator has another promoted by
+force. With `promote_always` the others do that by themselves after a while: they ask each other like those in sync do,
+and the best of them, complete logs first, forces its own promotion. What only the lost ones had is lost then.
+
 **Restarted masters.** A process that finds itself named master did not lead: an earlier one did, and may have lost
 blocks that it had sent. It polls like the others, saying that the place is vacant, and may well be chosen again, with
 a new epoch. A master whose disk was wiped is not in sync, and is passed over.
@@ -55,12 +59,13 @@ class Doubt:
 
     @property
     def is_open(self) -> bool:
-        return self.member.in_sync and not self.hears
+        return not self.hears and (self.member.in_sync or self.member.options.promote_always)
 
     def standing(self) -> Standing:
         member = self.member
         assert member.view is not None
-        return Standing(member.view.version, member.disk, member.tail.last_epoch, member.tail.end, self.hears)
+        tail = member.tail
+        return Standing(member.view.version, member.disk, tail.last_epoch, tail.end, self.hears, member.complete)
 
     # -- events ----------------------------------------------------------------------
 
@@ -103,12 +108,16 @@ class Doubt:
     def on_tick(self) -> None:
         self.age += 1
         self.poll_age += 1
-        self.check(at_once=False)
+        if self.member.in_sync or not self.member.options.promote_always:
+            self.check(at_once=False)
+        else:
+            self._check_orphaned()
 
     def check(self, at_once: bool) -> None:
         member = self.member
         if member.master is not None or not member.in_sync or self.hears:
-            self.standings = None
+            if member.in_sync or not member.options.promote_always:
+                self.standings = None
             return
         retry = member.options.retry
         if self.standings is None:
@@ -124,6 +133,30 @@ class Doubt:
         for name, _ in self._in_sync():
             self._ask(name)
         self._decide()
+
+    def _check_orphaned(self) -> None:
+        member, view = self.member, self.member.view
+        assert view is not None
+        if self.hears or not member.links.isdisjoint(name for name, _ in view.in_sync):
+            self.age, self.standings = 0, None
+        elif self.age > member.options.orphaned:
+            if self.standings is None or self.poll_age > member.options.retry:
+                if self.standings is not None:
+                    self._force_best(self.standings)
+                self.standings, self.poll_age = {}, 0
+                for name in view.ring:
+                    self._ask(name)
+
+    def _force_best(self, standings: dict[str, Standing]) -> None:
+        """Each knows the same of all and finds the same best, who acts."""
+        member = self.member
+        if any(standing.hears for standing in standings.values()):
+            return
+        best = (member.complete, member.tail.last_epoch, member.tail.end, member.me)
+        for name, standing in standings.items():
+            best = max(best, (standing.complete, standing.last_epoch, standing.end, name))
+        if best[3] == member.me:
+            self.force()
 
     def _in_sync(self) -> tuple[tuple[str, str], ...]:
         assert self.member.view is not None
@@ -142,7 +175,7 @@ class Doubt:
             self.heard = False
         member.send(src, self.standing())
         if not frame.standing.hears:
-            if self.standings is None:
+            if self.standings is None and member.in_sync:
                 self.check(at_once=frame.vacant)
             if self.standings is not None:
                 self.on_standing(src, frame.standing)

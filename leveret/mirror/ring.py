@@ -313,6 +313,16 @@ class Member:
         not now."""
         return self.serving and self.master is not None and self.master.change_ring(ring)
 
+    def change_options(self, options: Options) -> None:
+        """What a policy says from now on."""
+        self.options = options
+        self.filling.wanted = options.filling
+        if self.view is not None:
+            self.neighbours.on_view(self.view, False)
+            if self.master is None and self._takes_part:
+                self.neighbours.seek()
+        self._report = True
+
     def force(self) -> bool:
         """Become master whatever is lost by it. For an operator, or a policy that says so. False: not now."""
         return not self.failed and self.master is None and self.doubt.force()
@@ -350,13 +360,14 @@ class Member:
         if self.in_sync and self.view.lossy <= self.tail.last_epoch:
             raise ProtocolError(f"in-sync {self.me} is to drop its log")
         have = self.filling.kept(known)
+        self.read_at = self.read_at if have else 0
         self.tail.restart(cut, history)
-        self.write(Restart(cut, history, bound, have))
+        self.write(Restart(cut, history, bound, have, self.read_at))
         self.floor = self.written
         self.unsynced.clear()
         self.confirmed = self.durable = cut
         self.messages = bound
-        self.complete, self.read_at = cut == 0, 0
+        self.complete = cut == 0
         self.source.reads.clear()
         self.neighbours.on_restarted()
         self.filling.begin(cut, bound, have)

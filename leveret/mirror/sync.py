@@ -18,9 +18,10 @@ confirmed number `read_at` of its source, which may be ahead of the asker or beh
   remembered, and the message not stored when it comes) or after it.
 - Enqueued above the cut: comes in its block.
 
-So the copy is exact when all pieces are in and the asker's own confirmed number has reached the highest read_at. Until
-then it is *fuzzy*: no number of which one could say that it shows the queue there. It says that it is complete when the
-disk knows, and only then may it be waited for, enter the in-sync set, and give pieces to others.
+So the copy is exact when all pieces are in and the asker's own confirmed number has reached the highest read_at, those
+of pieces fetched before an interruption included: their source may have been restarted since, and know of less that is
+confirmed. Until then it is *fuzzy*: no number of which one could say that it shows the queue there. It says that it is
+complete when the disk knows, and only then may it be waited for, enter the in-sync set, and give pieces to others.
 
 **Bounds.** One piece is under way at a time, and the next is asked for when the last one is on disk: a slow disk slows
 its own filling, nobody else. `fill_bytes_per_tick` caps the rate. With filling switched off, a member asks now and then
@@ -90,6 +91,8 @@ class Filling:
     def kept(self, known: int) -> Ranges:
         """What stays of the messages that are stored, when the log begins anew and was the ring's up to `known`."""
         member = self.member
+        if not member.options.incremental:
+            return ()
         if known < member.confirmed or (member.complete and known < member.read_at):
             return ()  # Something was applied that the ring does not have.
         if not member.complete and known < self.cut:

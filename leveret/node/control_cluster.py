@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -208,17 +209,12 @@ def cluster_name(control: Control) -> str:
 @COMMANDS.add(STARTED)
 async def cluster_status(control: Control) -> Any:
     """RabbitMQ's fields, and the consensus'. What a node knows of itself only is asked of it."""
-    from leveret.node.control import NoAnswer
-
     cluster = control.node.cluster
     members = cluster.members()
     running = [member.name for member in members if member.running]
-    told: dict[str, Any] = {}
-    for name in running:
-        try:
-            told[name] = await control.at(name, "local_status", {})
-        except (NoAnswer, Refused):
-            continue  # It went away just now; the list of running nodes will say so the next time.
+    answers = await asyncio.gather(*(_status_of(control, name) for name in running))
+    # A node that went away just now is missing; the list of running nodes will say so the next time.
+    told = {name: answer for name, answer in zip(running, answers, strict=True) if answer is not None}
     return {
         "alarms": [alarm for one in told.values() for alarm in one["alarms"]],
         "cluster_name": cluster_name(control),
@@ -236,6 +232,16 @@ async def cluster_status(control: Control) -> Any:
             {"name": one.name, "address": one.address, "voter": one.voter, "priority": one.priority} for one in members
         ],
     }
+
+
+async def _status_of(control: Control, name: str) -> dict[str, Any] | None:
+    from leveret.node.control import NoAnswer
+
+    try:
+        answer: dict[str, Any] = await control.at(name, "local_status", {})
+        return answer
+    except (NoAnswer, Refused):
+        return None
 
 
 @COMMANDS.add(STARTED)

@@ -13,6 +13,7 @@ What has no process id here is still given one, in RabbitMQ's form, since its to
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from leveret.amqp.tables import Field, Table, table_from_python, type_name
 from leveret.broker.queue import Queue
 from leveret.cluster.commands import DeleteQueue
+from leveret.cluster.permissions import pattern_error
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
     FLAG,
@@ -105,7 +107,7 @@ def policy_of(control: Control, vhost: str, name: str, kind: str) -> str:
     best: Policy | None = None
     for policy in control.node.metadata.policies.values():
         if policy.vhost == vhost and policy.apply_to in ("all", kind) and (not best or policy.priority > best.priority):
-            if re.search(policy.pattern, name):
+            if pattern_error(policy.pattern) is None and re.search(policy.pattern, name):
                 best = policy
     return NO_POLICY if best is None else best.name
 
@@ -545,14 +547,17 @@ async def close_connections(control: Control, vhost: str | None, user: str | Non
     """All of a vhost, or of a user, or simply all; on all nodes."""
     from leveret.node.control import NoAnswer
 
-    count, missing = 0, []
-    for name in _running(control):
+    async def at(name: str) -> int | None:
         try:
             arguments = {"vhost": vhost, "user": user, "reason": reason}
-            count += (await control.at(name, "local_close_connections", arguments))["closed"]
+            return int((await control.at(name, "local_close_connections", arguments))["closed"])
         except NoAnswer:
-            missing.append(name)
-    return {"closed": count, "missing": missing}
+            return None
+
+    nodes = _running(control)
+    counts = dict(zip(nodes, await asyncio.gather(*map(at, nodes)), strict=True))
+    missing = [name for name, count in counts.items() if count is None]
+    return {"closed": sum(count or 0 for count in counts.values()), "missing": missing}
 
 
 @COMMANDS.add(RUNNING, number=NUMBER.or_none(), vhost=TEXT.or_none(), user=TEXT.or_none(), reason=TEXT)

@@ -1,7 +1,8 @@
 """Control commands that change or show what the cluster agrees on: users, vhosts, permissions, policies, parameters.
 
-The texts and the exit codes are those of rabbitmqctl 3.10, its oddities included where a script could rest on them (a
-vhost that does not exist is 65 for most commands and 69 for `set_permissions`).
+The texts and the exit codes are those of rabbitmqctl 3.10, its oddities included where a script could rest on them: a
+vhost that does not exist is 65 for most commands and 69 for `set_permissions`, a user 67 or 69. Only where it shows a
+term of Erlang's, a sentence stands here.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ LIMIT_COMPONENTS = ("vhost-limits",)
 # -- Users ---------------------------------------------------------------------------------------------------------
 
 
-def _user(control: Control, name: str, text: str = 'User "{}" does not exist') -> UserSpec:
+def _user(control: Control, name: str, code: int = NO_USER) -> UserSpec:
     user = control.node.metadata.users.get(name)
     if user is None:
-        raise Refused(NO_USER, text.format(name))
+        raise Refused(code, f'User "{name}" does not exist')
     return user
 
 
@@ -176,7 +177,7 @@ async def list_permissions(control: Control, vhost: str) -> Any:
 
 @COMMANDS.add(user=TEXT)
 async def list_user_permissions(control: Control, user: str) -> Any:
-    _user(control, user)
+    _user(control, user, UNAVAILABLE)
     kept = control.node.metadata.permissions.items()
     return [{"vhost": vhost, **permission._asdict()} for (who, vhost), permission in kept if who == user]
 
@@ -207,7 +208,7 @@ async def list_topic_permissions(control: Control, vhost: str) -> Any:
 
 @COMMANDS.add(user=TEXT)
 async def list_user_topic_permissions(control: Control, user: str) -> Any:
-    _user(control, user)
+    _user(control, user, UNAVAILABLE)
     return [
         {"vhost": vhost, "exchange": exchange, **permission._asdict()}
         for (who, vhost), kept in control.node.metadata.topic_permissions.items()
@@ -357,7 +358,7 @@ async def list_vhost_limits(control: Control, vhost: str | None) -> Any:
 
 @COMMANDS.add(user=TEXT, limits=OBJECT)
 async def set_user_limits(control: Control, user: str, limits: dict[str, Any]) -> None:
-    _user(control, user)
+    _user(control, user, UNAVAILABLE)
     error = limits_error(limits, USER_LIMITS, "user-limits")
     if error is not None:
         raise Refused(UNAVAILABLE, error)
@@ -366,13 +367,13 @@ async def set_user_limits(control: Control, user: str, limits: dict[str, Any]) -
 
 @COMMANDS.add(user=TEXT, name=TEXT)
 async def clear_user_limits(control: Control, user: str, name: str) -> None:
-    _user(control, user)
+    _user(control, user, UNAVAILABLE)
     await control.change(c.ClearUserLimits(user, None if name == "all" else name))
 
 
 @COMMANDS.add(user=TEXT.or_none())
 async def list_user_limits(control: Control, user: str | None) -> Any:
     if user is not None:
-        return [{"user": user, "limits": compact(dict(_user(control, user).limits))}]
+        return [{"user": user, "limits": compact(dict(_user(control, user, UNAVAILABLE).limits))}]
     users = control.node.metadata.users.values()
     return [{"user": one.name, "limits": compact(dict(one.limits))} for one in users if one.limits]

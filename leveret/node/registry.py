@@ -80,7 +80,7 @@ def announce(entry: Entry) -> None:
     where = folder()
     os.makedirs(where, mode=0o700, exist_ok=True)
     _remove_stale(where)
-    entry = entry._replace(born=_born(entry.pid))
+    entry = entry._replace(born=_process(entry.pid)[1])
     path = os.path.join(where, _file_name(entry.name, entry.pid))
     unfinished = f"{path}.new"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -143,16 +143,21 @@ def is_running(entry: Entry) -> bool:
         return False
     except PermissionError:
         return False  # Somebody else's process: the id was used again.
-    return not entry.born or _born(entry.pid) == entry.born
+    state, born = _process(entry.pid)
+    if state == "Z":
+        return False  # It has ended, and its parent has not looked yet.
+    return not entry.born or born == entry.born
 
 
-def _born(pid: int) -> str:
+def _process(pid: int) -> tuple[str, str]:
+    """A process' state, and when it began; empty where that cannot be had."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The second field is the command's name in brackets, and may contain spaces and brackets itself.
-            return file.read().rpartition(b")")[2].split()[19].decode()
+            fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), fields[19].decode()
     except (OSError, IndexError):
-        return ""  # No Linux, or no such process.
+        return "", ""  # No Linux, or no such process.
 
 
 def _file_name(name: str, pid: int) -> str:

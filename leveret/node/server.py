@@ -79,6 +79,7 @@ class Server:
         self.loop = world.loop
         self.cookie = cookie
         self.node: Node | None = None
+        self._leaving: Node | None = None  # It is being stopped.
         self.prepared = False  # The node has caught up, and clients may come.
         self.stopped: asyncio.Future[None] = self.loop.create_future()
         self.fatal: str | None = None
@@ -192,7 +193,11 @@ class Server:
             self.cluster_id = node.cluster.cluster_id
         self._close_doors()
         if node is not None:
-            await node.stop()
+            self._leaving = node
+            try:
+                await node.stop()
+            finally:
+                self._leaving = None
         if self.peers is not None:
             self.peers.set_members({})
 
@@ -396,8 +401,10 @@ class Server:
 
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
         node = self.node
-        if node is None:
-            return  # Stopped a moment ago; the link is being closed.
+        if node is None:  # It stops, and the link is being closed; but whoever leads has to hear that another one does.
+            if self._leaving is not None and kind in CONSENSUS_FRAMES:
+                self._leaving.cluster.on_frame(peer, kind, payload)
+            return
         if kind in CONSENSUS_FRAMES:
             node.cluster.on_frame(peer, kind, payload)
         else:

@@ -22,7 +22,6 @@ from tests.machines import Client, World, publish
 
 QUEUES: Final = ("q0", "q1", "q2")
 CLIENTS: Final = 4
-NO_PREFETCH: Final = m.BasicQos(prefetch_count=0)
 
 
 def chunk(random: Random, number: int, published: list[int]) -> bytes:
@@ -135,7 +134,8 @@ def test_consumers_get_each_message_once_and_in_order(seed: int) -> None:
         if number < 3:
             client.call(m.BasicQos(prefetch_count=random.randint(1, 5), global_=random.random() < 0.3))
         client.send(m.BasicConsume(queue="q", consumer_tag="c", no_ack=number == 3))
-    count, done = 0, []
+    count = 0
+    done: list[int] = []
     fresh: list[list[int]] = [[] for _ in consumers]
     out: list[dict[int, int]] = [{} for _ in consumers]
 
@@ -200,7 +200,10 @@ def test_links_are_lost_and_no_confirmed_message_is(seed: int) -> None:
     publisher.declare("q", durable=True)
     assert isinstance(publisher.call(m.ConfirmSelect()), m.ConfirmSelectOk)
     consumer = cluster["a"].client(channels=())
-    count, confirmed, acked, seen = 0, set(), set(), set()
+    count = 0
+    confirmed: set[int] = set()
+    acked: set[int] = set()
+    seen: set[int] = set()
     open_channel, consuming = 0, False
     out: dict[int, int] = {}
     last = 0

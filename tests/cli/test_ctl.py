@@ -73,6 +73,19 @@ def test_by_address(ctl: Ctl, wire: Wire, tmp_path: Path) -> None:
     assert set(wire.cookies) == {b"another"}
 
 
+def test_by_the_address_of_a_node_of_this_machine(ctl: Ctl) -> None:
+    """Its cookie is found, and it says its name."""
+    assert ctl("--port", "25672", "ping").out.startswith("Will ping one@host.")
+
+
+def test_files_for_tls_that_are_missing(ctl: Ctl, wire: Wire) -> None:
+    files = ["--tls-cert-file", "a.pem", "--tls-key-file", "b.pem", "--tls-ca-cert-file", "c.pem"]
+    ended = ctl("ping", *files)
+    assert ended.code == 78
+    assert ended.err.startswith("Error: cannot use a.pem, b.pem and c.pem for TLS: No such file")
+    assert wire.asked == []
+
+
 def test_another_node_than_was_expected(ctl: Ctl, tmp_path: Path) -> None:
     ended = ctl("-n", "two@host", "--port", "1234", "--cookie-file", str(tmp_path / "cookie"), "ping")
     assert (ended.code, ended.err) == (69, "Error: the node at 127.0.0.1:1234 is one@host, not two@host\n")

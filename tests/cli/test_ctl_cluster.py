@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +57,18 @@ class Trio:
         assert self.ctl(name, "join_cluster", NAMES[0]) == f"Clustering node {name} with {NAMES[0]}\n"
         self.ctl(name, "start_app")
 
-    def await_online(self, name: str, count: int) -> None:
-        self.ctl(name, "await_online_nodes", str(count), "--timeout", "20")
+    def await_all(self, *names: str) -> None:
+        """Until each of these sees the three."""
+        for name in names:
+            self.ctl(name, "await_online_nodes", "3", "--timeout", "20")
+
+    def await_loss(self, lost: str, *names: str) -> None:
+        """Until each of these misses that one."""
+        for name in names:
+            until(partial(self._misses, name, lost), f"{name} misses {lost}")
+
+    def _misses(self, name: str, lost: str) -> bool:
+        return lost not in self.status(name)["running_nodes"]
 
     def status(self, name: str) -> dict[str, Any]:
         status: dict[str, Any] = json.loads(self.ctl(name, "cluster_status", "--formatter", "json"))
@@ -87,7 +100,7 @@ def trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def joined(trio: Trio) -> Trio:
     for name in NAMES[1:]:
         trio.join(name)
-    trio.await_online(NAMES[0], 3)
+    trio.await_all(*NAMES)
     return trio
 
 
@@ -119,26 +132,26 @@ def test_every_node_answers_alike(joined: Trio) -> None:
     joined.ctl(one, "purge_queue", f"at-{three}")
     assert joined.rows(two, "list_queues", "messages", "--local") == [["1"]]
     assert joined.ctl(one, "close_all_connections", "bye").endswith("Closed 3 connections\n")
-    until(lambda: joined.rows(two, "list_connections") == [], "all connections are closed")
+    assert joined.rows(two, "list_connections", "state") == [["closing"]] * 3  # Nobody reads at the other end.
 
 
 def test_a_node_stops_is_forgotten_and_joins_again(joined: Trio) -> None:
     one, two, three = NAMES
     joined.declare(three, "only-there", 1)
     joined.ctl(three, "stop_app")
-    until(lambda: joined.status(one)["running_nodes"] == [one, two], "the node is missed")
+    joined.await_loss(three, one, two)
     assert joined.rows(two, "list_queues", "name", "messages", "state") == [["only-there", "", "down"]]
     assert joined.rows(two, "list_queues", "--online") == []
     assert "home node 'three@localhost' of durable queue" in joined.ctl(two, "purge_queue", "only-there", code=69)
     assert "already a member of this cluster" in joined.ctl(three, "join_cluster", one)
     joined.ctl(three, "start_app")
-    joined.await_online(one, 3)
+    joined.await_all(*NAMES)
     assert joined.rows(two, "list_queues", "name", "messages", "state") == [["only-there", "1", "running"]]
     assert "must be stopped with 'leveretctl -n three@localhost stop_app'" in joined.ctl(
         one, "forget_cluster_node", three, code=69
     )
     joined.ctl(three, "stop_app")
-    until(lambda: joined.status(one)["running_nodes"] == [one, two], "the node is missed")
+    joined.await_loss(three, one, two)
     joined.ctl(two, "forget_cluster_node", three)
     assert joined.status(one)["disk_nodes"] == [one, two]
     assert joined.rows(one, "list_queues", "name") == []
@@ -146,7 +159,7 @@ def test_a_node_stops_is_forgotten_and_joins_again(joined: Trio) -> None:
     joined.ctl(three, "start_app")
     assert joined.status(three)["disk_nodes"] == [three]
     joined.join(three)
-    joined.await_online(two, 3)
+    joined.await_all(*NAMES)
     joined.ctl(three, "stop_app")
     joined.ctl(three, "reset")  # Leaves by itself.
     assert joined.status(one)["disk_nodes"] == [one, two]
@@ -158,10 +171,10 @@ def test_a_node_gets_another_name_and_goes_on_alone(joined: Trio) -> None:
     joined.ctl(two, "stop")
     assert old.wait() == 0
     assert two not in [entry.name for entry in registry.entries()]
-    until(lambda: two not in joined.status(one)["running_nodes"], "the node is missed")
+    joined.await_loss(two, one)
     joined.ctl(one, "rename_cluster_node", two, "second@localhost")
     joined.servers["second"] = joined.make("second@localhost", old.folder).start()
-    joined.await_online("second", 3)
+    joined.await_all("second", one)
     assert "second@localhost" in joined.status(one)["disk_nodes"]
     for name in (one, NAMES[2]):
         joined.servers[name].kill()
@@ -177,12 +190,40 @@ def test_a_node_gets_another_name_and_goes_on_alone(joined: Trio) -> None:
 def test_a_node_leaves_and_its_queues_stay(joined: Trio) -> None:
     one, two, three = NAMES
     joined.declare(three, "precious", 3)
-    shown = joined.ctl(three, "leave_cluster")
-    assert shown.endswith("Node three@localhost has left its cluster; its data is gone and its application is stopped\n")
+    joined.servers[three].connections[-1].close()
+    assert "Node three@localhost has left its cluster" in joined.ctl(three, "leave_cluster")
     assert joined.status(one)["disk_nodes"] == [one, two]
     ((name, messages, home),) = joined.rows(two, "list_queues", "name", "messages", "node")
     assert (name, messages) == ("precious", "3")
     assert home in (one, two)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
+def test_a_cluster_port_with_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    make += ["-days", "2", "-subj", "/CN=node", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make += ["-keyout", f"{tmp_path}/node.key", "-out", f"{tmp_path}/node.pem"]
+    subprocess.run(make, check=True, capture_output=True)
+    config = (
+        f"cluster.ssl_options.cacertfile = {tmp_path}/node.pem\n"
+        f"cluster.ssl_options.certfile = {tmp_path}/node.pem\n"
+        f"cluster.ssl_options.keyfile = {tmp_path}/node.key\n"
+    )
+    monkeypatch.setenv("LEVERET_RUNTIME_DIR", str(tmp_path / "nodes"))
+    environment = {"LEVERET_RUNTIME_DIR": str(tmp_path / "nodes")}
+    server = Server(tmp_path / "server", config, environment, ("--cluster-port", str(free_port()))).start()
+    try:
+        assert main(["check_running", "-q"]) == 0
+        registry.withdraw("leveret@localhost", server.pid)
+        address = ["--port", str(server.cluster_port), "--cookie-file", str(server.data / "cookie"), "ping", "-q"]
+        assert main(address) == 69
+        assert "with TLS?" in capsys.readouterr().err
+        files = ["--tls-cert-file", f"{tmp_path}/node.pem", "--tls-key-file", f"{tmp_path}/node.key"]
+        assert main([*address, *files, "--tls-ca-cert-file", f"{tmp_path}/node.pem"]) == 0
+    finally:
+        server.end()
 
 
 def test_who_has_another_cookie_is_turned_away(trio: Trio, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from leveret.amqp.properties import Properties
 from leveret.amqp.tables import BadTable, Field, Table, canonical, decode_table, encode_table, to_python
 from tests.fuzz.fuzzer import Target
 from tests.fuzz.links import LINK_TARGETS
+from tests.fuzz.peers import PEER_TARGETS
 from tests.fuzz.sessions import SESSION_TARGETS
 
 EVERY_KIND: Final[Table] = {
@@ -184,4 +185,5 @@ TARGETS: Final = [
     Target("walk", run_walk, _CONTENTS, (frames.BadContent,)),
     *SESSION_TARGETS,
     *LINK_TARGETS,
+    *PEER_TARGETS,
 ]

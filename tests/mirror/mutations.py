@@ -15,7 +15,7 @@ import pytest
 
 from leveret.mirror import master, neighbours, promotion, ring, sync
 from simulation import ring as world
-from simulation import ring_faults, ring_parts
+from simulation import ring_parts
 
 from .scenarios import SCENARIOS
 
@@ -62,7 +62,8 @@ def check_meaning(error: BaseException) -> None:
         raise RuntimeError("the mutation itself is broken") from error
 
 
-def _in(module: ModuleType, *mutations: tuple[int, str, str, str] | tuple[int, str, str, str, str, str]) -> list[Mutation]:
+def _in(module: ModuleType, *mutations: tuple[Any, ...]) -> list[Mutation]:
+    """Each is (rule, name, old text, new text, and perhaps more of both)."""
     made = []
     for rule, name, *texts in mutations:
         made.append(Mutation(rule, name, module, tuple(zip(texts[::2], texts[1::2], strict=True))))
@@ -83,7 +84,12 @@ MUTATIONS: Final = [
             "            if entry is None or entry.disk != disk:\n                return 0, 0\n",
         ),
         (1, "the own copy counts at once", "min(durable, member.own_durable)", "min(durable, member.tail.end)"),
-        (1, "received is enough", "                durable = entry.durable\n", "                durable = entry.received\n"),
+        (
+            1,
+            "received is enough",
+            "                durable = entry.durable\n",
+            "                durable = entry.received\n",
+        ),
         (
             1,
             "whose removal is proposed does not count",
@@ -148,11 +154,26 @@ MUTATIONS: Final = [
     ),
     *_in(
         ring,
-        (2, "an unmatched log reports its numbers", "        if not self.matched:\n            return Entry", "        if False:\n            return Entry"),
-        (3, "the start block does not matter", "self.view is not None and self.tail.last_epoch == self.view.epoch", "self.view is not None"),
+        (
+            2,
+            "an unmatched log reports its numbers",
+            "        if not self.matched:\n            return Entry",
+            "        if False:\n            return Entry",
+        ),
+        (
+            3,
+            "the start block does not matter",
+            "self.view is not None and self.tail.last_epoch == self.view.epoch",
+            "self.view is not None",
+        ),
         (5, "a restarted master resumes its epoch", "(old is not None or self.born)", "True"),
         (5, "a wiped disk leads", "and self.in_sync and self.may_lead", "and self.may_lead"),
-        (10, "blocks are forgotten before they are confirmed", "floor = min(self.confirmed, self.durable)", "floor = self.tail.end"),
+        (
+            10,
+            "blocks are forgotten before they are confirmed",
+            "floor = min(self.confirmed, self.durable)",
+            "floor = self.tail.end",
+        ),
         (
             11,
             "complete is claimed before it is on disk",
@@ -189,12 +210,32 @@ MUTATIONS: Final = [
             "        if not member.matched:\n            self.waiting[src] = frame\n            return\n",
             "",
         ),
-        (4, "nothing is ever truncated", "            member.truncate(block.number - 1)\n            return blocks[at:]\n", "            return ()\n"),
-        (10, "mirrors apply what is not confirmed", "member.confirm_to(min(frame.confirmed, tail.end))", "member.confirm_to(tail.end)"),
+        (
+            4,
+            "nothing is ever truncated",
+            "            member.truncate(block.number - 1)\n            return blocks[at:]\n",
+            "            return ()\n",
+        ),
+        (
+            10,
+            "mirrors apply what is not confirmed",
+            "member.confirm_to(min(frame.confirmed, tail.end))",
+            "member.confirm_to(tail.end)",
+        ),
         (11, "a reset is obeyed under an older view", "if frame.version > member.view.version:", "if False:"),
-        (11, "a reset names the view of its sender only", "Reset(view.epoch, member.version, cut", "Reset(view.epoch, view.version, cut"),
+        (
+            11,
+            "a reset names the view of its sender only",
+            "Reset(view.epoch, member.version, cut",
+            "Reset(view.epoch, view.version, cut",
+        ),
         (11, "a hollow log resets others", "if not member.complete or member.confirmed < member.read_at:", "if False:"),
-        (0, "the block before does not matter", "if tail.epoch_at(frame.previous) != frame.previous_epoch:", "if False:"),
+        (
+            0,
+            "the block before does not matter",
+            "if tail.epoch_at(frame.previous) != frame.previous_epoch:",
+            "if False:",
+        ),
         (
             0,
             "empty frames show no gap",
@@ -203,16 +244,31 @@ MUTATIONS: Final = [
         ),
         (0, "nobody is passed over", "[self._tried % len(left)]", "[0]"),
         (0, "credit does not matter", "room = options.window_bytes - flying", "room = options.window_bytes"),
-        (0, "feeds hear nothing of the disk", "if sum_now - self._got_sum >=", "if False and sum_now - self._got_sum >="),
+        (
+            0,
+            "feeds hear nothing of the disk",
+            "if sum_now - self._got_sum >=",
+            "if False and sum_now - self._got_sum >=",
+        ),
         (0, "what was lost by force is passed on as confirmed", "lasting = not view.lossy or", "lasting = True or"),
-        (0, "what is confirmed is not told at rest", "            if child.told < self.member.confirmed:\n", "            if False:\n"),
+        (
+            0,
+            "what is confirmed is not told at rest",
+            "            if child.told < self.member.confirmed:\n",
+            "            if False:\n",
+        ),
         (0, "an early attach is lost", "            self._serve_waiting()\n", "            pass\n"),
         (0, "numbers are not relayed", "                self.relay[name] = entry\n", "                pass\n"),
         (0, "one who is too slow is not turned away", "if child.next <= tail.base:", "if False:"),
     ),
     *_in(
         promotion,
-        (9, "a broken link deposes the master", "        if any(standing.hears for standing in standings.values()):\n            return\n", ""),
+        (
+            9,
+            "a broken link deposes the master",
+            "        if any(standing.hears for standing in standings.values()):\n            return\n        ages",
+            "        ages",
+        ),
         (
             9,
             "who is not in sync stands",
@@ -223,18 +279,52 @@ MUTATIONS: Final = [
             "ages[member.me, member.disk]",
             "ages.get((member.me, member.disk), -99)",
         ),
-        (9, "a promotion keeps the epoch", "View(view.version + 1, view.epoch + 1, best[3]", "View(view.version + 1, view.epoch, best[3]"),
-        (9, "the least complete is promoted", "best = max(best,", "best = min(best,"),
-        (9, "wiped disks are promoted", "if (name, standing.disk) in ages and", "if (name, standing.disk) in ages or", "ages[name, standing.disk], name)", "0, name)"),
+        (
+            9,
+            "a promotion keeps the epoch",
+            "View(view.version + 1, view.epoch + 1, best[3]",
+            "View(view.version + 1, view.epoch, best[3]",
+        ),
+        (
+            9,
+            "the least complete is promoted",
+            "best = max(best, (standing.last_epoch",
+            "best = min(best, (standing.last_epoch",
+        ),
+        (
+            9,
+            "wiped disks are promoted",
+            "if (name, standing.disk) in ages and",
+            "if (name, standing.disk) in ages or",
+            "ages[name, standing.disk], name)",
+            "0, name)",
+        ),
         (9, "nobody asks", "        for name, _ in self._in_sync():\n            self._ask(name)\n", ""),
+        (0, "orphans do not care who is better", "        if best[3] == member.me:\n", "        if True:\n"),
+        (0, "orphans do not wait", "elif self.age > member.options.orphaned:", "else:"),
         (0, "what others hear is hearing", "if src == member.view.master and frame.hears", "if frame.hears"),
         (0, "without a majority it still leads", "            return member.majority\n", "            return True\n"),
     ),
     *_in(
         sync,
-        (11, "complete before cut and tail have met", "self.is_filled and member.confirmed >= member.read_at", "self.is_filled"),
-        (11, "what is fuzzy is given to others", "member.confirmed < max(frame.cut, member.read_at)", "member.confirmed < frame.cut"),
-        (11, "pieces are given below their cut", "member.confirmed < max(frame.cut, member.read_at)", "member.confirmed < member.read_at"),
+        (
+            11,
+            "complete before cut and tail have met",
+            "self.is_filled and member.confirmed >= member.read_at",
+            "self.is_filled",
+        ),
+        (
+            11,
+            "what is fuzzy is given to others",
+            "member.confirmed < max(frame.cut, member.read_at)",
+            "member.confirmed < frame.cut",
+        ),
+        (
+            11,
+            "pieces are given below their cut",
+            "member.confirmed < max(frame.cut, member.read_at)",
+            "member.confirmed < member.read_at",
+        ),
         (
             11,
             "what was never fetched counts as had",
@@ -250,15 +340,25 @@ MUTATIONS: Final = [
             "        if False:\n",
         ),
         (11, "any piece is taken", "frame.cut != self.cut or frame.after != self.after", "False"),
-        (11, "an incomplete source gives pieces", "if not (member.complete and member.matched) or", "if not member.matched or"),
+        (
+            11,
+            "an incomplete source gives pieces",
+            "if not (member.complete and member.matched) or",
+            "if not member.matched or",
+        ),
     ),
     *_in(
         ring_parts,
-        (11, "settles that pass a filling member are forgotten", "            if seq not in self.gone:\n", "            if True:\n"),
+        (
+            11,
+            "settles that pass a filling member are forgotten",
+            "            if seq not in self.gone:\n",
+            "            if True:\n",
+        ),
     ),
     *_in(
         world,
         (6, "the first view of a process is an old one", "self.views[-1])", "self.rng.choice(self.views[-3:]))"),
         (0, "a damaged disk keeps its id", "        node.disk_number += 1\n", ""),
     ),
-]  # fmt: skip
+]

@@ -219,4 +219,4 @@ async def test_user_limits(one: FakeServer) -> None:
     assert await ask(one, "list_user_limits") == []
     code, text = await refusal(one, "set_user_limits", user="guest", limits={"bogus": 1})
     assert (code, text) == (69, 'Unrecognised terms [{<<"bogus">>,1}] in user-limits')
-    assert (await refusal(one, "list_user_limits", user="nobody"))[0] == 67
+    assert await refusal(one, "list_user_limits", user="nobody") == (69, 'User "nobody" does not exist')

@@ -13,6 +13,7 @@ import pytest
 from leveret.node import registry
 from leveret.node.registry import Entry, NotFound
 from leveret.node.settings import Listener, Settings, TlsOptions
+from tests.servers import until
 
 
 @pytest.fixture
@@ -75,6 +76,16 @@ def test_the_entry_of_a_dead_process_does_not_count_and_is_cleared_away(folder: 
     registry.announce(entry("live@localhost"))
     assert [one.name for one in registry.entries()] == ["live@localhost"]
     assert len(list(folder.iterdir())) == 1
+
+
+def test_a_process_whose_parent_has_not_looked_is_dead_all_the_same(folder: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        registry.announce(entry(pid=process.pid))
+        assert len(registry.entries()) == 1
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        process.stdout.read()  # Until it ends.
+        until(lambda: registry.entries() == [], "the process is over")
 
 
 def test_a_process_id_that_was_used_again_is_another_process(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from types import FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -19,9 +19,10 @@ class Mutation(NamedTuple):
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
-    """Run the changed module beside the real one, and put its functions in place of the real ones.
+    """Compile the changed source, and put its functions in place of the real ones.
 
-    A function that calls super(), or that a table refers to, cannot be replaced this way: a mutation must be in others.
+    They live in the real module's namespace, so that they see the same classes and the same limits as all others. A
+    function that calls super() cannot be replaced this way: a mutation must be in others.
     """
     module = importlib.import_module(f"leveret.{mutation.module}")
     source = inspect.getsource(module)
@@ -32,19 +33,40 @@ def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
         if getattr(real, "__module__", None) != module.__name__:
             continue
         if isinstance(real, type):
-            functions = {key: value for key, value in vars(changed[name]).items() if _is_written(value)}
-            changed[name] = real  # Two classes of one name would not recognize each other's objects.
-            for key, value in functions.items():
-                patch.setattr(real, key, value)
-        elif isinstance(real, FunctionType):
-            patch.setattr(module, name, changed[name])
+            for key, value in vars(changed[name]).items():
+                function = value.fget if isinstance(value, property) else value
+                if isinstance(function, FunctionType) and _meaning(function) != _meaning(vars(real).get(key)):
+                    at_home = _at_home(function, module)
+                    _put_in_tables(patch, module, vars(real).get(key), at_home)
+                    patch.setattr(real, key, property(at_home) if isinstance(value, property) else at_home)
+        elif isinstance(real, FunctionType) and _meaning(changed[name]) != _meaning(real):
+            patch.setattr(module, name, _at_home(changed[name], module))
 
 
-def _is_written(value: object) -> bool:
-    inner = value.fget if isinstance(value, property) else value.__func__ if isinstance(value, staticmethod) else value
+def _put_in_tables(patch: pytest.MonkeyPatch, module: ModuleType, real: object, changed: FunctionType) -> None:
+    for table in [value for value in vars(module).values() if isinstance(value, dict)]:
+        for key in [key for key, value in table.items() if value is real]:
+            patch.setitem(table, key, changed)
+
+
+def _meaning(value: object) -> object:
+    """What two functions have in common that do the same."""
+    inner = value.fget if isinstance(value, property) else value
     if not isinstance(inner, FunctionType):
-        return False
-    return inner.__code__.co_filename.endswith("(mutated)") and "__class__" not in inner.__code__.co_freevars
+        return None
+    pending, parts = [inner.__code__], []
+    while pending:
+        code = pending.pop()
+        pending += [one for one in code.co_consts if isinstance(one, CodeType)]
+        parts.append((code.co_code, code.co_names, [one for one in code.co_consts if not isinstance(one, CodeType)]))
+    return parts
+
+
+def _at_home(function: FunctionType, module: ModuleType) -> FunctionType:
+    assert not function.__closure__
+    moved = FunctionType(function.__code__, vars(module), function.__name__, function.__defaults__)
+    moved.__kwdefaults__ = function.__kwdefaults__
+    return moved
 
 
 ALONE: Final = (
@@ -159,5 +181,101 @@ ALONE: Final = (
         "        self.syncing = True\n        disk.sync(path)\n",
         "        try:\n            disk.sync(path)\n        except OSError:\n            pass\n",
     ),
-    Mutation("a failed sync is tried again", 1, "log.log", "        if not full or job.syncing:", "        if False:"),
+)
+
+TOGETHER: Final = (
+    Mutation("votes for all who ask", 3, "cluster.raft.core", "free = self.vote == message.sender or (", "free = True or ("),
+    Mutation("half is a majority", 3, "cluster.raft.membership", "count > len(self.voters) // 2", "count >= len(self.voters) // 2"),
+    Mutation(
+        "answers a declare before the others know of it",
+        3,
+        "cluster.proposals",
+        "        through = self.raft.applied_by(connected)\n",
+        "        through = self.raft.commit\n",
+    ),
+    Mutation(
+        "a command is forgotten with the leader that it was sent to",
+        3,
+        "cluster.proposals",
+        "                    waiting.term = None\n                    self._dispatch(number, waiting)",
+        "                    pass",
+    ),
+    Mutation(
+        "does not take back what a lost node had",
+        3,
+        "broker.home",
+        "        self._requeue(taken)\n\n\n_FROM_EDGE",
+        "\n\n_FROM_EDGE",
+    ),
+    Mutation(
+        "does not mark what a lost node had",
+        3,
+        "broker.home",
+        "        self._requeue(taken)\n\n\n_FROM_EDGE",
+        "        self._requeue(taken, shown=False)\n\n\n_FROM_EDGE",
+    ),
+    Mutation(
+        "publishes arrive twice",
+        3,
+        "broker.home",
+        "                if queue.enqueue(contents, keys, kinds[0], size, pending):",
+        "                queue.enqueue(contents, keys, kinds[0], size, None)\n"
+        "                if queue.enqueue(contents, keys, kinds[0], size, pending):",
+    ),
+    Mutation(
+        "confirms what was lost with the link",
+        3,
+        "broker.remote",
+        "        for pending in pendings:\n            pending.refused = True\n",
+        "        for pending in pendings:\n",
+    ),
+    Mutation(
+        "confirms at the edge",
+        3,
+        "broker.remote",
+        "            pending.waiting += 1\n            bundle.pendings.append(pending)",
+        "            pass",
+    ),
+    Mutation(
+        "questions are forgotten with the link",
+        3,
+        "broker.remote",
+        "            ask.then(unreachable(ask.spec))\n        for subscription",
+        "            pass\n        for subscription",
+    ),
+    Mutation(
+        "consumers are not told of a lost link",
+        3,
+        "broker.remote",
+        "                self.end(subscription)\n                subscription.on_queue_deleted()",
+        "                self.end(subscription)",
+    ),
+    Mutation(
+        "what a consumer was not shown is not given back",
+        3,
+        "broker.remote",
+        "                self.settle(w.RETURNED, first, first + count - 1)\n",
+        "                pass\n",
+    ),
+    Mutation(
+        "an old acknowledgement is sent over a new link",
+        3,
+        "broker.remote",
+        "        if batch.edge.is_up:  # Else its home has long taken it back.\n            batch.edge.settle(",
+        "        if self.edge is not None:\n            self.edge.settle(",
+    ),
+    Mutation(
+        "acknowledgements of others are lost",
+        3,
+        "broker.home",
+        "                    one.queue.settle_delivered(one.batch, one.lo, one.hi)",
+        "                    pass",
+    ),
+    Mutation(
+        "acknowledgements leave after what was published behind them",
+        3,
+        "broker.remote",
+        "        if self.verdicts:\n            verdicts, self.verdicts",
+        "        if len(self.verdicts) > 3:\n            verdicts, self.verdicts",
+    ),
 )

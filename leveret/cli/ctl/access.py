@@ -24,10 +24,11 @@ def table(session: Session, command: str, shown: tuple[str, ...], arguments: dic
 # -- Users ---------------------------------------------------------------------------------------------------------
 
 
-def _password(given: Given, place: int) -> str:
+def _password(session: Session, given: Given, place: int) -> str:
     """From the command line, or, where no other user of the machine can see it, from stdin."""
     if len(given.words) > place:
         return given.words[place]
+    session.show_banner()
     if sys.stdin.isatty():
         import getpass
 
@@ -52,7 +53,7 @@ def add_user(session: Session, given: Given) -> Output:
     if not name:
         raise Failed(DATA_ERROR, "Bad argument: user cannot be an empty string", VALIDATION)
     session.banner(f'Adding user "{name}" ...')
-    session.ask("add_user", {"name": name, **_hashed(_password(given, 1))})
+    session.ask("add_user", {"name": name, **_hashed(_password(session, given, 1))})
     return Message(
         "Done. Don't forget to grant the user permissions to some virtual hosts! "
         "See 'leveretctl help set_permissions' to learn more."
@@ -61,7 +62,7 @@ def add_user(session: Session, given: Given) -> Output:
 
 def change_password(session: Session, given: Given) -> Output:
     session.banner(f'Changing password for user "{given.words[0]}" ...')
-    session.ask("change_password", {"name": given.words[0], **_hashed(_password(given, 1))})
+    session.ask("change_password", {"name": given.words[0], **_hashed(_password(session, given, 1))})
     return None
 
 
@@ -73,7 +74,7 @@ def clear_password(session: Session, given: Given) -> Output:
 
 def authenticate_user(session: Session, given: Given) -> Output:
     session.banner(f'Authenticating user "{given.words[0]}" ...')
-    session.ask("authenticate_user", {"name": given.words[0], "password": _password(given, 1)})
+    session.ask("authenticate_user", {"name": given.words[0], "password": _password(session, given, 1)})
     return Message("Success")
 
 

@@ -207,6 +207,9 @@ COMMANDS: Final = (
         more="The application must be stopped. All queues that live on the node, with their messages, are lost.",
     ),
     Command(
+        "shutdown", NODES, "", "Stops the node: the same as stop", "leveretctl shutdown", stop,
+    ),
+    Command(
         "start_app", NODES, "", "Starts the Leveret application but leaves the process running",
         "leveretctl start_app", start_app,
     ),

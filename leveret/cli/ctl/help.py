@@ -46,7 +46,7 @@ EXAMPLES: Final = """\
   leveretctl add_user ann < password.txt && leveretctl set_permissions ann '.*' '.*' '.*'
   leveretctl --host 10.0.0.7 --cookie-file cluster.cookie cluster_status
 
-  Three nodes become a cluster; they need the same cookie:
+  Two nodes become a cluster; they need the same cookie (leveret server --cookie-file FILE):
   leveretctl -n two@localhost stop_app
   leveretctl -n two@localhost join_cluster one@localhost
   leveretctl -n two@localhost start_app

@@ -166,7 +166,8 @@ def _connect(command: Command, given: Given) -> Session:
 
     timeout_s = given.timeout_s(0) if "timeout" in given.switches else None
     session = Session(find_target(given), command.name, timeout_s, say, _warn, bold)
-    if session.target.entry is None or command.waits:
+    entry = session.target.entry
+    if entry is None or entry.name != session.name or command.waits:
         try:
             session.learn_name()
         except Failed:

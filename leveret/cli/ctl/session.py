@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from leveret.cli.ctl.frame import ONE_LINE, PLAIN, TIMED_OUT, UNAVAILABLE, WITH_USAGE, Failed, Rows
+from leveret.cli.ctl.frame import CONFIG, ONE_LINE, PLAIN, TIMED_OUT, UNAVAILABLE, WITH_USAGE, Failed, Rows
 from leveret.cli.ctl.target import Target
 from leveret.cluster import link
 from leveret.cluster.frames import CONTROL
@@ -53,11 +53,8 @@ class Session:
         self.bold = bold
         self.name = target.name or ""
         self._pending: list[str] = []
+        self._tls = None if target.tls is None else _tls(*target.tls)
         self._runner = asyncio.Runner()
-        self._tls: PeerTls | None = None
-        if target.tls is not None:
-            certificate, key, authority = target.tls
-            self._tls = peer_tls(TlsOptions(certfile=certificate, keyfile=key, cacertfile=authority))
 
     def close(self) -> None:
         self._runner.close()
@@ -137,8 +134,10 @@ class Session:
     def learn_name(self) -> None:
         """Whom are we talking to? Raises Failed."""
         name = self.ask("ping")["node"]
-        if self.target.name is not None and self.target.name not in (name, name.partition("@")[0]):
-            text = f"the node at {self.target.address} is {name}, not {self.target.name}"
+        wanted = self.target.name
+        # The host in a name with a port is where it was looked for; the node may call itself by another of its host.
+        if wanted is not None and wanted.partition("@")[0] != name.partition("@")[0]:
+            text = f"the node at {self.target.address} is {name}, not {wanted}"
             raise Failed(UNAVAILABLE, text, ONE_LINE)
         self.name = name
 
@@ -213,6 +212,14 @@ class Session:
             + (", ".join(f"{entry.name} (cluster port {entry.port})" for entry in known) or "none")
         )
         return Failed(UNAVAILABLE, "\n".join(lines) + "\n", PLAIN)
+
+
+def _tls(certificate: str, key: str, authority: str) -> PeerTls:
+    try:
+        return peer_tls(TlsOptions(certfile=certificate, keyfile=key, cacertfile=authority))
+    except OSError as error:
+        files = f"{certificate}, {key} and {authority}"
+        raise Failed(CONFIG, f"cannot use {files} for TLS: {error.strerror or error}", ONE_LINE) from None
 
 
 def _suggestion(error: CallFailed, target: Target) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cli.ctl.access import table
-from leveret.cli.ctl.frame import UNAVAILABLE, VHOST, Command, Failed, Given, Message, Output
+from leveret.cli.ctl.frame import UNAVAILABLE, VHOST, Command, Failed, Given, Message, Output, Rows
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.session import Session
@@ -156,7 +156,7 @@ def list_vhost_limits(session: Session, given: Given) -> Output:
         return table(session, "list_vhost_limits", ("vhost", "limits"), {"vhost": None})
     session.banner(f'Listing limits for vhost "{given.vhost}" ...')
     found = session.ask("list_vhost_limits", {"vhost": given.vhost})
-    return Message(found[0]["limits"] if found else "{}")
+    return Message(found[0]["limits"]) if found else Rows(("vhost", "limits"), [])
 
 
 def set_user_limits(session: Session, given: Given) -> Output:

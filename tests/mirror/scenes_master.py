@@ -1,0 +1,476 @@
+"""A master, what it confirms and whom it counts; and who leads next."""
+
+from __future__ import annotations
+
+from leveret.mirror.frames import (
+    Attach,
+    Blocks,
+    Confirmed,
+    HandOverDue,
+    Leave,
+    Newer,
+    Numbers,
+    Options,
+    Poll,
+    Pulse,
+    Refresh,
+    Resumed,
+    Standing,
+    Started,
+    Stopped,
+)
+from leveret.mirror.ring import Member
+
+from .lab import (
+    applied,
+    block,
+    blocks,
+    confirmed,
+    drain,
+    feed,
+    follow,
+    found,
+    give,
+    lead,
+    member,
+    proposed,
+    publish,
+    say,
+    sent,
+    tick,
+    view,
+)
+from .scenes import scenario
+
+# -- confirming ----------------------------------------------------------------------
+
+
+@scenario
+def everybody_in_sync_has_it_on_disk() -> None:
+    master = lead("abc")
+    say(master, "b", 1, 1)
+    assert confirmed(say(master, "c", 1, 1)) == 1
+    publish(master)
+    drain(master)
+    assert not confirmed(say(master, "b", 2, 2))
+    assert confirmed(say(master, "c", 2, 1)) < 2, "received is not durable"
+    assert confirmed(say(master, "c", 2, 2)) == 2
+
+
+@scenario
+def ones_own_copy_counts_like_any_other() -> None:
+    master = lead()
+    say(master, "b", 1, 1)
+    publish(master)
+    drain(master, sync=False)
+    assert confirmed(say(master, "b", 2, 2, sync=False)) < 2
+    assert confirmed(drain(master)) == 0
+    master.on_synced(master.written)
+    assert confirmed(drain(master)) == 2
+
+
+@scenario
+def nothing_is_confirmed_before_the_start_block() -> None:
+    master = lead("ab", found(1, 1, 1))
+    assert master.tail.end == 4
+    effects = say(master, "b", 3, 3)
+    assert not confirmed(effects) and not applied(effects), "older blocks are confirmed with the start block only"
+    assert confirmed(say(master, "b", 4, 4)) == 4
+
+
+@scenario
+def a_dead_member_counts_until_its_removal_is_committed() -> None:
+    master = lead()
+    say(master, "b", 1, 1)
+    master.on_peer_down("b")
+    publish(master)
+    effects = tick(master, 4)
+    assert not confirmed(effects)
+    assert [one.in_sync for one in proposed(effects)][:1] == [(("a", "a.0"),)]
+    master.on_view(view(3, 2, "a", "a"))
+    assert confirmed(drain(master)) == 2
+
+
+@scenario
+def a_member_that_may_have_been_added_counts() -> None:
+    master = lead()
+    say(master, "b", 1, 1)
+    assert proposed(say(master, "c", 1, 1))[0].in_sync == (("a", "a.0"), ("b", "b.0"), ("c", "c.0"))
+    publish(master)
+    drain(master)
+    assert not confirmed(say(master, "b", 2, 2)), "c may be in sync by now, and be promoted"
+    tick(master, 40)
+    assert not confirmed(say(master, "b", 2, 2)), "and that does not change with time"
+
+
+@scenario
+def a_wiped_disk_does_not_count() -> None:
+    master = lead()
+    effects = say(master, "b", 1, 1, disk="b.1", complete=False)
+    assert not confirmed(effects)
+    assert proposed(tick(master, 3))[0].in_sync == (("a", "a.0"),)
+
+
+@scenario
+def old_words_do_not_replace_newer_ones() -> None:
+    master = lead("a")
+    master.on_frame("b", Numbers(2, (("b", member("b").entry()._replace(stamp=9, received=1, durable=1)),)))
+    late = member("b").entry()._replace(stamp=3, received=1, durable=1, complete=True)
+    master.on_frame("c", Numbers(2, (("b", late),)))
+    assert not proposed(drain(master)), "that it was complete is an older word of it"
+
+
+@scenario
+def transient_messages_are_confirmed_when_received() -> None:
+    master = lead()
+    say(master, "b", 1, 1)
+    publish(master, kind=0)
+    drain(master)
+    effects = say(master, "b", 2, 1)
+    assert [one for one in effects if isinstance(one, Confirmed)] == [Confirmed(2, 1, 2)]
+
+
+@scenario
+def asynchronous_confirms_wait_for_the_own_disk_only() -> None:
+    master = lead(options=Options(asynchronous=True))
+    say(master, "b", 1, 1)
+    publish(master)
+    assert not confirmed(drain(master, sync=False)[1:])
+    master.on_synced(master.written)
+    effects = drain(master)
+    assert confirmed(effects) == 2 and applied(effects) == []
+
+
+# -- the in-sync set -----------------------------------------------------------------
+
+
+@scenario
+def a_joiner_is_complete_and_has_the_start_block_and_what_is_confirmed() -> None:
+    master = lead("a", found(*[1] * 8))
+    assert not proposed(say(master, "c", 9, 9, complete=False))
+    assert not proposed(say(master, "c", 9, 8)), "without the start block it may take another log for this one"
+    assert proposed(say(master, "c", 9, 9))[0].in_sync == (("a", "a.0"), ("c", "c.0"))
+
+
+@scenario
+def confirms_wait_for_one_who_has_nearly_caught_up() -> None:
+    master = lead("a", options=Options(patience=3))
+    publish(master, 5)
+    tick(master, 3)
+    publish(master, 5)
+    drain(master, sync=False)
+    say(master, "c", 8, 1, sync=False)
+    assert not confirmed(drain(master)), "it has what the log held two ticks ago"
+    effects = say(master, "c", 11, 11)
+    assert proposed(effects) and confirmed(effects) == 11
+
+
+@scenario
+def a_joiner_is_waited_for_only_so_long() -> None:
+    master = lead("a", options=Options(patience=3))
+    publish(master)
+    drain(master)
+    say(master, "c", 2, 1)
+    publish(master)
+    assert not confirmed(drain(master))
+    assert confirmed(tick(master, 5)) == 3
+
+
+@scenario
+def a_silent_member_without_progress_is_removed() -> None:
+    master = lead(options=Options(slow=5))
+    say(master, "b", 1, 1)
+    publish(master, 3)
+    assert not proposed(tick(master, 4))
+    say(master, "b", 2, 2)
+    assert not proposed(tick(master, 5)), "there was progress"
+    assert proposed(tick(master, 3))[0].in_sync == (("a", "a.0"),)
+
+
+@scenario
+def at_rest_nobody_is_removed() -> None:
+    master = lead()
+    say(master, "b", 1, 1)
+    master.on_peer_down("b")
+    master.on_peer_down("c")
+    assert not proposed(tick(master, 100))
+    assert not master.wants_tick
+
+
+@scenario
+def a_failed_disk_leaves() -> None:
+    master = lead("abc")
+    one = proposed(give(master, "b", Leave(2)))[0]
+    assert one.in_sync == (("a", "a.0"), ("c", "c.0")) and one.ring == ("a", "c")
+    mirror = follow(found(2))
+    mirror.on_disk_failed()
+    effects = drain(mirror, sync=False)
+    assert sent(effects, Leave, "a") and sent(effects, Leave, "c")
+    feed(mirror, 0, (2, 1), block(2, 2))
+    mirror.on_synced(9)
+    assert not drain(mirror)
+
+
+@scenario
+def a_master_whose_sync_fails_leads_no_longer() -> None:
+    master = lead()
+    master.on_disk_failed()
+    effects = drain(master, sync=False)
+    assert Stopped(2) in effects and sent(effects, Leave, "b") and not master.submit(block(2, 2))
+    mirror = follow(found(2), "abc")
+    give(mirror, "a", Pulse(2, True, 1))
+    effects = give(mirror, "a", Leave(2)) + give(mirror, "c", Standing(2, "c.0", 2, 1, False, True))
+    assert proposed(effects)[0] == view(3, 3, "b", "bc", "bc")
+
+
+@scenario
+def a_ring_is_changed_by_its_master() -> None:
+    master = lead("abc")
+    say(master, "b", 1, 1)
+    say(master, "c", 1, 1)
+    assert not master.change_ring(("b", "c"))
+    assert master.change_ring(("a", "c", "d"))
+    assert proposed(drain(master)) == [view(3, 2, "a", "ac", "acd")]
+    assert not master.change_ring(("a",)), "one proposal at a time"
+
+
+# -- handing over --------------------------------------------------------------------
+
+
+@scenario
+def a_hand_over_waits_until_everybody_has_everything() -> None:
+    master = lead("abc")
+    say(master, "b", 1, 1)
+    say(master, "c", 1, 1)
+    publish(master)
+    assert master.hand_over("b") and not master.serving and not master.submit(block(2, 3))
+    drain(master)
+    assert not proposed(say(master, "b", 2, 2)), "c lacks the last block"
+    assert proposed(say(master, "c", 2, 2)) == [view(3, 3, "b", "abc")]
+    master.on_view(view(3, 3, "b", "abc"))
+    assert Stopped(2) in drain(master)
+
+
+@scenario
+def a_hand_over_is_given_up() -> None:
+    master = lead("abc")
+    say(master, "b", 1, 1)
+    assert master.hand_over("b")
+    drain(master)
+    assert Resumed(2) in tick(master, 20) and master.serving
+
+
+@scenario
+def nobody_is_handed_what_left_the_in_sync_set() -> None:
+    master = lead("abc")
+    say(master, "b", 1, 1)
+    say(master, "c", 1, 1)
+    publish(master)
+    assert master.hand_over("b")
+    drain(master)
+    master.on_view(view(3, 2, "a", "ac"))
+    assert Resumed(2) in drain(master)
+    effects = say(master, "b", 2, 1) + say(master, "c", 2, 2)
+    assert "b" not in [one.master for one in proposed(effects)]
+
+
+@scenario
+def a_master_with_a_slow_disk_asks_to_be_relieved() -> None:
+    master = lead("abc", options=Options(own_slow=3))
+    say(master, "b", 1, 1)
+    say(master, "c", 1, 1)
+    publish(master, 2)
+    drain(master, sync=False)
+    say(master, "b", 3, 3, sync=False)
+    say(master, "c", 2, 2, sync=False)
+    assert HandOverDue("b") in tick(master, 8, sync=False)
+    assert master.hand_over("b")
+    assert not proposed(drain(master, sync=False)), "c lacks the last block"
+    effects = say(master, "c", 3, 3, sync=False)
+    assert proposed(effects) == [view(3, 3, "b", "abc")], "its own copy is not waited for"
+
+
+# -- epochs --------------------------------------------------------------------------
+
+
+@scenario
+def a_new_master_keeps_its_whole_log() -> None:
+    mirror = member("b", found(1, 1, 1, base=1))
+    mirror.on_view(view(2, 1, "a"))
+    mirror.on_view(view(3, 2, "b"))
+    started = next(one for one in drain(mirror) if isinstance(one, Started))
+    assert (started.epoch, started.number, [one.number for one in started.tail]) == (2, 4, [2, 3])
+    assert mirror.tail.end == 4 and mirror.tail.last_epoch == 2
+
+
+@scenario
+def a_restarted_master_does_not_resume_its_epoch() -> None:
+    master = member("a", found(2, 2))
+    master.on_view(view(2, 2, "a"))
+    effects = drain(master)
+    assert master.master is None and not any(isinstance(one, Started) for one in effects)
+    effects = tick(master) + give(master, "b", Standing(2, "b.0", 2, 3, False, True))
+    assert [one.vacant for one in sent(effects, Poll)][:1] == [True]
+    assert proposed(effects) == [view(3, 3, "b")], "b has more of what it had sent"
+
+
+@scenario
+def a_new_group_is_led_at_once_by_who_made_it() -> None:
+    master = member("a", born=True)
+    master.on_view(view(1, 1, "a", "a"))
+    assert any(isinstance(one, Started) for one in drain(master)) and master.serving
+
+
+@scenario
+def a_wiped_disk_does_not_lead() -> None:
+    master = member("a", disk="a.1")
+    master.on_view(view(2, 2, "b"))
+    master.on_view(view(3, 3, "a"))
+    assert not any(isinstance(one, Started) for one in drain(master)) and master.master is None
+
+
+@scenario
+def frames_of_an_older_epoch_are_refused() -> None:
+    mirror = follow()
+    effects = give(mirror, "a", Blocks(1, 1, 0, 0, 0, blocks(1, 1, 1)))
+    assert mirror.tail.end == 0 and sent(effects, Newer, "a") == [Newer(2)]
+
+
+@scenario
+def frames_of_a_newer_epoch_are_dropped_and_the_view_looked_up() -> None:
+    mirror = follow()
+    effects = give(mirror, "a", Blocks(3, 3, 0, 0, 0, blocks(3, 1, 1)))
+    assert mirror.tail.end == 0 and Refresh() in effects
+    assert Refresh() in give(mirror, "a", Newer(3)) and Refresh() not in give(mirror, "a", Newer(2))
+
+
+@scenario
+def an_attach_that_came_too_early_is_kept() -> None:
+    mirror = follow()
+    give(mirror, "c", Attach(3, 3, (), 0))
+    mirror.on_view(view(3, 3, "a"))
+    drain(mirror)
+    feed(mirror, 0, (0, 0), block(3, 1))
+    assert sent(drain(mirror), Blocks, "c")[-1].blocks == (block(3, 1),)
+
+
+@scenario
+def an_older_view_changes_nothing() -> None:
+    mirror = follow()
+    mirror.on_view(view(1, 1, "b"))
+    assert mirror.view == view(2, 2) and mirror.master is None
+
+
+@scenario
+def who_left_the_ring_is_told() -> None:
+    mirror = follow(found(2))
+    mirror.on_view(view(3, 2, "a", "a", "ac"))
+    effects = drain(mirror)
+    assert [type(one).__name__ for one in effects] == ["Left"] and not mirror.wants_tick
+
+
+# -- promotion -----------------------------------------------------------------------
+
+
+def bereaved(log: int = 2) -> Member:
+    """b, in sync with c, whose master is gone."""
+    mirror = follow(found(*[2] * log), "abc")
+    give(mirror, "a", Pulse(2, True, log))
+    mirror.on_peer_down("a")
+    return mirror
+
+
+@scenario
+def those_in_sync_are_asked_when_the_master_is_gone() -> None:
+    mirror = bereaved()
+    effects = drain(mirror)
+    assert sent(effects, Poll, "c") == [Poll(2, False, Standing(2, "b.0", 2, 2, False, True))] and not proposed(effects)
+    assert proposed(give(mirror, "c", Standing(2, "c.0", 2, 2, False, True))) == [view(3, 3, "b", "bc")]
+
+
+@scenario
+def the_most_complete_is_promoted_then_the_oldest() -> None:
+    mirror = bereaved()
+    drain(mirror)
+    assert proposed(give(mirror, "c", Standing(2, "c.0", 2, 3, False, True)))[0].master == "c"
+    mirror = bereaved()
+    drain(mirror)
+    assert proposed(give(mirror, "c", Standing(2, "c.0", 1, 9, False, True)))[0].master == "b", "an older epoch's log"
+
+
+@scenario
+def a_poll_says_how_its_sender_stands() -> None:
+    mirror = bereaved()
+    drain(mirror)
+    effects = give(mirror, "c", Poll(2, False, Standing(2, "c.0", 2, 3, False, True)))
+    assert sent(effects, Standing, "c") and proposed(effects)[0].master == "c"
+
+
+@scenario
+def a_broken_link_deposes_nobody() -> None:
+    mirror = bereaved()
+    drain(mirror)
+    assert not proposed(give(mirror, "c", Standing(2, "c.0", 2, 2, True, True)))
+    assert not proposed(tick(mirror, 2)) and not mirror.doubt.hears
+    assert mirror.wants_tick
+
+
+@scenario
+def who_hears_the_master_says_so() -> None:
+    mirror = follow(found(2), "abc")
+    give(mirror, "a", Pulse(2, True, 1))
+    effects = give(mirror, "c", Poll(2, False, Standing(2, "c.0", 2, 1, False, True)))
+    assert sent(effects, Standing, "c")[0].hears and not proposed(effects)
+    effects = give(mirror, "a", Poll(2, True, Standing(2, "a.0", 2, 1, False, True)))
+    assert not sent(effects, Standing, "a")[0].hears, "the master itself says that its place is vacant"
+
+
+@scenario
+def what_others_hear_is_not_hearing() -> None:
+    mirror = follow(found(2, 2), "abc")
+    give(mirror, "c", Standing(2, "c.0", 2, 2, True, True))
+    assert not sent(give(mirror, "c", Poll(2, False, Standing(2, "c.0", 2, 2, False, True))), Standing)[0].hears
+
+
+@scenario
+def one_who_is_not_in_sync_does_not_stand() -> None:
+    mirror = follow(found(2, 2), "ac")
+    mirror.on_peer_down("a")
+    mirror.on_peer_down("c")
+    effects = drain(mirror) + tick(mirror, 20)
+    assert not proposed(effects) and not sent(effects, Poll)
+
+
+@scenario
+def a_wiped_member_is_not_promoted() -> None:
+    mirror = bereaved()
+    drain(mirror)
+    one = proposed(give(mirror, "c", Standing(2, "c.1", 9, 99, False, True)))[0]
+    assert one.master == "b" and one.in_sync == (("b", "b.0"),)
+
+
+@scenario
+def a_master_without_the_majority_steps_back() -> None:
+    master = lead()
+    master.on_majority(False)
+    effects = drain(master)
+    assert sent(effects, Pulse, "b") == [Pulse(2, False, 1)] and not master.serving
+    assert not sent(give(master, "b", Poll(2, False, Standing(2, "b.0", 2, 1, False, True))), Standing)[0].hears
+    mirror = follow(found(2), "ab")
+    give(mirror, "a", Pulse(2, True, 1))
+    effects = give(mirror, "a", Pulse(2, False, 1)) + give(mirror, "a", Standing(2, "a.0", 2, 1, False, True))
+    assert proposed(effects)
+
+
+@scenario
+def a_master_says_that_it_is_there() -> None:
+    master = lead()
+    master.on_peer_down("b")
+    master.on_peer_up("b")
+    assert sent(drain(master), Pulse, "b") == [Pulse(2, True, 1)]
+
+
+@scenario
+def a_master_that_is_never_heard_is_doubted() -> None:
+    mirror = follow(found(2), "abc")
+    assert sent(tick(mirror, 10), Poll, "a"), "its link is up, but nobody there leads"

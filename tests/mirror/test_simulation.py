@@ -1,0 +1,86 @@
+"""Seeds of the simulation. A failure says how to replay it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from leveret.mirror.frames import Options
+from simulation.ring import Plan, World, run
+from simulation.ring_checker import Checker, Violation
+
+SEEDS = {"safe": 160, "lossy": 80, "async": 20}
+GROUP = 20
+TIME = 45.0
+
+
+@pytest.mark.parametrize(("mode", "first"), [(mode, at) for mode in SEEDS for at in range(0, SEEDS[mode], GROUP)])
+def test_seeds(mode: str, first: int) -> None:
+    for seed in range(first, first + GROUP):
+        run(Plan(seed, mode, TIME))
+
+
+def test_the_faults_happen() -> None:
+    count: dict[str, int] = {}
+    for seed in range(30):
+        for what, number in run(Plan(seed, "lossy", TIME)).count.items():
+            count[what] = count.get(what, 0) + number
+    wanted = {"crashes", "damages", "epochs", "joins", "pieces", "resets", "truncations", "hand-overs", "forced"}
+    assert wanted <= set(count), count
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_a_master_with_a_slow_disk_gives_way(star: bool) -> None:
+    """Nobody is lost, nobody else gets slower, and the one with the slow disk leads no longer."""
+    world = World(Plan(1, "safe", nodes=3, faults=("heal",), options=Options(star=star, own_slow=4, slow=30)))
+    world.faults.faults = ["heal"]
+    world.net, world.fsync, world.meta, world.pace, world.every = 0.02, 0.05, 0.1, 0.2, 1000
+    world.run(20)
+    first = world.view.master
+    world.nodes[first].speed = 200
+    world.run(60)
+    assert world.view.master != first and world.count["disks given way"]
+    world.finish()
+
+
+def test_a_member_without_a_link_to_the_master_stays() -> None:
+    world = World(Plan(3, "safe", nodes=3, faults=("heal",), options=Options(retry=2)))
+    world.faults.faults = ["restart"]
+    world.net, world.fsync, world.meta, world.pace = 0.02, 0.05, 0.1, 0.3
+    world.view = world.view._replace(ring=("n0", "n1", "n2"))
+    world.views = [world.view]
+    world.run(30)
+    assert len(world.view.in_sync) == 3
+    master, _, last = world.view.order()
+    world.blocked = {(master, last), (last, master)}
+    world.run(60)
+    before = world.checker.end
+    world.run(90)
+    assert world.checker.end > before + 20 and len(world.view.in_sync) == 3 and world.view.master == master
+    world.finish()
+
+
+def test_a_seed_is_a_run() -> None:
+    def trace(seed: int) -> list[str]:
+        world = World(Plan(seed))
+        world.run(60)
+        return [str(event) for event in world.trace]
+
+    assert trace(5) == trace(5) != trace(6)
+
+
+def test_a_failure_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Checker, *arguments: object) -> None:
+        raise Violation("for a test")
+
+    monkeypatch.setattr(Checker, "at_the_end", fail)
+    with pytest.raises(Violation, match=r"(?s)for a test.*last events:.*replay: python -m simulation.ring --seed 4 "):
+        run(Plan(4, time=20))
+
+
+def test_the_command_line() -> None:
+    words = [sys.executable, "-m", "simulation.ring", "--seed", "3", "--count", "2", "--mode", "lossy"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("seed 3: ") and "seed 4: " in done.stdout
