@@ -16,10 +16,10 @@ every member whose ring names the peer; frames of a peer come between the two, a
 only change when something is given to them. A thousand idle queues cost nothing.
 
 **Views.** `ProposeView` is a metadata command: compare-and-set of the queue's view, refused if `misfit(old, new)` gives
-a reason. Its proposer is not told of the outcome except by `on_view`, which everybody gets with every committed view (some
-may be skipped). `Refresh`: there is a newer one, read it through the consensus. So is the *first* view of a process:
-a barrier read, not what the local log happens to hold. `born` is true only where this very process proposed the
-command that made the queue. `on_majority` tells whether this node reaches the consensus. `Left`: the ring goes on
+a reason. Its proposer is not told of the outcome except by `on_view`, which everybody gets with every committed view
+(some may be skipped). `Refresh`: there is a newer one, read it through the consensus. So is the *first* view of a
+process: a barrier read, not what the local log happens to hold. `born` is true only where this very process proposed
+the command that made the queue. `on_majority` tells whether this node reaches the consensus. `Left`: the ring goes on
 without this node. Its copy may be forgotten and the member dropped; should the node be named again, it gets a new one.
 
 **The master's queue.** `Started(epoch, number, tail, forced)`: make the queue from what is stored and the blocks of

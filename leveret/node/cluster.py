@@ -49,7 +49,7 @@ from leveret.cluster.raft import (
     encode_message,
 )
 from leveret.cluster.store import Applied, Metadata
-from leveret.node.peers import Address
+from leveret.node.peers import NOT_A_MEMBER, Address
 
 if TYPE_CHECKING:
     from leveret.cluster.commands import Command
@@ -66,6 +66,7 @@ ELECTION_TICKS: Final = 40  # Two to four seconds of silence; a closed link does
 HEARTBEAT_TICKS: Final = 8
 LOST_S: Final = 1.0
 TRANSFER_S: Final = 10.0
+REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 RETRY_S: Final = 1.0
 KEEP_ENTRIES: Final = 10_000  # Behind a snapshot, for those who are a little late.
 CALL_S: Final = 5.0
@@ -290,16 +291,30 @@ class Cluster:
                 waited.set_result(None)
 
         self.propose(c.NodeStarted(self.settings.node_name, alone, self.run), then, patient=True)
+        seconds = refusals = 0
         while True:
-            done, _ = await asyncio.wait([waited], timeout=10.0)
+            done, _ = await asyncio.wait([waited], timeout=1.0)
             if done or self.stopped:
                 return
-            missing = sorted(one.name for one in self.members() if not one.running)
-            logger.warning(
-                "waiting for a majority of the cluster: %s cannot be reached. If they will never return, stop this "
-                "node and see: leveretctl help force_boot",
-                ", ".join(missing) or "the leader",
-            )
+            refusals = refusals + 1 if self._is_refused() else 0
+            if refusals >= REFUSALS_MAX:
+                raise AdminError(
+                    "the other nodes no longer count this one as a member of their cluster: it was removed while it "
+                    "was away. To have it join again, run: leveretctl reset, then join_cluster"
+                )
+            seconds += 1
+            if seconds % 10 == 0:
+                missing = sorted(one.name for one in self.members() if not one.running)
+                logger.warning(
+                    "waiting for a majority of the cluster: %s cannot be reached. If they will never return, stop "
+                    "this node's app and see: leveretctl help force_boot",
+                    ", ".join(missing) or "the leader",
+                )
+
+    def _is_refused(self) -> bool:
+        """Whether all that can be reached, and a majority at that, say that this node is no member."""
+        refusing = [name for name, text in self.peers.refused_by().items() if NOT_A_MEMBER in text]
+        return not self.connected and self.raft.membership.is_majority(len(refusing))
 
     # -- Driving Raft ----------------------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ class Control:
     def is_starting(self) -> bool:
         """The app is on its way: it looks for its cluster, or catches up with it."""
         server = self.server
-        return not server.prepared and (server.node is not None or getattr(server, "_starting", None) is not None)
+        return not server.prepared and (server.node is not None or server.starting is not None)
 
     @property
     def node(self) -> Node:

@@ -116,6 +116,8 @@ class Server(Protocol):
     @property
     def prepared(self) -> bool: ...  # The app has caught up with its cluster, and serves.
     @property
+    def starting(self) -> object | None: ...  # The app is on its way.
+    @property
     def ports(self) -> dict[str, int]: ...  # That are open: cluster, amqp, amqps.
     async def stop_app(self) -> None: ...
     async def start_app(self) -> None: ...

@@ -44,6 +44,7 @@ FLUSH_BYTES: Final = 1 << 20
 CLOSE_S: Final = 1.0
 COMPLAINT_MS: Final = 10_000
 COMPLAINTS_MAX: Final = 256
+NOT_A_MEMBER: Final = "is not a member of the cluster"
 
 Respond = Callable[[bytes | Sequence[Buffer]], None]
 
@@ -77,7 +78,7 @@ class Handler(Protocol):
 
 
 class _Member:
-    __slots__ = ("name", "address", "wires", "trying", "dial", "retry", "failures", "told")
+    __slots__ = ("name", "address", "wires", "trying", "dial", "retry", "failures", "told", "refusal")
 
     def __init__(self, name: str, address: Address) -> None:
         self.name = name
@@ -88,6 +89,7 @@ class _Member:
         self.retry: asyncio.TimerHandle | None = None
         self.failures = 0
         self.told = ""  # what was last logged about it
+        self.refusal = ""  # what it said when it turned this node away
 
     def uuid(self) -> bytes | None:
         """Of the incarnation that it is, as far as that is known."""
@@ -191,6 +193,10 @@ class Peers:
         """Whether it is up and keeps up. If not, `on_drained` or `on_down` will come."""
         wire = self._up.get(peer)
         return wire is not None and wire.writable
+
+    def refused_by(self) -> dict[str, str]:
+        """Members that turned this node away when they were last dialed, and what they said."""
+        return {member.name: member.refusal for member in self._members.values() if member.refusal}
 
     def unsent_bytes(self, peer: str) -> int:
         wire = self._up.get(peer)
@@ -322,6 +328,8 @@ class Peers:
             if wire.side == IN and not wire.failure:
                 self._complain(wire, event.text)
             wire.failure = wire.failure or event.text
+            if event.reason == link.REFUSED:
+                wire.refusal = event.text
             wire.end()
             self._on_unusable(wire)
 
@@ -344,6 +352,7 @@ class Peers:
             return
         if member.trying is wire:
             member.trying = None
+            member.refusal = wire.refusal
             self._on_dial_failed(member, wire.failure)
         elif member.wires[wire.side] is wire:
             self._drop(member, wire.side, wire.failure)
@@ -405,7 +414,7 @@ class Peers:
         if peer.name != expected:
             return f"expected {expected} at this address, found {peer.name}"
         if member is None:
-            return f"{peer.name} is not a member of the cluster of {self.me.name}"
+            return f"{peer.name} {NOT_A_MEMBER} of {self.me.name}"
         if member.address.uuid not in (None, peer.uuid):
             return f"this {peer.name} is another incarnation than the member of the cluster: was its data deleted?"
         return None
@@ -483,7 +492,7 @@ class Peers:
         wire = member.wires[OUT]
         assert wire is not None and wire.link.peer is not None and not wire.closed
         member.failures = 0
-        member.told = ""
+        member.told = member.refusal = ""
         self._up[member.name] = wire
         logger.info("peer %s is up", member.name)
         self._handler.on_up(member.name, PeerInfo(wire.link.peer, wire.address, wire.link.version))
@@ -493,6 +502,8 @@ class Peers:
         wire, member.wires[side] = member.wires[side], None
         if wire is not None:
             wire.abort()
+            if side == OUT:
+                member.refusal = wire.refusal
         was_up = self._detector.is_up(member.name)
         self._act(self._detector.on_lost(member.name, side, reason, self._now_ms()))
         if side == OUT and was_up:

@@ -91,7 +91,8 @@ class Server:
         self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster.
         self.control = Control(self)
         self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
-        self._starting: asyncio.Task[None] | None = None
+        self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
+        self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
     # -- Start and stop ------------------------------------------------------------------------------------------
@@ -99,6 +100,7 @@ class Server:
     async def start(self) -> None:
         """Open the cluster port, then start the app. Raises `StartFailed`, and what damaged files raise."""
         await self._open_cluster_port()
+        self.announce()  # A node that waits for others can be asked what it waits for.
         await self.start_app()
 
     async def stop(self) -> None:
@@ -141,18 +143,18 @@ class Server:
 
     async def start_app(self) -> None:
         """As far as clients being served. Raises `StartFailed`."""
-        if self.node is not None or self._starting is not None:
+        if self.node is not None or self.starting is not None:
             return
-        self._starting = self.loop.create_task(self._start_app())
+        self.starting = self.loop.create_task(self._start_app())
         try:
-            await self._starting
+            await self.starting
         except asyncio.CancelledError:
             await self._end_node()
         except BaseException:
             await self._end_node()
             raise
         finally:
-            self._starting = None
+            self.starting = None
 
     async def _start_app(self) -> None:
         peers, world, settings = self.peers, self.world, self.settings
@@ -173,6 +175,8 @@ class Server:
             for step in steps:
                 if step.done():
                     step.result()
+        except AdminError as error:
+            raise StartFailed(str(error)) from None
         finally:
             for step in steps:
                 step.cancel()
@@ -181,7 +185,7 @@ class Server:
         await self._open_doors(node)
 
     async def stop_app(self) -> None:
-        starting, self._starting = self._starting, None
+        starting, self.starting = self.starting, None
         if starting is not None:
             starting.cancel()
         await self._end_node()
@@ -382,7 +386,7 @@ class Server:
         write_note(self.world, FORCE_FILE, "yes")
 
     def _require_stopped(self) -> None:
-        if self.node is not None or self._starting is not None:
+        if self.node is not None or self.starting is not None:
             raise AdminError("the app is running on this node: stop it first with leveretctl stop_app")
 
     # -- The links -----------------------------------------------------------------------------------------------
@@ -525,12 +529,13 @@ async def serve(settings: Settings) -> int:
     # half a second each time, with the loop standing still.
     gc.disable()
     server.on_recovered = calm_collector
+    server.announce = lambda: registry.announce(registry.entry_of(settings, server.ports))
     starting = loop.create_task(server.start())
     try:
         await asyncio.wait([starting, server.stopped], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            registry.announce(registry.entry_of(settings, server.ports))
+            server.announce()
             print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
             await server.stopped
     finally:

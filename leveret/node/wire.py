@@ -101,6 +101,7 @@ class Wire(asyncio.Protocol):
         "asked",  # it is a call, and the question has come
         "closed",  # by us or by the other end: nothing that still comes from it counts
         "failure",  # why, for people
+        "refusal",  # what the peer said, if it was the peer who ended it
     )
 
     def __init__(self, owner: Owner, link: Link, side: int, peer: str | None = None) -> None:
@@ -115,6 +116,7 @@ class Wire(asyncio.Protocol):
         self.asked = False
         self.closed = False
         self.failure = ""
+        self.refusal = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)

@@ -16,7 +16,7 @@ import pika
 
 from tests.members import PERSISTENT, Cluster, Member
 
-SECONDS = 18.0
+SECONDS = 15.0
 DRAIN_SECONDS = 60.0
 LOST = (pika.exceptions.AMQPError, OSError)
 

@@ -21,6 +21,7 @@ def test_a_minority(nodes: Cluster, name: str, which: str) -> None:
     left = leader if which == "leader" else nodes.others(leader)[0]
     channel = left.channel(confirms=True)
     channel.queue_declare(name, durable=True)
+    channel.queue_declare(f"{name}-spare", durable=True)
     reader = left.channel()
     consumer = Consumer(reader, name)
     for node in nodes.others(left):
@@ -30,7 +31,7 @@ def test_a_minority(nodes: Cluster, name: str, which: str) -> None:
     changes = (
         lambda: left.channel().queue_declare(f"{name}-new"),
         lambda: left.channel().exchange_declare(f"{name}-new"),
-        lambda: left.channel().queue_delete(name),
+        lambda: left.channel().queue_delete(f"{name}-spare"),
         lambda: left.channel().queue_bind(name, "amq.fanout"),
         lambda: left.add_user(name, "secret"),
     )

@@ -101,6 +101,7 @@ class FakeServer:
         self.ports = {"cluster": port, "amqp": port - 20_000}
         self.node: FakeNode | None = FakeNode(all_, self)
         self.prepared = True
+        self.starting: object | None = None
         self.done: list[object] = []
         self.failure: Exception | None = None
         self.may_leave = asyncio.Event()

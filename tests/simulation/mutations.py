@@ -16,6 +16,7 @@ class Mutation(NamedTuple):
     module: str
     old: str
     new: str
+    first: int = 0  # Seed to begin with.
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:

@@ -1,0 +1,357 @@
+"""Mirrored queues at start: their records again, in order (see `mirrored`), and what is left of a damaged one.
+
+**Damage.** What other queues lost nobody else has, so that a damaged log stops the start. Of a mirrored queue there are
+other copies. Its log then *ends before the damage*: serial numbers show that a record is missing, and those after it
+are void. What was applied before stays, and so do the waiting blocks before it. Where contents of what is applied are
+lost, the copy is one that has to be filled, and says what it still has. In any case it is no longer what its disk once
+promised to hold: `Mirror.disk` gets another number, by which the ring knows it as a copy that has to join anew.
+
+Damage that hides whose records it was may have hit every queue. One that has a later record, with no serial number
+missing, was not. Of the other mirrored ones the last records may be gone, so they count as damaged. Where a queue that
+is not mirrored may have been hit, the start stops as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from .block import Block, Run
+from .errors import Damage, FormatError, LogDamaged
+from .format import COMPLETED, COPY, FILLED, MIRRORED, PART, RESTARTED, TRUNCATED, Header, parse_meta
+from .mirror import HAVE_MAX, Mirror, Pairs, Unapplied
+from .mirrored import outside, without
+from .queue import QueueLog
+from .reading import read_whole
+from .refs import PENDING, Columns
+from .segment import SHARED_DAMAGED, segment_path
+
+if TYPE_CHECKING:
+    from .log import Log
+
+Row = tuple[int, int, int, int, int, int, int, int]
+
+
+class Part(NamedTuple):
+    """Contents of a filling that is not finished yet."""
+
+    header: Header
+    place: tuple[int, int]
+
+
+class Replay:
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._parts: dict[int, list[Part]] = {}
+        self.rows: list[Row] = []  # References to what was applied.
+
+    # -- one segment -------------------------------------------------------------------
+
+    def run(self, queue: QueueLog, segment: int, records: list[tuple[int, bytes]]) -> set[int]:
+        """Do again what these say. Returns the offsets of blocks that are not to be referred to, or are in `rows`."""
+        dropped: set[int] = set()
+        for offset, meta in records:
+            header = parse_meta(memoryview(meta), segment, offset)
+            mirror = queue.mirror
+            if mirror is None:
+                mirror = queue.mirror = Mirror(queue.number, queue.epoch)
+                mirror.began = (segment, offset)
+                self._parts.pop(queue.id, None)
+            if self._takes(queue, mirror, header, (segment, offset)) and header.count:
+                dropped.add(offset)
+        return dropped
+
+    def _takes(self, queue: QueueLog, mirror: Mirror, header: Header, place: tuple[int, int]) -> bool:
+        """Whether the contents of this record are dealt with."""
+        serial, confirmed, *more = header.note()
+        item = mirror.find(header.epoch, header.number) if header.type == MIRRORED else None
+        if header.flags & COPY or serial <= mirror.serial:
+            if not header.flags & COPY:
+                mirror.reached = max(mirror.reached, place)
+            if item is not None:
+                _place(mirror, item, header, place)
+            return item is not None or place in mirror.void
+        if mirror.broken or serial != mirror.serial + 1:
+            mirror.broken = True
+            mirror.void.add(place)
+            return True
+        mirror.serial, mirror.reached = serial, place
+        self._confirm(queue, mirror, confirmed)
+        self._do(queue, mirror, header, place, more)
+        return True
+
+    def _do(
+        self, queue: QueueLog, mirror: Mirror, header: Header, place: tuple[int, int], more: list[int]
+    ) -> None:
+        parts = self._parts.setdefault(queue.id, [])
+        if header.type == FILLED:
+            if header.flags & PART:
+                parts.append(Part(header, place))
+            else:
+                self._fill(queue, mirror, parts, more)
+            return
+        self._leave(mirror, parts)
+        if header.type == MIRRORED:
+            if header.number != mirror.end + 1:
+                raise LogDamaged([_misplaced(self._log.folder, place, header)])
+            item = Unapplied(
+                header.epoch, header.number, header.first, header.count, header.content_bytes() if header.count else 0
+            )
+            mirror.tail.append(item)
+            mirror.note_epoch(header.epoch, header.number)
+            _place(mirror, item, header, place)
+        elif header.type == TRUNCATED:
+            while mirror.tail and mirror.tail[-1].number > header.number:
+                mirror.void.add(mirror.tail.pop().place)
+            mirror.cut_history(header.number)
+        elif header.type == RESTARTED:
+            while mirror.tail:
+                mirror.void.add(mirror.tail.pop().place)
+            bound, mirror.disk, epochs, *flat = more
+            pairs = list(zip(flat[::2], flat[1::2], strict=True))
+            mirror.begin(header.number, pairs[:epochs], bound, tuple(pairs[epochs:]))
+            queue.advance(mirror.history[-1][0] if epochs else 0, header.number, bound + 1, 0)
+        elif header.type == COMPLETED:
+            mirror.complete, mirror.read_at = True, more[0]
+
+    def _fill(self, queue: QueueLog, mirror: Mirror, parts: list[Part], more: list[int]) -> None:
+        after, upto, read_at, count, *flat = more
+        live = list(zip(flat[::2], flat[1::2], strict=True))
+        settle(queue, outside(after + 1, upto, live))
+        mine = parts[len(parts) - count :]
+        del parts[len(parts) - count :]
+        self._leave(mirror, parts)
+        for header, place in mine:
+            for low, high in header.stored():
+                queue.enqueue(low, high)
+            span, size = header.next - header.first, header.content_bytes()
+            self.rows.append((header.first, span, header.count, *place, header.length, size, header.overhead))
+        mirror.after, mirror.read_at = upto, read_at
+
+    @staticmethod
+    def _leave(mirror: Mirror, parts: list[Part]) -> None:
+        """Contents of a filling of which the last word was never written."""
+        mirror.void.update(part.place for part in parts)
+        parts.clear()
+
+    def _confirm(self, queue: QueueLog, mirror: Mirror, number: int) -> None:
+        while mirror.tail and mirror.tail[0].number <= number:
+            item = mirror.tail[0]
+            header = item.header or self._read(item)
+            if header is None:
+                mirror.broken = True
+                return
+            mirror.tail.popleft()
+            mirror.base = item.number
+            queue.advance(item.epoch, item.number, header.next, header.delivered_through)
+            if item.count:
+                queue.enqueue(item.first, item.last)
+                self.rows.append((item.first, item.count, item.count, *item.place, item.length, item.bytes, item.extra))
+            queue.requeue(header.requeued())
+            settle(queue, header.settled())
+
+    def _read(self, item: Unapplied) -> Header | None:
+        """None: it is not there."""
+        block = self._read_block(item)
+        return block[0] if block is not None else None
+
+    def _read_block(self, item: Unapplied) -> tuple[Header, Run | None] | None:
+        log = self._log
+        if item.segment == PENDING or item.segment not in log.segment_table:
+            return None
+        path = segment_path(log.folder, item.segment)
+        try:
+            header, records = read_whole(log.disk, path, item.segment, item.offset, item.length)
+        except LogDamaged:
+            return None
+        if (header.type, header.epoch, header.number) != (MIRRORED, item.epoch, item.number):
+            return None
+        if records is None:
+            return header, None
+        return header, Run(header.first, records.contents, records.keys, bytearray(records.kinds))
+
+    def take_rows(self) -> Columns | None:
+        """References to what was applied since the last call, in order."""
+        if not self.rows:
+            return None
+        rows = sorted({row[0]: row for row in self.rows}.values())
+        self.rows = []
+        columns = Columns()
+        for column, values in zip(columns.all, zip(*rows, strict=True), strict=True):
+            column.extend(values)
+        return columns
+
+    # -- all of it ---------------------------------------------------------------------
+
+    def finish(self, queue: QueueLog) -> None:
+        """All records were seen: read the blocks that wait."""
+        mirror = queue.mirror
+        assert mirror is not None
+        self._leave(mirror, self._parts.pop(queue.id, []))
+        for at, item in enumerate(mirror.tail):
+            found = self._read_block(item)
+            if found is None:
+                mirror.broken = True
+                while len(mirror.tail) > at:
+                    mirror.void.add(mirror.tail.pop().place)
+                mirror.cut_history(mirror.end)
+                break
+            header, run = found
+            item.header = None
+            mirror.blocks.append(
+                Block(
+                    queue.id, header.epoch, header.number, header.time_ms, run, header.settled(), header.requeued(),
+                    header.delivered_through,
+                )
+            )  # fmt: skip
+            for ref in queue.refs.from_seq(item.first) if item.count else ():
+                if ref.first > item.last:
+                    break
+                mirror.void.add((ref.segment, ref.offset))  # Copies from when it was applied, which is forgotten.
+
+
+def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
+    """Before references are counted."""
+    for low, high in ranges:
+        queue.gone.add(low, high)
+        queue.live.remove(low, high)
+        queue.redelivered.remove(low, high)
+
+
+def _place(mirror: Mirror, item: Unapplied, header: Header, place: tuple[int, int]) -> None:
+    if item.segment and item.place != place:
+        mirror.void.add(item.place)
+    mirror.void.discard(place)
+    item.segment, item.offset = place
+    item.length, item.extra = header.length, header.overhead
+    item.header = header
+
+
+def _misplaced(folder: str, place: tuple[int, int], header: Header) -> Damage:
+    what = "a block does not follow the one before it"
+    path = segment_path(folder, place[0])
+    return Damage(path, place[1], header.length, header.queue, header.number, None, None, what)
+
+
+# -- damage ------------------------------------------------------------------------------------
+
+
+class Judgement:
+    """Which damage stops the start, and which queues are no longer what they were."""
+
+    def __init__(
+        self,
+        log: Log,
+        through: int,
+        damages: list[Damage],
+        known: Collection[int] | None,
+        mirrored: Collection[int] | None,
+    ) -> None:
+        self._log = log
+        self._through = through
+        self._damages = damages
+        self._known = known
+        self._mirrored = mirrored
+        blind = [(place, damage) for damage in damages if (place := _blind_place(damage)) is not None]
+        self._blind = [(place, damage) for place, damage in blind if place[0] >= through]
+        self._furthest = max((place for place, _ in self._blind), default=(0, 0))
+
+    def is_mirrored(self, queue: int) -> bool:
+        found = self._log.queues.get(queue)
+        if self._mirrored is not None and queue not in self._mirrored:
+            return False
+        return found is not None and found.mirror is not None
+
+    def fatal(self) -> list[Damage]:
+        tolerant = any(map(self.is_mirrored, self._log.queues))
+        found = []
+        for damage in self._damages:
+            if damage.queue is not None:
+                stops = not self.is_mirrored(damage.queue)
+            elif damage.what == SHARED_DAMAGED:
+                stops = False
+            else:
+                place = _blind_place(damage)
+                stops = place is None or not tolerant or (place[0] >= self._through and self._hits_others(place))
+            if stops:
+                found.append(damage)
+        return found
+
+    def _hits_others(self, place: tuple[int, int]) -> bool:
+        """Whether a queue of which there is no other copy may have lost something there."""
+        if self._known is None:
+            return True
+        for number in self._known:
+            queue = self._log.queues.get(number)
+            if queue is None:
+                if self._mirrored is None or number not in self._mirrored:
+                    return True
+            elif not self.is_mirrored(number):
+                return True
+            elif queue.mirror is not None and queue.mirror.began > place:
+                return True  # It was not mirrored when that was written, or was not there.
+        return False
+
+    def mark(self) -> list[int]:
+        """Queues that lost something, with another disk number each, and as copies to be filled where they must."""
+        missing: dict[int, list[tuple[int, int]]] = {}
+        for damage in self._damages:
+            if damage.queue is not None and damage.first is not None and damage.last is not None:
+                missing.setdefault(damage.queue, []).append((damage.first, damage.last))
+        if self._blind:
+            for number in self._known or ():
+                if number not in self._log.queues:
+                    self._log.mirrors.open(number)
+        text = "\n".join(map(str, self._damages)).encode()
+        disk = crc32(text) << 32 | crc32(text, 1)
+        touched = []
+        for queue in list(self._log.queues.values()):
+            mirror = queue.mirror
+            if mirror is None:
+                continue
+            lost = sorted(missing.get(queue.id, []))
+            named = any(damage.queue == queue.id for damage in self._damages)
+            if not (mirror.broken or named or (self._blind and mirror.reached < self._furthest)):
+                continue
+            if lost:
+                self._lacks(queue, mirror, lost)
+            (queue.mirror or mirror).disk = disk
+            touched.append(queue.id)
+        return touched
+
+    def _lacks(self, queue: QueueLog, mirror: Mirror, lost: list[tuple[int, int]]) -> None:
+        bound = queue.next_seq - 1
+        lost = [(low, min(high, bound)) for low, high in lost if low <= bound]
+        if not lost:
+            return  # All in blocks that waited, and those are gone.
+        have: Pairs = ((1, bound),)
+        if not mirror.complete:
+            have = tuple(pair for pair in _merged([(1, mirror.after), *mirror.have, (mirror.bound + 1, bound)]))
+        have = tuple(without(list(have), _merged(lost)))
+        if len(have) > HAVE_MAX:
+            raise LogDamaged(self._damages)
+        mirror.complete, mirror.cut, mirror.bound, mirror.after, mirror.have = False, mirror.base, bound, 0, have
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(pair for pair in ranges if pair[0] <= pair[1]):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
+def _blind_place(damage: Damage) -> tuple[int, int] | None:
+    """Segment and offset of damage that does not tell whose records it hit. None: that of the checkpoint."""
+    if damage.queue is not None or damage.what == SHARED_DAMAGED:
+        return None
+    stem, _, ending = damage.file.rpartition("/")[2].partition(".")
+    if ending != "log":
+        return None
+    try:
+        return int(stem, 16), damage.offset
+    except ValueError:
+        raise FormatError(f"{damage.file} is no segment") from None

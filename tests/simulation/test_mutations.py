@@ -1,0 +1,31 @@
+"""Would the simulation notice? Each deliberate bug must make one of the first seeds fail.
+
+A run that notices a bug costs a moment; most of the time goes into those that do not. So each bug comes with the seed
+from which on it is looked for: one that noticed it when it was written.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.plan import Plan
+from simulation.world import Violation, run
+
+from .mutations import ALONE, TOGETHER, Mutation, put
+
+SEEDS = 60
+
+
+def failing_seed(mutation: Mutation) -> int | None:
+    for seed in range(mutation.first, mutation.first + SEEDS):
+        try:
+            run(Plan(seed, mutation.nodes))
+        except Violation:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("mutation", ALONE + TOGETHER, ids=lambda one: one.name)
+def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, mutation)
+    assert failing_seed(mutation) is not None

@@ -1,0 +1,93 @@
+"""Seeds of the whole-cluster simulation. A failure says how to replay it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from simulation.ledger import Ledger
+from simulation.plan import Plan, from_ranges, ranges
+from simulation.shrink import shrink
+from simulation.world import Violation, World, quiet, run
+
+GROUP = 10
+# Seeds of each size. Those of `make soak` are others each time.
+GROUPS = [
+    (nodes, first) for nodes, count in ((1, 120), (3, 160), (5, 40)) for first in range(0, count, GROUP)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "first"), GROUPS)
+def test_seeds(nodes: int, first: int) -> None:
+    for seed in range(first, first + GROUP):
+        run(Plan(seed, nodes))
+
+
+def test_much_happens() -> None:
+    """Or the seeds would pass because nothing is asked of the nodes."""
+    worlds = [run(Plan(seed, 3)) for seed in range(12)]
+    messages = [message for world in worlds for message in world.ledger.messages.values()]
+    deliveries = [delivery for message in messages for delivery in message.deliveries]
+    assert sum(message.state == "confirmed" for message in messages) > 1_000
+    assert sum(message.state == "nacked" for message in messages) > 10
+    assert sum(message.settled_at is not None for message in messages) > 200
+    assert len(deliveries) > 1_000
+    assert {delivery.node for delivery in deliveries} == {"n1", "n2", "n3"}
+    assert max(len(world.consensus.leaders) for world in worlds) > 2
+    assert sum(world.machines[0].lives for world in worlds) > len(worlds)
+
+
+def trace(seed: int, nodes: int) -> list[str]:
+    world = World(Plan(seed, nodes, 60), traced=True)
+    with quiet():
+        world.play()
+    return list(world.trace)
+
+
+def test_a_seed_is_a_run() -> None:
+    assert trace(5, 3) == trace(5, 3) != trace(6, 3)
+
+
+def test_a_seed_is_a_run_in_any_process() -> None:
+    """No hash of a string, no address of an object decides anything."""
+    outputs = set()
+    for hash_seed in ("1", "2"):
+        words = [sys.executable, "-m", "simulation", "--seed", "11", "--steps", "60", "--trace"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
+        outputs.add(done.stdout.rpartition(";")[0])  # Behind it is how long it took.
+    assert len(outputs) == 1 and "is connected to" in outputs.pop()
+
+
+def test_a_failure_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Ledger, queue: str, numbers: list[int]) -> None:
+        self.fail("for a test")
+
+    monkeypatch.setattr(Ledger, "on_drained", fail)
+    with pytest.raises(Violation, match=r"for a test\nreplay: python -m simulation --seed 4 --nodes 1 --steps 9 --tr"):
+        run(Plan(4, 1, 9))
+
+
+def test_what_fails_is_shrunk() -> None:
+    def fails(plan: Plan) -> str | None:
+        return "both" if {17, 60} <= {step.number for step in plan.taken()} else None
+
+    small = shrink(Plan(3), fails, lambda text: None)
+    assert [step.number for step in small.taken()] == [17, 60]
+    assert small.command().endswith("--without 1-16,18-59,61-120")
+    assert Plan(3, without=from_ranges("1-16,18-59,61-120")).taken() == small.taken()
+
+
+def test_steps_stay_what_they_are_when_others_are_left_out() -> None:
+    everything = Plan(8).draw()
+    assert Plan(8, without=(3, 4, 9)).taken() == [step for step in everything if step.number not in (3, 4, 9)]
+    assert ranges((3, 4, 5, 9)) == "3-5,9" and from_ranges("3-5,9") == (3, 4, 5, 9) and from_ranges("") == ()
+
+
+def test_the_command_line() -> None:
+    words = [sys.executable, "-m", "simulation", "--seed", "3", "--count", "2", "--nodes", "1", "--steps", "20"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("seed 3: ") and "seed 4: " in done.stdout
