@@ -228,13 +228,13 @@ class Session:
     def _cluster(self) -> None:
         parts = [part for part in cluster.PARTS if part in self.only]
         clusters = Clusters(self.kinds, self.rounds, self.seconds, self.quick, self.data, tell)
-        self.found.away, self.found.spread, self.found.declares = clusters.away, clusters.spread, clusters.declares
+        found = self.found  # It shares what is found, so that an accident costs clusters of one size.
+        found.away, found.spread, found.declares = clusters.away, clusters.spread, clusters.declares
+        clusters.rounds_run, clusters.problems = found.rounds, found.problems
         for size in cluster.sizes(parts):
             for node in clusters.run(size, parts):
                 self._note_version(node)
             self._save()
-        self.found.rounds += clusters.rounds_run
-        self.found.problems += clusters.problems
 
     # -- Leveret alone -------------------------------------------------------------------------------------------
 

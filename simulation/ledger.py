@@ -16,12 +16,14 @@ Two things excuse a broker. After a crash it may have forgotten that it delivere
 And a delivery may come late: the node that holds the queue has given up the node that a consumer is on, and has given
 the message to somebody else, while the other one does not know yet. Nobody can prevent that. So a delivery through
 another node than the queue's own counts as late if the link between the two went down since the message was published.
+The same goes for messages that were in a queue while it moved to another node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(slots=True)
@@ -61,7 +63,11 @@ class QueueFacts:
     name: str
     owner: str | None = None  # The node that has it; None: it has been here and there.
     declared: bool = False  # For good, and a client was told so.
+    moves: list[list[float]] = field(default_factory=list)  # From when to when it was being moved.
     lost: bool = False  # Its node's disk is gone, or it was purged or deleted: nothing is promised about what was in.
+
+
+MOVED_S: Final = 10.0  # After a move, until everybody knows of it.
 
 
 class Ledger:
@@ -106,6 +112,18 @@ class Ledger:
         """Whether a node may say that it does not know the queue, or that it is on a node that is not there."""
         return not self.queue(queue).declared or (inaccessible and self.is_disturbed())
 
+    def on_moving(self, queue: str) -> Callable[[], None]:
+        """A queue is being moved, until what is returned is called."""
+        facts = self.queue(queue)
+        facts.owner = None
+        span = [self.clock(), float("inf")]
+        facts.moves.append(span)
+
+        def over() -> None:
+            span[1] = min(span[1], self.clock() + MOVED_S)
+
+        return over
+
     def on_disturbed(self, until: float) -> None:
         """Something is done to the world that may cost a connection until then."""
         self.disturbed_until = max(self.disturbed_until, until)
@@ -131,7 +149,7 @@ class Ledger:
     def on_settled(self, number: int, node: str, at: float) -> None:
         """An acknowledgement was synced, if the queue's node heard it at all."""
         message = self.messages[number]
-        if message.settled_at is None and not self._link_was_down(message.queue, node, message.published_at, at):
+        if message.settled_at is None and not self._is_late(message.queue, node, message.published_at, at):
             message.settled_at = at
 
     def on_delivered(self, delivery: Delivery) -> None:
@@ -147,7 +165,7 @@ class Ledger:
             f"gets {delivery.number} of {delivery.queue} through {delivery.node}, written at "
             f"{delivery.written_at:.6f}{', redelivered' if delivery.redelivered else ''}",
         )
-        if self._link_was_down(delivery.queue, delivery.node, message.published_at, delivery.written_at):
+        if self._is_late(delivery.queue, delivery.node, message.published_at, delivery.written_at):
             self.late += 1
             delivery.redelivered = True  # Excused.
         else:
@@ -188,8 +206,12 @@ class Ledger:
         owner = self.queue(queue).owner
         return any(since <= at <= until and owner in (None, node) for at, node in self.crashes)
 
-    def _link_was_down(self, queue: str, node: str, since: float, until: float) -> bool:
-        owner = self.queue(queue).owner
+    def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
+        """Whether what passes between a queue and a node may belong to what both have left behind."""
+        facts = self.queue(queue)
+        owner = facts.owner
+        if any(since <= end and start <= until for start, end in facts.moves):
+            return True
         if owner == node:
             return False
         if owner is not None:

@@ -196,6 +196,7 @@ class Machine:
         self.skew_ms = 0
         self.slow_until = 0.0
         self.power_next = False  # What strikes when the disk is told to crash: the power fails, or a kill comes.
+        self.at_death: list[Callable[[], None]] = []
         self.wanted = False  # It is started again if it ends.
         self.usual_s = random.Random(f"{world.seed}/{name}").choice((0.000_1, 0.000_5, 0.002, 0.01))
 

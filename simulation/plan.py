@@ -62,6 +62,7 @@ TOGETHER_FAULTS: Final = (
     ("kill_leader", 3),
     ("wipe", 2),
     ("restart_app", 2),
+    ("move", 4),
 )
 
 
@@ -177,6 +178,8 @@ def draw_fault(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
     if what in ("part", "cut_one_way", "slow_link", "reset_links"):
         other = dice.choice([one for one in range(nodes) if one != node])
         return {"node": node, "other": other, "seconds": seconds}
+    if what == "move":
+        return {"queue": durable(dice), "node": node}
     if what == "reset":
         return {"rate": dice.choice((0.2, 0.5, 1.0))}
     if what == "fill":

@@ -91,7 +91,8 @@ class World:
         self.nodes = {f"n{at}": Node(f"n{at}") for at in range(count)}
         names = tuple(self.nodes)
         ring = names[: max(2, count - rng.choice((0, 0, 1)))]
-        self.view = View(1, 1, ring[0], ring, ((ring[0], f"{ring[0]}.0"),))
+        in_sync = ring if rng.random() < 0.4 else ring[:1]
+        self.view = View(1, 1, ring[0], ring, tuple((name, f"{name}.0") for name in in_sync))
         self.views = [self.view]
         self.blocked: set[tuple[str, str]] = set()
         self.cut_off: set[str] = set()
@@ -158,7 +159,7 @@ class World:
         if node.alive:
             return
         node.alive, node.life, node.syncing, node.front = True, node.life + 1, False, None
-        node.generation += 1
+        node.generation, node.version = node.generation + 1, 0
         found, node.stored = replay(node.writes)
         node.base_id = len(node.writes)
         stored = node.stored
@@ -220,6 +221,9 @@ class World:
     def learn(self, name: str, life: int, view: View) -> None:
         node = self.nodes[name]
         if node.alive and node.life == life and node.member is not None and name not in self.stalled:
+            if node.member.view is None and view.version < node.version:
+                return  # The first view of a new member is no older than what the one before it has seen.
+            node.version = max(node.version, view.version)
             node.member.on_view(view)
             self.act(node)
 

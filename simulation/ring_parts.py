@@ -117,6 +117,7 @@ class Node:
         self.alive = False
         self.life = 0
         self.generation = 0  # Of its member: events for an earlier one are void.
+        self.version = 0  # Of the newest view that its process has seen.
         self.disk_number = 0
         self.writes: list[Write] = []
         self.base_id = 0  # Writes before this life.

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from leveret.broker.queue import Queue
+from leveret.node.cluster import AdminError
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
 from simulation.ledger import Ledger
@@ -91,6 +93,9 @@ class World:
         self._tap_links(machine)
 
     def on_died(self, machine: Machine, clean: bool) -> None:
+        for over in machine.at_death:
+            over()
+        machine.at_death.clear()
         if not clean:
             self.ledger.on_crashed(machine.name, self.scheduler.now)
         for other in self.machines:
@@ -300,6 +305,27 @@ class World:
                 self._start_later(machine, 1.0)
 
         machine.loop.create_task(restart())
+
+    def fault_move(self, queue: str, node: int) -> None:
+        """An operator has a queue moved to another node."""
+        to = self.machines[node]
+        for machine in self.machines:
+            there = machine.server.node if machine.serving and machine.server is not None else None
+            found = None if there is None else there.broker.vhosts["/"].queues.get(queue)
+            if there is None or machine.loop is None or machine is to or not isinstance(found, Queue):
+                continue
+            over = self.ledger.on_moving(queue)
+            task = machine.loop.create_task(there.move(found, to.node_name))
+            machine.at_death.append(over)
+
+            def done(task: asyncio.Task[None], over: Callable[[], None] = over) -> None:
+                over()
+                failure = None if task.cancelled() else task.exception()
+                self.note("operator", f"moved {queue} to {to.name}: {failure or 'done'}")
+                if failure is not None and not isinstance(failure, AdminError):
+                    raise failure
+
+            task.add_done_callback(done)
 
     def fault_wipe(self, node: int, seconds: float) -> None:
         """A disk is lost for good. An operator has the others forget the node, and lets a new one join in its place."""

@@ -50,6 +50,7 @@ from leveret.cluster import commands as c
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
+from leveret.mirror.store import Reading
 
 LOOPBACK: Final = Peer("127.0.0.1", 40_000, "127.0.0.1", 5672, True)
 ALL_CAPABILITIES: Final = {
@@ -142,6 +143,12 @@ class World:
 
     def adopt(self, queue: Queue) -> None:
         pass  # Nothing outlived anything here.
+
+    def forget_log(self, number: int) -> None:
+        self.log.queues.pop(number, None)
+
+    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
+        raise AssertionError("there is no mirror")
 
     def is_crowded(self) -> bool:
         return False

@@ -102,14 +102,14 @@ class Member(Server):
                 transport._sock.shutdown(socket.SHUT_RDWR)
         self.connections.clear()
 
-    def control(self, command: str, **arguments: Any) -> Any:
+    def control(self, command: str, options: PeersOptions = LIVELY, /, **arguments: Any) -> Any:
         """What leveretctl would do. Raises Refused."""
         asked = json.dumps({"command": command, "arguments": arguments}).encode()
         me = Identity("tests", os.urandom(16))
         assert self.cookie is not None
         tls = None if self.tls is None else peer_tls(self.tls)
         where = ("127.0.0.1", self.cluster_port)
-        answer = json.loads(asyncio.run(call(where, CONTROL, asked, CALL_S, me, self.cookie.encode(), tls, LIVELY)))
+        answer = json.loads(asyncio.run(call(where, CONTROL, asked, CALL_S, me, self.cookie.encode(), tls, options)))
         if "error" in answer:
             raise Refused(answer["error"]["text"])
         return answer["ok"]

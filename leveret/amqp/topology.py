@@ -202,6 +202,10 @@ class Topology:
             raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
         check_queue_arguments(vhost.name, name, method)
         owner = broker.id_of(connection) if method.exclusive else None
+        home, view = broker.node_name, None
+        if broker.placing is not None and not method.exclusive:
+            home = broker.placing.home(vhost.name, name)
+            view = broker.placing.first_view(vhost.name, name, method.durable, home)
         command = c.DeclareQueue(
             vhost.name,
             name,
@@ -210,7 +214,8 @@ class Topology:
             method.auto_delete,
             method.arguments,
             owner,
-            broker.node_name,
+            home,
+            view,
         )
 
         def on_declared() -> None:

@@ -15,12 +15,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from leveret.broker.home import FROM_EDGE, Home
-from leveret.broker.moving import Arrivals
+from leveret.broker.mirrored import Mirrors
+from leveret.broker.moving import Arrivals, demote
 from leveret.broker.queue import Queue
 from leveret.broker.remote import FROM_HOME, Edge, RemoteQueue
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
+from leveret.cluster.frames import RING
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
 from leveret.cluster.proposals import BadFrame
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.errors import ProtocolError
     from leveret.broker.batch import Gap
+    from leveret.broker.placing import Placing
     from leveret.cluster.specs import Binding, QueueSpec
     from leveret.log.block import Run
+    from leveret.mirror.store import Reading
 
 
 AnyQueue: TypeAlias = Queue | RemoteQueue
@@ -55,6 +59,12 @@ class Shell(Protocol):
 
     def forget(self, queue: Queue) -> None:
         """The queue is deleted; the log may drop its messages."""
+
+    def forget_log(self, number: int) -> None:
+        """The log may drop all messages of the queue with this id."""
+
+    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
+        """Read what another mirror lacks; `then` whether that was possible."""
 
     def is_crowded(self) -> bool:
         """Whether too much waits for the disk, so that publishers should."""
@@ -124,6 +134,8 @@ class Broker:
         self.homes: dict[str, Home] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
         self.arrivals = Arrivals(self)
+        self.mirrors = Mirrors(self)
+        self.placing: Placing | None = None
         self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
         self._build()
@@ -216,6 +228,8 @@ class Broker:
             self._remove_queue(event.spec)
         elif isinstance(event, e.QueueMoved):
             self._move_queue(event.spec)
+        elif isinstance(event, e.ViewChanged):
+            self._on_view(event.spec)
         elif isinstance(event, e.BindingAdded):
             self._bind(event.binding)
         elif isinstance(event, e.BindingRemoved):
@@ -233,13 +247,16 @@ class Broker:
             self._close_where(lambda one: one.vhost is not None and one.vhost.name == event.name, "vhost deleted")
         elif isinstance(event, e.UserDeleted):
             self._close_where(lambda one: one.user == event.name, f"user '{event.name}' was deleted")
+        elif isinstance(event, e.PolicyChanged):
+            if self.placing is not None:
+                self.placing.look_at_all()
         elif isinstance(event, e.PermissionsChanged | e.UserChanged):
             for vhost in vhosts.values():
                 vhost.forget_routes()
 
     def _add_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts[spec.vhost]
-        queue = self.make_queue(spec) if spec.node == self.node_name else RemoteQueue(spec, self)
+        queue = self._local(spec) or RemoteQueue(spec, self)
         self.queues_by_id[spec.id] = queue
         vhost.queues[spec.name] = queue
         vhost.router.add_queue(spec.name, queue)
@@ -253,9 +270,18 @@ class Broker:
         self.queues_by_id.pop(spec.id, None)
         queue.on_deleted()
         self.dirty.pop(queue, None)
-        if isinstance(queue, Queue):
+        if spec.view is not None:
+            self.mirrors.on_deleted(spec)
+        elif isinstance(queue, Queue):
             self._forget(queue)
         self.arrivals.drop(spec.id)
+
+    def _local(self, spec: QueueSpec) -> Queue | None:
+        """The queue, if this node is its home; and if it is mirrored, if this node leads it."""
+        if spec.view is not None:
+            self.mirrors.on_view(spec, born=True)
+            return self.mirrors.queue_of(spec.id)
+        return self.make_queue(spec) if spec.node == self.node_name else None
 
     def make_queue(self, spec: QueueSpec) -> Queue:
         """A queue of this node, with what the log holds of it."""
@@ -270,34 +296,74 @@ class Broker:
         self._forget(queue)
 
     def _forget(self, queue: Queue) -> None:
-        self.unlogged.pop(queue, None)
-        self.delivering.pop(queue, None)
+        self._drop_touched(queue)
         self.shell.forget(queue)
         self.on_loaded(queue)
 
     def _move_queue(self, spec: QueueSpec) -> None:
         """A queue has come here, has gone from here, or has moved elsewhere; or its node has another name."""
+        if spec.view is not None:
+            return  # The view has said so.
         old = self.vhosts[spec.vhost].queues[spec.name]
         is_here = spec.node == self.node_name
         if isinstance(old, Queue):
             if is_here:
                 old.spec = spec
-                return
-            remote = RemoteQueue(spec, self)
-            self._replace(old, remote)
-            self.dirty.pop(old, None)
-            if old.departure is not None:
-                old.departure.on_moved(remote)
             else:
-                old.on_deleted()
-            self._forget(old)
+                self._leave(old, RemoteQueue(spec, self))
         elif is_here:
-            queue = self.arrivals.take(spec.id) or self.make_queue(spec)
-            queue.spec = spec
-            self.queues_by_id[spec.id] = queue
-            old.on_moved(spec, queue, lambda: self._replace(old, queue))
+            self._arrive(old, self.arrivals.take(spec.id) or self.make_queue(spec), spec)
         else:
             old.on_moved(spec, None, lambda: None)
+
+    def _on_view(self, spec: QueueSpec) -> None:
+        """A mirrored queue has another view, and perhaps another master; or a queue is mirrored from now on."""
+        old = self.vhosts[spec.vhost].queues[spec.name]
+        is_first = old.spec.view is None
+        self.mirrors.on_view(spec, born=is_first, existing=old if is_first and isinstance(old, Queue) else None)
+        new = self.mirrors.queue_of(spec.id)
+        if old is new:
+            old.spec = spec
+        elif isinstance(old, Queue):
+            if new is None:
+                self._leave(old, RemoteQueue(spec, self))
+            else:
+                self._lead_anew(old, new)
+        elif new is not None:
+            self._arrive(old, new, spec)
+        elif old.spec.node != spec.node:
+            old.on_moved(spec, None, lambda: None)
+        else:
+            old.spec = spec
+
+    def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
+        new.spec = spec
+        self.queues_by_id[spec.id] = new
+        old.on_moved(spec, new, lambda: self._replace(old, new))
+
+    def _lead_anew(self, old: Queue, new: Queue) -> None:
+        """This node led a queue, and leads it again with the next epoch."""
+        self._replace(old, new)
+        self._drop_touched(old)
+        demote(old, new)
+
+    def _leave(self, old: Queue, remote: RemoteQueue) -> None:
+        """A queue of this node is another's now."""
+        self._replace(old, remote)
+        self._drop_touched(old)
+        if remote.spec.view is not None:
+            demote(old, remote)
+            return
+        if old.departure is not None:
+            old.departure.on_moved(remote)
+        else:
+            old.on_deleted()
+        self._forget(old)
+
+    def _drop_touched(self, queue: Queue) -> None:
+        self.dirty.pop(queue, None)
+        self.unlogged.pop(queue, None)
+        self.delivering.pop(queue, None)
 
     def _replace(self, old: AnyQueue, new: AnyQueue) -> None:
         """Another object stands for the same queue from now on."""
@@ -336,10 +402,12 @@ class Broker:
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
     def on_peer_up(self, peer: str) -> None:
+        self.mirrors.on_peer_up(peer)
         self.edges[peer] = Edge(self, peer)
         self.homes[peer] = Home(self, peer)
 
     def on_peer_down(self, peer: str) -> None:
+        self.mirrors.on_peer_down(peer)
         edge, home = self.edges.pop(peer, None), self.homes.pop(peer, None)
         for end in (edge, home):
             if end is not None:
@@ -359,6 +427,8 @@ class Broker:
             self.homes[peer].on_frame(kind, payload)
         elif kind in FROM_HOME:
             self.edges[peer].on_frame(kind, payload)
+        elif kind == RING:
+            self.mirrors.on_frame(peer, payload)
         else:
             raise BadFrame(f"frame {kind} is not known to this version")
 

@@ -88,31 +88,9 @@ class Departure:
         self.consumers = list(queue.consumers)
         queue.consumers.clear()
         queue.exclusive_consumer = None
-        queue.requeue_many(self._take_back())
+        queue.requeue_many(take_back(self.broker, queue))
         queue.add_consumer(self)
         self._check()
-
-    def _take_back(self) -> list[tuple[Batch, int, int]]:
-        """Everything that is out with clients. What they say of it later means nothing, and is no error."""
-        queue, broker = self.queue, self.broker
-        pieces = []
-        nowhere = Edge(broker, "")
-        nowhere.is_up = False
-        void = RemoteBatch(nowhere, 0, w.Messages([], [], bytearray()))
-        for connection in broker.connections:
-            for channel in connection.channels.values():
-                for one in channel.unacked:
-                    if one.queue is queue and one.batch is not void:
-                        pieces.append((one.batch, one.lo, one.hi))
-                        one.queue, one.batch = RemoteQueue(queue.spec, broker), void
-        for home in broker.homes.values():
-            for one in list(home.unacked):
-                if one.queue is queue:
-                    pieces.append((one.batch, one.lo, one.hi))
-                    if one.consumer is not None:
-                        one.consumer.unacked -= one.count
-                    home.unacked.take_range(one.first_tag, one.last_tag)
-        return pieces
 
     # -- As a consumer -------------------------------------------------------------------------------------------
 
@@ -207,6 +185,47 @@ class Departure:
         for call in self.waiting:
             call(remote)
         self.then(None)
+
+
+def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
+    """Everything of a queue that is out with clients. What they say of it later means nothing, and is no error."""
+    pieces = []
+    nowhere = Edge(broker, "")
+    nowhere.is_up = False
+    void = RemoteBatch(nowhere, 0, w.Messages([], [], bytearray()))
+    for connection in broker.connections:
+        for channel in connection.channels.values():
+            for one in channel.unacked:
+                if one.queue is queue:
+                    pieces.append((one.batch, one.lo, one.hi))
+                    one.queue, one.batch = RemoteQueue(queue.spec, broker), void
+    for home in broker.homes.values():
+        for one in list(home.unacked):
+            if one.queue is queue:
+                pieces.append((one.batch, one.lo, one.hi))
+                if one.consumer is not None:
+                    one.consumer.unacked -= one.count
+                home.unacked.take_range(one.first_tag, one.last_tag)
+    return pieces
+
+
+def demote(queue: Queue, successor: AnyQueue) -> None:
+    """A mirrored queue is led by another node from now on, or by this one in another epoch: what was thought of it
+    until now is void, and clients go on with what it is now."""
+    broker: Broker = queue.host  # type: ignore[assignment]
+    take_back(broker, queue)
+    consumers = list(queue.consumers)
+    queue.consumers.clear()
+    queue.let_go_of_all()
+    for consumer in consumers:
+        if not isinstance(consumer, RemoteConsumer):
+            consumer.queue = successor  # type: ignore[attr-defined]  # What is not remote is a channel's.
+            resubscribe(consumer, successor)  # type: ignore[arg-type]
+        elif successor.is_local:
+            consumer.queue = successor
+            resubscribe(consumer, successor)  # type: ignore[arg-type]
+        else:
+            consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes there.
 
 
 class Staged:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.parking import Parked, park
-from leveret.broker.remote import Got, Status
+from leveret.broker.remote import Got, Status, unreachable
 from leveret.cluster.refusals import Refusal, resource
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Consumer, Subscriber
+    from leveret.broker.mirrored import Mirror
     from leveret.broker.moving import Departure
     from leveret.cluster.specs import QueueSpec
 
@@ -82,9 +83,12 @@ class Queue:
         "durable",
         "epoch",
         "exclusive_consumer",
+        "frozen",
         "host",
         "loading",
+        "logs",
         "memory_bytes",
+        "mirror",
         "next_seq",
         "note_due",
         "noted_through",
@@ -106,6 +110,10 @@ class Queue:
         self.spec = spec
         self.host = host
         self.durable = spec.durable
+        # Messages with all these bits of their kind go to the log: persistent ones; none, if the queue does not last.
+        self.logs = PERSISTENT if spec.durable else NEVER
+        self.mirror: Mirror | None = None
+        self.frozen = False  # Nothing is handed out: its node has no contact to the majority.
         self.epoch = 1
         self.number = 0  # Of the last block taken.
         self.next_seq = 1
@@ -160,7 +168,7 @@ class Queue:
             last.hi += count
         else:
             ready.append(Span(batch, lo, lo + count))
-        if kind & PERSISTENT and self.durable:
+        if kind & self.logs == self.logs:
             batch.stored = True
             batch.unlogged_bytes += size
             host.unlogged_bytes += size
@@ -170,6 +178,10 @@ class Queue:
         self.totals.published += count
         host.dirty[self] = None
         return self.ready_count > self.crowded_at
+
+    def set_pressed(self, pressed: bool) -> None:
+        """Whether its mirrors do not keep up, so that every publisher should wait."""
+        self.crowded_at = -1 if pressed else CROWDED_AT if self.consumers else NEVER
 
     def is_crowded(self) -> bool:
         """Whether publishers that were told to slow down should still wait."""
@@ -188,6 +200,9 @@ class Queue:
         """The first message, once it is read back if need be, unless it is no longer wanted by then."""
         if not wanted():
             then(None)
+            return
+        if self.frozen:
+            then(unreachable(self.spec))
             return
         got = self.get()
         if isinstance(got, Gap):
@@ -261,6 +276,8 @@ class Queue:
     def pump(self) -> None:
         """Hand out what waits, as far as the consumers have room."""
         ready, consumers = self.ready, self.consumers
+        if self.frozen:
+            return
         while ready and consumers:
             head = ready[0]
             if head.__class__ is Gap:
@@ -434,9 +451,9 @@ class Queue:
             self.open = None
 
     def on_logged(self, batch: Batch) -> None:
-        """The block with this batch is on disk."""
+        """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
         batch.logged = True
-        batch.all_logged = batch.all_persistent()
+        batch.all_logged = self.mirror is not None or batch.all_persistent()
         if self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
 

@@ -36,3 +36,6 @@ STAGE: Final = 51  # Messages of a queue that is to move here.
 
 # A node's alarms, as text: the names of what is short, with blanks between.
 ALARM: Final = 50
+
+# The rings of mirrored queues: see `leveret.mirror.wire`.
+RING: Final = 52

@@ -70,6 +70,8 @@ def _rows(metadata: Metadata) -> Iterator[list[Json]]:
         yield ["global parameter", name, value]
     for node, run in metadata.runs.items():
         yield ["run", node, run]
+    for node, count in metadata.starts.items():
+        yield ["starts", node, count]
 
 
 def _binding_rows(metadata: Metadata) -> Iterator[list[Json]]:
@@ -200,6 +202,11 @@ def _read_run(metadata: Metadata, node: str, run: str) -> None:
     metadata.runs[node] = run
 
 
+def _read_starts(metadata: Metadata, node: str, count: int) -> None:
+    _check_texts(node)
+    metadata.starts[node] = int(count)
+
+
 _READERS: Final[dict[Any, Callable[..., None]]] = {
     "vhost": _read_vhost,
     "user": _read_user,
@@ -212,4 +219,5 @@ _READERS: Final[dict[Any, Callable[..., None]]] = {
     "parameter": _read_parameter,
     "global parameter": _read_global_parameter,
     "run": _read_run,
+    "starts": _read_starts,
 }

@@ -95,7 +95,8 @@ class Metadata:
         self.operator_policies: dict[tuple[str, str], Policy] = {}
         self.parameters: dict[tuple[str, str, str], Json] = {}
         self.global_parameters: dict[str, Json] = {}
-        self.runs: dict[str, str] = {}  # The present run of each node.
+        self.runs: dict[str, str] = {}  # The present run of each node,
+        self.starts: dict[str, int] = {}  # and how many it has had.
 
     def apply(self, command: c.Command) -> Applied:
         """Take the next command of the order."""
@@ -547,6 +548,7 @@ class Metadata:
         cascade = not command.alone
         if command.run:
             self.runs[command.node] = command.run
+            self.starts[command.node] = self.starts.get(command.node, 0) + 1
         for queue in [q for q in self.queues.values() if q.node == command.node and (q.exclusive or not q.durable)]:
             if queue.view is None or len(queue.view.in_sync) == 1:  # Otherwise a mirror has it.
                 self._drop_queue(queue, events, cascade)

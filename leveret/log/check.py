@@ -14,8 +14,6 @@ from .errors import Damage
 from .log import Log, LogOptions
 from .recovery import Recovery
 
-_NOBODY = (1 << 64) - 1  # No queue has this number.
-
 
 @dataclass
 class Report:
@@ -56,23 +54,15 @@ def repair(disk: Disk, folder: str) -> Report:
     recovery, log, report = _read(disk, folder)
     if report.good:
         return report
+    recovery.judgement(log, None, None).mark()
     recovery.tidy(log)
-    log.upkeep.checkpoint_due = True
-    log.upkeep.forced = recovery.damaged & set(log.segment_table)
-    for segment in log.segment_table.values():
-        segment.sealed = True
-        segment.indexed = segment.number not in recovery.damaged and segment.indexed
-    log.forget(_NOBODY)  # Something to write, so that a new segment is begun.
-    while (job := log.take() or log.maintenance(idle=True)) is not None:
-        job.perform(disk)
-        log.on_done(job)
+    recovery.let_go(log)
     return report
 
 
 def _read(disk: Disk, folder: str) -> tuple[Recovery, Log, Report]:
     report = Report()
     recovery = Recovery(disk, folder, report.notes.append)
-    recovery.lenient = True
     recovery.run(use_sidecars=False)
     log = Log(disk, folder, LogOptions())
     report.segments = len(recovery.segments)

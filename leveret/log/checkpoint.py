@@ -7,17 +7,21 @@ settle is never forgotten.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection
 from struct import Struct
 from struct import error as StructError
 from zlib import crc32
 
 from .errors import FormatError
+from .format import pack_u64, unpack_u64
+from .mirror import Mirror
 from .queue import QueueLog
 from .ranges import RangeSet
 
 _MAGIC = b"LVRC"
 _VERSION = 1
+_VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
 _HEAD = Struct("<4sHHQQII")  # magic, version, flags, file length, through, segments, queues
 _SEGMENT = Struct("<QQ")  # number, length that was synced
 # queue, epoch, number, next_seq, delivered_through, floor, live, gone, redelivered (in ranges)
@@ -30,7 +34,7 @@ def checkpoint_path(folder: str) -> str:
 
 
 class QueueState:
-    __slots__ = ("epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered")
+    __slots__ = ("epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered", "mirror")
 
     epoch: int
     number: int
@@ -40,6 +44,7 @@ class QueueState:
     live: RangeSet
     gone: RangeSet
     redelivered: RangeSet
+    mirror: Mirror | None
 
 
 class CheckpointState:
@@ -62,9 +67,15 @@ def encode_checkpoint(through: int, segments: dict[int, int], queues: Collection
             )
         )  # fmt: skip
         parts += [one.pack() for one in ranges]
+    version = _VERSION
+    for queue in queues:
+        if queue.mirror is not None:
+            version = _VERSION_MIRRORED
+            numbers = queue.mirror.pack(queue.id, segments)
+            parts += (pack_u64((len(numbers),)), pack_u64(numbers))
     body = b"".join(parts)
     length = _HEAD.size + len(body) + _CRC.size
-    head = _HEAD.pack(_MAGIC, _VERSION, 0, length, through, len(segments), len(queues))
+    head = _HEAD.pack(_MAGIC, version, 0, length, through, len(segments), len(queues))
     return [head, body, _CRC.pack(crc32(body, crc32(head)))]
 
 
@@ -76,7 +87,7 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
         raise FormatError("checkpoint head is wrong")
     if crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise FormatError("checkpoint checksum is wrong")
-    if version != _VERSION or flags:
+    if version not in (_VERSION, _VERSION_MIRRORED) or flags:
         raise FormatError(f"checkpoint has format version {version}; this program reads version {_VERSION}")
     at = _HEAD.size
     view = memoryview(data)[: -_CRC.size]
@@ -98,9 +109,25 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
                 sets.append(RangeSet.unpack(view[at : at + 16 * count]))
                 at += 16 * count
             state.live, state.gone, state.redelivered = sets
+            state.mirror = None
             queues[queue] = state
+        if version == _VERSION_MIRRORED:
+            at = _decode_mirrors(unpack_u64(view[at:]), queues, at)
     except (ValueError, StructError) as error:
         raise FormatError(f"checkpoint is inconsistent: {error}") from None
     if at != len(view):
         raise FormatError("checkpoint is inconsistent: its parts do not fill it")
     return CheckpointState(through, segments, queues)
+
+
+def _decode_mirrors(numbers: array[int], queues: dict[int, QueueState], at: int) -> int:
+    """Returns where they end."""
+    index = 0
+    while index < len(numbers):
+        end = index + 1 + numbers[index]
+        queue, mirror = Mirror.unpack(numbers[index + 1 : end])
+        if end > len(numbers) or queue not in queues:
+            raise FormatError("checkpoint is inconsistent: a mirrored queue is cut off, or unknown")
+        queues[queue].mirror = mirror
+        index = end
+    return at + 8 * index

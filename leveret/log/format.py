@@ -350,8 +350,8 @@ def encode_group_head(
     return head + _U32.pack(crc), crc
 
 
-def meta_crc(meta: bytes) -> bytes:
-    return meta[BLOCK_HEAD.size - 4 : BLOCK_HEAD.size]
+def meta_crc(meta: bytes | memoryview) -> bytes:
+    return bytes(meta[BLOCK_HEAD.size - 4 : BLOCK_HEAD.size])
 
 
 # -- decoding --------------------------------------------------------------------

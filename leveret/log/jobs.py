@@ -12,23 +12,28 @@ from .disk import Disk
 from .errors import Damage, LogDamaged
 from .format import (
     CONTENTS,
+    COPY,
     GROUP_HEAD,
+    MIRRORED,
     MOVED,
     SPILL,
     Records,
+    encode_again,
     encode_block,
     encode_group_head,
     meta_crc,
     share_contents,
     stored_kinds,
 )
+from .mirror import Unapplied
 from .queue import QueueLog
-from .reading import Place, pick, read_blocks, thin
+from .reading import Place, pick, read_blocks, read_whole, thin
 from .refs import PENDING
 from .segment import index_path, scan_segment, segment_path, spare_path
 from .sidecar import encode_sidecar
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+RECORD_OVERHEAD = 16  # What a message takes in a group besides its content, about.
 
 
 class Entry:
@@ -57,6 +62,40 @@ class Entry:
         self.block: Block | None = None  # Durable once this entry is.
         self.source = (0, 0)  # Where the reference to its messages points until this is written.
         self.records: Records | None = None  # What of `held` is written: chosen when the write is made.
+
+    def contents(self) -> Records:
+        assert self.held is not None
+        return self.held
+
+
+class MirrorEntry(Entry):
+    """A record of a mirrored queue, or messages of it that are moved. What it holds is written whole."""
+
+    __slots__ = ("note", "raw", "packed", "mark", "item", "void")
+
+    def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
+        super().__init__(type, flags, queue)
+        self.note = b""
+        self.raw: tuple[bytes, bytes] | None = None  # Meta and body, where it came as bytes,
+        self.packed: Block | None = None  # of this block.
+        self.mark: int | None = None  # Something that is durable once this entry is.
+        self.item: Unapplied | None = None
+        self.void = False  # Cut off before it was written.
+
+    def contents(self) -> Records:
+        if self.held is None:
+            assert self.packed is not None and self.packed.enqueued is not None
+            run = self.packed.enqueued
+            self.held = Records([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds))
+        return self.held
+
+    def whole(self) -> Records | None:
+        held = self.held
+        if held is None or self.raw is not None:
+            return None
+        if held.ranges == [(self.first, self.next - 1)]:
+            return Records([], held.contents, held.keys, held.kinds)
+        return held
 
 
 class Written:
@@ -96,6 +135,15 @@ class Write:
     @property
     def blocks(self) -> list[Block]:
         return [entry.block for entry in self.entries if entry.block is not None]
+
+    @property
+    def marks(self) -> list[tuple[int, int]]:
+        """(queue, mark) of what mirrored queues wanted to be told of: durable once this is done, in this order."""
+        return [
+            (entry.queue.id, entry.mark)
+            for entry in self.entries
+            if isinstance(entry, MirrorEntry) and entry.mark is not None
+        ]
 
     @property
     def spilled(self) -> list[tuple[int, int, int]]:
@@ -175,6 +223,12 @@ class Write:
     ) -> tuple[bytes, list[bytes], int]:
         records = entry.records
         refers = False
+        note = b""
+        if isinstance(entry, MirrorEntry):
+            note = entry.note
+            if entry.raw is not None:
+                meta, overhead = encode_again(self.segment, at, entry.raw[0], entry.type, entry.flags, note)
+                return meta, [entry.raw[1]] if entry.raw[1] else [], overhead
         if records is not None and (
             entry.type == SPILL or records.kinds.count(PERSISTENT) != len(records.kinds)
         ):
@@ -187,7 +241,7 @@ class Write:
         )  # fmt: skip
         return encode_block(
             self.segment, at, fields, records, entry.settled, entry.requeued, entry.type, entry.flags,
-            shared if refers else None,
+            shared if refers else None, note,
         )  # fmt: skip
 
 
@@ -333,18 +387,38 @@ class Reclaim:
 class Compact:
     """Read what still lives in a sparse segment, to be written again."""
 
-    def __init__(self, segment: int, places: list[tuple[QueueLog, Place]]) -> None:
+    def __init__(
+        self, segment: int, path: str, places: list[tuple[QueueLog, Place]], items: list[tuple[QueueLog, Unapplied]]
+    ) -> None:
         self.segment = segment
+        self.path = path
         self.places = places
+        self.items = [(queue, item, item.offset, item.length) for queue, item in items]
         self.entries: list[Entry] = []
 
     def perform(self, disk: Disk) -> None:
         blocks = read_blocks(disk, [place for _, place in self.places])
         for (queue, place), (header, records) in zip(self.places, blocks, strict=True):
-            entry = Entry(SPILL if header.type == SPILL else MOVED, 0, queue)
+            type = SPILL if header.type == SPILL else MOVED
+            entry = Entry(type, 0, queue) if queue.mirror is None else MirrorEntry(type, 0, queue)
             entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
             entry.first, entry.next = header.first, header.next
             entry.held = thin(records, place.wanted)
             entry.source = (place.segment, place.offset)
             entry.bytes = sum(map(len, entry.held.contents))
             self.entries.append(entry)
+        for queue, item, offset, length in self.items:
+            self.entries.append(self._copy(disk, queue, item, offset, length))
+
+    def _copy(self, disk: Disk, queue: QueueLog, item: Unapplied, offset: int, length: int) -> MirrorEntry:
+        """A block that has no effect yet, as it is."""
+        header, records = read_whole(disk, self.path, self.segment, offset, length)
+        entry = MirrorEntry(MIRRORED, COPY, queue)
+        entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
+        entry.first, entry.next, entry.delivered_through = header.first, header.next, header.delivered_through
+        entry.settled, entry.requeued = header.settled(), header.requeued()
+        entry.held = records
+        entry.item = item
+        entry.source = (self.segment, offset)
+        entry.bytes = length
+        return entry

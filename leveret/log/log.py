@@ -51,20 +51,19 @@ from typing import Literal
 
 from .block import PERSISTENT, SHARED, Block, Run
 from .disk import Disk, Job
-from .errors import LogDamaged, LogStopped
+from .errors import LogStopped
 from .format import CONTENT_BYTES_MAX, FORGET, MOVED, NORMAL, PART, SPILL, Records
-from .jobs import DISK_FULL, Checkpoint, Compact, Entry, Load, Reclaim, Seal, Write
+from .jobs import DISK_FULL, RECORD_OVERHEAD, Checkpoint, Compact, Entry, Load, MirrorEntry, Reclaim, Seal, Write
 from .maintenance import Maintenance
+from .mirrored import Mirrors, unknown_part
 from .queue import QueueLog
 from .ranges import RangeSet
 from .reading import Place, pick
 from .recovery import Recovery
-from .refs import PENDING, Share
+from .refs import PENDING, SHORT, Ref, Share
 from .segment import segment_path
 
 _ENTRY_OVERHEAD = 128
-_RECORD_OVERHEAD = 16
-_SHORT = 0xFFFFFFFF  # A reference has room for the low 32 bits of a serial number: far more than are ever gathered.
 _PERSISTENT_BIT = bytes(kind & PERSISTENT for kind in range(256))
 _WITHOUT_SHARED = bytes(kind & ~SHARED for kind in range(256))
 _PERSISTENT_STRETCH = re.compile(b"\x01+")
@@ -136,6 +135,7 @@ class Log:
         self._sync_due = False
         self.base = 1  # No segment that is begun has a lower number.
         self.upkeep = Maintenance(self)
+        self.mirrors = Mirrors(self)
 
     # -- state -------------------------------------------------------------------
 
@@ -158,8 +158,15 @@ class Log:
             found.floor = self.current.number if self.current else 0
         return found
 
-    def recover(self, known: Collection[int] | None, progress: Callable[[str], None] | None = None) -> None:
-        """Read what is on disk. Queues not in `known` are dead; None: who lives is not known yet, keep all."""
+    def recover(
+        self,
+        known: Collection[int] | None,
+        progress: Callable[[str], None] | None = None,
+        mirrored: Collection[int] | None = (),
+    ) -> None:
+        """Read what is on disk. Queues not in `known` are dead; None: who lives is not known yet, keep all. Damage that
+        hits only queues in `mirrored` (None: whichever the log knows as such) does not stop the start: they then have
+        another `Mirror.disk`."""
         assert not self.segment_table and not self.serial, "recover comes first, and once"
         recovery = Recovery(self.disk, self.folder, progress or (lambda text: None))
         self.disk.make_folder(f"{self.folder}/segments")
@@ -167,11 +174,15 @@ class Log:
         self.disk.sync_folder(self.folder)
         self.disk.sync_folder(f"{self.folder}/segments")
         recovery.run()
-        if recovery.damages:
-            raise LogDamaged(recovery.damages)
-        for queue in recovery.install(self, known):
+        for queue in recovery.install(self, known, mirrored):
             self._gather_forget(QueueLog(queue, self.shares))
-        for number in [number for number, queue in self.queues.items() if not queue.number and not queue.count]:
+        if recovery.damages:
+            self.damage += map(str, recovery.damages)
+            recovery.let_go(self)
+        for number in [
+            number for number, queue in self.queues.items()
+            if not queue.number and not queue.count and queue.mirror is None
+        ]:  # fmt: skip
             del self.queues[number]  # Forgotten, and the log says so already.
 
     # -- gathering -----------------------------------------------------------------
@@ -181,6 +192,7 @@ class Log:
         if self.stopped:
             raise LogStopped(self.stopped)
         queue = self.queue(block.queue)
+        assert queue.mirror is None, "blocks of a mirrored queue go through its ring"
         run = block.enqueued
         entry = Entry(NORMAL, 0, queue)
         entry.epoch, entry.number, entry.time_ms = block.epoch, block.number, block.time_ms
@@ -189,7 +201,7 @@ class Log:
         entry.bytes = 16 * (len(block.settled) + len(block.requeued))
         if run is not None and run.contents:
             self._append_run(entry, run)
-        self._gather(entry)
+        self.gather(entry)
         queue.advance(block.epoch, block.number, entry.next, block.delivered_through)
         if block.requeued:
             queue.requeue(block.requeued)
@@ -204,7 +216,7 @@ class Log:
         fresh = [(first, last)]
         gone = queue.gone.last
         if first < queue.next_seq or (gone is not None and first <= gone):
-            fresh = self._unknown_part(queue, first, last)
+            fresh = unknown_part(queue, first, last)
         content_bytes = sum(map(len, run.contents))
         if content_bytes > self.options.group_bytes:
             sizes = list(map(len, run.contents))
@@ -217,25 +229,11 @@ class Log:
             part.epoch, part.number, part.time_ms = entry.epoch, entry.number, entry.time_ms
             part.delivered_through = entry.delivered_through
             self._hold(part, run, low, high, None)
-            self._gather(part)
+            self.gather(part)
         if fresh:
             self._hold(entry, run, *fresh[-1], content_bytes if fresh[0] == (first, last) else None)
         else:
             entry.first = entry.next = last + 1
-
-    @staticmethod
-    def _unknown_part(queue: QueueLog, first: int, last: int) -> list[tuple[int, int]]:
-        """What of first..last has neither been stored nor settled. A mirror that fills up from below, or is sent a
-        block again, may bring messages a second time."""
-        fresh: list[tuple[int, int]] = []
-        at = first
-        for low, high in sorted([*queue.live.ranges(first, last), *queue.gone.ranges(first, last)]):
-            if at < low:
-                fresh.append((at, low - 1))
-            at = max(at, high + 1)
-        if at <= last:
-            fresh.append((at, last))
-        return fresh
 
     def _hold(self, entry: Entry, run: Run, low: int, high: int, whole_bytes: int | None) -> None:
         """Make `entry` hold low..high of the run, and count it in. `whole_bytes`: where that is all of the run."""
@@ -258,9 +256,9 @@ class Log:
                 stored += end - start + 1
                 content_bytes += sum(map(len, contents[start - low : end - low + 1]))
                 queue.enqueue(start, end)
-        entry.bytes += content_bytes + _RECORD_OVERHEAD * stored
+        entry.bytes += content_bytes + RECORD_OVERHEAD * stored
         if stored:
-            entry.source = (PENDING, (self.serial + 1) & _SHORT)
+            entry.source = (PENDING, (self.serial + 1) & SHORT)
             queue.refs.append(low, high - low + 1, stored, *entry.source, content_bytes)
 
     def spill(self, queue: int, runs: Iterable[Run]) -> None:
@@ -274,12 +272,12 @@ class Log:
             entry.first, entry.next = run.first, run.last + 1
             entry.held = Records([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds))
             content_bytes = sum(map(len, run.contents))
-            entry.bytes = content_bytes + _RECORD_OVERHEAD * len(run.contents)
-            entry.source = (PENDING, (self.serial + 1) & _SHORT)
+            entry.bytes = content_bytes + RECORD_OVERHEAD * len(run.contents)
+            entry.source = (PENDING, (self.serial + 1) & SHORT)
             assert not owner.spilled.count_within(run.first, run.last), "messages are spilled once"
             owner.spilled.add(run.first, run.last)
             owner.spill_refs.append(run.first, len(run.contents), len(run.contents), *entry.source, content_bytes)
-            self._gather(entry)
+            self.gather(entry)
 
     def forget(self, queue: int) -> None:
         """The queue was deleted, or is no longer mirrored here: all its messages are dead. Blocks of it that are still
@@ -287,8 +285,15 @@ class Log:
         found = self.queues.pop(queue, None)
         if found is None:
             found = QueueLog(queue, self.shares)
+        self.drop(found)
+        if not self.stopped:
+            self._gather_forget(found)
+
+    def drop(self, found: QueueLog) -> None:
+        """Nothing of it counts any longer."""
         found.refs.clear()
         found.spill_refs.clear()
+        self.mirrors.clear(found)
         self.upkeep.drop_snapshot()  # It may count on blocks that are dropped here.
         if any(entry.queue is found for entry in self.gathered):
             for entry in self.gathered:
@@ -296,27 +301,29 @@ class Log:
                     self.gathered_bytes -= entry.bytes
                     if entry.source[0] != PENDING:
                         self.upkeep.on_moved()
-                    self.entries.pop(entry.serial & _SHORT, None)
+                    self.entries.pop(entry.serial & SHORT, None)
+                    if isinstance(entry, MirrorEntry):
+                        self.mirrors.on_dropped(entry)
             self.gathered = deque(entry for entry in self.gathered if entry.queue is not found)
-        if not self.stopped:
-            self._gather_forget(found)
 
     def _gather_forget(self, queue: QueueLog) -> None:
-        self._gather(Entry(FORGET, 0, queue))
+        self.gather(Entry(FORGET, 0, queue))
 
-    def _gather(self, entry: Entry) -> None:
+    def gather(self, entry: Entry) -> None:
         self.serial = entry.serial = self.serial + 1
         entry.bytes += _ENTRY_OVERHEAD
         self.gathered_bytes += entry.bytes
         self.gathered.append(entry)
-        self.entries[entry.serial & _SHORT] = entry
+        self.entries[entry.serial & SHORT] = entry
 
     def gather_moved(self, entries: Iterable[Entry]) -> int:
         """Copies of live messages out of a sparse segment. Returns how many are worth writing."""
         count = 0
         for entry in entries:
             if self.queues.get(entry.queue.id) is entry.queue:
-                self._gather(entry)
+                if isinstance(entry, MirrorEntry) and not self.mirrors.wants(entry):
+                    continue
+                self.gather(entry)
                 count += 1
         return count
 
@@ -358,6 +365,8 @@ class Log:
         its ranges that it does not hold them. A crash may keep this block and lose the settle: the message is gone all
         the same, which is right, for it was settled. Only a checkpoint that was taken before the settle and waits for
         this block must not find it without the message: it would call it live."""
+        if isinstance(entry, MirrorEntry) and entry.type != MOVED:
+            return entry.whole()
         held = entry.held
         if held is None:
             return None
@@ -455,9 +464,11 @@ class Log:
     def _index(self, write: Write, segment: Segment) -> None:
         for entry, place in zip(write.entries, write.places, strict=True):
             self.written_serial = entry.serial
-            self.entries.pop(entry.serial & _SHORT, None)
+            self.entries.pop(entry.serial & SHORT, None)
             queue = entry.queue
-            if entry.type == FORGET:
+            if isinstance(entry, MirrorEntry) and entry.type != MOVED:
+                self.mirrors.on_placed(entry, place, segment)
+            elif entry.type == FORGET:
                 reborn = self.queues.get(queue.id)
                 if reborn is not None:
                     reborn.floor = segment.number
@@ -523,8 +534,11 @@ class Log:
         pending = [_cut_run(run, last) for run in pending if run.first <= last]
         if not places and not pending:
             return None
-        load = Load(queue, places, pending, last + 1)
-        load.redelivered = list(found.redelivered.ranges(first, last))
+        return self.make_load(found, places, pending, first, last)
+
+    def make_load(self, queue: QueueLog, places: list[Place], pending: list[Run], first: int, last: int) -> Load:
+        load = Load(queue.id, places, pending, last + 1)
+        load.redelivered = list(queue.redelivered.ranges(first, last))
         for place in places:
             segment = self.segment_table[place.segment]
             segment.pins += 1
@@ -555,18 +569,19 @@ class Log:
             if not wanted:
                 continue
             room -= max(ref.bytes, 1)
-            if ref.segment == PENDING:
-                held = self.entries[ref.offset].held
-                assert held is not None
-                for run in pick(held, held.ranges, wanted):
-                    run.kinds = run.kinds.translate(_WITHOUT_SHARED)
-                    pending.append(run)
-            else:
-                path = segment_path(self.folder, ref.segment)
-                places.append(
-                    Place(path, ref.segment, ref.offset, ref.length, wanted, wanted[0][0], wanted[-1][1])
-                )
+            self.plan(ref, wanted, places, pending)
         return last
+
+    def plan(self, ref: Ref, wanted: list[tuple[int, int]], places: list[Place], pending: list[Run]) -> None:
+        """Where these messages of a block are: on disk, or still to be written."""
+        if ref.segment == PENDING:
+            held = self.entries[ref.offset].contents()
+            for run in pick(held, held.ranges, wanted):
+                run.kinds = run.kinds.translate(_WITHOUT_SHARED)
+                pending.append(run)
+        else:
+            path = segment_path(self.folder, ref.segment)
+            places.append(Place(path, ref.segment, ref.offset, ref.length, wanted, wanted[0][0], wanted[-1][1]))
 
     def _unpin(self, load: Load) -> None:
         for number in load.pinned:

@@ -17,6 +17,7 @@ from .checkpoint import encode_checkpoint
 from .disk import Job
 from .errors import LogDamaged
 from .jobs import Checkpoint, Compact, Reclaim, Seal
+from .mirror import Unapplied
 from .queue import QueueLog
 from .reading import Place
 from .segment import segment_path
@@ -72,6 +73,8 @@ class Maintenance:
         log, current = self._log, self._log.current
         if self._snapshot is not None or current is None or not self._checkpoint_wanted(current.number):
             return None
+        if log.mirrors.voiding:
+            return None  # It has to name the places of these.
         segments = {
             number: segment.length if segment.sealed else segment.synced
             for number, segment in log.segment_table.items()
@@ -161,9 +164,10 @@ class Maintenance:
         self._sparse = {number: seen for number, seen in self._sparse.items() if number in known}
         for segment in sorted(candidates, key=lambda one: one.live_bytes):
             if self._ripe(segment, idle):
-                places = self._live_places(segment)
-                if places:
-                    return Compact(segment.number, places)
+                places, items = self._live_places(segment)
+                if places or items:
+                    path = segment_path(log.folder, segment.number)
+                    return Compact(segment.number, path, places, items)
         return None
 
     def _ripe(self, segment: Segment, idle: bool) -> bool:
@@ -178,11 +182,14 @@ class Maintenance:
             return False
         return True
 
-    def _live_places(self, segment: Segment) -> list[tuple[QueueLog, Place]]:
+    def _live_places(
+        self, segment: Segment
+    ) -> tuple[list[tuple[QueueLog, Place]], list[tuple[QueueLog, Unapplied]]]:
         log = self._log
         room = log.options.compact_bytes
         path = segment_path(log.folder, segment.number)
         places: list[tuple[QueueLog, Place]] = []
+        items: list[tuple[QueueLog, Unapplied]] = []
         for number, (low, high) in list(segment.queues.items()):
             queue = log.queues.get(number)
             found = False
@@ -197,10 +204,17 @@ class Maintenance:
                         places.append((queue, place))
                         room -= ref.length
                         if room <= 0:
-                            return sorted(places, key=_by_offset)
+                            return sorted(places, key=_by_offset), items
+                for item in queue.mirror.tail if queue.mirror is not None else ():
+                    if item.segment == segment.number:
+                        found = True
+                        items.append((queue, item))
+                        room -= item.length
+                if room <= 0:
+                    break
             if not found:
                 del segment.queues[number]
-        return sorted(places, key=_by_offset)
+        return sorted(places, key=_by_offset), items
 
     def on_moved(self) -> None:
         self._moving -= 1

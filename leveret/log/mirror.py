@@ -29,7 +29,8 @@ class Unapplied:
     """A block that is in the log and has no effect yet."""
 
     __slots__ = (
-        "epoch", "number", "first", "count", "bytes", "segment", "offset", "length", "extra", "state", "entry", "header",
+        "epoch", "number", "first", "count", "bytes", "segment", "offset", "length", "extra", "state", "entry",
+        "header",
     )  # fmt: skip
 
     def __init__(self, epoch: int, number: int, first: int, count: int, content_bytes: int) -> None:
@@ -96,6 +97,18 @@ class Mirror:
             return self.tail[at]
         return None
 
+    def take_blocks(self) -> tuple[Block, ...]:
+        """Those that waited at the start of the node. Once; later only the member has them."""
+        blocks, self.blocks = tuple(self.blocks), []
+        assert len(blocks) == len(self.tail), "blocks wait that nobody has in memory"
+        return blocks
+
+    def untold(self, segment: int) -> set[int]:
+        """Offsets of blocks there that the queue does not refer to."""
+        found = {offset for number, offset in self.void if number == segment}
+        found.update(item.offset for item in self.tail if item.segment == segment)
+        return found
+
     def note_epoch(self, epoch: int, number: int) -> None:
         history = self.history
         if not history or history[-1][0] != epoch:
@@ -106,10 +119,10 @@ class Mirror:
         while self.history and self.history[-1][1] > number:
             self.history.pop()
 
-    def begin(self, cut: int, history: Iterable[tuple[int, int]], bound: int, have: Pairs) -> None:
+    def begin(self, cut: int, history: Iterable[tuple[int, int]], bound: int, have: Pairs, read_at: int) -> None:
         """The log begins anew behind the cut."""
         self.base, self.history = cut, list(history)
-        self.complete, self.read_at = cut == 0, 0
+        self.complete, self.read_at = cut == 0, read_at
         self.cut, self.bound, self.after, self.have = cut, bound, 0, have
 
     # -- in a checkpoint ---------------------------------------------------------------

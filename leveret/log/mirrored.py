@@ -10,9 +10,9 @@ queue, what is in the log and what counts are different things:
 **Order.** What other queues' blocks add up to does not depend on their order. Here it does: a block may be cut off, and
 another take its number, and its messages' numbers. So each record has a *note*: the queue's own serial number of it,
 and what was confirmed when it was written. A start goes through them in this order and does again what was done:
-before each record, the blocks up to what it calls confirmed take effect; TRUNCATED drops waiting blocks; RESTARTED drops
-them all, and with FRESH everything; FILLED adds and settles; and the blocks that wait in the end are handed out. Nothing
-is ever written for the sake of a confirmed number alone.
+before each record, the blocks up to what it calls confirmed take effect; TRUNCATED drops waiting blocks; RESTARTED
+drops them all, and with FRESH everything; FILLED adds and settles; and the blocks that wait in the end are handed out.
+Nothing is ever written for the sake of a confirmed number alone.
 
 **Serial numbers have no gaps**, which makes loss visible. If a record is missing, all that come after it are void: the
 log ends before the damage (see `replay`).
@@ -23,7 +23,10 @@ in it are the references to contents, which a start takes from the segments. The
 never were (*void* places): a block cut off may have held messages with the numbers of others that came instead.
 
 **Room.** A waiting block keeps its segment alive. If its segment is emptied, it is written again as it is (COPY), and
-its former place is void.
+its former place is void. Applied messages are moved as those of any queue, without those that are settled; but what
+settled them is perhaps nowhere noted as confirmed, and after a start that block would wait and those messages live. So
+a copy, too, notes what is applied. It has no serial number of its own and names the last one: if that record is
+missing, its word does not count.
 
 **Whole blocks.** Messages that are settled before they are written are left out of other queues' blocks. Here a block
 is one thing, to be sent on and compared; it is written as it is, transient messages included. These stay over a restart
@@ -37,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from .block import Block, Run
 from .errors import FormatError, LogStopped
@@ -53,17 +57,15 @@ from .format import (
     Records,
     pack_u64,
 )
-from .jobs import Load, MirrorEntry, Written
+from .jobs import RECORD_OVERHEAD, Load, MirrorEntry, Written
 from .mirror import APPLIED, VOID, WAITING, Mirror, Pairs, Unapplied
 from .queue import QueueLog
-from .refs import PENDING
+from .refs import PENDING, SHORT
 
 if TYPE_CHECKING:
     from .log import Log, Segment
     from .reading import Place
 
-SHORT = 0xFFFFFFFF
-RECORD_OVERHEAD = 16
 FETCH_RANGES_MAX = 16_384  # In one answer: what a frame can hold.
 
 
@@ -119,8 +121,9 @@ class Mirrors:
     @staticmethod
     def _hold_raw(entry: MirrorEntry, block: Block, raw: tuple[bytes, bytes]) -> tuple[int, int]:
         fields = BLOCK_HEAD.unpack_from(raw[0])
-        if fields[0] != len(raw[0]) or fields[1] != len(raw[1]):
-            raise FormatError("a block whose parts do not fit")
+        if fields[0] != len(raw[0]) or fields[1] != len(raw[1]) or fields[10] != crc32(raw[1]):
+            # Written, it would make all that is in its group unreadable.
+            raise FormatError("a block was damaged on its way")
         entry.raw, entry.packed = raw, block
         entry.first, entry.next = fields[6], fields[7]
         return fields[1], fields[9]
@@ -136,7 +139,15 @@ class Mirrors:
         self._gather(entry, mirror, confirmed, (), mark)
 
     def restart(
-        self, queue: int, cut: int, history: Pairs, bound: int, have: Pairs, confirmed: int, mark: int | None = None
+        self,
+        queue: int,
+        cut: int,
+        history: Pairs,
+        bound: int,
+        have: Pairs,
+        read_at: int,
+        confirmed: int,
+        mark: int | None = None,
     ) -> None:
         """The log begins anew behind `cut`; what is stored stays, if it is named in `have`."""
         found, mirror = self.open(queue)
@@ -153,12 +164,12 @@ class Mirrors:
             mirror = found.mirror
             mirror.disk = disk
             flags = FRESH
-        mirror.begin(cut, history, bound, have)
+        mirror.begin(cut, history, bound, have, read_at)
         found.advance(history[-1][0] if history else 0, cut, bound + 1, 0)
         entry = MirrorEntry(RESTARTED, flags, found)
         entry.number = cut
         pairs = [number for pair in (*history, *have) for number in pair]
-        self._gather(entry, mirror, confirmed, (bound, mirror.disk, len(history), *pairs), mark)
+        self._gather(entry, mirror, confirmed, (bound, mirror.disk, read_at, len(history), *pairs), mark)
 
     def fill(
         self,
@@ -174,14 +185,14 @@ class Mirrors:
         """Of the messages after + 1 to upto only `live` are left; these are contents of some."""
         found, mirror = self.open(queue)
         found.settle(outside(after + 1, upto, live))
-        for group in _together(found, runs):
-            self._store(found, mirror, group, confirmed)
-        for low, high in live:
-            known = found.live.count_within(low, high) + found.gone.count_within(low, high)
-            assert known == high - low + 1, f"of the messages {low}..{high}, {known} are stored or settled"
+        bundles = _together(found, runs)
+        for bundle in bundles:
+            self._store(found, mirror, bundle, confirmed)
         mirror.after, mirror.read_at = upto, read_at
+        found.advance(0, 0, upto + 1, 0)
         entry = MirrorEntry(FILLED, 0, found)
-        self._gather(entry, mirror, confirmed, (after, upto, read_at, *(n for pair in live for n in pair)), mark)
+        flat = (number for pair in live for number in pair)
+        self._gather(entry, mirror, confirmed, (after, upto, read_at, len(bundles), *flat), mark)
 
     def _store(self, queue: QueueLog, mirror: Mirror, runs: list[Run], confirmed: int) -> None:
         entry = MirrorEntry(FILLED, PART, queue)
@@ -303,12 +314,15 @@ class Mirrors:
             item.length, item.extra = place.length, place.overhead
             self.keep(queue, item)
 
-    def wants_copy(self, entry: MirrorEntry) -> bool:
+    def wants(self, entry: MirrorEntry) -> bool:
         """Whether a copy is still worth writing. Applied meanwhile: its messages may be, one by one."""
-        item = entry.item
-        if item is None or item.state != WAITING or item.place != entry.source:
-            return False
-        item.entry = entry
+        mirror, item = entry.queue.mirror, entry.item
+        assert mirror is not None
+        if item is not None:
+            if item.state != WAITING or item.place != entry.source:
+                return False
+            item.entry = entry
+        entry.note = pack_u64((0, mirror.base, mirror.serial))
         return True
 
     def on_dropped(self, entry: MirrorEntry) -> None:
@@ -387,7 +401,7 @@ def without(ranges: list[tuple[int, int]], others: Sequence[tuple[int, int]]) ->
 
 def _at_most(ranges: list[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], bool]:
     """The first `count` numbers of some ranges, and whether there are more."""
-    taken = []
+    taken: list[tuple[int, int]] = []
     for low, high in ranges:
         if count <= 0:
             return taken, True

@@ -8,15 +8,19 @@ that). This is what recovery rests on: see `log`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .ranges import RangeSet
 from .refs import Refs, Share
+
+if TYPE_CHECKING:
+    from .mirror import Mirror
 
 
 class QueueLog:
     __slots__ = (
         "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "spilled", "refs",
-        "spill_refs", "floor",
+        "spill_refs", "floor", "mirror",
     )  # fmt: skip
 
     def __init__(self, id: int, shares: dict[int, Share]) -> None:
@@ -32,6 +36,7 @@ class QueueLog:
         self.refs = Refs(shares)
         self.spill_refs = Refs(shares)
         self.floor = 0  # What segments before this one say about the queue is void: it was forgotten since.
+        self.mirror: Mirror | None = None  # Of a mirrored queue: then the above is what was applied.
 
     @property
     def count(self) -> int:

@@ -43,6 +43,23 @@ def read_blocks(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Header, R
         yield _read_block(disk, place, data[place.offset - start : place.offset - start + place.length])
 
 
+def read_whole(
+    disk: Disk, path: str, segment: int, offset: int, length: int
+) -> tuple[Header, Records | None]:
+    """One block, whether it holds messages or not."""
+    data = memoryview(disk.read(path, offset, length))
+    place = Place(path, segment, offset, length, [], 0, 0)
+    try:
+        header = parse_meta(data, segment, offset)
+        if header.count:
+            return _read_block(disk, place, data)
+        if header.length != length:
+            raise FormatError("block length is wrong")
+    except FormatError as error:
+        raise LogDamaged([Damage(path, offset, length, None, None, None, None, f"reading a block: {error}")]) from None
+    return header, None
+
+
 def _extent(places: Sequence[Place], index: int) -> int:
     """How far one read should reach to take in the places that follow closely."""
     path, start = places[index].path, places[index].offset

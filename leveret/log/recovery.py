@@ -8,6 +8,7 @@ checkpoint says are dead.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from .checkpoint import CheckpointState, checkpoint_path, decode_checkpoint
@@ -15,6 +16,8 @@ from .disk import Disk
 from .errors import Damage, FormatError, LogDamaged
 from .format import GROUP_HEAD, parse_group_head
 from .queue import QueueLog
+from .refs import Columns
+from .replay import Judgement, Replay
 from .segment import SegmentIndex, index_path, numbered, scan_segment, segment_path, spare_path
 from .sidecar import Entry, decode_sidecar, to_columns
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from .log import Log
 
 _PIECE_BYTES = 4 << 20
+_NOBODY = (1 << 64) - 1  # No queue has this number.
 
 
 class Found:
@@ -52,7 +56,7 @@ class Recovery:
         self.segments: list[Found] = []
         self.damaged: set[int] = set()  # Segments with bytes that are wrong.
         self.weak: list[str] = []  # Sidecars that are damaged: no harm, they are made anew.
-        self.lenient = False  # Go on without what is lost: for `repair`.
+        self.missing: dict[int, list[tuple[int, int]]] = {}  # By queue: messages that live and are nowhere.
         self._names: list[str] = []
 
     # -- reading -----------------------------------------------------------------
@@ -144,15 +148,24 @@ class Recovery:
 
     # -- folding -----------------------------------------------------------------
 
-    def install(self, log: Log, known: Collection[int] | None) -> set[int]:
+    def install(self, log: Log, known: Collection[int] | None, mirrored: Collection[int] | None) -> set[int]:
         """Fill an empty log and tidy up. Returns queues that are not known, where the log does not say so yet."""
         unknown = self.fold_into(log, self.all_queues() if known is None else set(known))
-        if self.damages and not self.lenient:
-            raise LogDamaged(self.damages)
+        if self.damages:
+            judgement = self.judgement(log, known, mirrored)
+            if judgement.fatal():
+                raise LogDamaged(self.damages)
+            touched = judgement.mark()
+            for damage in self.damages:
+                self.progress(f"damage: {damage}")
+            self.progress(f"queues {touched} lost messages, which their other mirrors have")
         self.tidy(log)
         waiting = sum(queue.count for queue in log.queues.values())
         self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
         return unknown
+
+    def judgement(self, log: Log, known: Collection[int] | None, mirrored: Collection[int] | None) -> Judgement:
+        return Judgement(log, self.through, self.damages, self.missing, known, mirrored)
 
     def fold_into(self, log: Log, known: set[int]) -> set[int]:
         """The part of `install` that changes nothing on disk."""
@@ -171,13 +184,17 @@ class Recovery:
         if log.current is not None:
             log.current.sealed = log.current.indexed
         log.base = self.through
-        unknown = self._fold(log, known)
+        replay = Replay(log, self.damages)
+        unknown = self._fold(log, known, replay)
+        for queue in log.queues.values():
+            if queue.mirror is not None:
+                replay.finish(queue)
         self._reconcile(log)
         log.upkeep.through = self.through if self.checkpoint else 0
         log.upkeep.checkpoint_bytes = self.checkpoint_bytes
         return unknown
 
-    def _fold(self, log: Log, known: set[int]) -> set[int]:
+    def _fold(self, log: Log, known: set[int], replay: Replay) -> set[int]:
         unknown = set()
         for number, state in (self.checkpoint.queues if self.checkpoint else {}).items():
             if number not in known:
@@ -187,24 +204,36 @@ class Recovery:
             queue.advance(state.epoch, state.number, state.next_seq, state.delivered_through)
             queue.floor = state.floor
             queue.live, queue.gone, queue.redelivered = state.live, state.gone, state.redelivered
+            queue.mirror = state.mirror
+        reset = {
+            number: found.index.segment
+            for found in self.segments
+            for number, entry in found.entries.items()
+            if entry.fold.reset
+        }
         for found in self.segments:
             for number, entry in found.entries.items():
                 if number in known:
-                    self._fold_queue(log, number, entry, found.index.segment)
+                    if found.index.segment < reset.get(number, 0):
+                        continue  # Void, and of a former life: the order of its records means nothing for this one.
+                    self._fold_queue(log, number, entry, found.index.segment, replay)
                 elif found.index.segment >= self.through:
                     if entry.fold.reset:
                         unknown.discard(number)
-                    if entry.fold.number or entry.columns is not None:
+                    if entry.fold.number or entry.fold.records or entry.columns is not None:
                         unknown.add(number)
             found.entries = {}  # The references were copied: a long backlog must not be in memory twice.
         return unknown
 
-    def _fold_queue(self, log: Log, number: int, entry: Entry, segment: int) -> None:
+    def _fold_queue(self, log: Log, number: int, entry: Entry, segment: int, replay: Replay) -> None:
         queue = log.queues.get(number)
         fold = entry.fold
+        columns = entry.columns
         if segment < self.through:
             if queue is None or segment < queue.floor:
                 return
+            if columns is not None and queue.mirror is not None:
+                columns = _less(columns, queue.mirror.untold(segment))
         else:
             if queue is None or fold.reset:
                 queue = log.queues[number] = QueueLog(number, log.shares)
@@ -217,11 +246,19 @@ class Recovery:
                 queue.gone.add(low, high)
                 queue.live.remove(low, high)
                 queue.redelivered.remove(low, high)
-        if entry.columns is not None:
-            queue.refs.load(entry.columns)
+            if fold.records:
+                dropped = replay.run(queue, segment, fold.records)
+                columns = _less(columns, dropped) if columns is not None else None
+        if columns is not None and len(columns):
+            queue.refs.load(columns)
             table = log.segment_table[segment]
-            table.note(number, entry.columns.first[0])
-            table.note(number, entry.columns.first[-1])
+            table.note(number, columns.first[0])
+            table.note(number, columns.first[-1])
+        applied = replay.take_rows()
+        if applied is not None:
+            queue.refs.load(applied)
+            for first, place in zip(applied.first, applied.segment, strict=True):
+                log.segment_table[place].note(number, first)
 
     def _reconcile(self, log: Log) -> None:
         """Every live message must have a place."""
@@ -235,8 +272,29 @@ class Recovery:
                     self.damages.append(Damage(f"{self.folder}/segments", 0, 0, queue.id, None, low, high, what))
                     queue.live.remove(low, high)
                     queue.redelivered.remove(low, high)
+                self.missing[queue.id] = list(missing)
+            for item in queue.mirror.tail if queue.mirror is not None else ():
+                log.mirrors.keep(queue, item)
             for low, high in queue.live.ranges(0, queue.delivered_through):
                 queue.redelivered.add(low, high)
+
+    # -- damage ------------------------------------------------------------------------
+
+    def let_go(self, log: Log) -> None:
+        """Write what lives in damaged segments to another one, put a checkpoint in place, and let them go. Interrupted,
+        it is simply done again: until the checkpoint is there, the damage is found and judged as before."""
+        before = log.upkeep.through
+        log.upkeep.checkpoint_due = True
+        log.upkeep.forced = self.damaged & set(log.segment_table)
+        for segment in log.segment_table.values():
+            segment.sealed = True
+            segment.indexed = segment.number not in self.damaged and segment.indexed
+        log.forget(_NOBODY)  # Something to write, so that a new segment is begun.
+        while (job := log.take() or log.maintenance(idle=True)) is not None:
+            job.perform(self.disk)
+            log.on_done(job)
+        if log.upkeep.through <= before:
+            raise LogDamaged(self.damages)
 
     # -- tidying -----------------------------------------------------------------
 
@@ -275,3 +333,10 @@ class Recovery:
         if changed:
             self.disk.sync_folder(folder)
 
+
+def _less(columns: Columns, offsets: set[int]) -> Columns:
+    """References without those to blocks at these offsets."""
+    if not offsets:
+        return columns
+    kept = [offset not in offsets for offset in columns.offset]
+    return Columns(tuple(type(column)(column.typecode, compress(column, kept)) for column in columns.all))

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from .ranges import RangeSet
 
-PENDING = 0  # Segment of a block that is not written yet; its `offset` is the entry's serial number.
+PENDING = 0  # Segment of a block that is not written yet; its `offset` is the entry's serial number,
+SHORT = 0xFFFFFFFF  # of which there is room for the low 32 bits: far more than are ever gathered.
 
 _CHUNK_REFS = 4096
 _TYPES = "QIIIIIII"

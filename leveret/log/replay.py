@@ -19,8 +19,8 @@ from zlib import crc32
 
 from .block import Block, Run
 from .errors import Damage, FormatError, LogDamaged
-from .format import COMPLETED, COPY, FILLED, MIRRORED, PART, RESTARTED, TRUNCATED, Header, parse_meta
-from .mirror import HAVE_MAX, Mirror, Pairs, Unapplied
+from .format import COMPLETED, FILLED, MIRRORED, PART, RESTARTED, TRUNCATED, Header, parse_meta
+from .mirror import HAVE_MAX, Mirror, Unapplied
 from .mirrored import outside, without
 from .queue import QueueLog
 from .reading import read_whole
@@ -41,8 +41,9 @@ class Part(NamedTuple):
 
 
 class Replay:
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, damages: list[Damage]) -> None:
         self._log = log
+        self._damages = damages
         self._parts: dict[int, list[Part]] = {}
         self.rows: list[Row] = []  # References to what was applied.
 
@@ -56,7 +57,8 @@ class Replay:
             mirror = queue.mirror
             if mirror is None:
                 mirror = queue.mirror = Mirror(queue.number, queue.epoch)
-                mirror.began = (segment, offset)
+                if queue.number:
+                    mirror.began = (segment, offset)
                 self._parts.pop(queue.id, None)
             if self._takes(queue, mirror, header, (segment, offset)) and header.count:
                 dropped.add(offset)
@@ -65,20 +67,34 @@ class Replay:
     def _takes(self, queue: QueueLog, mirror: Mirror, header: Header, place: tuple[int, int]) -> bool:
         """Whether the contents of this record are dealt with."""
         serial, confirmed, *more = header.note()
+        if not serial:
+            if more[0] > mirror.serial:
+                mirror.broken = True
+            elif not mirror.broken:
+                self._confirm(queue, mirror, confirmed)
         item = mirror.find(header.epoch, header.number) if header.type == MIRRORED else None
-        if header.flags & COPY or serial <= mirror.serial:
-            if not header.flags & COPY:
+        if serial <= mirror.serial:
+            if serial:
                 mirror.reached = max(mirror.reached, place)
             if item is not None:
                 _place(mirror, item, header, place)
-            return item is not None or place in mirror.void
+                return True
+            if header.type == MIRRORED and header.number > mirror.base:
+                mirror.void.add(place)
+            return place in mirror.void
         if mirror.broken or serial != mirror.serial + 1:
             mirror.broken = True
             mirror.void.add(place)
             return True
         mirror.serial, mirror.reached = serial, place
         self._confirm(queue, mirror, confirmed)
-        self._do(queue, mirror, header, place, more)
+        if header.type == MIRRORED and header.number != mirror.end + 1:
+            self._damages.append(_misplaced(self._log.folder, place, header))
+            mirror.broken = True
+        if mirror.broken:
+            mirror.void.add(place)
+        else:
+            self._do(queue, mirror, header, place, more)
         return True
 
     def _do(
@@ -93,8 +109,6 @@ class Replay:
             return
         self._leave(mirror, parts)
         if header.type == MIRRORED:
-            if header.number != mirror.end + 1:
-                raise LogDamaged([_misplaced(self._log.folder, place, header)])
             item = Unapplied(
                 header.epoch, header.number, header.first, header.count, header.content_bytes() if header.count else 0
             )
@@ -108,9 +122,9 @@ class Replay:
         elif header.type == RESTARTED:
             while mirror.tail:
                 mirror.void.add(mirror.tail.pop().place)
-            bound, mirror.disk, epochs, *flat = more
+            bound, mirror.disk, read_at, epochs, *flat = more
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
-            mirror.begin(header.number, pairs[:epochs], bound, tuple(pairs[epochs:]))
+            mirror.begin(header.number, pairs[:epochs], bound, tuple(pairs[epochs:]), read_at)
             queue.advance(mirror.history[-1][0] if epochs else 0, header.number, bound + 1, 0)
         elif header.type == COMPLETED:
             mirror.complete, mirror.read_at = True, more[0]
@@ -128,6 +142,7 @@ class Replay:
             span, size = header.next - header.first, header.content_bytes()
             self.rows.append((header.first, span, header.count, *place, header.length, size, header.overhead))
         mirror.after, mirror.read_at = upto, read_at
+        queue.advance(0, 0, upto + 1, 0)
 
     @staticmethod
     def _leave(mirror: Mirror, parts: list[Part]) -> None:
@@ -245,12 +260,14 @@ class Judgement:
         log: Log,
         through: int,
         damages: list[Damage],
+        missing: dict[int, list[tuple[int, int]]],
         known: Collection[int] | None,
         mirrored: Collection[int] | None,
     ) -> None:
         self._log = log
         self._through = through
         self._damages = damages
+        self._missing = missing  # By queue: messages that live and are nowhere.
         self._known = known
         self._mirrored = mirrored
         blind = [(place, damage) for damage in damages if (place := _blind_place(damage)) is not None]
@@ -295,10 +312,6 @@ class Judgement:
 
     def mark(self) -> list[int]:
         """Queues that lost something, with another disk number each, and as copies to be filled where they must."""
-        missing: dict[int, list[tuple[int, int]]] = {}
-        for damage in self._damages:
-            if damage.queue is not None and damage.first is not None and damage.last is not None:
-                missing.setdefault(damage.queue, []).append((damage.first, damage.last))
         if self._blind:
             for number in self._known or ():
                 if number not in self._log.queues:
@@ -310,28 +323,39 @@ class Judgement:
             mirror = queue.mirror
             if mirror is None:
                 continue
-            lost = sorted(missing.get(queue.id, []))
             named = any(damage.queue == queue.id for damage in self._damages)
             if not (mirror.broken or named or (self._blind and mirror.reached < self._furthest)):
                 continue
-            if lost:
-                self._lacks(queue, mirror, lost)
-            (queue.mirror or mirror).disk = disk
+            if queue.id in self._missing:
+                mirror = self._lacks(queue, mirror, self._missing[queue.id])
+            mirror.disk = disk
             touched.append(queue.id)
         return touched
 
-    def _lacks(self, queue: QueueLog, mirror: Mirror, lost: list[tuple[int, int]]) -> None:
+    def _lacks(self, queue: QueueLog, mirror: Mirror, lost: list[tuple[int, int]]) -> Mirror:
+        """It is to be filled. What lies between lost messages and is settled need not be named as what it has."""
         bound = queue.next_seq - 1
-        lost = [(low, min(high, bound)) for low, high in lost if low <= bound]
-        if not lost:
-            return  # All in blocks that waited, and those are gone.
-        have: Pairs = ((1, bound),)
+        holes = [lost[0]]
+        for low, high in lost[1:]:
+            if queue.live.count_within(holes[-1][1] + 1, low - 1):
+                holes.append((low, high))
+            else:
+                holes[-1] = (holes[-1][0], high)
+        have = [(1, bound)]
         if not mirror.complete:
-            have = tuple(pair for pair in _merged([(1, mirror.after), *mirror.have, (mirror.bound + 1, bound)]))
-        have = tuple(without(list(have), _merged(lost)))
-        if len(have) > HAVE_MAX:
-            raise LogDamaged(self._damages)
-        mirror.complete, mirror.cut, mirror.bound, mirror.after, mirror.have = False, mirror.base, bound, 0, have
+            have = _merged([(1, mirror.after), *mirror.have, (mirror.bound + 1, bound)])
+        have = without(have, holes)
+        if len(have) <= HAVE_MAX:
+            mirror.complete, mirror.cut, mirror.bound, mirror.after, mirror.have = (
+                False, mirror.base, bound, 0, tuple(have),
+            )  # fmt: skip
+            return mirror
+        log = self._log
+        log.drop(log.queues.pop(queue.id))
+        fresh = log.queue(queue.id)
+        fresh.floor = max(log.segment_table, default=0) + 1
+        fresh.mirror = Mirror()
+        return fresh.mirror
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -23,8 +23,11 @@ from .errors import Damage, FormatError
 from .format import (
     CONTENTS,
     FORGET,
+    FRESH,
     GROUP_HEAD,
+    MIRRORED,
     MOVED,
+    NOTE,
     PART,
     SPILL,
     GroupHead,
@@ -37,6 +40,7 @@ from .format import (
 )
 from .ranges import RangeSet
 
+SHARED_DAMAGED = "shared contents of a group are damaged"  # Each block that needs them is reported as well.
 _WINDOW_BYTES = 1 << 20
 
 
@@ -67,6 +71,7 @@ class Fold:
 
     __slots__ = (
         "reset", "epoch", "number", "next_seq", "delivered_through", "enqueued", "settled", "requeued", "refs",
+        "records",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,6 +85,7 @@ class Fold:
         self.requeued = RangeSet()
         # (first, span, count, offset, length, content bytes, overhead)
         self.refs: list[tuple[int, int, int, int, int, int, int]] = []
+        self.records: list[tuple[int, bytes]] = []  # Offset and meta of what a mirrored queue wrote, in order.
 
     def apply(self, header: Header, offset: int) -> None:
         if header.count:
@@ -89,7 +95,7 @@ class Fold:
                     header.content_bytes(), header.overhead,
                 )
             )  # fmt: skip
-        if header.type == MOVED:
+        if header.type == MOVED or header.type >= MIRRORED:
             return
         self.epoch = max(self.epoch, header.epoch)
         self.number = max(self.number, header.number - (1 if header.flags & PART else 0))
@@ -115,16 +121,20 @@ class SegmentIndex:
         self.chain = 0  # Checksum of the last group's head.
         self.queues: dict[int, Fold] = {}
 
-    def apply(self, header: Header, offset: int) -> None:
+    def apply(self, header: Header, offset: int, meta: memoryview) -> None:
         self.blocks += 1
-        if header.type == FORGET:
+        if header.type == FORGET or header.flags & FRESH:
             fold = self.queues[header.queue] = Fold()
             fold.reset = True
+            if header.type != FORGET:
+                fold.records.append((offset, bytes(meta)))
         elif header.type not in (SPILL, CONTENTS):
             fold_here = self.queues.get(header.queue)
             if fold_here is None:
                 fold_here = self.queues[header.queue] = Fold()
             fold_here.apply(header, offset)
+            if header.type >= MIRRORED or NOTE in header.columns:
+                fold_here.records.append((offset, bytes(meta)))
 
 
 class Window:
@@ -180,8 +190,8 @@ def scan_segment(disk: Disk, path: str, number: int, claimed: int) -> Scan:
             _salvage(scan, path, window, at, end, head, str(error))
             at, chain = end, None
         else:
-            for header, offset in blocks:
-                scan.index.apply(header, offset)
+            for header, offset, meta in blocks:
+                scan.index.apply(header, offset, meta)
             at, chain = at + head.length, head.crc
             scan.index.chain = chain
             scan.synced = max(scan.synced, head.synced)
@@ -191,7 +201,7 @@ def scan_segment(disk: Disk, path: str, number: int, claimed: int) -> Scan:
     return scan
 
 
-def _read_group(window: Window, head: GroupHead) -> Iterator[tuple[Header, int]]:
+def _read_group(window: Window, head: GroupHead) -> Iterator[tuple[Header, int, memoryview]]:
     data = window.get(head.offset, head.length)
     if len(data) < head.length:
         raise FormatError("cut off in a group")
@@ -204,8 +214,9 @@ def _read_group(window: Window, head: GroupHead) -> Iterator[tuple[Header, int]]
             raise FormatError("a block reaches past its group")
         if crc32(body) != header.body_crc:
             raise FormatError("block body checksum is wrong")
-        crcs.append(meta_crc(bytes(data[at : at + header.meta_length])))
-        yield header, head.offset + at
+        meta = data[at : at + header.meta_length]
+        crcs.append(meta_crc(meta))
+        yield header, head.offset + at, meta
         at += header.length
     if at != head.length or crc32(b"".join(crcs)) != head.blocks_crc:
         raise FormatError("blocks do not fill their group")
@@ -252,15 +263,17 @@ def _salvage(
             return
         body = data[place + header.meta_length : place + header.length]
         whole = crc32(body) == header.body_crc and len(body) == header.body_length
+        meta = data[place : place + header.meta_length]
         if whole and _shares_good(window, header, at + place):
-            scan.index.apply(header, at + place)
+            scan.index.apply(header, at + place, meta)
         else:
             if header.type == CONTENTS:
-                what = "shared contents of a group are damaged"
-                scan.damages.append(Damage(path, at + place, header.length, None, None, None, None, what))
+                scan.damages.append(Damage(path, at + place, header.length, None, None, None, None, SHARED_DAMAGED))
             else:
                 scan.damages.append(body_damage(path, at + place, header))
-                _apply_without_contents(scan.index, header, at + place)
+                if header.type < MIRRORED:  # Their log ends before what is damaged: see `replay`.
+                    header.count = 0  # Settles and numbers of a block are good even where its contents are not.
+                    scan.index.apply(header, at + place, meta)
         place += header.length
     if len(scan.damages) == before:
         scan.damages.append(Damage(path, at, end - at, None, None, None, None, error))
@@ -279,8 +292,3 @@ def body_damage(path: str, offset: int, header: Header) -> Damage:
         path, offset, header.length, header.queue, header.number, first, last, "block body checksum is wrong"
     )
 
-
-def _apply_without_contents(index: SegmentIndex, header: Header, offset: int) -> None:
-    """Settles and numbers of a block are good even where its contents are not."""
-    header.count = 0
-    index.apply(header, offset)

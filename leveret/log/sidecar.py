@@ -19,10 +19,13 @@ from .segment import Fold, SegmentIndex
 
 _MAGIC = b"LVRI"
 _VERSION = 1
+_VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
 _HEAD = Struct("<4sHHQQQIIQ")  # magic, version, flags, file length, segment, length, blocks, chain, queues
 # queue, reset, epoch, number, next_seq, delivered_through, refs, enqueued, settled, requeued (in ranges)
 _QUEUE = Struct("<QQQQQQIIII")
 _CRC = Struct("<I")
+_MIRROR = Struct("<QI")  # queue, records
+_RECORD = Struct("<QI")  # offset, length of its meta
 _COLUMNS = "QIIIIII"  # first, span, count, offset, length, bytes, overhead
 _REF_BYTES = 8 + 6 * 4
 
@@ -67,9 +70,15 @@ def encode_sidecar(index: SegmentIndex) -> list[bytes]:
                     column.byteswap()
                 parts.append(column.tobytes())
         parts += [one.pack() for one in ranges]
+    mirrors = {queue: fold.records for queue, fold in index.queues.items() if fold.records}
+    for queue, records in mirrors.items():
+        parts.append(_MIRROR.pack(queue, len(records)))
+        for offset, meta in records:
+            parts += (_RECORD.pack(offset, len(meta)), meta)
+    version = _VERSION_MIRRORED if mirrors else _VERSION
     length = _HEAD.size + sum(map(len, parts)) + _CRC.size
     head = _HEAD.pack(
-        _MAGIC, _VERSION, 0, length, index.segment, index.length, index.blocks, index.chain, len(index.queues)
+        _MAGIC, version, 0, length, index.segment, index.length, index.blocks, index.chain, len(index.queues)
     )
     crc = crc32(head)
     for part in parts:
@@ -86,7 +95,7 @@ def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, E
         raise FormatError("index head is wrong")
     if crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise FormatError("index checksum is wrong")
-    if version != _VERSION or flags:
+    if version not in (_VERSION, _VERSION_MIRRORED) or flags:
         raise FormatError(f"index has format version {version}; this program reads version {_VERSION}")
     if number != segment:
         raise FormatError(f"index is of segment {number}")
@@ -104,6 +113,13 @@ def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, E
         fold.settled = reader.ranges(settled)
         fold.requeued = reader.ranges(requeued)
         entries[queue] = Entry(fold, columns)
+    while version == _VERSION_MIRRORED and not reader.at_end:
+        queue, count = _MIRROR.unpack(reader.take(_MIRROR.size))
+        if queue not in index.queues:
+            raise FormatError("index has records of an unknown queue")
+        for _ in range(count):
+            offset, size = _RECORD.unpack(reader.take(_RECORD.size))
+            index.queues[queue].records.append((offset, bytes(reader.take(size))))
     return index, entries
 
 
@@ -111,6 +127,10 @@ class _Reader:
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data
         self._at = at
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= len(self._data)
 
     def take(self, size: int) -> memoryview:
         if self._at + size > len(self._data):

@@ -19,8 +19,10 @@ only change when something is given to them. A thousand idle queues cost nothing
 a reason. Its proposer is not told of the outcome except by `on_view`, which everybody gets with every committed view
 (some may be skipped). `Refresh`: there is a newer one, read it through the consensus. So is the *first* view of a
 process: a barrier read, not what the local log happens to hold. `born` is true only where this very process proposed
-the command that made the queue. `on_majority` tells whether this node reaches the consensus. `Left`: the ring goes on
-without this node. Its copy may be forgotten and the member dropped; should the node be named again, it gets a new one.
+the command that made the queue, or that made it mirrored. In the latter case the epoch is above that of all its blocks;
+and a queue without mirrors takes a new epoch at each start, for it may have lost blocks that were mirrored once.
+`on_majority` tells whether this node reaches the consensus. `Left`: the ring goes on without this node. Its copy may be
+forgotten and the member dropped; should the node be named again, it gets a new one, which sees no older view.
 
 **The master's queue.** `Started(epoch, number, tail, forced)`: make the queue from what is stored and the blocks of
 `tail` behind it; its epoch is `epoch`, its last block `number`. From then on each block it makes is given to `submit`
@@ -58,70 +60,3 @@ sync on demand, `filling.progress`; `force` for an operator; `master.lag()` and 
 """
 
 from __future__ import annotations
-
-from leveret.mirror.blocks import PackedBlock, block_bytes
-from leveret.mirror.frames import (
-    Append,
-    Apply,
-    Complete,
-    Confirmed,
-    Effect,
-    Fill,
-    Frame,
-    HandOverDue,
-    Left,
-    Options,
-    ProposeView,
-    ProtocolError,
-    Read,
-    Recovered,
-    Refresh,
-    Request,
-    Restart,
-    Resumed,
-    Send,
-    Started,
-    Stopped,
-    Truncate,
-    Write,
-)
-from leveret.mirror.master import Lag
-from leveret.mirror.ring import Member
-from leveret.mirror.view import View, forced, misfit
-from leveret.mirror.wire import BadFrame, Packer, Unpacker
-
-__all__ = [
-    "Append",
-    "Apply",
-    "BadFrame",
-    "Complete",
-    "Confirmed",
-    "Effect",
-    "Fill",
-    "Frame",
-    "HandOverDue",
-    "Lag",
-    "Left",
-    "Member",
-    "Options",
-    "PackedBlock",
-    "Packer",
-    "ProposeView",
-    "ProtocolError",
-    "Read",
-    "Recovered",
-    "Refresh",
-    "Request",
-    "Restart",
-    "Resumed",
-    "Send",
-    "Started",
-    "Stopped",
-    "Truncate",
-    "Unpacker",
-    "View",
-    "Write",
-    "block_bytes",
-    "forced",
-    "misfit",
-]

@@ -143,7 +143,7 @@ class Truncate(NamedTuple):  # Blocks above this number never were. None of them
 
 class Restart(NamedTuple):
     """The log begins anew after `cut`. Blocks that were not applied are void; so is everything, unless `have` names
-    messages: then what is stored of those stays, and the rest is to be forgotten."""
+    messages: then what is stored stays. `read_at` and the rest are what `Recovered` has to give back."""
 
     cut: int
     history: History
@@ -153,7 +153,8 @@ class Restart(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """Of the messages after + 1 to upto, only `live` are left; settle all others, and store `runs`."""
+    """Of the messages after + 1 to upto, only `live` are left; settle all others, and store `runs`. A few of `live` may
+    be neither stored nor among `runs`, if the piece is older than one before it: their settles are on their way."""
 
     after: int
     upto: int
@@ -288,9 +289,10 @@ class Options:
     own_slow: int = 20  # Our own disk is the only one that holds up confirms: hand over.
     orphaned: int = 40  # No in-sync member is reached: `promote_always` comes into force.
     patience: int = 10  # Confirms wait so long for one who has nearly caught up.
-    window_bytes: int = 16 << 20  # Sent to a neighbour and not on its disk.
-    unconfirmed_bytes_max: int = 32 << 20  # More, and publishers wait.
-    retain_bytes: int = 8 << 20  # Confirmed blocks kept for neighbours that lack them.
+    # These are for one queue; that a thousand of them do not take too much together is for the shell to see to.
+    window_bytes: int = 4 << 20  # Sent to a neighbour and not on its disk.
+    unconfirmed_bytes_max: int = 8 << 20  # More, and publishers wait.
+    retain_bytes: int = 2 << 20  # Confirmed blocks kept for neighbours that lack them.
     frame_bytes: int = 1 << 20  # Of blocks in one frame.
     frame_blocks: int = 1024
     piece_bytes: int = 1 << 20

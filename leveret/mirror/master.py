@@ -86,8 +86,8 @@ class Master:
     @property
     def wants_tick(self) -> bool:
         end = self.member.tail.end
-        waits = self.member.confirmed < end or self.handing is not None or bool(self.joining)
-        return waits or self.marks[0] < end or self._lags()
+        waits = self.member.confirmed < end or self.handing is not None or bool(self.joining or self.maybe)
+        return waits or self.marks[0] < end or self._lags() or self._is_unsettled()
 
     def lag(self) -> list[Lag]:
         tail = self.member.tail
@@ -101,10 +101,10 @@ class Master:
         return found
 
     def lowest(self) -> int:
-        """What every other member has on disk."""
+        """What every other member that is there has on disk. Who is away for long has to be filled anyway."""
         found = _NOBODY
         for name in self.view.ring:
-            if name != self.member.me:
+            if name in self.member.links:
                 entry = self.table.get(name)
                 found = min(found, entry.durable if entry is not None else 0)
         return found
@@ -154,6 +154,10 @@ class Master:
         if self.handing is not None and member.ticks > self.handing[1]:
             self._give_up()
         self.judge()
+        if self.maybe and member.proposal_age is None:
+            # Whoever was to be added is not fit to be proposed again, and may still have been added. The same view once
+            # more, under the next version, ends that: either it is committed, or the addition was.
+            self._propose()
 
     # -- confirming --------------------------------------------------------------------
 
@@ -190,7 +194,7 @@ class Master:
             told = (member.own_durable, member.tail.end)
         else:
             told = (member.confirmed, max(member.confirmed, min(received, member.tail.end)))
-        if told != self._told and member.confirmed >= self.start_number:
+        if told != self._told and (member.confirmed >= self.start_number or member.options.asynchronous):
             self._told = told
             member.out.append(Confirmed(self.epoch, *told))
         if len(self.view.ring) > len(self.view.in_sync):
@@ -258,6 +262,14 @@ class Master:
             for name in self.view.ring
             if name != self.member.me and name in self.member.links
         )
+
+    def _is_unsettled(self) -> bool:
+        """Whether somebody is to join, or has come back with another disk than the one that counts."""
+        for name, entry in self.table.items():
+            disk = self.view.disk_of(name)
+            if disk != entry.disk and (entry.complete or disk is not None):
+                return True
+        return False
 
     def _nudge(self) -> None:
         """Who gets no blocks is told so: its left neighbour may have none to give, and it cannot know."""

@@ -135,23 +135,24 @@ class Doubt:
         self._decide()
 
     def _check_orphaned(self) -> None:
-        member, view = self.member, self.member.view
-        assert view is not None
-        if self.hears or not member.links.isdisjoint(name for name, _ in view.in_sync):
+        member = self.member
+        assert member.view is not None
+        if self.hears:
             self.age, self.standings = 0, None
-        elif self.age > member.options.orphaned:
-            if self.standings is None or self.poll_age > member.options.retry:
-                if self.standings is not None:
-                    self._force_best(self.standings)
-                self.standings, self.poll_age = {}, 0
-                for name in view.ring:
-                    self._ask(name)
+        elif self.age > member.options.orphaned and (self.standings is None or self.poll_age > member.options.retry):
+            if self.standings is not None:
+                self._force_best(self.standings)
+            self.standings, self.poll_age = {}, 0
+            for name in member.view.ring:
+                self._ask(name)
 
     def _force_best(self, standings: dict[str, Standing]) -> None:
-        """Each knows the same of all and finds the same best, who acts."""
-        member = self.member
-        if any(standing.hears for standing in standings.values()):
+        """If nobody can do better. Each knows the same of all and finds the same best, who acts."""
+        member, in_sync = self.member, self._in_sync()
+        if any(standing.hears or (name, standing.disk) in in_sync for name, standing in standings.items()):
             return
+        if any(name in member.links and name not in standings for name, _ in in_sync):
+            return  # Whether it still has the disk that counts is not known.
         best = (member.complete, member.tail.last_epoch, member.tail.end, member.me)
         for name, standing in standings.items():
             best = max(best, (standing.complete, standing.last_epoch, standing.end, name))

@@ -122,6 +122,8 @@ class Filling:
         self._ask()
 
     def on_tick(self) -> None:
+        if self.member.matched:
+            self.check()  # After a restart, all that it waits for may be there already.
         self._age += 1
         self._budget = self.member.options.fill_bytes_per_tick
         patience = self.member.options.retry * (1 if self.wanted else 4)

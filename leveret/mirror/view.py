@@ -4,7 +4,8 @@ A view is one small value in the cluster's metadata, and the only thing about a 
 It changes by compare-and-set: a proposal carries the version after the one it was made from, and is refused if another
 was committed meanwhile. `misfit` says what else a successor must obey; the metadata store asks it before it commits.
 
-- `epoch` rises with every promotion. Blocks carry it, so that equal numbers of different masters are told apart.
+- `epoch` rises with every promotion. Blocks carry it, so that equal numbers of different masters are told apart. A
+  queue that becomes mirrored begins with an epoch above that of any block it has: it may have been mirrored before.
 - `in_sync` names members *with their disks*, oldest first. A disk that was wiped, or lost what it had once synced, gets
   another id: a member that returns without its data must not be taken for the one that was trusted.
 - `lossy` is the epoch of the last forced promotion. Whoever has blocks of an older epoch knows that what it holds as
@@ -59,7 +60,11 @@ def misfit(old: View | None, new: View) -> str | None:
     if not set(members) <= set(new.ring) or new.master not in members:
         return "in-sync members must be in the ring, and the master among them"
     if old is None:
-        return None if new.version == 1 and new.epoch == 1 else "a group begins with version 1, epoch 1"
+        # Of a new queue everybody holds all there is. One that becomes mirrored later is at its master alone.
+        fits = new.epoch == 1 or (new.epoch > 1 and members == [new.master])
+        if new.version == 1 and fits and not new.lossy and not new.void:
+            return None
+        return "a group begins with version 1, and unless it is new and of epoch 1, with its master alone in sync"
     if new.version != old.version + 1:
         return f"made from version {new.version - 1}, which is not {old.version}"
     if new.epoch == old.epoch:

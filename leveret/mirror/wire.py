@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -281,7 +282,12 @@ def _put_entries(frame: Numbers, parts: list[Buffer]) -> None:
     parts.append(_PAIR.pack(frame.epoch, len(frame.entries)))
     for name, entry in frame.entries:
         numbers = _ENTRY.pack(entry.stamp, entry.received, entry.durable, entry.complete)
-        parts.append(pack_text(name) + pack_text(entry.disk) + numbers)
+        parts.append(_texts(name, entry.disk) + numbers)
+
+
+@lru_cache(maxsize=1024)  # A node says the same of itself in each of its groups, in every turn.
+def _texts(name: str, disk: str) -> bytes:
+    return pack_text(name) + pack_text(disk)
 
 
 def _put_reset(frame: Reset, parts: list[Buffer]) -> None:

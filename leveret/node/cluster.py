@@ -100,6 +100,9 @@ class Shell:
     def on_replaced(self, events: tuple[Event, ...]) -> None:
         raise NotImplementedError
 
+    def on_cluster_tick(self) -> None:
+        raise NotImplementedError
+
     def on_fatal(self, text: str) -> None:
         raise NotImplementedError
 
@@ -139,7 +142,8 @@ class Cluster:
         self.proposals = Proposals(world.random_bytes(ORIGIN_BYTES), self.raft, self._send_to, patience)
         self.writer = world.worker("leveret-consensus")
         self.keeper = world.worker("leveret-snapshots")
-        self.ready: Ready | None = None  # Whose write is under way.
+        self.ready: Ready | None = None  # Whose write is under way,
+        self.written = False  # or done.
         self.driving = False
         self.stopped = False
         self.snapshotting = False
@@ -333,6 +337,7 @@ class Cluster:
         if self.raft.is_leader:
             self._lead()
         self.drive()
+        self.shell.on_cluster_tick()
 
     def _lead(self) -> None:
         """A leader's duties."""
@@ -370,19 +375,29 @@ class Cluster:
             return  # From within: the loop below sees it.
         self.driving = True
         try:
-            while not self.stopped:
-                self._notice_leader()
-                if self.ready is not None:
-                    break
-                ready = self.raft.ready()
-                if ready is None:
-                    break
-                self._begin(ready)
-            self._update_members()
-            self.proposals.settle(self._counted())
+            self._drive()
+        except Exception as error:  # Something that was agreed on is half applied.
+            logger.exception("driving the consensus failed")
+            self._fail(f"driving the consensus failed: {error!r}")
         finally:
             self.driving = False
         self.peers.flush()
+
+    def _drive(self) -> None:
+        while not self.stopped:
+            self._notice_leader()
+            if self.ready is not None:
+                if not self.written:
+                    break
+                ready, self.ready, self.written = self.ready, None, False
+                self._finish(ready)
+                continue
+            next_ready = self.raft.ready()
+            if next_ready is None:
+                break
+            self._begin(next_ready)
+        self._update_members()
+        self.proposals.settle(self._counted())
 
     def _counted(self) -> list[str]:
         """Members whose copy of the metadata must be up to date before anyone is answered."""
@@ -426,9 +441,7 @@ class Cluster:
             return
         if error is None:
             self.log.on_done(job)
-            ready, self.ready = self.ready, None
-            assert ready is not None
-            self._finish(ready)
+            self.written = True
             self.drive()
         elif isinstance(error, OSError) and self.log.on_failed(job, error) == "retry":
             logger.error("no space left on the disk for the cluster's metadata: trying again (%s)", error)

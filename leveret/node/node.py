@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.amqp.limits import Limits
 from leveret.broker.broker import Broker
 from leveret.broker.moving import move
+from leveret.broker.placing import Place, Placing
 from leveret.broker.queue import Queue
 from leveret.cluster import frames
 from leveret.cluster.commands import Command, SetGlobalParameter
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from leveret.broker.remote import RemoteQueue
     from leveret.cluster.events import Event
     from leveret.cluster.raft import Member
+    from leveret.cluster.specs import QueueSpec
     from leveret.log.block import Run
+    from leveret.mirror.store import Reading
     from leveret.node.consensus_log import ConsensusLog, Recovered
     from leveret.node.peers import Peers
     from leveret.node.settings import Settings
@@ -102,7 +105,7 @@ class Node(cluster.Shell):
         )
         log = Log(world.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
         # Which queues there are is known for certain only in `prepare`; until then none of their messages may go.
-        log.recover(None, logger.info)
+        log.recover(None, logger.info, mirrored=None)
         self.storage = Storage(world, log, self.turn, self._on_disk_full, self.on_fatal)
         self.metadata = Metadata()
         self.cluster = Cluster(settings, world, peers, me, consensus_log, recovered, self.metadata, self)
@@ -116,6 +119,7 @@ class Node(cluster.Shell):
             int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
         self.broker.run = self.cluster.run
+        self.placing = self.broker.placing = Placing(self.broker, self._places)
 
     async def prepare(self) -> None:
         """Catch up with the cluster, or begin it. Afterwards the node may serve clients."""
@@ -130,11 +134,20 @@ class Node(cluster.Shell):
         if not self.metadata.vhosts:
             for command in self._first_commands():
                 await self.cluster.change(command)
-        homes = {spec.id for spec in self.metadata.queues.values() if spec.node == self.settings.node_name}
-        for queue in [queue for queue in self.storage.log.queues if queue not in homes]:
-            self.storage.log.forget(queue)
+        kept = {spec.id for spec in self.metadata.queues.values() if self._has_copy(spec)}
+        for number in [number for number in self.storage.log.queues if number not in kept]:
+            self.storage.log.forget(number)
+        life = self.metadata.starts[self.settings.node_name]
+        self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
+        self.placing.look_at_all()
         self.peers.set_cluster(self.cluster.cluster_id)
         self.schedule()
+
+    def _has_copy(self, spec: QueueSpec) -> bool:
+        """Whether the log may hold messages of it that count."""
+        if spec.view is None:
+            return spec.node == self.settings.node_name
+        return spec.durable and self.settings.node_name in spec.view.ring
 
     def _first_commands(self) -> list[Command]:
         settings = self.settings
@@ -172,9 +185,11 @@ class Node(cluster.Shell):
     def _turn(self) -> None:
         broker = self.broker
         broker.pump()
+        if broker.mirrors.touched:
+            broker.mirrors.flush()
         if broker.linked:
             broker.flush_links()
-            self.peers.flush()
+        self.peers.flush()
         if self.storage.should_wait(broker):
             self.schedule()
         else:
@@ -384,7 +399,9 @@ class Node(cluster.Shell):
         state = self.storage.log.queues.get(queue.spec.id)
         if state is not None:
             first, last = state.live.first or 0, state.live.last or 0
-            queue.restore(state.number, state.epoch, state.next_seq, first, last, state.count, state.delivered_through)
+            # Another epoch: the last run may have lost blocks that others have, if the queue was mirrored once.
+            epoch, through = state.epoch + 1, state.delivered_through
+            queue.restore(state.number, epoch, state.next_seq, first, last, state.count, through)
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
@@ -394,6 +411,12 @@ class Node(cluster.Shell):
 
     def forget(self, queue: Queue) -> None:
         self.storage.forget(queue)
+
+    def forget_log(self, number: int) -> None:
+        self.storage.forget_log(number)
+
+    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
+        self.storage.read(reading, then)
 
     def is_crowded(self) -> bool:
         return self.storage.is_crowded(self.broker) or self.alarms.reason() is not None
@@ -418,6 +441,7 @@ class Node(cluster.Shell):
     def on_peer_up(self, peer: str, uuid: bytes) -> None:
         self.broker.on_peer_up(peer)
         self.cluster.on_up(peer, uuid)
+        self.placing.look_at_all()
         self._tell_alarms()
         self.schedule()
 
@@ -452,6 +476,19 @@ class Node(cluster.Shell):
     def on_applied(self, applied: Applied) -> None:
         self.broker.on_applied(applied.events)
         self.schedule()
+
+    def on_cluster_tick(self) -> None:
+        mirrors = self.broker.mirrors
+        mirrors.on_majority(self.cluster.has_majority and self.cluster.leader is not None)
+        mirrors.tick()
+        if self.placing.due:
+            self.placing.tick()
+        if mirrors.touched:
+            self.schedule()
+
+    def _places(self) -> list[Place]:
+        runs = self.metadata.runs
+        return [Place(one.name, one.uuid, runs.get(one.name, ""), one.running) for one in self.cluster.members()]
 
     def on_replaced(self, events: tuple[Event, ...]) -> None:
         self.broker.on_applied(events)

@@ -20,6 +20,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.mirror.store import MirrorStore, Reading
+
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch, Gap
     from leveret.broker.broker import Broker
@@ -53,6 +55,7 @@ class Storage:
         self.loop = world.loop
         self.disk = world.disk
         self.log = log
+        self.mirrors = MirrorStore(log.mirrors)
         self.on_turn = on_turn  # Something became durable or readable: have a turn.
         self.on_full = on_full  # The disk has no space (True), or has again.
         self.on_fatal = on_fatal
@@ -104,17 +107,21 @@ class Storage:
         now_ms = self.world.wall_ms()
         unlogged, broker.unlogged = broker.unlogged, {}
         for queue in unlogged:
+            if queue.mirror is not None:
+                broker.mirrors.submit(queue.mirror, now_ms)
+                continue
             batch = queue.open
             block = queue.take_block(now_ms)
             if block is not None:
                 awaiting, queue.awaiting = queue.awaiting, []
                 self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)
                 self.log.append(block)
+        broker.mirrors.flush()  # Their blocks are part of the same write.
 
     def _on_committed(self, broker: Broker, job: Write, error: Exception | None) -> None:
         self.committing = self.retrying = False
         if error is None:
-            self._on_logged(job, broker.totals.published)
+            self._on_logged(job, broker)
         else:
             self._on_failed(job, error)
         if not error and self.full:
@@ -133,9 +140,12 @@ class Storage:
                 logger.error("stopping although not all is written: the disk did not answer for %d s", DRAIN_S)
                 return
 
-    def _on_logged(self, job: Write, published: int) -> None:
+    def _on_logged(self, job: Write, broker: Broker) -> None:
         confirmed = 0
-        for block in self.log.on_done(job):
+        durable = self.log.on_done(job)
+        for number, write in self.mirrors.synced(job).items():
+            broker.mirrors.on_synced(number, write)
+        for block in durable:
             entry = self.in_blocks.pop((block.queue, block.number), None)
             if entry is None:
                 continue  # Its queue was deleted.
@@ -147,7 +157,7 @@ class Storage:
                 pending.on_safe()
         if confirmed:
             now = self.world.precise_s()
-            self.gather_for = published + confirmed
+            self.gather_for = broker.totals.published + confirmed
             self.gather_until = now + min(now - self.began, GATHER_S_MAX)
         self.maintain()
 
@@ -186,8 +196,11 @@ class Storage:
         for key in [key for key in self.in_blocks if key[0] == queue.spec.id]:
             for pending in self.in_blocks.pop(key)[2]:
                 pending.on_safe()
-        if queue.spec.id in self.log.queues:
-            self.log.forget(queue.spec.id)
+        self.forget_log(queue.spec.id)
+
+    def forget_log(self, number: int) -> None:
+        if number in self.log.queues:
+            self.log.forget(number)
 
     # -- Upkeep --------------------------------------------------------------------------------------------------
 
@@ -237,6 +250,21 @@ class Storage:
                 logger.error("%s stands still, its messages cannot be read back: %s", queue, error)
 
         self.reader.submit(lambda: load.perform(self.disk), on_done)
+
+    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
+        """Read what another mirror lacks."""
+        job: Any = reading.job
+
+        def on_done(error: Exception | None) -> None:
+            if error is None:
+                self.log.on_done(job)
+            else:
+                self.log.on_failed(job, error)
+                logger.error("messages that another mirror lacks cannot be read: %s", error)
+            then(error is None)
+            self.on_turn()
+
+        self.reader.submit(lambda: job.perform(self.disk), on_done)
 
     def _on_loaded(self, queue: Queue, gap: Gap, runs: list[Any], following: int, then: Callable[[], None]) -> None:
         queue.on_loaded(gap, runs, following)

@@ -187,8 +187,8 @@ class World:
             self.calm_since = None
         leaders = {node.raft.leader for node in self.nodes.values()}
         if self.calm_since is None and not trouble and len(self.links) == 6 and len(leaders) == 1:
-            # A node that has just started is not waited for by a leader that knew it before; nor does it serve anybody
-            # until it has caught up.
+            # A node that is still far behind may be so for longer than anybody is patient: then a command that was
+            # applied at its origin is answered without that node.
             if all(node.index >= self.index_max for node in self.nodes.values()):
                 self.calm_since = self.now
         for sender, receiver in list(self.links):

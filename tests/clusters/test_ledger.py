@@ -112,7 +112,7 @@ def test_nothing_confirmed_is_lost(nodes: Cluster, name: str) -> None:
         for number in range(6)
     ]
     readers = [Reader(queue, nodes, stop, random.Random(dice.random())) for queue in queues]
-    threads = [*publishers, *readers]
+    threads: list[Publisher | Reader] = [*publishers, *readers]
     for thread in threads:
         thread.start()
     try:
@@ -143,8 +143,8 @@ def test_nothing_confirmed_is_lost(nodes: Cluster, name: str) -> None:
         if thread.failure is not None:
             raise thread.failure
     for reader in readers:
-        for publisher, numbers in reader.seen.items():
-            assert list(numbers) == sorted(numbers), f"{publisher} to {reader.queue}, out of order (seed {seed})"
+        for name, numbers in reader.seen.items():
+            assert list(numbers) == sorted(numbers), f"{name} to {reader.queue}, out of order (seed {seed})"
     total = sum(len(publisher.confirmed) for publisher in publishers)
     print(f"{total} confirmed, {sum(reader.deliveries for reader in readers)} deliveries")
     assert total > 500

@@ -10,6 +10,7 @@ from typing import Any
 import pika
 import pytest
 
+from leveret.node.wire import PeersOptions
 from tests.clients.consumer import Consumer, fill, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Refused
 from tests.servers import until
@@ -47,6 +48,8 @@ def test_a_minority(nodes: Cluster, name: str, which: str) -> None:
     reader.basic_ack(taken[-1][0].delivery_tag, multiple=True)
     channel.queue_declare(name, durable=True)
     assert left.connect().is_open
+    with pytest.raises(Refused, match="no contact to a majority"):  # As patient as leveretctl, not as its net_ticktime.
+        left.control("add_vhost", PeersOptions(), name=name, description=None, tags=None)
     status = left.status()
     assert (status["has_majority"], status["running_nodes"]) == (False, [left.name])
 

@@ -10,8 +10,11 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
+from leveret.amqp import methods as m
+from leveret.amqp.frames import METHOD
 from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
 from tests.members import PERSISTENT, Cluster, refusal
+from tests.raw import RawClient
 from tests.servers import until
 
 MIB = 1 << 20
@@ -366,6 +369,81 @@ def test_cancel_and_consume_again(ends: tuple[Any, Any], name: str) -> None:
         assert waiting(home, name) == 0
     fill(home, name, range(3))
     assert waiting(home, name) == 3
+
+
+@pytest.mark.parametrize("no_ack", [True, False], ids=["no-ack", "acks"])
+def test_cancel_in_mid_flow(cluster: Cluster, name: str, no_ack: bool) -> None:
+    """What is under way over the link at that moment is delivered before cancel-ok, or is still there."""
+    home = cluster[0].channel()
+    home.queue_declare(name)
+    for number in range(3000):
+        home.basic_publish("", name, b"%04d" % number + bytes(5000))
+    assert waiting(home, name) == 3000
+    with RawClient(cluster[1].port) as client:
+        client.open()
+        client.method(m.BasicConsume(queue=name, consumer_tag="c", no_ack=no_ack))
+        client.expect(m.BasicConsumeOk)
+        delivered = 0
+        while True:
+            kind, _, payload = client.frame()
+            if kind == METHOD and isinstance(m.decode_payload(payload), m.BasicCancelOk):
+                break
+            delivered += kind == METHOD
+            if delivered == 1 and kind == METHOD:
+                client.method(m.BasicCancel(consumer_tag="c"))
+        assert 0 < delivered < 3000
+        left = [int(body[:4]) for body in get_all(home, name)]
+        assert left == list(range(delivered, 3000))
+        client.method(m.ChannelClose(200, "", 0, 0))
+        client.expect(m.ChannelCloseOk)
+    until(lambda: no_ack or waiting(home, name) == delivered, "what it had is back")
+    assert [int(body[:4]) for body in get_all(home, name)] == ([] if no_ack else list(range(delivered)))
+
+
+def test_a_consumer_that_does_not_read(cluster: Cluster, name: str) -> None:
+    """It is given what fits on the way to it, and no more: memory stays, and others get the rest."""
+    home, edge = cluster[0], cluster[1]
+    channel = home.channel(confirms=True)
+    channel.queue_declare(name)
+    body = os.urandom(100_000)
+    for _ in range(600):
+        channel.basic_publish("", name, body)
+    before = edge.resident_bytes()
+    with RawClient(edge.port, receive_buffer_bytes=65_536) as deaf:
+        deaf.open()
+        deaf.method(m.BasicConsume(queue=name, consumer_tag="deaf", no_ack=True))
+        deaf.expect(m.BasicConsumeOk)
+        until(lambda: waiting(channel, name) < 600, "it is given some")
+        taken = get_all(channel, name)
+        assert len(taken) > 450
+        assert edge.resident_bytes() < before + 40 * MIB
+
+
+def test_used_while_it_is_deleted(cluster: Cluster, name: str) -> None:
+    """Whoever is too late is told so in RabbitMQ's words, whichever node found out."""
+    home, edge = cluster[0].channel(), cluster[1].connect()
+    deleted: list[Any] = []
+    refused = 0
+    for number in range(60):
+        home.queue_declare(name)
+        channel = edge.channel()
+        home._impl.queue_delete(name, callback=deleted.append)
+        home.connection._flush_output()
+        try:
+            if number % 3 == 0:
+                channel.basic_get(name)
+            elif number % 3 == 1:
+                channel.basic_consume(name, lambda *_: None)
+            else:
+                channel.queue_declare(name, passive=True)
+        except ChannelClosedByBroker as error:
+            refused += 1
+            assert (error.reply_code, error.reply_text) == (404, f"NOT_FOUND - no queue '{name}' in vhost '/'")
+        else:
+            channel.close()
+        until(lambda: home.connection.process_data_events(0.01) or deleted, "delete-ok")
+        deleted.clear()
+    print(f"{refused} of 60 were too late")
 
 
 def test_recover(ends: tuple[Any, Any], name: str) -> None:

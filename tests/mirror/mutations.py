@@ -137,6 +137,8 @@ MUTATIONS: Final = [
         ),
         (8, "nobody is removed", "        bad = self._find_stuck()\n", "        bad: list[Disk] = []\n"),
         (8, "who makes progress is removed too", "                age = 0\n", "                age += 1\n"),
+        (0, "an unknown outcome stays unknown", "if self.maybe and member.proposal_age is None:", "if False:"),
+        (0, "at rest nobody comes in", " or self._lags() or self._is_unsettled()", " or self._lags()"),
         (0, "disks are not told apart", "entry is None or entry.disk != disk", "entry is None"),
         (0, "old words replace newer ones", "(old is None or entry.stamp > old.stamp)", "True"),
         (
@@ -301,7 +303,13 @@ MUTATIONS: Final = [
         ),
         (9, "nobody asks", "        for name, _ in self._in_sync():\n            self._ask(name)\n", ""),
         (0, "orphans do not care who is better", "        if best[3] == member.me:\n", "        if True:\n"),
-        (0, "orphans do not wait", "elif self.age > member.options.orphaned:", "else:"),
+        (0, "orphans do not wait", "elif self.age > member.options.orphaned and (", "elif ("),
+        (
+            0,
+            "orphans do not care who is in sync",
+            "standing.hears or (name, standing.disk) in in_sync",
+            "standing.hears",
+        ),
         (0, "what others hear is hearing", "if src == member.view.master and frame.hears", "if frame.hears"),
         (0, "without a majority it still leads", "            return member.majority\n", "            return True\n"),
     ),

@@ -104,6 +104,22 @@ def a_member_that_may_have_been_added_counts() -> None:
 
 
 @scenario
+def an_unknown_outcome_is_made_known() -> None:
+    master = lead()
+    say(master, "b", 1, 1)
+    assert len(proposed(say(master, "c", 1, 1))[0].in_sync) == 3
+    say(master, "c", 0, 0, complete=False, disk="c.1")
+    effects = tick(master, 6)
+    assert proposed(effects)[0] == view(3, 2, "a", "ab"), "either this is committed, or the addition was"
+    publish(master)
+    drain(master)
+    say(master, "b", 2, 2)
+    master.on_view(view(3, 2, "a", "ab"))
+    drain(master)
+    assert confirmed(tick(master, 20)) == 2
+
+
+@scenario
 def a_wiped_disk_does_not_count() -> None:
     master = lead()
     effects = say(master, "b", 1, 1, disk="b.1", complete=False)
@@ -195,6 +211,33 @@ def at_rest_nobody_is_removed() -> None:
     master.on_peer_down("c")
     assert not proposed(tick(master, 100))
     assert not master.wants_tick
+
+
+@scenario
+def a_wiped_disk_is_replaced_even_at_rest() -> None:
+    master = lead("abc")
+    say(master, "b", 1, 1)
+    say(master, "c", 1, 1)
+    tick(master, 3)
+    assert not master.wants_tick
+    say(master, "c", 1, 1, disk="c.1")
+    assert master.wants_tick
+    assert proposed(tick(master, 3))[0] == view(3, 2, "a", "ab")
+    master.on_view(view(3, 2, "a", "ab"))
+    assert proposed(drain(master))[0].in_sync == (("a", "a.0"), ("b", "b.0"), ("c", "c.1"))
+
+
+@scenario
+def one_who_was_waited_for_in_vain_comes_in_at_rest() -> None:
+    master = lead("a", options=Options(patience=2))
+    publish(master)
+    drain(master)
+    say(master, "c", 2, 1)
+    tick(master, 4)
+    assert confirmed(tick(master)) <= 2 and not master.master.joining  # type: ignore[union-attr]
+    say(master, "c", 2, 2)
+    assert master.wants_tick
+    assert proposed(tick(master, 12))[0].in_sync == (("a", "a.0"), ("c", "c.0"))
 
 
 @scenario

@@ -303,7 +303,12 @@ def blocks_are_kept_for_a_while_for_those_who_lack_them() -> None:
     assert master.tail.base == 0 and master.confirmed == 5
     publish(master, 16)
     drain(master)
-    assert 21 - 1_000 // 192 - 1 <= master.tail.base <= 21
+    assert 21 - 1_000 // 192 - 1 <= master.tail.base < 21
+    master.on_peer_down("b")
+    master.on_peer_down("c")
+    publish(master)
+    drain(master)
+    assert master.tail.base == master.tail.end == 22, "nobody is there to get them"
 
 
 @scenario

@@ -87,6 +87,14 @@ def cut_and_tail_must_meet() -> None:
 
 
 @scenario
+def one_that_was_filled_when_it_was_restarted_is_complete() -> None:
+    mirror = follow(found(2, 2, base=2, complete=False, cut=2, bound=3, after=3, read_at=2), "a")
+    assert changes(tick(mirror), Complete) and mirror.complete
+    mirror = follow(found(2, 2, base=2, complete=False, cut=2, bound=3, after=3, read_at=3), "a")
+    assert not changes(tick(mirror), Complete), "what filled it was read later"
+
+
+@scenario
 def complete_is_said_when_the_disk_knows() -> None:
     mirror = hollow()
     drain(mirror)
@@ -332,6 +340,11 @@ def nobody_is_forced_while_one_in_sync_is_reached() -> None:
     mirror = orphan(promote_always=True)
     mirror.on_peer_up("b")
     assert not proposed(drain(mirror) + tick(mirror, 50))
+    give(mirror, "b", Standing(2, "b.0", 1, 1, False, True))
+    assert not proposed(tick(mirror, 4)), "it is in sync, whatever it has"
+    tick(mirror, 4)
+    give(mirror, "b", Standing(2, "b.1", 0, 0, False, True))
+    assert proposed(tick(mirror, 4)), "it came back wiped"
     mirror = orphan(promote_always=True)
     tick(mirror, 5)
     give(mirror, "d", Standing(2, "d.0", 2, 1, True, True))

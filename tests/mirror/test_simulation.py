@@ -62,6 +62,54 @@ def test_a_member_without_a_link_to_the_master_stays() -> None:
     world.finish()
 
 
+def quiet(seed: int, **options: bool) -> World:
+    """Three members in sync, and nothing happens any more."""
+    world = World(Plan(seed, "safe", nodes=3, options=Options(**options)))
+    world.faults.faults, world.lazy = ["heal"], True
+    world.net, world.fsync, world.meta, world.pace = 0.02, 0.05, 0.1, 0.2
+    world.run(30)
+    world.faults.command("add", list(world.nodes), world.view.master)
+    world.run(45)
+    world.events = [event for event in world.events if event[2] not in (world.publish, world.consume)]
+    world.run(60)
+    assert len(world.view.in_sync) == 3 and world.checker.end > 50
+    return world
+
+
+@pytest.mark.parametrize("keep", [0, 40])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_at_rest_a_damaged_mirror_is_filled_again(seed: int, keep: int) -> None:
+    world = quiet(seed)
+    victim = world.view.order()[1]
+    world.damage(victim, keep)
+    world.run(100)
+    assert world.view.disk_of(victim) == world.nodes[victim].disk and len(world.view.in_sync) == 3
+    assert len({world.end_of(name) for name in world.view.ring}) == 1
+    frames = world.count["frames"]
+    world.run(200)
+    assert world.count["frames"] == frames, "a queue at rest sends nothing"
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_at_rest_a_dead_master_is_replaced(deaths: int) -> None:
+    world = quiet(3)
+    order = world.view.order()
+    for name in order[:deaths]:
+        world.crash(name)
+    if deaths == 1:
+        world.run(70)
+        assert world.serving() and world.view.master != order[0]
+    else:
+        world.run(70)
+        assert not world.serving(), "one of three nodes is no majority"
+        world.start(order[1])
+        world.run(90)
+        assert world.serving() and world.view.master in order[1:]
+    world.start(order[0])
+    world.run(120)
+    assert {world.end_of(name)[1:] for name in world.view.ring} == {(world.checker.end, world.checker.end, True)}
+
+
 def test_a_seed_is_a_run() -> None:
     def trace(seed: int) -> list[str]:
         world = World(Plan(seed))

@@ -61,7 +61,11 @@ def test_what_may_not_follow(new: View) -> None:
 
 def test_the_first_view() -> None:
     assert misfit(None, view(1, 1, "a", "a", "ab")) is None
-    assert misfit(None, view(1, 2, "a", "a", "ab")) and misfit(None, view(2, 1, "a", "a", "ab"))
+    assert misfit(None, view(1, 7, "a", "a", "ab")) is None, "it was mirrored before"
+    assert misfit(None, view(1, 1, "a", "ab", "ab")) is None, "of a new queue everybody holds all there is"
+    for wrong in (view(2, 1, "a", "a", "ab"), view(1, 0, "a", "a", "ab"), view(1, 2, "a", "ab", "ab")):
+        assert misfit(None, wrong)
+    assert misfit(None, view(1, 2, "a", "a", "ab", lossy=2))
 
 
 def test_forced() -> None:

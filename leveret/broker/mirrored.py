@@ -1,0 +1,340 @@
+"""The mirrored queues that this node has a copy of, and what the ring says of each put into effect.
+
+A `Member` (see `leveret.mirror.ring`) decides; it says what to send, what to write, what is confirmed, and when this
+node leads a queue or leads it no longer. Here that becomes a `Queue` that clients use, or one that they use no longer.
+
+    enqueue, settle …                            Member.submit ─▶ Blocks to the right ─▶ … ─▶ numbers come home
+         │                                            ▲      └──▶ Write: this node's log, in the next group commit
+         ▼                                            │
+       Queue ──take_block, when the disk is free──────┘           Confirmed ─▶ the publishers' Pending
+
+Three things differ from a queue without mirrors. All messages go into blocks, transient ones too, because the mirrors
+know only blocks. A publisher is told when the ring has confirmed its block, not when this disk has it. And while the
+node has no contact to the majority, its master does not serve: nothing is delivered, nothing is taken.
+
+**Becoming master.** `Started` brings the blocks that are not applied yet; what is stored plus these is the queue. All
+that was out with consumers of the old master waits again, marked as redelivered.
+
+**Being master no longer.** Messages, deliveries and publishers' waits of this node's `Queue` are void: the new master
+has what counts. Publishers whose messages were not confirmed get a nack, acknowledgements that come late are taken and
+mean nothing, consumers subscribe at the new master by themselves (see `remote`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.queue import Queue
+from leveret.cluster import commands as c
+from leveret.cluster.frames import RING
+from leveret.mirror import frames as f
+from leveret.mirror.frames import Options
+from leveret.mirror.ring import Member
+from leveret.mirror.store import MirrorStore, Reading, restore_queue
+from leveret.mirror.wire import Packer, Unpacker
+
+if TYPE_CHECKING:
+    from leveret.broker.batch import Batch
+    from leveret.broker.broker import Broker
+    from leveret.broker.confirms import Pending
+    from leveret.cluster.specs import QueueSpec
+    from leveret.mirror.view import View
+
+class Mirror:
+    """This node's copy of one queue."""
+
+    __slots__ = ("in_blocks", "member", "queue", "spec")
+
+    def __init__(self, spec: QueueSpec, member: Member) -> None:
+        self.spec = spec
+        self.member = member
+        self.queue: Queue | None = None  # While this node leads it.
+        self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
+
+
+class Mirrors:
+    """All copies on this node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.me = broker.node_name
+        self.disk = ""  # The id of this node's data folder.
+        self.life = 0
+        self.held_back: dict[Queue, None] = {}  # Have something for a block, and cannot give it now.
+        self.mirrors: dict[int, Mirror] = {}
+        self.touched: dict[Mirror, None] = {}
+        self.packers: dict[str, Packer] = {}
+        self.unpackers: dict[str, Unpacker] = {}
+        self.majority = True
+        # Views are followed once the node has caught up: the barrier that the ring asks for.
+        self.store: MirrorStore | None = None
+
+    def __iter__(self) -> Iterator[Mirror]:
+        return iter(self.mirrors.values())
+
+    # -- Views ---------------------------------------------------------------------------------------------------
+
+    def open(self, store: MirrorStore, disk: str, life: int) -> None:
+        """The node has caught up with what is agreed on."""
+        self.store, self.disk, self.life = store, disk, life
+        for spec in self.broker.metadata.queues.values():
+            if spec.view is not None:
+                self.on_view(spec, born=False)
+        self.flush()
+
+    def on_view(self, spec: QueueSpec, born: bool, existing: Queue | None = None) -> None:
+        """A queue has a view, or another one. `born`: it has its first, since a moment ago. `existing`: it was a queue
+        of this node before it was mirrored."""
+        view = spec.view
+        if self.store is None or view is None:
+            return
+        mirror = self.mirrors.get(spec.id)
+        if mirror is None:
+            if self.me not in view.ring:
+                return
+            mirror = self.mirrors[spec.id] = self._make(spec, born, existing)
+        mirror.spec = spec
+        self._perform(mirror)  # What was said under the old view is done first.
+        mirror.member.on_view(view)
+        self._perform(mirror)
+
+    def _make(self, spec: QueueSpec, born: bool, existing: Queue | None) -> Mirror:
+        store = self.store
+        assert store is not None
+        recovered = store.recovered(spec.id)
+        disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id))
+        member = Member(spec.id, self.me, disk, self.life, store.lost(spec.id), Options(), recovered, born)
+        for peer in self.unpackers:
+            member.on_peer_up(peer)
+        member.on_majority(self.majority)
+        mirror = Mirror(spec, member)
+        mirror.queue = existing
+        return mirror
+
+    def on_deleted(self, spec: QueueSpec) -> None:
+        mirror = self.mirrors.pop(spec.id, None)
+        if mirror is not None:
+            self.touched.pop(mirror, None)
+            for _, _, awaiting in mirror.in_blocks:
+                for pending in awaiting:  # Whoever deleted the queue has taken care of its messages.
+                    pending.on_safe()
+            self._forget(spec.id)
+
+    def queue_of(self, number: int) -> Queue | None:
+        """The queue, if this node leads it."""
+        mirror = self.mirrors.get(number)
+        return None if mirror is None else mirror.queue
+
+    # -- Input ---------------------------------------------------------------------------------------------------
+
+    def on_peer_up(self, peer: str) -> None:
+        self.packers[peer], self.unpackers[peer] = Packer(), Unpacker()
+        for mirror in self.mirrors.values():
+            mirror.member.on_peer_up(peer)
+            self.touched[mirror] = None
+
+    def on_peer_down(self, peer: str) -> None:
+        self.packers.pop(peer, None)
+        self.unpackers.pop(peer, None)
+        for mirror in self.mirrors.values():
+            mirror.member.on_peer_down(peer)
+            self.touched[mirror] = None
+
+    def on_frame(self, peer: str, payload: bytes) -> None:
+        """Raises `mirror.wire.BadFrame`."""
+        for group, frame in self.unpackers[peer].feed(payload):
+            mirror = self.mirrors.get(group)
+            if mirror is not None:
+                mirror.member.on_frame(peer, frame)
+                self.touched[mirror] = None
+
+    def on_majority(self, reachable: bool) -> None:
+        if reachable != self.majority:
+            self.majority = reachable
+            for mirror in self.mirrors.values():
+                mirror.member.on_majority(reachable)
+                self.touched[mirror] = None
+                self._serve(mirror)
+
+    def on_synced(self, group: int, write: int) -> None:
+        mirror = self.mirrors.get(group)
+        if mirror is not None:
+            mirror.member.on_synced(write)
+            self.touched[mirror] = None
+
+    def on_disk_failed(self) -> None:
+        for mirror in self.mirrors.values():
+            mirror.member.on_disk_failed()
+            self.touched[mirror] = None
+
+    def tick(self) -> None:
+        for mirror in self.mirrors.values():
+            if mirror.member.wants_tick:
+                mirror.member.on_tick()
+                self.touched[mirror] = None
+
+    # -- The master's blocks -------------------------------------------------------------------------------------
+
+    def submit(self, mirror: Mirror, time_ms: int) -> None:
+        """Take a block of the queue and send it round; later, if its master does not serve now."""
+        queue, member = mirror.queue, mirror.member
+        if queue is None:
+            return
+        if not member.serving:
+            self.held_back[queue] = None
+            return
+        batch = queue.open
+        block = queue.take_block(time_ms)
+        if block is not None:
+            awaiting, queue.awaiting = queue.awaiting, []
+            mirror.in_blocks.append((block.number, batch, awaiting))
+            taken = member.submit(block)
+            assert taken  # It serves.
+            self.touched[mirror] = None
+
+    def _on_confirmed(self, mirror: Mirror, durable: int) -> None:
+        queue, in_blocks = mirror.queue, mirror.in_blocks
+        while in_blocks and in_blocks[0][0] <= durable:
+            _, batch, awaiting = in_blocks.popleft()
+            if batch is not None and queue is not None:
+                queue.on_logged(batch)
+            for pending in awaiting:
+                pending.on_safe()
+
+    # -- Effects -------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Do what has come of all input."""
+        while self.touched:
+            mirror, _ = self.touched.popitem()
+            self._perform(mirror)
+        for peer, packer in self.packers.items():
+            for payload in packer.take():
+                self.broker.shell.send(peer, RING, payload)  # type: ignore[arg-type]
+
+    def _perform(self, mirror: Mirror) -> None:
+        while effects := mirror.member.take():
+            for effect in effects:
+                _EFFECTS[type(effect)](self, mirror, effect)
+        queue = mirror.queue
+        if queue is not None:
+            queue.set_pressed(mirror.member.is_crowded)
+
+    def _send(self, mirror: Mirror, effect: f.Send) -> None:
+        packer = self.packers.get(effect.to)
+        if packer is not None:
+            packer.add(mirror.spec.id, effect.frame)
+
+    def _write(self, mirror: Mirror, effect: f.Write) -> None:
+        assert self.store is not None
+        self.store.write(mirror.spec.id, effect)
+
+    def _apply(self, mirror: Mirror, effect: f.Apply) -> None:
+        assert self.store is not None
+        self.store.apply(effect)
+
+    def _confirmed(self, mirror: Mirror, effect: f.Confirmed) -> None:
+        self._on_confirmed(mirror, effect.durable)
+
+    def _propose(self, mirror: Mirror, effect: f.ProposeView) -> None:
+        spec = mirror.spec
+        self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, effect.view), lambda applied: None)
+
+    def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:
+        """The metadata is brought here by itself."""
+
+    def _started(self, mirror: Mirror, effect: f.Started) -> None:
+        assert self.store is not None
+        queue = mirror.queue  # It becomes mirrored as it is.
+        mirror.in_blocks.clear()
+        if queue is None:
+            queue = Queue(mirror.spec, self.broker)
+            batches = restore_queue(queue, self.store.stored(mirror.spec.id), effect)
+            mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
+        queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
+        queue.epoch, queue.number = effect.epoch, effect.number
+        queue.frozen = not mirror.member.serving
+        mirror.queue = queue
+
+    def _stopped(self, mirror: Mirror, effect: f.Stopped) -> None:
+        queue, mirror.queue = mirror.queue, None
+        awaiting = [pending for _, _, several in mirror.in_blocks for pending in several]
+        mirror.in_blocks.clear()
+        if queue is not None:
+            awaiting += queue.awaiting
+            queue.awaiting = []
+            queue.mirror = None
+            self.held_back.pop(queue, None)
+        for pending in awaiting:
+            pending.refused = True
+            pending.on_safe()
+
+    def _read(self, mirror: Mirror, effect: f.Read) -> None:
+        assert self.store is not None
+        reading = self.store.read(mirror.spec.id, effect.request)
+        if reading.job is None:
+            reading.answer(mirror.member)
+            self.touched[mirror] = None
+        else:
+            self.broker.shell.read(reading, lambda done: self._on_read(mirror, reading, done))
+
+    def _on_read(self, mirror: Mirror, reading: Reading, done: bool) -> None:
+        if done:
+            reading.answer(mirror.member)
+        else:
+            mirror.member.on_read_failed(reading.request)
+        self.touched[mirror] = None
+
+    def _hand_over_due(self, mirror: Mirror, effect: f.HandOverDue) -> None:
+        mirror.member.hand_over(effect.to)
+
+    def _resumed(self, mirror: Mirror, effect: f.Resumed) -> None:
+        self._serve(mirror)
+
+    def _serve(self, mirror: Mirror) -> None:
+        """Whether it serves may have changed."""
+        queue = mirror.queue
+        if queue is not None:
+            queue.frozen = not mirror.member.serving
+            if not queue.frozen:
+                self.broker.dirty[queue] = None
+                if queue in self.held_back:
+                    del self.held_back[queue]
+                    self.broker.unlogged[queue] = None
+
+    def _left(self, mirror: Mirror, effect: f.Left) -> None:
+        self.mirrors.pop(mirror.spec.id, None)
+        self._forget(mirror.spec.id)
+
+    def _forget(self, number: int) -> None:
+        assert self.store is not None
+        self.store.left(number)
+        self.broker.shell.forget_log(number)
+
+    def view_of(self, number: int) -> View | None:
+        mirror = self.mirrors.get(number)
+        return None if mirror is None else mirror.member.view
+
+
+def disk_id(folder: str, run: str, durable: bool, losses: int = 0) -> str:
+    """By which the ring knows a copy: another one if it may lack what it once had. `folder` names the node's data,
+    `run` its present run, which is as long as a queue that is not durable lasts."""
+    return f"{folder}.{losses}" if durable else run
+
+
+_EFFECTS: Final[dict[type, Callable[[Mirrors, Mirror, Any], None]]] = {
+    f.Send: Mirrors._send,
+    f.Write: Mirrors._write,
+    f.Apply: Mirrors._apply,
+    f.Confirmed: Mirrors._confirmed,
+    f.ProposeView: Mirrors._propose,
+    f.Refresh: Mirrors._refresh,
+    f.Started: Mirrors._started,
+    f.Stopped: Mirrors._stopped,
+    f.Read: Mirrors._read,
+    f.HandOverDue: Mirrors._hand_over_due,
+    f.Resumed: Mirrors._resumed,
+    f.Left: Mirrors._left,
+}

@@ -1,0 +1,161 @@
+"""Mirrored queues get the members that policies want for them.
+
+Whoever leads a queue sees to it: only a working master may change who counts as in sync. A new queue is born with its
+members. For others the master takes one step at a time, each a committed view, so that at no moment a copy is given up
+that was needed:
+
+1. Nodes that are wanted and missing are added. They fill while the queue is used.
+2. If the master itself is not wanted, it hands over to the oldest wanted member that is in sync.
+3. When every wanted member that runs is in sync, or at least one other is where none of the leaving is needed, those
+   that are not wanted go.
+
+A queue without a policy that was mirrored before keeps its master alone. An exclusive queue is never mirrored: it goes
+with its connection anyway.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.broker.mirrored import disk_id
+from leveret.broker.queue import Queue
+from leveret.cluster import commands as c
+from leveret.cluster.placement import locate, wanted_ring
+from leveret.cluster.policies import PolicyBook
+from leveret.mirror.view import View
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.mirrored import Mirror
+    from leveret.cluster.specs import Json
+
+LOOKED_AT_MAX: Final = 10_000  # Queues in one tick, when a policy has changed.
+
+
+class Place(NamedTuple):
+    """A node of the cluster, as far as placement goes."""
+
+    name: str
+    folder: str  # Names its data folder,
+    run: str  # and this its present run.
+    running: bool
+
+
+class Placing:
+    """What is to be done about the copies of this node's queues."""
+
+    def __init__(self, broker: Broker, places: Callable[[], list[Place]]) -> None:
+        self.broker = broker
+        self.places = places
+        self.book = PolicyBook(broker.metadata)
+        self.due: dict[int, None] = {}  # Queues to look at.
+        self.loads: dict[str, int] = {}  # Copies at each node, as of the last tick.
+        self.drawn = 0
+
+    def definition(self, vhost: str, name: str) -> dict[str, Json]:
+        return self.book.effective("queue", vhost, name).definition
+
+    def look_at_all(self) -> None:
+        """A policy, or who is there, has changed."""
+        self.due.update(dict.fromkeys(self.broker.queues_by_id))
+
+    # -- New queues ----------------------------------------------------------------------------------------------
+
+    def home(self, vhost: str, name: str) -> str:
+        """At which node a new queue should be."""
+        strategy = self.definition(vhost, name).get("queue-master-locator")
+        if not isinstance(strategy, str) or strategy == "client-local":
+            return self.broker.node_name
+        masters: dict[str, int] = {}
+        for spec in self.broker.metadata.queues.values():
+            masters[spec.node] = masters.get(spec.node, 0) + 1
+        running = [place.name for place in self.places() if place.running]
+        self.drawn += 1
+        draw = zlib.crc32(f"{vhost} {name} {self.drawn}".encode("utf-8", "surrogateescape"))
+        return locate(strategy, self.broker.node_name, running, masters, draw)
+
+    def first_view(self, vhost: str, name: str, durable: bool, master: str) -> View | None:
+        """With whom a new queue begins; None: without mirrors. All members begin with nothing, and so in sync."""
+        places = {place.name: place for place in self.places()}
+        running = [place.name for place in places.values() if place.running]
+        definition = self.definition(vhost, name)
+        ring = wanted_ring(definition, master, (master,), places, running, self.loads)
+        if ring is None or master not in places:
+            return None
+        members = (master, *(one for one in ring if one != master))
+        if definition.get("ha-mode") == "nodes" and master not in ring and any(one in running for one in ring):
+            members = tuple(one for one in ring if one in running) + tuple(one for one in ring if one not in running)
+        in_sync = tuple((one, _disk(places[one], durable)) for one in members if places[one].running)
+        return View(1, 1, members[0], members, in_sync)
+
+    # -- Queues that are there -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Take the next step wherever one is due."""
+        if not self.due:
+            return
+        places = {place.name: place for place in self.places()}
+        self._count()
+        looked_at = list(self.due)[:LOOKED_AT_MAX]
+        for number in looked_at:
+            queue = self.broker.queues_by_id.get(number)
+            if not isinstance(queue, Queue) or self._step(queue, places):
+                self.due.pop(number, None)
+
+    def _count(self) -> None:
+        self.loads = {}
+        for spec in self.broker.metadata.queues.values():
+            for name in (spec.node,) if spec.view is None else spec.view.ring:
+                self.loads[name] = self.loads.get(name, 0) + 1
+
+    def _step(self, queue: Queue, places: dict[str, Place]) -> bool:
+        """True: the queue is as it should be, as far as can be."""
+        spec = queue.spec
+        running = [place.name for place in places.values() if place.running]
+        ring = (spec.node,) if spec.view is None else spec.view.ring
+        wanted = wanted_ring(self.definition(spec.vhost, spec.name), spec.node, ring, places, running, self.loads)
+        if spec.exclusive:
+            return True
+        if queue.mirror is None:
+            if wanted is None or wanted == (spec.node,):
+                return True
+            self._begin(queue, places[spec.node])
+            return False
+        return self._adjust(queue.mirror, wanted or (spec.node,), running)
+
+    def _begin(self, queue: Queue, here: Place) -> None:
+        """The queue is mirrored from now on, at first by itself alone, and in another epoch than before."""
+        spec = queue.spec
+        view = View(1, queue.epoch + 1, here.name, (here.name,), ((here.name, _disk(here, spec.durable)),))
+        self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
+
+    def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str]) -> bool:
+        member = mirror.member
+        view = member.view
+        if view is None or not member.serving:
+            return False
+        missing = [name for name in wanted if name not in view.ring]
+        surplus = [name for name in view.ring if name not in wanted]
+        if missing:
+            member.change_ring((*view.ring, *missing))
+            self.broker.mirrors.touched[mirror] = None
+            return False
+        if not surplus:
+            return True
+        in_sync = [name for name, _ in view.in_sync]
+        lacking = [name for name in wanted if name in running and name not in in_sync]
+        heirs = [name for name in in_sync if name in wanted and name in running]
+        if member.me in surplus:
+            if heirs and member.hand_over(heirs[0]):
+                self.broker.mirrors.touched[mirror] = None
+            return False
+        if not lacking or len(heirs) > 1:
+            member.change_ring(tuple(name for name in view.ring if name in wanted))
+            self.broker.mirrors.touched[mirror] = None
+        return False
+
+
+def _disk(place: Place, durable: bool) -> str:
+    return disk_id(place.folder, place.run, durable)

@@ -1,0 +1,31 @@
+"""Mirrored queues on a disk that forgets, from seeds. A failing seed is replayed by its test id, which pytest prints:
+python -m pytest "tests/log/test_mirror_crashes.py::test_seed[17]". More: LEVERET_LOG_SEEDS=300-2000 python -m pytest …"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .mirror_world import MirrorWorld
+
+_FIRST, _, _END = os.environ.get("LEVERET_LOG_SEEDS", "0-200").partition("-")
+
+
+@pytest.mark.parametrize("seed", range(int(_FIRST), int(_END or int(_FIRST) + 1)))
+def test_seed(seed: int) -> None:
+    try:
+        MirrorWorld(seed).run(steps=240)
+    except BaseException:
+        print(f'replay: python -m pytest "tests/log/test_mirror_crashes.py::test_seed[{seed}]"')
+        raise
+
+
+def test_the_seeds_see_everything() -> None:
+    seen: dict[str, int] = {}
+    for seed in range(15):
+        world = MirrorWorld(seed)
+        world.run(steps=240)
+        for what, count in world.tally.items():
+            seen[what] = seen.get(what, 0) + count
+    assert {"Append", "Truncate", "Restart", "Fill", "Complete", "Apply", "kept", "fresh", "stray", "pieces"} <= set(seen)
