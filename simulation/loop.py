@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -32,7 +33,7 @@ _T = TypeVar("_T")
 PASS_S_MIN: Final = 0.000_01
 PASS_S_MORE: Final = 0.000_1
 # So many passes at once are no work but a loop that calls itself for ever.
-PASSES_MAX: Final = 200_000
+PASSES_MAX: Final = 100_000
 
 
 class Endless(AssertionError):
@@ -265,7 +266,9 @@ class NodeLoop(_Loop):  # type: ignore[misc]
         if not self.alive:
             return
         error = context.get("exception")
-        self.on_fault(f"{context.get('message')}: {error!r}")
+        frames = traceback.extract_tb(error.__traceback__) if isinstance(error, BaseException) else []
+        where = "".join(f"\n  {one.filename}:{one.lineno} {one.name}: {one.line}" for one in frames[-6:])
+        self.on_fault(f"{context.get('message')}: {error!r}{where}")
 
     def get_debug(self) -> bool:
         return False

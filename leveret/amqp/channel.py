@@ -395,13 +395,13 @@ class Channel(Topology):
             if got is None:
                 self._reply(m.BasicGetEmpty())
             else:
-                self._got(method, queue, got)
+                self._got(method, got)
 
         self._ask(lambda done: queue.fetch(method.no_ack, lambda: not self._is_gone(), done), method, then)
 
-    def _got(self, method: m.BasicGet, queue: AnyQueue, got: Got) -> None:
+    def _got(self, method: m.BasicGet, got: Got) -> None:
         self.delivery_tag += 1
-        batch, at = got.batch, got.at
+        batch, at, queue = got.batch, got.at, got.queue
         key = batch.keys[at]
         middle = 1 + key[0]
         ok = m.BasicGetOk(

@@ -22,7 +22,7 @@ from leveret.amqp.checks import (
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
 from leveret.cluster import commands as c
 from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
-from leveret.cluster.refusals import Refusal
+from leveret.cluster.refusals import Refusal, not_found
 from leveret.cluster.specs import NO_ARGUMENTS, Binding
 
 if TYPE_CHECKING:
@@ -258,10 +258,15 @@ class Topology:
 
     @staticmethod
     def _status_of(queue: AnyQueue) -> Callable[[Callable[[Status | Refusal | None], None]], None]:
-        """To be asked. The answer is None if the queue was deleted before its node had the question."""
+        """To be asked. The answer is None if the queue was deleted before its node had the question; that this node has
+        not heard of that yet makes no difference."""
+        gone = not_found("queue", queue.spec.name, queue.spec.vhost)
 
         def ask(done: Callable[[Status | Refusal | None], None]) -> None:
-            queue.status(lambda status: done(None if isinstance(status, Refusal) and queue.deleted else status))
+            def then(status: Status | Refusal) -> None:
+                done(None if status == gone or (isinstance(status, Refusal) and queue.deleted) else status)
+
+            queue.status(then)
 
         return ask
 

@@ -12,7 +12,7 @@ and per touched connection, however many there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from leveret.broker.home import FROM_EDGE, Home
 from leveret.broker.mirrored import Mirrors
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from leveret.log.block import Run
     from leveret.mirror.store import Reading
 
+
+MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which another master of a mirrored queue is waited for.
 
 AnyQueue: TypeAlias = Queue | RemoteQueue
 
@@ -133,6 +135,7 @@ class Broker:
         self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
         self.homes: dict[str, Home] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
+        self.suspended: dict[RemoteQueue, int] = {}  # Mirrored, without a master, for so many ticks.
         self.arrivals = Arrivals(self)
         self.mirrors = Mirrors(self)
         self.placing: Placing | None = None
@@ -405,6 +408,8 @@ class Broker:
         self.mirrors.on_peer_up(peer)
         self.edges[peer] = Edge(self, peer)
         self.homes[peer] = Home(self, peer)
+        for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
+            queue.resume()
 
     def on_peer_down(self, peer: str) -> None:
         self.mirrors.on_peer_down(peer)
@@ -446,6 +451,10 @@ class Broker:
 
     def tick_links(self) -> None:
         self.arrivals.tick()
+        for queue, ticks in list(self.suspended.items()):
+            self.suspended[queue] = ticks + 1
+            if ticks >= MASTERLESS_TICKS_MAX:
+                queue.give_up()
         for edge in self.edges.values():
             edge.tick()
 

@@ -252,7 +252,7 @@ class Home:
             queue.purge_all(lambda answer: self._answer_with(number, answer))
         elif what == w.GET:
             no_ack = bool(w.unpack_one(w.U8, rest)[0])
-            queue.fetch(no_ack, lambda: self.is_up, lambda got: self._on_got(number, queue, no_ack, got))
+            queue.fetch(no_ack, lambda: self.is_up, lambda got: self._on_got(number, no_ack, got))
         elif what == w.SUBSCRIBE:
             self._on_subscribe(number, queue, rest)
         else:
@@ -286,19 +286,20 @@ class Home:
             consumer.queue.remove_consumer(consumer)
         self._answer(number)
 
-    def _on_got(self, number: int, queue: AnyQueue, no_ack: bool, got: Got | Refusal | None) -> None:
+    def _on_got(self, number: int, no_ack: bool, got: Got | Refusal | None) -> None:
         if isinstance(got, Refusal):
             self._refuse(number, got)
             return
         if got is None:
             self._answer(number)
             return
-        batch, at, remaining = got
+        batch, at, remaining, queue = got
         self.last_tag += 1
         run = w.pack_run(batch.contents[at : at + 1], batch.keys[at : at + 1], batch.kinds[at : at + 1])
         self._answer(number, [w.GET_ANSWER.pack(self.last_tag, remaining), *run])
         if no_ack:
-            queue.settle_delivered(batch, at, at + 1)
+            if queue.is_local:  # Otherwise its node has done so.
+                queue.settle_delivered(batch, at, at + 1)
         else:
             self.unacked.add(self.last_tag, 1, queue, None, batch, at, self.broker.now_ms)
 

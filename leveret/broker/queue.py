@@ -208,7 +208,7 @@ class Queue:
         if isinstance(got, Gap):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
         else:
-            then(None if got is None else Got(*got, self.ready_count))
+            then(None if got is None else Got(*got, self.ready_count, self))
 
     def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
         if self.departure is not None:

@@ -83,6 +83,7 @@ class Got(NamedTuple):
     batch: Batch
     at: int
     remaining: int
+    queue: AnyQueue  # Where it is to be settled: the question may have followed a queue that moved.
 
 
 class RemoteBatch(Batch):
@@ -138,7 +139,9 @@ class Bundle:
 class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
-    __slots__ = ("broker", "deleted", "parked", "spec", "subscriptions", "successor", "waiting")
+    __slots__ = (
+        "broker", "deleted", "is_hopeless", "orphans", "parked", "spec", "subscriptions", "successor", "waiting",
+    )  # fmt: skip
 
     is_local: Literal[False] = False
 
@@ -151,6 +154,9 @@ class RemoteQueue:
         self.parked: list[Parked] | None = None
         self.waiting: list[Callable[[AnyQueue], None]] = []
         self.successor: Queue | None = None  # It has moved to this very node.
+        # While a mirrored queue has no master: consumers that go on with the next one, and who waits for them to begin.
+        self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
+        self.is_hopeless = False  # It was waited for, in vain.
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.spec.vhost!r}, {self.spec.name!r}, at {self.spec.node!r})"
@@ -163,12 +169,51 @@ class RemoteQueue:
     def is_crowded(self) -> bool:
         """Whether publishers should wait."""
         edge = self.edge
-        return edge is not None and edge.is_crowded()
+        return self.parked is not None or (edge is not None and edge.is_crowded())
+
+    # -- Without a master ----------------------------------------------------------------------------------------
+
+    def _has_none(self) -> bool:
+        """Whether the queue is mirrored, its master is gone, and another may come: then everything waits for that."""
+        has_none = self.spec.view is not None and self.edge is None and self.successor is None
+        if has_none and not self.is_hopeless and not self.deleted:
+            self.suspend()
+            return True
+        return False
+
+    def suspend(self) -> None:
+        if self.parked is None:
+            self.parked = []
+            self.broker.suspended[self] = 0
+
+    def adopt(self, subscription: Subscription) -> None:
+        """The link to the master was lost: its consumer waits for the next one."""
+        self.suspend()
+        if not subscription.ends:
+            self.orphans[subscription.consumer] = subscription.then
+
+    def resume(self) -> None:
+        """There is a master again, or it will not be waited for any longer."""
+        self.broker.suspended.pop(self, None)
+        parked, waiting, orphans = self.parked, self.waiting, self.orphans
+        self.parked, self.waiting, self.orphans = None, [], {}
+        queue = self.successor or self
+        unpark(parked or [], queue)
+        for call in waiting:
+            call(queue)
+        for consumer, then in orphans.items():
+            resubscribe(consumer, queue, then)
+
+    def give_up(self) -> None:
+        """No other master has come."""
+        self.is_hopeless = True
+        self.resume()
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
-        if self.parked is not None:
+        if self.parked is not None or self._has_none():
+            assert self.parked is not None
             return park(self.parked, contents, keys, kind, size, pending)
         edge = self.edge
         if edge is None:
@@ -191,7 +236,7 @@ class RemoteQueue:
                 ready, consumers = w.unpack_one(w.STATUS_ANSWER, answer)
                 then(Status(min(ready, COUNT_MAX), consumers))
 
-        self._ask(w.STATUS, b"", on_answer)
+        self._ask(w.STATUS, b"", on_answer, lambda queue: queue.status(then))
 
     def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
         if self._later(lambda queue: queue.purge_all(then)):
@@ -200,7 +245,7 @@ class RemoteQueue:
         def on_answer(answer: bytes | Refusal) -> None:
             then(answer if isinstance(answer, Refusal) else min(w.unpack_one(w.U64, answer)[0], COUNT_MAX))
 
-        self._ask(w.PURGE, b"", on_answer)
+        self._ask(w.PURGE, b"", on_answer, lambda queue: queue.purge_all(then))
 
     def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
         if self._later(lambda queue: queue.fetch(no_ack, wanted, then)):
@@ -218,14 +263,14 @@ class RemoteQueue:
                 messages, _ = w.unpack_run(answer, w.GET_ANSWER.size)
                 batch = RemoteBatch(edge, tag, messages)
                 if wanted():
-                    then(Got(batch, 0, min(remaining, COUNT_MAX)))
+                    then(Got(batch, 0, min(remaining, COUNT_MAX), self))
                     batch.contents, batch.keys = [], []
                 else:
                     if not no_ack:
                         edge.settle(w.REQUEUED, tag, tag)
                     then(None)
 
-        self._ask(w.GET, w.U8.pack(no_ack), on_answer)
+        self._ask(w.GET, w.U8.pack(no_ack), on_answer, lambda queue: queue.fetch(no_ack, wanted, then))
 
     def subscribe(self, consumer: Subscriber, then: Callable[[Refusal | None], None]) -> None:
         def on_the_spot(queue: AnyQueue) -> None:
@@ -260,6 +305,7 @@ class RemoteQueue:
 
     def unsubscribe(self, consumer: Subscriber, then: Callable[[], None]) -> None:
         """End a subscription; `then` when all that was under way to it has been delivered."""
+        self.orphans.pop(consumer, None)
         subscription, edge = self.subscriptions.get(consumer), self.edge
         if subscription is None or edge is None:
             then()
@@ -276,6 +322,7 @@ class RemoteQueue:
 
     def remove_consumer(self, consumer: Subscriber) -> None:
         """End a subscription without waiting: its channel is gone."""
+        self.orphans.pop(consumer, None)
         subscription, edge = self.subscriptions.get(consumer), self.edge
         if subscription is not None and edge is not None:
             edge.give_back(subscription)
@@ -290,7 +337,7 @@ class RemoteQueue:
 
     def _later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
-        if self.parked is not None:
+        if self.parked is not None or self._has_none():
             self.waiting.append(call)
         elif self.successor is not None:
             call(self.successor)
@@ -298,12 +345,19 @@ class RemoteQueue:
             return False
         return True
 
-    def _ask(self, what: int, arguments: bytes, then: Callable[[bytes | Refusal], None]) -> None:
+    def _ask(
+        self,
+        what: int,
+        arguments: bytes,
+        then: Callable[[bytes | Refusal], None],
+        again: Callable[[AnyQueue], None] | None = None,
+    ) -> None:
+        """`again` asks the same of the next master, if this one is lost before it answers."""
         edge = self.edge
         if edge is None:
             then(unreachable(self.spec))
         else:
-            edge.ask(self, what, arguments, then)
+            edge.ask(self, what, arguments, then, again)
 
     # -- Moving --------------------------------------------------------------------------------------------------
 
@@ -315,17 +369,13 @@ class RemoteQueue:
             subscription.feed.clear()  # The old home has taken these back.
             if old_edge is not None:
                 old_edge.drop(subscription)
-        self.spec, self.successor = spec, successor
-        self.parked = []
+        self.spec, self.successor, self.is_hopeless = spec, successor, False
+        self.parked = self.parked or []
+        self.broker.suspended.pop(self, None)
 
         def on_answer(answer: bytes | Refusal) -> None:
-            parked, waiting = self.parked, self.waiting
-            self.parked, self.waiting = None, []
             then()
-            queue = self.successor or self
-            unpark(parked or [], queue)
-            for call in waiting:
-                call(queue)
+            self.resume()
 
         for subscription in subscriptions:
             waiting, subscription.then = subscription.then, None
@@ -373,6 +423,18 @@ class RemoteQueue:
                 edge.end(subscription)
             subscription.on_queue_deleted()
         self.subscriptions.clear()
+        orphans, self.orphans = self.orphans, {}
+        gone = not_found("queue", self.spec.name, self.spec.vhost)
+        for consumer, then in orphans.items():
+            consumer.on_queue_deleted() if then is None else then(gone)
+        parked, self.parked = self.parked or [], None
+        for one in parked:  # Whoever deleted the queue has taken care of its messages.
+            if one.pending is not None:
+                one.pending.on_safe()
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call(self)
+        self.broker.suspended.pop(self, None)
 
 
 def unreachable(spec: QueueSpec) -> Refusal:
@@ -396,9 +458,23 @@ def resubscribe(
 class Ask(NamedTuple):
     """A question without an answer yet."""
 
+    queue: AnyQueue
     spec: QueueSpec
     what: int
     then: Callable[[bytes | Refusal], None]
+    again: Callable[[AnyQueue], None] | None
+
+    def fail(self) -> None:
+        """The link was lost. The next master of a mirrored queue may answer."""
+        queue = self.queue
+        if isinstance(queue, RemoteQueue) and queue.spec.view is not None and not queue.is_hopeless:
+            if self.what == w.SUBSCRIBE:
+                return  # Its consumer is an orphan.
+            if self.again is not None:
+                queue.suspend()
+                queue.waiting.append(self.again)
+                return
+        self.then(unreachable(self.spec))
 
 
 def _refusal(ask: Ask, code: int, text: bytes) -> Refusal:
@@ -494,9 +570,16 @@ class Edge:
         self.flush()
         self.broker.shell.send(self.peer, kind, parts)
 
-    def ask(self, queue: AnyQueue, what: int, arguments: bytes, then: Callable[[bytes | Refusal], None]) -> None:
+    def ask(
+        self,
+        queue: AnyQueue,
+        what: int,
+        arguments: bytes,
+        then: Callable[[bytes | Refusal], None],
+        again: Callable[[AnyQueue], None] | None = None,
+    ) -> None:
         self.last_ask += 1
-        self.asks[self.last_ask] = Ask(queue.spec, what, then)
+        self.asks[self.last_ask] = Ask(queue, queue.spec, what, then, again)
         head = w.ASK_HEAD.pack(self.broker.metadata.index, self.last_ask, what, queue.spec.id)
         self.send_now(frames.ASK, [head, arguments])
 
@@ -644,8 +727,13 @@ class Edge:
             pending.on_safe()
         asks, self.asks = self.asks, {}
         subscriptions, self.subscriptions = self.subscriptions, {}
+        for subscription in subscriptions.values():
+            queue = subscription.queue
+            if queue.spec.view is not None and subscription.consumer in queue.subscriptions:
+                self.end(subscription)
+                queue.adopt(subscription)
         for ask in asks.values():
-            ask.then(unreachable(ask.spec))
+            ask.fail()
         for subscription in subscriptions.values():
             if subscription.consumer in subscription.queue.subscriptions:
                 self.end(subscription)

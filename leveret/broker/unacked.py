@@ -113,7 +113,7 @@ class Unacked:
             entries[at] = entry.cut(tag + 1, entry.last_tag)
         self.head = at
         self.count -= sum([one.last_tag - one.first_tag + 1 for one in taken])
-        if at >= COMPACT_AT or at == len(entries):
+        if at >= COMPACT_AT or 2 * at >= len(entries):  # What is taken must not keep its batch alive for long.
             del entries[:at]
             self.head = 0
         return taken
@@ -129,7 +129,7 @@ class Unacked:
         if entry.first_tag == entry.last_tag:
             if at == self.head:
                 self.head += 1
-                if self.head >= COMPACT_AT or self.head == len(entries):
+                if self.head >= COMPACT_AT or 2 * self.head >= len(entries):
                     del entries[: self.head]
                     self.head = 0
             else:

@@ -400,7 +400,8 @@ class Compact:
         blocks = read_blocks(disk, [place for _, place in self.places])
         for (queue, place), (header, records) in zip(self.places, blocks, strict=True):
             type = SPILL if header.type == SPILL else MOVED
-            entry = Entry(type, 0, queue) if queue.mirror is None else MirrorEntry(type, 0, queue)
+            plain = queue.mirror is None or type == SPILL
+            entry = Entry(type, 0, queue) if plain else MirrorEntry(type, 0, queue)
             entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
             entry.first, entry.next = header.first, header.next
             entry.held = thin(records, place.wanted)

@@ -67,10 +67,10 @@ class Replay:
     def _takes(self, queue: QueueLog, mirror: Mirror, header: Header, place: tuple[int, int]) -> bool:
         """Whether the contents of this record are dealt with."""
         serial, confirmed, *more = header.note()
-        if not serial:
+        if not serial and not mirror.broken:
             if more[0] > mirror.serial:
-                mirror.broken = True
-            elif not mirror.broken:
+                self._break(queue, place, "records of this queue before this one are missing")
+            else:
                 self._confirm(queue, mirror, confirmed)
         item = mirror.find(header.epoch, header.number) if header.type == MIRRORED else None
         if serial <= mirror.serial:
@@ -82,15 +82,13 @@ class Replay:
             if header.type == MIRRORED and header.number > mirror.base:
                 mirror.void.add(place)
             return place in mirror.void
-        if mirror.broken or serial != mirror.serial + 1:
-            mirror.broken = True
-            mirror.void.add(place)
-            return True
-        mirror.serial, mirror.reached = serial, place
-        self._confirm(queue, mirror, confirmed)
-        if header.type == MIRRORED and header.number != mirror.end + 1:
-            self._damages.append(_misplaced(self._log.folder, place, header))
-            mirror.broken = True
+        if not mirror.broken and serial != mirror.serial + 1:
+            self._break(queue, place, "records of this queue before this one are missing")
+        if not mirror.broken:
+            mirror.serial, mirror.reached = serial, place
+            self._confirm(queue, mirror, confirmed)
+        if not mirror.broken and header.type == MIRRORED and header.number != mirror.end + 1:
+            self._break(queue, place, f"block {header.number} stands behind {mirror.end}")
         if mirror.broken:
             mirror.void.add(place)
         else:
@@ -153,9 +151,8 @@ class Replay:
     def _confirm(self, queue: QueueLog, mirror: Mirror, number: int) -> None:
         while mirror.tail and mirror.tail[0].number <= number:
             item = mirror.tail[0]
-            header = item.header or self._read(item)
+            header = item.header or self._read(queue, item)
             if header is None:
-                mirror.broken = True
                 return
             mirror.tail.popleft()
             mirror.base = item.number
@@ -166,22 +163,29 @@ class Replay:
             queue.requeue(header.requeued())
             settle(queue, header.settled())
 
-    def _read(self, item: Unapplied) -> Header | None:
-        """None: it is not there."""
-        block = self._read_block(item)
+    def _break(self, queue: QueueLog, place: tuple[int, int], what: str) -> None:
+        assert queue.mirror is not None
+        queue.mirror.broken = True
+        path = segment_path(self._log.folder, place[0])
+        self._damages.append(Damage(path, place[1], 0, queue.id, None, None, None, what))
+
+    def _read(self, queue: QueueLog, item: Unapplied) -> Header | None:
+        block = self._read_block(queue, item)
         return block[0] if block is not None else None
 
-    def _read_block(self, item: Unapplied) -> tuple[Header, Run | None] | None:
+    def _read_block(self, queue: QueueLog, item: Unapplied) -> tuple[Header, Run | None] | None:
+        """None: it is not there any more, and the log ends before it."""
         log = self._log
         if item.segment == PENDING or item.segment not in log.segment_table:
+            self._break(queue, item.place, f"block {item.number} is nowhere in the log")
             return None
         path = segment_path(log.folder, item.segment)
         try:
             header, records = read_whole(log.disk, path, item.segment, item.offset, item.length)
-        except LogDamaged:
+        except LogDamaged as error:
+            self._break(queue, item.place, f"block {item.number}: {error.items[0].what}")
             return None
-        if (header.type, header.epoch, header.number) != (MIRRORED, item.epoch, item.number):
-            return None
+        assert (header.type, header.epoch, header.number) == (MIRRORED, item.epoch, item.number)
         if records is None:
             return header, None
         return header, Run(header.first, records.contents, records.keys, bytearray(records.kinds))
@@ -205,9 +209,8 @@ class Replay:
         assert mirror is not None
         self._leave(mirror, self._parts.pop(queue.id, []))
         for at, item in enumerate(mirror.tail):
-            found = self._read_block(item)
+            found = self._read_block(queue, item)
             if found is None:
-                mirror.broken = True
                 while len(mirror.tail) > at:
                     mirror.void.add(mirror.tail.pop().place)
                 mirror.cut_history(mirror.end)
@@ -241,12 +244,6 @@ def _place(mirror: Mirror, item: Unapplied, header: Header, place: tuple[int, in
     item.segment, item.offset = place
     item.length, item.extra = header.length, header.overhead
     item.header = header
-
-
-def _misplaced(folder: str, place: tuple[int, int], header: Header) -> Damage:
-    what = "a block does not follow the one before it"
-    path = segment_path(folder, place[0])
-    return Damage(path, place[1], header.length, header.queue, header.number, None, None, what)
 
 
 # -- damage ------------------------------------------------------------------------------------

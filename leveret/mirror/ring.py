@@ -179,7 +179,8 @@ class Member:
 
     def take(self) -> list[Effect]:
         """All that has come of the input so far, to be done in this order. Once a turn is enough."""
-        self._flush()
+        if self._report or self.neighbours.moved or self._forget_due or self._refresh:
+            self._flush()
         out, self.out = self.out, []
         return out
 

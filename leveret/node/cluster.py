@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.cluster")
 
-TICK_MS: Final = 50
-ELECTION_TICKS: Final = 40  # Two to four seconds of silence; a closed link does not wait for it.
-HEARTBEAT_TICKS: Final = 8
+TICK_MS: Final = 20
+ELECTION_TICKS: Final = 100  # Two to four seconds of silence; a closed link does not wait for it.
+HEARTBEAT_TICKS: Final = 20
 LOST_S: Final = 1.0
 TRANSFER_S: Final = 10.0
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
@@ -259,6 +259,8 @@ class Cluster:
     def on_up(self, name: str, uuid: bytes) -> None:
         self.connected[name] = uuid.hex()
         self.lost_at.pop(name, None)
+        if self.has_majority:
+            self.raft.on_majority_linked()
         self.proposals.on_link_up(uuid.hex())
         self.drive()
 

@@ -133,6 +133,8 @@ class Peers:
         self._dice = dice or random.Random()
         self._random_bytes = random_bytes
         self._link_options = options.of_link()
+        # Callers know nothing of this node's options, and beat as the default wants it.
+        self._caller_silence_ms = max(options.silence_ms, PeersOptions().silence_ms)
         self._detector = Detector(
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
@@ -281,7 +283,7 @@ class Peers:
         if self._member_of(wire) is not None:
             if wire.link.heard_ms == now_ms:
                 self._detector.heard(wire.peer or "", wire.side)
-        elif (wire.closed or wire in self._calls) and wire.link.silent_ms(now_ms) >= self.options.silence_ms:
+        elif (wire.closed or wire in self._calls) and wire.link.silent_ms(now_ms) >= self._caller_silence_ms:
             wire.abort()
         if wire.link.out and not wire.dirty:
             wire.flush()

@@ -108,7 +108,6 @@ class MirrorWorld(World):
         self.absent: set[int] = set()
         self.readings: list[tuple[int, Reading, dict[int, bytes]]] = []
         self.tally: dict[str, int] = {}
-        self.moods: dict[int, int] = {}
         super().__init__(seed, sync)
 
     def new_log(self) -> Log:
@@ -298,7 +297,7 @@ class MirrorWorld(World):
     def fetch(self, queue: int, copy: Copy) -> None:
         """Look now, read later, while others write and move."""
         if self.readings and self.rng.random() < 0.6:
-            number, reading, live = self.readings.pop()
+            _, reading, live = self.readings.pop()
             if isinstance(reading.job, Load):
                 reading.job.perform(self.disk)
                 self.log.on_done(reading.job)

@@ -1,5 +1,4 @@
-"""Mirrored queues on a disk that forgets, from seeds. A failing seed is replayed by its test id, which pytest prints:
-python -m pytest "tests/log/test_mirror_crashes.py::test_seed[17]". More: LEVERET_LOG_SEEDS=300-2000 python -m pytest …"""
+"""Mirrored queues on a disk that forgets, from seeds. As `test_crashes`, and more by the same variable."""
 
 from __future__ import annotations
 
@@ -28,4 +27,5 @@ def test_the_seeds_see_everything() -> None:
         world.run(steps=240)
         for what, count in world.tally.items():
             seen[what] = seen.get(what, 0) + count
-    assert {"Append", "Truncate", "Restart", "Fill", "Complete", "Apply", "kept", "fresh", "stray", "pieces"} <= set(seen)
+    changes = {"Append", "Truncate", "Restart", "Fill", "Complete", "Apply"}
+    assert changes | {"kept", "fresh", "stray", "pieces"} <= set(seen)

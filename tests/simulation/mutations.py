@@ -79,7 +79,9 @@ ALONE: Final = (
         "self.in_blocks[block.queue, block.number] = (queue, batch, [])\n"
         "                [pending.on_safe() for pending in awaiting]",
     ),
-    Mutation("the log is not synced", 1, "log.jobs", "        disk.sync(path)\n        self.syncing = False", "        pass"),
+    Mutation(
+        "the log is not synced", 1, "log.jobs", "        disk.sync(path)\n        self.syncing = False", "        pass"
+    ),
     Mutation(
         "acknowledgements are not written",
         1,
@@ -87,7 +89,9 @@ ALONE: Final = (
         "                settled.append((first, last))",
         "                pass",
     ),
-    Mutation("swaps what is published", 1, "broker.queue", "batch.contents += contents", "batch.contents += contents[::-1]"),
+    Mutation(
+        "swaps what is published", 1, "broker.queue", "batch.contents += contents", "batch.contents += contents[::-1]"
+    ),
     Mutation(
         "does not say that it was delivered before",
         1,
@@ -95,7 +99,9 @@ ALONE: Final = (
         "            batch.mark_redelivered(lo, hi)\n",
         "            pass\n",
     ),
-    Mutation("one more than the prefetch count", 1, "amqp.consumer", "prefetch - self.unacked", "prefetch + 1 - self.unacked"),
+    Mutation(
+        "one more than the prefetch count", 1, "amqp.consumer", "prefetch - self.unacked", "prefetch + 1 - self.unacked"
+    ),
     Mutation(
         "does not take back what a channel had",
         1,
@@ -110,7 +116,9 @@ ALONE: Final = (
         "while at < len(ready) and ready[at].first < first:",
         "while at < len(ready):",
     ),
-    Mutation("basic.get leaves the message there", 1, "broker.queue", "        head.lo += 1\n", "        head.lo += 0\n"),
+    Mutation(
+        "basic.get leaves the message there", 1, "broker.queue", "        head.lo += 1\n", "        head.lo += 0\n"
+    ),
     Mutation(
         "confirms twice",
         1,
@@ -139,7 +147,9 @@ ALONE: Final = (
         "        self.crowded_at = CROWDED_AT\n        self.host.dirty[self] = None",
         "        self.crowded_at = CROWDED_AT",
     ),
-    Mutation("does not read on", 1, "node.client", "                self.transport.resume_reading()", "                pass"),
+    Mutation(
+        "does not read on", 1, "node.client", "                self.transport.resume_reading()", "                pass"
+    ),
     Mutation(
         "does not go on when what is held may",
         1,
@@ -151,8 +161,8 @@ ALONE: Final = (
         "settled messages are found again at the start",
         1,
         "log.recovery",
-        "                queue.live.remove(low, high)\n                queue.redelivered.remove(low, high)\n        if entry",
-        "                queue.redelivered.remove(low, high)\n        if entry",
+        "                queue.gone.add(low, high)\n                queue.live.remove(low, high)\n",
+        "                queue.gone.add(low, high)\n",
     ),
     Mutation(
         "what was read back is put behind the rest",
@@ -174,6 +184,7 @@ ALONE: Final = (
         "node.storage",
         "            self.loop.call_later(RETRY_S, self._retry)",
         "            pass",
+        first=61,
     ),
     Mutation(
         "a failed sync counts as done",
@@ -181,12 +192,21 @@ ALONE: Final = (
         "log.jobs",
         "        self.syncing = True\n        disk.sync(path)\n",
         "        try:\n            disk.sync(path)\n        except OSError:\n            pass\n",
+        first=44,
     ),
 )
 
 TOGETHER: Final = (
-    Mutation("votes for all who ask", 3, "cluster.raft.core", "free = self.vote == message.sender or (", "free = True or ("),
-    Mutation("half is a majority", 3, "cluster.raft.membership", "count > len(self.voters) // 2", "count >= len(self.voters) // 2"),
+    Mutation(
+        "votes for all who ask", 3, "cluster.raft.core", "free = self.vote == message.sender or (", "free = True or ("
+    ),
+    Mutation(
+        "half is a majority",
+        3,
+        "cluster.raft.membership",
+        "count > len(self.voters) // 2",
+        "count >= len(self.voters) // 2",
+    ),
     Mutation(
         "answers a declare before the others know of it",
         3,
@@ -257,13 +277,6 @@ TOGETHER: Final = (
         "broker.remote",
         "                self.settle(w.RETURNED, first, first + count - 1)\n",
         "                pass\n",
-    ),
-    Mutation(
-        "an old acknowledgement is sent over a new link",
-        3,
-        "broker.remote",
-        "        if batch.edge.is_up:  # Else its home has long taken it back.\n            batch.edge.settle(",
-        "        if self.edge is not None:\n            self.edge.settle(",
     ),
     Mutation(
         "acknowledgements of others are lost",

@@ -80,6 +80,9 @@ from leveret.cluster.raft.options import Options
 
 Draw = Callable[[int], int]
 
+# Elections in a row, after the link to the leader broke, for which nobody waits long. Votes can be split.
+HURRIES_MAX = 8
+
 
 class Role(IntEnum):
     FOLLOWER = 0
@@ -184,6 +187,7 @@ class Raft:
         self._elapsed = self._timeout = 0
         self._spread = self.options.election_ticks
         self._fruitless = False  # The last campaign led to no leader.
+        self._hurry = 0  # So many more times an election is not waited for long.
         self._outbox = Outbox()
         self._reads: list[ReadState] = []
         self._assembly: _Assembly | None = None
@@ -319,16 +323,31 @@ class Raft:
         """The connection to a node broke. If that was the leader, do not wait out its silence. Being wrong does no
         harm: the others, who still hear from it, will say no."""
         if self.leadership is not None and peer in self.leadership.followers:
-            self.leadership.followers[peer].active = False
+            follower = self.leadership.followers[peer]
+            follower.active = False
+            follower.applied = 0  # It may come back from a restart, with less than it had.
         elif peer == self.leader and self.role is Role.FOLLOWER:
-            self._elapsed = self.options.election_ticks
-            self._spread = max(2, self.options.election_ticks // 4)
-            self._timeout = self._elapsed + self.draw(self._spread)
+            self._hurry = HURRIES_MAX
+            self._restart_timeout()
+
+    def on_majority_linked(self) -> None:
+        """After a start: there are links to a majority. If nobody leads, there is no reason to wait for silence."""
+        if self.leader is None and self.role is Role.FOLLOWER and not self._hurry:
+            self._hurry = HURRIES_MAX
+            self._restart_timeout()
 
     def _restart_timeout(self) -> None:
-        self._elapsed = 0
-        self._spread = self.options.election_ticks
-        self._timeout = self.options.election_ticks + self.draw(self.options.election_ticks)
+        """Draw when to stand for election. Who knows that the leader is gone need not wait out its silence."""
+        ticks = self.options.election_ticks
+        if self._hurry:
+            self._hurry -= 1
+            self._spread = max(2, ticks // 16)
+            self._elapsed = ticks
+            self._timeout = ticks + self.draw(self._spread)
+        else:
+            self._spread = ticks
+            self._elapsed = 0
+            self._timeout = ticks + self.draw(ticks)
 
     def _deference(self) -> int:
         """How many ticks more to wait, so that voters of a higher priority can go first."""
@@ -482,7 +501,8 @@ class Raft:
         assert not self.is_leader, "two leaders in one term"
         if self.role is not Role.FOLLOWER or self.leader != message.sender:
             self._follow(self.term, message.sender)
-        if self._spread != self.options.election_ticks:
+        if self._hurry or self._spread != self.options.election_ticks:
+            self._hurry = 0
             self._restart_timeout()
         self._elapsed = 0
         self._fruitless = False

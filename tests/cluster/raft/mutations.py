@@ -133,7 +133,7 @@ MUTATIONS: Final = [
         ("nobody defers", "if own is None or self._fruitless:", "if True:"),
         ("the lower defer for ever", "if own is None or self._fruitless:", "if own is None:"),
         ("defers to the dead leader", "if member.id != self.leader]", "]"),
-        ("waits out the silence of a closed link", "self._elapsed = self.options.election_ticks\n", "pass\n"),
+        ("waits out the silence of a closed link", "elif peer == self.leader and", "elif False and"),
         ("its leader never knows what is applied", "elif self.applied > applied and", "elif False and"),
         (
             "answers of an older term count",

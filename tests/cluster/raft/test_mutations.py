@@ -16,7 +16,7 @@ from simulation.raft_checker import Violation
 from .mutations import MUTATIONS, Mutation, check_meaning, failing_scenario, put
 
 ALL = os.environ.get("LEVERET_MUTATIONS") == "all"
-SEEDS = 100
+SEEDS = 400
 SEEN = [mutation for mutation in MUTATIONS if mutation.noticed_by == "scenarios"]
 # The seeds must notice at least these, or the simulation's own checkers are blind.
 OBVIOUS = (
