@@ -56,6 +56,7 @@ class Recovery:
         self.segments: list[Found] = []
         self.damaged: set[int] = set()  # Segments with bytes that are wrong.
         self.weak: list[str] = []  # Sidecars that are damaged: no harm, they are made anew.
+        self.base = 1
         self.missing: dict[int, list[tuple[int, int]]] = {}  # By queue: messages that live and are nowhere.
         self._names: list[str] = []
 
@@ -70,6 +71,7 @@ class Recovery:
         newer = {number for number in present if number >= self.through}
         expected = named | set(range(self.through, max(newer, default=0) + 1))
         for number in sorted(expected - present):
+            self.base = number + 1  # Its number is not used again.
             path = segment_path(self.folder, number)
             self.damages.append(Damage(path, 0, 0, None, None, None, None, "the segment is missing"))
         numbers = sorted(expected & present)
@@ -183,7 +185,7 @@ class Recovery:
             log.current, log.chain = segment, found.index.chain
         if log.current is not None:
             log.current.sealed = log.current.indexed
-        log.base = self.through
+        log.base = max(self.through, self.base)
         replay = Replay(log, self.damages)
         unknown = self._fold(log, known, replay)
         for queue in log.queues.values():

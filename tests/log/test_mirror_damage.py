@@ -1,0 +1,305 @@
+"""Damage to a mirrored queue costs at most what its other mirrors have, and never the start of the node."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from leveret.log.block import PERSISTENT, Block, Run
+from leveret.log.check import check, repair
+from leveret.log.errors import LogDamaged
+from leveret.log.jobs import Write
+from leveret.log.log import Log, LogOptions
+from leveret.mirror.frames import Append, Apply, Complete, Fill, Recovered, Truncate
+from leveret.mirror.frames import Write as WriteEffect
+from leveret.mirror.store import MirrorStore
+from simulation.disk import Crashed, FaultyDisk
+
+from .mirror_world import Copy, MirrorWorld
+from .world import flat, ranges_of
+
+
+def calm_world(seed: int) -> tuple[MirrorWorld, tuple[int, int]]:
+    """Mirrored queues only, no faults, all written; and the last group, which nothing vouches for."""
+    world = MirrorWorld(seed, "always")
+    world.calm = True
+    last = (0, 0)
+    for _ in range(150):
+        choice = world.rng.random()
+        if choice < 0.7:
+            world.mirror_step()
+        elif choice < 0.8:
+            world.maintain()
+        elif (write := world.log.take()) is not None:
+            last = (write.segment, write.offset)
+            world.perform(write)
+    while (job := world.log.take() or world.log.maintenance(idle=True)) is not None:
+        if isinstance(job, Write):
+            last = (job.segment, job.offset)
+        world.perform(job)
+    return world, last
+
+
+def start(world: MirrorWorld) -> tuple[Log, MirrorStore]:
+    log = Log(world.disk, "log", world.options)
+    log.recover(list(world.copies), mirrored=list(world.copies))
+    return log, MirrorStore(log.mirrors)
+
+
+def write_all(world: MirrorWorld, log: Log) -> None:
+    while (job := log.take() or log.maintenance(idle=True)) is not None:
+        job.perform(world.disk)
+        log.on_done(job)
+
+
+def catch_up(queue: int, copy: Copy, found: Recovered, store: MirrorStore) -> None:
+    """What its ring does for a member that is behind, or lacks messages."""
+    number = 0
+
+    def write(change: Append | Truncate | Fill | Complete, confirmed: int) -> None:
+        nonlocal number
+        number += 1
+        store.write(queue, WriteEffect(number, change, confirmed))
+
+    common = copy.common(found)
+    if found.blocks and common < found.blocks[-1].number:
+        write(Truncate(common), found.base)
+    end = max(common, found.base)
+    new = tuple(copy.truth[end:])
+    if new:
+        write(Append(new), found.base)
+    store.apply(Apply((*(block for block in found.blocks if block.number <= common), *new)))
+    if not found.complete:
+        truth = copy.truth_at(len(copy.truth)).live
+        live = {seq for seq in truth if found.after < seq <= found.bound}
+        lacking = {seq for seq in live if not any(low <= seq <= high for low, high in found.have)}
+        runs = []
+        for low, high in ranges_of(lacking):
+            contents = [truth[seq] for seq in range(low, high + 1)]
+            kinds = bytearray(PERSISTENT if content[:1] == b"p" else 0 for content in contents)
+            runs.append(Run(low, contents, [b"k"] * len(contents), kinds))
+        write(Fill(found.after, found.bound, tuple(ranges_of(live)), tuple(runs), len(copy.truth)), len(copy.truth))
+        write(Complete(len(copy.truth)), len(copy.truth))
+    write(Append((Block(queue, copy.epoch + 1, len(copy.truth) + 1, 0, None, [], [], 0),)), len(copy.truth))
+
+
+def is_whole(copy: Copy, found: Recovered) -> bool:
+    expected = copy.state()[0]
+    return found._replace(base=0, blocks=(), messages=0) == expected._replace(base=0, blocks=(), messages=0) and (
+        found.base + len(found.blocks) == expected.base + len(expected.blocks)
+    )
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_flip(seed: int) -> None:
+    world, last = calm_world(seed)
+    rng = random.Random(seed)
+    names = [name for name in world.disk.names("log/segments") if not name.endswith("spare")]
+    if not names:
+        return
+    path = f"log/segments/{rng.choice(names)}"
+    if rng.random() < 0.1:
+        world.disk.delete(path)
+        unwitnessed = path.endswith(f"{last[0]:016x}.log")
+    else:
+        offset = rng.randrange(world.disk.size(path))
+        world.disk.flip(path, offset, rng.randrange(8))
+        unwitnessed = path == f"log/segments/{last[0]:016x}.log" and offset >= last[1]
+    log, store = start(world)
+    disks = {queue: store.disk(queue) for queue in world.copies}
+    for queue, copy in world.copies.items():
+        found = store.recovered(queue)
+        assert disks[queue] or unwitnessed or is_whole(copy, found), "it lost something, and does not say so"
+        catch_up(queue, copy, found, store)
+    write_all(world, log)
+    world.disk.crash()
+    log, store = start(world)
+    for queue, copy in world.copies.items():
+        found = store.recovered(queue)
+        assert found.complete and found.base == len(copy.truth) and store.disk(queue) == disks[queue]
+        stored = copy.truth_at(len(copy.truth))
+        assert flat(log.queue(queue).live) == set(stored.live)
+        try:
+            world.check_contents(queue, log, stored)
+        except LogDamaged as error:  # An index vouched for the segment, and its contents were not read before.
+            assert [item.file for item in error.items] == [path]
+
+
+# -- single cases ----------------------------------------------------------------------------------------
+
+
+FIRST = "log/segments/0000000000000001.log"
+Q, OTHER, PLAIN = 7, 8, 9
+
+
+class Node:
+    def __init__(self, options: LogOptions | None = None) -> None:
+        self.options = options or LogOptions()
+        self.disk = FaultyDisk(random.Random(1))
+        self.open([], [])
+
+    def open(self, known: list[int], mirrored: list[int]) -> None:
+        self.log = Log(self.disk, "log", self.options)
+        self.log.recover(known, mirrored=mirrored)
+        self.store = MirrorStore(self.log.mirrors)
+
+    def append(self, number: int, queue: int = Q, settled: list[tuple[int, int]] | None = None, apply: int = 0) -> None:
+        """A block of one message, its own number, in a group of its own."""
+        run = Run(number, [b"content %d" % number], [b"\0\1k"], bytearray([1]))
+        block = Block(queue, 1, number, 0, run, settled or [], [], 0)
+        if queue == PLAIN:
+            self.log.append(block)
+        else:
+            self.log.mirrors.append(block, None, apply)
+        self.flush()
+
+    def apply(self, first: int, last: int, queue: int = Q) -> None:
+        for number in range(first, last + 1):
+            run = Run(number, [b""], [b""], bytearray([1]))
+            self.log.mirrors.apply([Block(queue, 1, number, 0, run, [], [], 0)])
+
+    def flush(self, idle: bool = False) -> None:
+        while (job := self.log.take() or (self.log.maintenance(idle=True) if idle else None)) is not None:
+            job.perform(self.disk)
+            self.log.on_done(job)
+
+    def spoil(self, content: bytes, path: str = FIRST) -> None:
+        self.disk.flip(path, self.disk.read(path, 0, self.disk.size(path)).index(content), 0)
+
+
+def test_the_log_ends_before_a_damaged_block_and_others_go_on() -> None:
+    node = Node()
+    for number in range(1, 6):
+        node.append(number)
+        node.append(number, PLAIN)
+    at = node.disk.read(FIRST, 0, node.disk.size(FIRST)).index(b"content 3")
+    node.disk.flip(FIRST, at, 0)
+    with pytest.raises(LogDamaged, match="queue 7, block 3"):
+        node.open([Q, PLAIN], [])
+    node.open([Q, PLAIN], [Q])
+    found = node.store.recovered(Q)
+    assert (found.base, [block.number for block in found.blocks], found.complete) == (0, [1, 2], True)
+    assert node.store.disk(Q) and node.log.queue(PLAIN).count == 5
+    assert check(node.disk, "log").good
+    disk = node.store.disk(Q)
+    node.open([Q, PLAIN], [])
+    assert node.store.disk(Q) == disk and len(node.store.recovered(Q).blocks) == 2
+
+
+def test_a_queue_that_is_not_mirrored_still_stops_the_start() -> None:
+    node = Node()
+    for number in range(1, 4):
+        node.append(number, PLAIN)
+        node.append(number)
+    node.spoil(b"content 2")
+    with pytest.raises(LogDamaged, match="queue 9, block 2"):
+        node.open([Q, PLAIN], [Q, PLAIN])
+
+
+def test_blind_damage_stops_the_start_if_a_plain_queue_may_be_hit() -> None:
+    node = Node()
+    for number in range(1, 4):
+        node.append(number)
+    node.append(1, PLAIN)
+    node.disk.flip(FIRST, 20, 3)  # A group's head.
+    with pytest.raises(LogDamaged):
+        node.open([Q, PLAIN], [Q])
+    with pytest.raises(LogDamaged):
+        node.open([Q, OTHER, PLAIN], [Q, OTHER])
+
+
+def test_blind_damage_spares_the_queue_that_has_all_its_records() -> None:
+    node = Node()
+    node.append(1)
+    node.append(1, OTHER)
+    node.append(2)
+    size = node.disk.size(FIRST)
+    node.append(3)
+    node.append(2, OTHER)
+    node.disk.flip(FIRST, size + 20, 3)
+    node.open([Q, OTHER], [Q, OTHER])
+    assert node.store.disk(Q) and [block.number for block in node.store.recovered(Q).blocks] == [1, 2]
+    assert not node.store.disk(OTHER) and [block.number for block in node.store.recovered(OTHER).blocks] == [1, 2]
+
+
+def test_blind_damage_may_have_hit_the_last_record_of_any() -> None:
+    node = Node()
+    node.append(1)
+    node.append(1, OTHER)
+    size = node.disk.size(FIRST)
+    node.append(2)
+    node.append(3)
+    node.disk.flip(FIRST, size + 20, 3)
+    node.open([Q, OTHER], [Q, OTHER])
+    assert node.store.disk(Q) and node.store.disk(OTHER)
+    assert [block.number for block in node.store.recovered(OTHER).blocks] == [1]
+
+
+def test_lost_contents_of_applied_messages_are_to_be_filled() -> None:
+    node = Node(LogOptions(segment_bytes=500, checkpoint_segments=1))
+    for number in range(1, 21):
+        node.append(number)
+    node.apply(1, 20)
+    node.append(21, apply=20)
+    node.flush(idle=True)
+    assert node.log.upkeep.through > 2
+    node.disk.delete(FIRST.replace("1.log", "2.log"))
+    node.open([Q], [Q])
+    found = node.store.recovered(Q)
+    live = flat(node.log.queue(Q).live)
+    lost = set(range(1, 21)) - live
+    assert lost and live
+    assert (found.complete, found.base, found.cut, found.bound, found.after) == (False, 20, 20, 20, 0)
+    assert flat(found.have) == live
+    assert [block.number for block in found.blocks] == [21]
+    assert node.store.disk(Q)
+
+
+def test_a_damaged_place_does_not_confirm_what_stands_before_it() -> None:
+    """Behind the damage another block has the number, and its successor notes it as confirmed."""
+    node = Node()
+    node.append(1)
+    node.append(2)
+    size = node.disk.size(FIRST)
+    node.log.mirrors.truncate(Q, 1, 1)
+    run = Run(2, [b"the true one"], [b"k"], bytearray([1]))
+    node.log.mirrors.append(Block(Q, 2, 2, 0, run, [], [], 0), None, 1)
+    node.flush()
+    node.log.mirrors.append(Block(Q, 2, 3, 0, None, [], [], 0), None, 2)
+    node.flush()
+    node.disk.flip(FIRST, size + 20, 3)
+    node.open([Q], [Q])
+    found = node.store.recovered(Q)
+    assert found.base == 0 and [block.epoch for block in found.blocks] == [1, 1]
+    assert not node.log.queue(Q).live
+
+
+def test_repair_marks_what_it_drops() -> None:
+    node = Node()
+    for number in range(1, 5):
+        node.append(number)
+    node.spoil(b"content 2")
+    assert not check(node.disk, "log").good
+    repair(node.disk, "log")
+    assert check(node.disk, "log").good
+    node.open([Q], [])
+    assert node.store.disk(Q) and [block.number for block in node.store.recovered(Q).blocks] == [1]
+
+
+def test_a_start_that_dies_while_it_lets_damage_go() -> None:
+    for after in range(12):
+        node = Node()
+        for number in range(1, 5):
+            node.append(number)
+            node.append(number, OTHER)
+        node.spoil(b"content 2")
+        node.disk.crash_after = after
+        try:
+            node.open([Q, OTHER], [Q, OTHER])
+        except Crashed:
+            node.disk.crash()
+        node.disk.crash_after = None
+        node.open([Q, OTHER], [Q, OTHER])
+        assert node.store.disk(Q) and [block.number for block in node.store.recovered(Q).blocks] == [1]
+        assert len(node.store.recovered(OTHER).blocks) == 4 and not node.store.disk(OTHER)

@@ -1,0 +1,161 @@
+"""The ledger says no where it has to, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulation.ledger import Delivery, Ledger
+
+
+class Story:
+    """A ledger, and a clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.failures: list[str] = []
+        self.ledger = Ledger(self.failures.append, lambda who, text: None, lambda: self.now)
+        facts = self.ledger.queue("q")
+        facts.owner, facts.declared = "n1", True
+
+    def publish(self, count: int = 1, **changes: Any) -> list[int]:
+        numbers = []
+        for _ in range(count):
+            message = self.ledger.on_published("q", "channel", True, self.now)
+            message.state = "confirmed"
+            for name, value in changes.items():
+                setattr(message, name, value)
+            numbers.append(message.number)
+        return numbers
+
+    def deliver(self, number: int, at: float, again: bool = False, node: str = "n1", consumer: str = "c") -> None:
+        self.now = max(self.now, at)
+        self.ledger.on_delivered(Delivery("q", number, consumer, node, again, at))
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_nothing_wrong(story: Story) -> None:
+    numbers = story.publish(3)
+    for at, number in enumerate(numbers, 1):
+        story.deliver(number, at)
+    story.deliver(numbers[0], 5, again=True)
+    story.ledger.on_acked(numbers[0])
+    story.ledger.on_drained("q", numbers[1:])
+    assert story.failures == []
+
+
+def test_a_confirmed_message_is_missing(story: Story) -> None:
+    first, second, *_ = story.publish(2)
+    story.publish(1, state="nacked")
+    story.publish(1, persistent=False)
+    story.ledger.on_drained("q", [second])
+    assert story.failures == [f"confirmed and not there any more, of q: [{first}]"]
+
+
+def test_what_was_acknowledged_or_lost_with_its_disk_is_not_missed(story: Story) -> None:
+    first, _ = story.publish(2)
+    story.ledger.on_acked(first)
+    story.ledger.on_wiped("n1")
+    story.ledger.on_drained("q", [])
+    assert story.failures == []
+
+
+def test_twice(story: Story) -> None:
+    (number,) = story.publish()
+    story.ledger.on_drained("q", [number, number])
+    assert story.failures == [f"twice in q: [{number}]"]
+
+
+def test_out_of_order_in_the_end(story: Story) -> None:
+    first, second = story.publish(2)
+    story.ledger.on_drained("q", [second, first])
+    assert "behind message" in story.failures[0]
+
+
+def test_out_of_order_at_a_consumer(story: Story) -> None:
+    first, second = story.publish(2)
+    story.deliver(second, 1)
+    story.deliver(first, 2, again=True)  # It was with somebody else.
+    assert story.failures == []
+    story.deliver(first, 3, consumer="other")
+    story.failures.clear()
+    third, fourth = story.publish(2)
+    story.deliver(fourth, 4)
+    story.deliver(third, 5)
+    assert "which was published later" in story.failures[0]
+
+
+def test_delivered_again_without_the_flag(story: Story) -> None:
+    (number,) = story.publish()
+    story.deliver(number, 1)
+    story.deliver(number, 2, consumer="d")
+    assert "without a word about it" in story.failures[0]
+
+
+def test_a_crash_excuses_a_missing_flag(story: Story) -> None:
+    (number,) = story.publish()
+    story.deliver(number, 1)
+    story.ledger.on_crashed("n2", 1.5)
+    story.ledger.on_crashed("n1", 1.6)
+    story.deliver(number, 2, consumer="d")
+    assert story.failures == []
+    story.deliver(number, 3, consumer="e")
+    assert len(story.failures) >= 1
+
+
+def test_a_delivery_that_comes_late_is_told_by_when_it_was_written(story: Story) -> None:
+    """The first one was stuck in the network while the second one overtook it."""
+    (number,) = story.publish()
+    story.deliver(number, 2, again=True, consumer="second")
+    story.deliver(number, 1, consumer="first")
+    assert story.failures == []
+
+
+def test_settled_and_delivered(story: Story) -> None:
+    (number,) = story.publish()
+    story.deliver(number, 1)
+    story.ledger.on_settled(number, "n1", 2)
+    story.deliver(number, 1.9, again=True, consumer="before")
+    assert story.failures == []
+    story.deliver(number, 2.1, again=True, consumer="after")
+    assert "though its acknowledgement was synced" in story.failures[0]
+
+
+def test_a_lost_link_makes_an_acknowledgement_void(story: Story) -> None:
+    (number,) = story.publish()
+    story.deliver(number, 1, node="n2")
+    story.ledger.on_link_down("n2", "n1", 1.5)
+    story.ledger.on_settled(number, "n2", 2)
+    story.deliver(number, 3, again=True)
+    assert story.failures == []
+
+
+def test_what_comes_through_a_lost_link_is_late(story: Story) -> None:
+    (number,) = story.publish()
+    story.deliver(number, 1, again=True)
+    story.ledger.on_link_down("n1", "n3", 0.5)
+    story.deliver(number, 2, node="n3", consumer="d")
+    assert story.failures == [] and story.ledger.late == 1
+    story.deliver(number, 2, node="n2", consumer="e")
+    assert story.failures
+
+
+def test_a_connection_is_lost(story: Story) -> None:
+    story.ledger.on_disturbed(10.0)
+    story.now = 9
+    story.ledger.on_session_lost("s", "n1", "why")
+    assert story.failures == []
+    story.now = 11
+    story.ledger.on_session_lost("s", "n1", "why")
+    assert "without any reason" in story.failures[0]
+
+
+def test_what_nobody_published(story: Story) -> None:
+    story.deliver(99, 1)
+    story.ledger.on_drained("q", [98])
+    assert len(story.failures) == 2
