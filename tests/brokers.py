@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from leveret.broker.edge import Edge
 from leveret.broker.queue import Queue
-from leveret.broker.remote import Edge
 from leveret.cluster import commands as c
 from leveret.cluster.proposals import BadFrame
 from leveret.cluster.store import Applied

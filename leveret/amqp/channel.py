@@ -27,7 +27,7 @@ from leveret.log.block import PERSISTENT, REDELIVERED, SHARED
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.broker.broker import AnyQueue
-    from leveret.broker.remote import Got
+    from leveret.broker.edge import Got
 
 
 class Channel(Topology):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.tables import Table
     from leveret.broker.broker import AnyQueue, Broker
-    from leveret.broker.remote import Status
+    from leveret.broker.edge import Status
     from leveret.cluster.permissions import Kind, Which
     from leveret.cluster.specs import ExchangeSpec, QueueSpec
     from leveret.cluster.store import Applied

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
 from leveret.broker.queue import Queue
-from leveret.broker.remote import FROM_HOME, Edge, RemoteQueue
+from leveret.broker.remote import RemoteQueue
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.confirms import Confirms
-from leveret.broker.remote import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status
+from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import peerwire as w
 from leveret.broker.confirms import Confirms
+from leveret.broker.edge import Edge, RemoteBatch, unreachable
 from leveret.broker.home import RemoteConsumer
 from leveret.broker.parking import unpark
-from leveret.broker.remote import Edge, RemoteBatch, RemoteQueue, resubscribe, unreachable
+from leveret.broker.remote import RemoteQueue, resubscribe
 from leveret.cluster import commands as c
 from leveret.cluster.refusals import Refusal
 

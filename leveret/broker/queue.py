@@ -27,8 +27,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from leveret.broker.batch import Batch, Gap, Span
+from leveret.broker.edge import Got, Status, unreachable
 from leveret.broker.parking import Parked, park
-from leveret.broker.remote import Got, Status, unreachable
 from leveret.cluster.refusals import Refusal, resource
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
 

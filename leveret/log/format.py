@@ -62,7 +62,8 @@ _TYPE_MAX = COMPLETED
 PART = 1  # More of the same block, or of the same filling, follows: it is not reached yet.
 COPY = 2  # Of a MIRRORED block that was written before: says where it is, and nothing else.
 FRESH = 4  # With RESTARTED: all before this in the log about this queue is void, as after FORGET.
-_FLAGS_KNOWN = PART | COPY | FRESH
+BEGUN = 8  # The first record of this queue as a mirrored one.
+_FLAGS_KNOWN = PART | COPY | FRESH | BEGUN
 
 # Columns, in the order of their bits.
 SIZES = 1  # u32 a record

@@ -63,12 +63,13 @@ class Unapplied:
 
 class Mirror:
     __slots__ = (
-        "serial", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk", "tail", "void",
-        "blocks", "broken", "reached", "began",
+        "serial", "begun", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk", "tail",
+        "void", "blocks", "broken", "reached", "adopted_at",
     )  # fmt: skip
 
     def __init__(self, base: int = 0, epoch: int = 0) -> None:
         self.serial = 0  # Of the last record.
+        self.begun = False  # There was one.
         self.base = base  # Blocks up to here have taken effect.
         self.history: list[tuple[int, int]] = [(epoch, 1)] if base else []  # (epoch, number of its first block)
         self.complete = True
@@ -84,7 +85,7 @@ class Mirror:
         self.blocks: list[Block] = []  # Those of `tail`.
         self.broken = False  # A record is missing: what follows is void.
         self.reached = (0, 0)  # The place of the last good record,
-        self.began = (0, 0)  # and of the first, where the queue was not mirrored before.
+        self.adopted_at = (0, 0)  # and of the first, where the queue was not mirrored before.
 
     @property
     def end(self) -> int:
@@ -133,8 +134,8 @@ class Mirror:
         numbers = array(
             "Q",
             (
-                queue, self.serial, self.base, self.complete, self.read_at, self.cut, self.bound, self.after, self.disk,
-                len(self.history), len(self.have), len(self.void), len(self.tail),
+                queue, self.serial, self.base, self.complete | self.begun << 1, self.read_at, self.cut, self.bound,
+                self.after, self.disk, len(self.history), len(self.have), len(self.void), len(self.tail),
             ),
         )  # fmt: skip
         for pairs in (self.history, self.have, sorted(self.void)):
@@ -156,10 +157,10 @@ class Mirror:
             raise FormatError("a mirrored queue is cut off")
         mirror = cls()
         (
-            queue, mirror.serial, mirror.base, complete, mirror.read_at, mirror.cut, mirror.bound, mirror.after,
+            queue, mirror.serial, mirror.base, flags, mirror.read_at, mirror.cut, mirror.bound, mirror.after,
             mirror.disk, *counts,
         ) = numbers[:_HEAD_FIELDS]  # fmt: skip
-        mirror.complete = bool(complete)
+        mirror.complete, mirror.begun = bool(flags & 1), bool(flags & 2)
         at = _HEAD_FIELDS
         if len(numbers) != at + 2 * sum(counts[:3]) + _ITEM_FIELDS * counts[3]:
             raise FormatError("a mirrored queue's parts do not fit")

@@ -15,7 +15,9 @@ drops them all, and with FRESH everything; FILLED adds and settles; and the bloc
 Nothing is ever written for the sake of a confirmed number alone.
 
 **Serial numbers have no gaps**, which makes loss visible. If a record is missing, all that come after it are void: the
-log ends before the damage (see `replay`).
+log ends before the damage (see `replay`). A queue that is forgotten and returns, or begins anew from nothing, goes on
+with higher numbers, and the first of its records says that it is the first. Otherwise, were the record lost that voids
+its former life, the new one could pass for the continuation of the old.
 
 **Checkpoints.** A checkpoint holds the state after some serial number; records up to it that are read again behind the
 checkpoint only say where blocks lie. The waiting blocks are in it by epoch and number, which name a block for ever. Not
@@ -45,6 +47,7 @@ from zlib import crc32
 from .block import Block, Run
 from .errors import FormatError, LogStopped
 from .format import (
+    BEGUN,
     BLOCK_HEAD,
     COMPLETED,
     CONTENT_BYTES_MAX,
@@ -76,6 +79,7 @@ class Mirrors:
     def __init__(self, log: Log) -> None:
         self._log = log
         self.voiding = 0  # Blocks that were cut off before their place was known.
+        self._top = 0  # No record has a higher serial number.
 
     def open(self, queue: int) -> tuple[QueueLog, Mirror]:
         """The queue, which from now on is mirrored if it was not."""
@@ -85,7 +89,16 @@ class Mirrors:
         found = log.queue(queue)
         if found.mirror is None:
             found.mirror = Mirror(found.number, found.epoch)
+            found.mirror.serial = self._unused()
         return found, found.mirror
+
+    def _unused(self) -> int:
+        """A serial number above all that an earlier life of some queue had here. Each of them took more than one byte
+        of the log, so its length is one."""
+        current = self._log.current
+        position = current.number << 32 | current.length if current is not None else 0
+        self._top = max(position, self._top)
+        return self._top
 
     # -- writing -----------------------------------------------------------------------
 
@@ -160,9 +173,9 @@ class Mirrors:
             log = self._log
             log.drop(log.queues.pop(queue))
             found = log.queue(queue)
-            found.mirror, disk = Mirror(), mirror.disk
+            found.mirror, old = Mirror(), mirror
             mirror = found.mirror
-            mirror.disk = disk
+            mirror.disk, mirror.serial = old.disk, max(self._unused(), old.serial)
             flags = FRESH
         mirror.begin(cut, history, bound, have, read_at)
         found.advance(history[-1][0] if history else 0, cut, bound + 1, 0)
@@ -223,6 +236,10 @@ class Mirrors:
         self, entry: MirrorEntry, mirror: Mirror, confirmed: int, more: tuple[int, ...], mark: int | None
     ) -> None:
         mirror.serial += 1
+        self._top = max(self._top, mirror.serial)
+        if not mirror.begun:
+            mirror.begun = True
+            entry.flags |= BEGUN
         entry.note = pack_u64((mirror.serial, confirmed, *more))
         entry.bytes += len(entry.note)
         entry.mark = mark
@@ -322,7 +339,7 @@ class Mirrors:
             if item.state != WAITING or item.place != entry.source:
                 return False
             item.entry = entry
-        entry.note = pack_u64((0, mirror.base, mirror.serial))
+        entry.note = pack_u64((0, mirror.base, mirror.serial if mirror.begun else 0))
         return True
 
     def on_dropped(self, entry: MirrorEntry) -> None:

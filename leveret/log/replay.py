@@ -19,7 +19,7 @@ from zlib import crc32
 
 from .block import Block, Run
 from .errors import Damage, FormatError, LogDamaged
-from .format import COMPLETED, FILLED, MIRRORED, PART, RESTARTED, TRUNCATED, Header, parse_meta
+from .format import BEGUN, COMPLETED, FILLED, MIRRORED, PART, RESTARTED, TRUNCATED, Header, parse_meta
 from .mirror import HAVE_MAX, Mirror, Unapplied
 from .mirrored import outside, without
 from .queue import QueueLog
@@ -58,7 +58,7 @@ class Replay:
             if mirror is None:
                 mirror = queue.mirror = Mirror(queue.number, queue.epoch)
                 if queue.number:
-                    mirror.began = (segment, offset)
+                    mirror.adopted_at = (segment, offset)
                 self._parts.pop(queue.id, None)
             if self._takes(queue, mirror, header, (segment, offset)) and header.count:
                 dropped.add(offset)
@@ -82,10 +82,11 @@ class Replay:
             if header.type == MIRRORED and header.number > mirror.base:
                 mirror.void.add(place)
             return place in mirror.void
-        if not mirror.broken and serial != mirror.serial + 1:
+        begins = not mirror.begun and header.flags & BEGUN and mirror.serial in (0, serial - 1)
+        if not mirror.broken and not begins and (serial != mirror.serial + 1 or not mirror.begun):
             self._break(queue, place, "records of this queue before this one are missing")
         if not mirror.broken:
-            mirror.serial, mirror.reached = serial, place
+            mirror.serial, mirror.begun, mirror.reached = serial, True, place
             self._confirm(queue, mirror, confirmed)
         if not mirror.broken and header.type == MIRRORED and header.number != mirror.end + 1:
             self._break(queue, place, f"block {header.number} stands behind {mirror.end}")
@@ -298,12 +299,12 @@ class Judgement:
             return True
         for number in self._known:
             queue = self._log.queues.get(number)
-            if queue is None:
+            if queue is None or not (queue.mirror or queue.number or queue.count):
                 if self._mirrored is None or number not in self._mirrored:
                     return True
             elif not self.is_mirrored(number):
                 return True
-            elif queue.mirror is not None and queue.mirror.began > place:
+            elif queue.mirror is not None and queue.mirror.adopted_at > place:
                 return True  # It was not mirrored when that was written, or was not there.
         return False
 
@@ -311,8 +312,7 @@ class Judgement:
         """Queues that lost something, with another disk number each, and as copies to be filled where they must."""
         if self._blind:
             for number in self._known or ():
-                if number not in self._log.queues:
-                    self._log.mirrors.open(number)
+                self._log.mirrors.open(number)
         text = "\n".join(map(str, self._damages)).encode()
         disk = crc32(text) << 32 | crc32(text, 1)
         touched = []

@@ -7,8 +7,8 @@ nodes learn of the metadata one after the other. How things end is in `test_remo
 from __future__ import annotations
 
 from leveret.amqp import methods as m
+from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT
 from leveret.broker.queue import CROWDED_AT
-from leveret.broker.remote import FEED_BYTES_MAX, FIRST_CREDIT
 from leveret.cluster import commands as c
 from leveret.cluster import frames
 from tests.amqp.remote import client_with_queue, confirming, cut, cut_and_join, delivered, depth, remote_queue

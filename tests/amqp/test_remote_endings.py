@@ -9,7 +9,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.connection import OUT_BYTES_MAX
-from leveret.broker import remote
+from leveret.broker import edge
 from leveret.cluster import frames
 from tests.amqp.remote import DOWN, client_with_queue, cut, cut_and_join, delivered, depth, types
 from tests.brokers import Cluster
@@ -337,7 +337,7 @@ def test_a_question_that_is_never_answered_ends_the_session(cluster: Cluster) ->
     client = client_with_queue(cluster)
     cluster.hold("b", "a")
     client.send(m.BasicGet(queue="q"))
-    for _ in range(remote.ASK_TICKS_MAX + 1):
+    for _ in range(edge.ASK_TICKS_MAX + 1):
         assert not cluster.bad
         cluster.tick()
     assert len(cluster.bad) == 1

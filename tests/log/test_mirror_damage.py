@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -18,6 +19,8 @@ from simulation.disk import Crashed, FaultyDisk
 
 from .mirror_world import Copy, MirrorWorld
 from .world import flat, ranges_of
+
+_FIRST, _END = map(int, os.environ.get("LEVERET_LOG_SEEDS", "0-150").split("-"))
 
 
 def calm_world(seed: int) -> tuple[MirrorWorld, tuple[int, int]]:
@@ -91,7 +94,7 @@ def is_whole(copy: Copy, found: Recovered) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(_FIRST, _END))
 def test_flip(seed: int) -> None:
     world, last = calm_world(seed)
     rng = random.Random(seed)

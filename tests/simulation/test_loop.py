@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -73,7 +73,8 @@ def test_a_pass_takes_in_all_that_is_there_and_leaves_what_it_causes() -> None:
 
 
 def test_a_cancelled_timer_does_not_fire() -> None:
-    place, seen = Place(), []
+    place = Place()
+    seen: list[str] = []
     place.loop.call_later(1, seen.append, "no").cancel()
     place.loop.call_later(1, seen.append, "yes")
     place.scheduler.run(2.0)
@@ -91,7 +92,8 @@ def test_a_paused_process_goes_on_where_it_was() -> None:
 
 
 def test_a_killed_process_does_nothing_any_more() -> None:
-    place, seen = Place(), []
+    place = Place()
+    seen: list[str] = []
 
     async def work() -> None:
         try:
@@ -142,8 +144,5 @@ def test_running_stops_when_it_is_done() -> None:
     tick()
     assert place.scheduler.run(100.0, lambda: len(ticks) == 4)
     assert place.scheduler.now < 5
-    assert not place.scheduler.run(20.0, never)
+    assert not place.scheduler.run(20.0, lambda: False)
     assert place.scheduler.now == 20
-
-
-never: Callable[[], bool] = lambda: False  # noqa: E731

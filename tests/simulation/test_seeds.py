@@ -16,7 +16,7 @@ from simulation.world import Violation, World, quiet, run
 GROUP = 10
 # Seeds of each size. Those of `make soak` are others each time.
 GROUPS = [
-    (nodes, first) for nodes, count in ((1, 100), (3, 150), (5, 30)) for first in range(0, count, GROUP)
+    (nodes, first) for nodes, count in ((1, 100), (3, 120), (5, 30)) for first in range(0, count, GROUP)
 ]  # fmt: skip
 
 

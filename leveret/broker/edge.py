@@ -1,0 +1,402 @@
+"""This node's end of a session with the node that is home to other queues: what it has sent there and waits for.
+
+The conversation is told in `remote`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.amqp.errors import ReplyCode
+from leveret.amqp.frames import BadContent
+from leveret.broker import peerwire as w
+from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Span
+from leveret.cluster import frames
+from leveret.cluster.proposals import BadFrame
+from leveret.cluster.refusals import Refusal, not_found, resource
+from leveret.log.block import REDELIVERED
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.confirms import Pending
+    from leveret.broker.consumer import Subscriber
+    from leveret.broker.remote import RemoteQueue
+    from leveret.cluster.specs import QueueSpec
+
+FEED_BYTES_MAX: Final = 256 << 10
+FIRST_CREDIT: Final = 2 << 20
+ASK_TICKS_MAX: Final = 15
+COUNT_MAX: Final = (1 << 32) - 1  # That AMQP can tell.
+REPLY_CODES: Final = frozenset(ReplyCode)
+FLUSH_BYTES: Final = 8 << 20  # Of publishes in one frame; a link's frame has at most twice that.
+
+
+class Status(NamedTuple):
+    """What a declare is answered with."""
+
+    ready: int
+    consumers: int
+
+
+class Got(NamedTuple):
+    """A message that was fetched."""
+
+    batch: Batch
+    at: int
+    remaining: int
+    queue: AnyQueue  # Where it is to be settled: the question may have followed a queue that moved.
+
+
+class RemoteBatch(Batch):
+    """Messages that came over a link; `first` is the tag of the first, on that link."""
+
+    __slots__ = ("edge",)
+
+    def __init__(self, edge: Edge, first: int, messages: w.Messages) -> None:
+        super().__init__(first)
+        self.edge = edge
+        self.contents, self.keys, self.kinds = messages
+        self.left = len(self.contents)
+        self.size = sum(map(len, self.contents)) + MESSAGE_OVERHEAD * self.left
+        self.redelivered = any(kind & REDELIVERED for kind in set(self.kinds))
+
+
+class Subscription:
+    """One consumer of this node at a queue of another."""
+
+    __slots__ = ("consumer", "ends", "feed", "number", "queue", "stuck_ticks", "taken_bytes", "then")
+
+    def __init__(self, number: int, queue: RemoteQueue, consumer: Subscriber) -> None:
+        self.then: Callable[[Refusal | None], None] | None = None  # Who waits for it to begin.
+        self.ends = False  # The client has cancelled it.
+        self.number = number
+        self.queue = queue
+        self.consumer = consumer
+        self.feed: deque[Span] = deque()  # Come, and not yet handed to the consumer.
+        self.taken_bytes = 0
+        self.stuck_ticks = 0
+
+    def on_queue_deleted(self) -> None:
+        """Tell the client, unless it has ended it itself. One that never began is refused."""
+        then, self.then = self.then, None
+        if then is not None:
+            then(not_found("queue", self.queue.spec.name, self.queue.spec.vhost))
+        elif not self.ends:
+            self.consumer.on_queue_deleted()
+
+
+class Bundle:
+    """Publishes of one kind that go to one queue in one frame."""
+
+    __slots__ = ("contents", "keys", "kind", "pendings")
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+        self.contents: list[bytes] = []
+        self.keys: list[bytes] = []
+        self.pendings: list[Pending] = []
+
+
+def unreachable(spec: QueueSpec) -> Refusal:
+    durable = "durable " if spec.durable else ""
+    name = resource("queue", spec.name, spec.vhost)
+    return Refusal(404, f"home node '{spec.node}' of {durable}{name} is down or inaccessible")
+
+
+class Ask(NamedTuple):
+    """A question without an answer yet."""
+
+    queue: AnyQueue
+    spec: QueueSpec
+    what: int
+    then: Callable[[bytes | Refusal], None]
+    again: Callable[[AnyQueue], None] | None
+
+    def fail(self) -> None:
+        """The link was lost. The next master of a mirrored queue may answer."""
+        queue = self.queue
+        if not queue.is_local and queue.spec.view is not None and not queue.is_hopeless:
+            if self.what == w.SUBSCRIBE:
+                return  # Its consumer is an orphan.
+            if self.again is not None:
+                queue.suspend()
+                queue.waiting.append(self.again)
+                return
+        self.then(unreachable(self.spec))
+
+
+def _refusal(ask: Ask, code: int, text: bytes) -> Refusal:
+    """Why a question is not answered. The home of a queue that was deleted does not know its name any more."""
+    if code == ReplyCode.NOT_FOUND and not text:
+        return not_found("queue", ask.spec.name, ask.spec.vhost)
+    if code not in REPLY_CODES and not (code == w.MOVED and ask.what == w.SUBSCRIBE):
+        raise BadFrame(f"refusal {code} of question {ask.what}")
+    return Refusal(code, text.decode("utf-8", "surrogateescape"))
+
+
+class Edge:
+    """This node's end of a session with the home of other queues: what it has sent there and waits for."""
+
+    def __init__(self, broker: Broker, peer: str) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.is_up = True
+        self.bundles: dict[RemoteQueue, Bundle] = {}
+        self.bundled_bytes = 0
+        self.verdicts: list[tuple[int, int, int]] = []
+        self.last_token = 0
+        self.pendings: dict[int, list[Pending]] = {}
+        self.sent_bytes = 0
+        self.credit = FIRST_CREDIT
+        self.last_ask = 0
+        self.asks: dict[int, Ask] = {}
+        self.oldest_ask = self.ask_ticks = 0  # For how long the same question has been the oldest.
+        self.last_subscription = 0
+        self.subscriptions: dict[int, Subscription] = {}
+        self.taken: dict[Subscription, None] = {}
+
+    # -- To the home ---------------------------------------------------------------------------------------------
+
+    def is_crowded(self) -> bool:
+        return self.sent_bytes + self.bundled_bytes > self.credit or not self.broker.shell.is_writable(self.peer)
+
+    def publish(
+        self,
+        queue: RemoteQueue,
+        contents: list[bytes],
+        keys: list[bytes],
+        kind: int,
+        size: int,
+        pending: Pending | None,
+    ) -> None:
+        bundle = self.bundles.get(queue)
+        if bundle is None or bundle.kind != kind or self.bundled_bytes > FLUSH_BYTES:
+            if bundle is not None or self.bundled_bytes > FLUSH_BYTES:
+                self.flush_publishes()
+            bundle = self.bundles[queue] = Bundle(kind)
+            self.broker.linked[self] = None
+        bundle.contents += contents
+        bundle.keys += keys
+        self.bundled_bytes += size
+        if pending is not None:
+            pending.waiting += 1
+            bundle.pendings.append(pending)
+
+    def flush_publishes(self) -> None:
+        if not self.bundles:
+            return
+        parts = [w.U64.pack(self.broker.metadata.index)]
+        for queue, bundle in self.bundles.items():
+            token = 0
+            if bundle.pendings:
+                self.last_token = token = self.last_token + 1
+                self.pendings[token] = bundle.pendings
+            parts.append(w.BUNDLE.pack(queue.spec.id, token))
+            parts += w.pack_run(bundle.contents, bundle.keys, bytes((bundle.kind,)) * len(bundle.contents))
+        self.sent_bytes += self.bundled_bytes
+        self.bundles, self.bundled_bytes = {}, 0
+        self.broker.shell.send(self.peer, frames.PUBLISH, parts)
+
+    def stage(self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending) -> None:
+        """Messages of a queue of this node that moves to the other one."""
+        self.flush_publishes()
+        self.last_token += 1
+        self.pendings[self.last_token] = [pending]
+        run = w.pack_run(batch.contents[lo:hi], batch.keys[lo:hi], batch.kinds[lo:hi])
+        self.broker.shell.send(self.peer, frames.STAGE, [w.BUNDLE.pack(queue, self.last_token), *run])
+
+    def settle(self, verdict: int, first: int, last: int) -> None:
+        verdicts = self.verdicts
+        if verdicts and verdicts[-1][0] == verdict and verdicts[-1][2] + 1 == first:
+            verdicts[-1] = (verdict, verdicts[-1][1], last)
+        else:
+            verdicts.append((verdict, first, last))
+        self.broker.linked[self] = None
+
+    def send_now(self, kind: int, parts: list[bytes]) -> None:
+        """After all that gathered before."""
+        self.flush()
+        self.broker.shell.send(self.peer, kind, parts)
+
+    def ask(
+        self,
+        queue: AnyQueue,
+        what: int,
+        arguments: bytes,
+        then: Callable[[bytes | Refusal], None],
+        again: Callable[[AnyQueue], None] | None = None,
+    ) -> None:
+        self.last_ask += 1
+        self.asks[self.last_ask] = Ask(queue, queue.spec, what, then, again)
+        head = w.ASK_HEAD.pack(self.broker.metadata.index, self.last_ask, what, queue.spec.id)
+        self.send_now(frames.ASK, [head, arguments])
+
+    def flush(self) -> None:
+        """Send what gathered in this turn."""
+        if not self.is_up:
+            return  # By now there may be another session, which has nothing to do with this one.
+        self.flush_publishes()
+        if self.verdicts:
+            verdicts, self.verdicts = self.verdicts, []
+            self.broker.shell.send(self.peer, frames.SETTLE, [w.VERDICT.pack(*one) for one in verdicts])
+        if self.taken:
+            taken, self.taken = self.taken, {}
+            parts = [w.TAKEN_ENTRY.pack(one.number, one.taken_bytes) for one in taken]
+            self.broker.shell.send(self.peer, frames.TAKEN, parts)
+
+    # -- Subscriptions -------------------------------------------------------------------------------------------
+
+    def subscribe(self, queue: RemoteQueue, consumer: Subscriber) -> Subscription:
+        self.last_subscription += 1
+        subscription = Subscription(self.last_subscription, queue, consumer)
+        self.subscriptions[subscription.number] = queue.subscriptions[consumer] = subscription
+        return subscription
+
+    def drop(self, subscription: Subscription) -> None:
+        self.subscriptions.pop(subscription.number, None)
+        subscription.queue.subscriptions.pop(subscription.consumer, None)
+        self.taken.pop(subscription, None)
+
+    def hand_over(self, subscription: Subscription, even_without_room: bool = False) -> None:
+        """Give the consumer what has come for it, as far as it has room."""
+        feed, consumer = subscription.feed, subscription.consumer
+        while feed:
+            span = feed[0]
+            room = consumer.room(span.batch.average_bytes())
+            if even_without_room:
+                room = span.count
+            if room <= 0:
+                return
+            lo = span.lo
+            span.lo = hi = lo + min(room, span.count)
+            if span.lo == span.hi:
+                feed.popleft()
+            subscription.stuck_ticks = 0
+            subscription.taken_bytes += sum(map(len, span.batch.contents[lo:hi])) + MESSAGE_OVERHEAD * (hi - lo)
+            consumer.deliver(span.batch, lo, hi)
+            if span.lo == span.hi:
+                span.batch.contents, span.batch.keys = [], []  # The home keeps what may come back.
+            self.taken[subscription] = None
+            self.broker.linked[self] = None
+
+    def give_back(self, subscription: Subscription) -> None:
+        """What the consumer was never shown."""
+        for span in subscription.feed:
+            if not subscription.consumer.no_ack:
+                self.settle(w.RETURNED, span.first, span.last)
+            subscription.taken_bytes += sum(map(len, span.batch.contents[span.lo : span.hi]))
+            subscription.taken_bytes += MESSAGE_OVERHEAD * span.count
+        subscription.feed.clear()
+        self.taken[subscription] = None
+        self.broker.linked[self] = None
+
+    def end(self, subscription: Subscription) -> None:
+        """Nothing more comes. What needs no acknowledgement is gone from its queue: that the client gets even so."""
+        if subscription.consumer.no_ack:
+            self.hand_over(subscription, even_without_room=True)
+        self.give_back(subscription)
+        self.drop(subscription)
+
+    def tick(self) -> None:
+        """Once a second: what waits for a client that has no room for it may suit another one."""
+        oldest = next(iter(self.asks), 0)
+        self.ask_ticks = self.ask_ticks + 1 if oldest and oldest == self.oldest_ask else 0
+        self.oldest_ask = oldest
+        if self.ask_ticks >= ASK_TICKS_MAX:
+            # It is there and does not answer: cut off from the cluster's leader, perhaps. To begin anew is all that
+            # leaves no doubt about what was done and what was not.
+            self.broker.shell.cut(self.peer, f"a question was not answered for {self.ask_ticks} s")
+        for subscription in self.subscriptions.values():
+            if subscription.feed and not subscription.consumer.no_ack:
+                subscription.stuck_ticks += 1
+                if subscription.stuck_ticks > 1 and subscription.consumer.shares_prefetch():
+                    subscription.stuck_ticks = 0
+                    self.give_back(subscription)
+
+    # -- From the home -------------------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        _FROM_HOME[kind](self, payload)
+
+    def _on_safe(self, payload: bytes) -> None:
+        pendings = self.pendings
+        for token, multiple, refused in w.unpack_all(w.SAFE_ENTRY, payload):
+            tokens = list(takewhile(token.__ge__, pendings)) if multiple else [token]
+            for one in tokens:
+                for pending in pendings.pop(one, ()):
+                    pending.refused = pending.refused or bool(refused)
+                    pending.on_safe()
+
+    def _on_deliver(self, payload: bytes) -> None:
+        at = 0
+        while at < len(payload):
+            number, first = w.unpack_one(w.DELIVERY, payload, at)
+            messages, at = w.unpack_run(payload, at + w.DELIVERY.size)
+            subscription = self.subscriptions.get(number)
+            count = len(messages.contents)
+            if subscription is None:
+                # It ended meanwhile, and the client will never see these.
+                self.settle(w.RETURNED, first, first + count - 1)
+                continue
+            subscription.feed.append(Span(RemoteBatch(self, first, messages), 0, count))
+            self.broker.dirty[subscription.queue] = None
+
+    def _on_answer(self, payload: bytes) -> None:
+        number, code = w.unpack_one(w.ANSWER_HEAD, payload)
+        ask = self.asks.pop(number, None)
+        if ask is None:
+            raise BadFrame(f"an answer to question {number}, which was not asked")
+        rest = payload[w.ANSWER_HEAD.size :]
+        try:
+            ask.then(_refusal(ask, code, rest) if code else rest)
+        except (BadFrame, BadContent) as error:
+            self.asks[number] = ask  # The end of the session will be its answer.
+            raise BadFrame(str(error)) from None
+
+    def _on_cancelled(self, payload: bytes) -> None:
+        (number,) = w.unpack_one(w.U64, payload)
+        subscription = self.subscriptions.get(number)
+        if subscription is not None:
+            self.end(subscription)
+            subscription.on_queue_deleted()
+
+    def _on_credit(self, payload: bytes) -> None:
+        (self.credit,) = w.unpack_one(w.U64, payload)
+
+    def on_down(self) -> None:
+        """The session is over."""
+        self.is_up = False
+        pendings = [pending for several in self.pendings.values() for pending in several]
+        pendings += [pending for bundle in self.bundles.values() for pending in bundle.pendings]
+        self.pendings, self.bundles, self.verdicts, self.taken = {}, {}, [], {}
+        for pending in pendings:
+            pending.refused = True
+            pending.on_safe()
+        asks, self.asks = self.asks, {}
+        subscriptions, self.subscriptions = self.subscriptions, {}
+        for subscription in subscriptions.values():
+            queue = subscription.queue
+            if queue.spec.view is not None and subscription.consumer in queue.subscriptions:
+                self.end(subscription)
+                queue.adopt(subscription)
+        for ask in asks.values():
+            ask.fail()
+        for subscription in subscriptions.values():
+            if subscription.consumer in subscription.queue.subscriptions:
+                self.end(subscription)
+                subscription.on_queue_deleted()
+        self.verdicts, self.taken = [], {}
+
+
+_FROM_HOME: Final[dict[int, Callable[[Edge, bytes], None]]] = {
+    frames.SAFE: Edge._on_safe,
+    frames.DELIVER: Edge._on_deliver,
+    frames.ANSWER: Edge._on_answer,
+    frames.CANCELLED: Edge._on_cancelled,
+    frames.CREDIT: Edge._on_credit,
+}
+FROM_HOME: Final = frozenset(_FROM_HOME)
