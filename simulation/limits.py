@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from leveret.broker import home, queue, remote
-from leveret.node import client, cluster, consensus_log, server, storage
+from leveret.node import consensus_log, server
 
-# Of each: where it is to be found, and the small value.
-SMALL: Final[tuple[tuple[tuple[Any, ...], str, int], ...]] = (
-    ((queue,), "KEEP_BYTES", 1_000),
-    ((queue,), "CROWDED_AT", 10),
-    ((queue,), "BATCH_MESSAGES_MAX", 4),
-    ((storage,), "LOAD_BYTES", 2_000),
-    ((storage,), "PENDING_BYTES_MAX", 10_000),
-    ((client,), "UNSENT_BYTES_MAX", 4_000),
-    ((client,), "UNHEARD_BYTES_MAX", 20_000),
-    ((remote, home), "FIRST_CREDIT", 12_000),
-    ((remote, home), "FEED_BYTES_MAX", 4_000),
-    ((remote, home), "FLUSH_BYTES", 5_000),
-    ((cluster,), "KEEP_ENTRIES", 3),
+assert server  # All of a node's modules come with it.
+
+# Of each: in which modules it is to be found, its name, and the small value.
+SMALL: Final = (
+    ("leveret.broker.", "KEEP_BYTES", 1_000),
+    ("leveret.broker.", "CROWDED_AT", 10),
+    ("leveret.broker.", "BATCH_MESSAGES_MAX", 4),
+    ("leveret.broker.", "FIRST_CREDIT", 12_000),
+    ("leveret.broker.", "FEED_BYTES_MAX", 4_000),
+    ("leveret.broker.", "FLUSH_BYTES", 5_000),
+    ("leveret.node.", "LOAD_BYTES", 2_000),
+    ("leveret.node.", "PENDING_BYTES_MAX", 10_000),
+    ("leveret.node.", "UNSENT_BYTES_MAX", 4_000),
+    ("leveret.node.", "UNHEARD_BYTES_MAX", 20_000),
+    ("leveret.node.", "KEEP_ENTRIES", 3),
 )
 
 
@@ -37,18 +39,22 @@ def small_limits(dice: random.Random) -> Iterator[None]:
     """Some limits are small meanwhile."""
     before: list[tuple[Any, str, Any]] = []
 
-    def put(module: Any, name: str, value: Any) -> None:
-        before.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
+    def put(prefix: str, name: str, value: Any) -> None:
+        """A module may have a limit of another one by its name: it must be the same in all of them."""
+        modules = [module for key, module in sorted(sys.modules.items()) if key.startswith(prefix)]
+        having = [one for one in modules if hasattr(one, name) and one is not consensus_log]
+        assert having, f"{name} is nowhere in {prefix}"
+        for module in having:
+            before.append((module, name, getattr(module, name)))
+            setattr(module, name, value)
 
-    for modules, name, value in SMALL:
-        if dice.random() < 0.4:
-            for module in modules:
-                put(module, name, value)
-    if dice.random() < 0.5:
-        log = functools.partial(consensus_log.ConsensusLog, segment_bytes=500, snapshot_after_bytes=1_000)
-        put(server, "ConsensusLog", log)
     try:
+        for prefix, name, value in SMALL:
+            if dice.random() < 0.4:
+                put(prefix, name, value)
+        if dice.random() < 0.5:
+            log = functools.partial(consensus_log.ConsensusLog, segment_bytes=500, snapshot_after_bytes=1_000)
+            put("leveret.node.", "ConsensusLog", log)
         yield
     finally:
         for module, name, value in reversed(before):

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from leveret.broker.queue import Queue
-from leveret.node.cluster import AdminError
+from leveret.node.consensus import AdminError
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
 from simulation.ledger import Ledger

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.frames import CONTROL
 from leveret.node import control_cluster, control_listings, control_metadata
-from leveret.node.cluster import AdminError, split_address
+from leveret.node.consensus import AdminError, split_address
 from leveret.node.control_frame import (
     RUNNING,
     SOFTWARE,

@@ -28,10 +28,11 @@ from leveret.cluster.passwords import SALT_BYTES
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.log import Log, LogOptions
-from leveret.node import cluster
+from leveret.node import consensus
 from leveret.node.alarms import Alarms
 from leveret.node.client import AWAY, BEHIND, BLOCKED, PACE_S, PACED, Client
 from leveret.node.cluster import CLUSTER_ID, Cluster
+from leveret.node.consensus import AdminError
 from leveret.node.folder import MESSAGES
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
@@ -57,7 +58,7 @@ CLIENTS_S: Final = 5.0  # That clients have to answer a close.
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
-class Node(cluster.Shell):
+class Node(consensus.Shell):
     """A running broker: made of what is on disk, then `start`, then `prepare`, and then clients may come."""
 
     def __init__(
@@ -525,7 +526,7 @@ class Node(cluster.Shell):
         spec = queue.spec
         counts = {one.name: 0 for one in self.cluster.members() if one.running and one.name != self.settings.node_name}
         if not counts:
-            raise cluster.AdminError("there is no other running node that could take the queues")
+            raise AdminError("there is no other running node that could take the queues")
         for other in self.metadata.queues.values():
             if other.node in counts:
                 counts[other.node] += 1
@@ -544,7 +545,7 @@ class Node(cluster.Shell):
         self.schedule()
         problem = await moved
         if problem is not None and not queue.deleted:
-            raise cluster.AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
+            raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
 
     # -- The end -------------------------------------------------------------------------------------------------
 

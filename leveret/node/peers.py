@@ -167,10 +167,10 @@ class Peers:
         self._tick()
         return int(self._server.sockets[0].getsockname()[1])
 
-    def set_members(self, members: Mapping[str, Address]) -> None:
-        """Who belongs to the cluster. The node itself may be among them."""
+    def set_members(self, members: Mapping[str, Address], why: str = "it is no longer a member of the cluster") -> None:
+        """Who belongs to the cluster. The node itself may be among them. `why`: the others do not any more."""
         for name in [name for name in self._members if name not in members]:
-            self._forget(self._members[name], "it is no longer a member of the cluster")
+            self._forget(self._members[name], why)
         for name, address in members.items():
             member = self._members.get(name)
             if name == self.me.name or (member is not None and member.address == address):

@@ -37,7 +37,7 @@ from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
 from leveret.node import discovery, logs, registry
 from leveret.node.client import Client
-from leveret.node.cluster import CONSENSUS_FRAMES, AdminError, join_address, split_address
+from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
 from leveret.node.control import Control
 from leveret.node.cookie import BadCookie, find_cookie
@@ -203,7 +203,7 @@ class Server:
             finally:
                 self._leaving = None
         if self.peers is not None:
-            self.peers.set_members({})
+            self.peers.set_members({}, "this node stops")
 
     def _on_node_stopped(self, node: Node) -> None:
         if node is self.node:

@@ -16,7 +16,8 @@ from leveret.cluster import link
 from leveret.cluster.commands import Command
 from leveret.cluster.store import Applied
 from leveret.node.alarms import Alarms
-from leveret.node.cluster import AdminError, MemberStatus
+from leveret.node.cluster import MemberStatus
+from leveret.node.consensus import AdminError
 from leveret.node.control import Control
 from leveret.node.settings import Settings
 from leveret.node.wire import CallFailed

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.cluster.commands import SetGlobalParameter
-from leveret.node.cluster import AdminError
+from leveret.node.consensus import AdminError
 from leveret.node.server import StartFailed
 from tests.node.control_world import FakeServer, ask, cluster, refusal
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.cluster.passwords import SHA256, hash_password, verify_password
-from leveret.node.cluster import AdminError
+from leveret.node.consensus import AdminError
 from tests.node.control_world import FakeServer, ask, cluster, refusal
 
 HASH = hash_password("secret", b"salt")

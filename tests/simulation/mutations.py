@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -25,9 +26,8 @@ def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
     They live in the real module's namespace, so that they see the same classes and the same limits as all others. A
     function that calls super() cannot be replaced this way: a mutation must be in others.
     """
-    module = importlib.import_module(f"leveret.{mutation.module}")
+    module = _module_with(mutation)
     source = inspect.getsource(module)
-    assert source.count(mutation.old) == 1, f"{mutation.name}: its text is {source.count(mutation.old)} times there"
     changed: dict[str, Any] = {"__name__": module.__name__}
     exec(compile(source.replace(mutation.old, mutation.new), f"{module.__name__} (mutated)", "exec"), changed)
     for name, real in list(vars(module).items()):
@@ -42,6 +42,16 @@ def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
                     patch.setattr(real, key, property(at_home) if isinstance(value, property) else at_home)
         elif isinstance(real, FunctionType) and _meaning(changed[name]) != _meaning(real):
             patch.setattr(module, name, _at_home(changed[name], module))
+
+
+def _module_with(mutation: Mutation) -> ModuleType:
+    """The module that has the text, once; where a package is named, the one of its modules that has."""
+    named = importlib.import_module(f"leveret.{mutation.module}")
+    names = [one.name for one in pkgutil.iter_modules(getattr(named, "__path__", []))]
+    modules = [importlib.import_module(f"{named.__name__}.{name}") for name in names] or [named]
+    counts = {module: inspect.getsource(module).count(mutation.old) for module in modules}
+    assert sum(counts.values()) == 1, f"{mutation.name}: its text is {sum(counts.values())} times there"
+    return max(modules, key=lambda module: counts[module])
 
 
 def _put_in_tables(patch: pytest.MonkeyPatch, module: ModuleType, real: object, changed: FunctionType) -> None:
@@ -224,21 +234,21 @@ TOGETHER: Final = (
     Mutation(
         "does not take back what a lost node had",
         3,
-        "broker.home",
+        "broker",
         "        self._requeue(taken)\n\n\n_FROM_EDGE",
         "\n\n_FROM_EDGE",
     ),
     Mutation(
         "does not mark what a lost node had",
         3,
-        "broker.home",
+        "broker",
         "        self._requeue(taken)\n\n\n_FROM_EDGE",
         "        self._requeue(taken, shown=False)\n\n\n_FROM_EDGE",
     ),
     Mutation(
         "publishes arrive twice",
         3,
-        "broker.home",
+        "broker",
         "                if queue.enqueue(contents, keys, kinds[0], size, pending):",
         "                queue.enqueue(contents, keys, kinds[0], size, None)\n"
         "                if queue.enqueue(contents, keys, kinds[0], size, pending):",
@@ -246,49 +256,49 @@ TOGETHER: Final = (
     Mutation(
         "confirms what was lost with the link",
         3,
-        "broker.remote",
+        "broker",
         "        for pending in pendings:\n            pending.refused = True\n",
         "        for pending in pendings:\n",
     ),
     Mutation(
         "confirms at the edge",
         3,
-        "broker.remote",
+        "broker",
         "            pending.waiting += 1\n            bundle.pendings.append(pending)",
         "            pass",
     ),
     Mutation(
         "questions are forgotten with the link",
         3,
-        "broker.remote",
+        "broker",
         "            ask.then(unreachable(ask.spec))\n        for subscription",
         "            pass\n        for subscription",
     ),
     Mutation(
         "consumers are not told of a lost link",
         3,
-        "broker.remote",
+        "broker",
         "                self.end(subscription)\n                subscription.on_queue_deleted()",
         "                self.end(subscription)",
     ),
     Mutation(
         "what a consumer was not shown is not given back",
         3,
-        "broker.remote",
+        "broker",
         "                self.settle(w.RETURNED, first, first + count - 1)\n",
         "                pass\n",
     ),
     Mutation(
         "acknowledgements of others are lost",
         3,
-        "broker.home",
+        "broker",
         "                    one.queue.settle_delivered(one.batch, one.lo, one.hi)",
         "                    pass",
     ),
     Mutation(
         "acknowledgements leave after what was published behind them",
         3,
-        "broker.remote",
+        "broker",
         "        if self.verdicts:\n            verdicts, self.verdicts",
         "        if len(self.verdicts) > 3:\n            verdicts, self.verdicts",
     ),
