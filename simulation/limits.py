@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from leveret.node import consensus_log, server
-
-assert server  # All of a node's modules come with it.
+from leveret.node import consensus_log, server  # noqa: F401 (with it come all of a node's modules)
 
 # Of each: in which modules it is to be found, its name, and the small value.
 SMALL: Final = (

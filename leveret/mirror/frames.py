@@ -90,6 +90,7 @@ class Piece(NamedTuple):
     epoch: int
     cut: int
     after: int
+    have: Ranges  # These three are the question's: nobody takes the answer to another one.
     upto: int  # The piece says all about the messages after + 1 to upto:
     live: Ranges  # these live,
     runs: tuple[Run, ...]  # and these are the contents of those that the asker lacks.

@@ -440,6 +440,9 @@ class Member:
                 self.neighbours.waiting[src] = frame
         elif isinstance(frame, Poll | Standing | Newer):
             self._on_version(src, frame, view)
+        elif frame.epoch == view.epoch and self.me not in view.ring:
+            if isinstance(frame, Blocks):  # Somebody goes on feeding one who has left.
+                self.send(src, Detach(view.epoch))
         elif frame.epoch == view.epoch:
             _HANDLERS[frame.__class__](self, src, frame)
         elif frame.epoch > view.epoch:

@@ -148,8 +148,10 @@ class Filling:
 
     def on_piece(self, frame: Piece) -> None:
         member = self.member
-        if member.complete or self.is_filled or frame.cut != self.cut or frame.after != self.after:
-            return  # The answer to an older question.
+        if member.complete or self.is_filled:
+            return
+        if (frame.cut, frame.after, frame.have) != (self.cut, self.after, self.have):
+            return  # The answer to an older question, perhaps of one who was a member here before and had something.
         if frame.upto <= frame.after:
             return  # Nothing without contents; the tick asks again.
         self._asked = None
@@ -193,5 +195,5 @@ class Source:
         if view is None or self.reads.get(request.to) is not request:
             return  # Its link broke, or the epoch is another.
         del self.reads[request.to]
-        piece = Piece(view.epoch, request.cut, request.after, upto, live, runs, request.read_at)
+        piece = Piece(view.epoch, request.cut, request.after, request.have, upto, live, runs, request.read_at)
         member.send(request.to, piece)

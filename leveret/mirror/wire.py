@@ -302,6 +302,7 @@ def _put_fetch(frame: Fetch, parts: list[Buffer]) -> None:
 
 def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
     _put_numbers((frame.epoch, frame.cut, frame.after, frame.upto, frame.read_at), parts)
+    _put_ranges(frame.have, parts)
     _put_ranges(frame.live, parts)
     runs = [run for run in frame.runs if run.contents]
     if not runs:
@@ -395,7 +396,7 @@ def _get_fetch(reader: FrameReader) -> Fetch:
 
 def _get_piece(reader: FrameReader) -> Piece:
     epoch, cut, after, upto, read_at = reader.numbers(5)
-    live = reader.ranges()
+    have, live = reader.ranges(), reader.ranges()
     meta_bytes, body_bytes = _BLOCK.unpack_from(reader.data, reader.need(_BLOCK.size))
     at = reader.need(meta_bytes + body_bytes)
     runs = _get_runs(memoryview(reader.data)[at : at + meta_bytes + body_bytes], meta_bytes) if meta_bytes else ()
@@ -403,7 +404,7 @@ def _get_piece(reader: FrameReader) -> Piece:
         raise BadMessage("a piece reaches beyond what it is about")
     if runs and runs[-1].last > upto:
         raise BadMessage("a piece reaches beyond what it is about")
-    return Piece(epoch, cut, after, upto, live, runs, read_at)
+    return Piece(epoch, cut, after, have, upto, live, runs, read_at)
 
 
 def _get_runs(data: memoryview, meta_bytes: int) -> tuple[Run, ...]:

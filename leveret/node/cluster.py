@@ -28,7 +28,7 @@ from leveret.cluster.raft import (
     Update,
 )
 from leveret.cluster.store import Applied
-from leveret.node.consensus import TICK_MS, AdminError, Consensus, TryAgain, split_address
+from leveret.node.consensus import AdminError, Consensus, TryAgain, split_address
 from leveret.node.peers import NOT_A_MEMBER
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ logger = logging.getLogger("leveret.cluster")
 
 LOST_S: Final = 1.0
 TRANSFER_S: Final = 10.0
+HAND_OVER_S: Final = 1.0
+RETRY_S: Final = 0.5
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 CALL_S: Final = 5.0
 CLUSTER_ID: Final = "internal_cluster_id"  # The global parameter that RabbitMQ has it in.
@@ -66,9 +68,7 @@ class Cluster(Consensus):
             return
         self.raft.transfer(max(heirs, key=lambda one: matches.get(one, 0)))
         self.drive()
-        deadline = self.world.loop.time() + 1.0
-        while self.raft.is_leader and not self.stopped and self.world.loop.time() < deadline:
-            await asyncio.sleep(TICK_MS / 2000)
+        await self.until(lambda: not self.raft.is_leader, HAND_OVER_S)
 
     # -- Who is there ----------------------------------------------------------------------------------------------
 
@@ -251,9 +251,9 @@ class Cluster(Consensus):
                 raise AdminError(str(answer["error"]))
             if answer.get("ok"):
                 return
-            if self.world.loop.time() > deadline:
+            left = deadline - self.world.loop.time()
+            if not await self.until_changed(lambda: self.leadership, min(left, RETRY_S)) and left <= 0:
                 raise AdminError("the cluster has no leader: is a majority of its nodes running?")
-            await asyncio.sleep(TICK_MS / 1000)
 
     async def _ask_leader(self, kind: int, request: dict[str, Any]) -> dict[str, Any]:
         leader = self.raft.membership.get(self.raft.leader) if self.raft.leader is not None else None

@@ -123,6 +123,7 @@ class Consensus:
         self.membership: Membership | None = None  # That the links know of.
         self.leadership: tuple[str | None, int] = (None, 0)
         self.transfer_at = 0.0  # When a node of higher priority may be asked to lead.
+        self.watchers: list[asyncio.Future[None]] = []  # Of anything that happens: see `until`.
         self.changes: list[tuple[int, int, asyncio.Future[None]]] = []  # Index and term of membership changes.
         self._ticker: asyncio.TimerHandle | None = None
         self._replay(recovered)
@@ -262,6 +263,27 @@ class Consensus:
             self._begin(next_ready)
         self._update_members()
         self.proposals.settle(self._counted())
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """When that is so. False: it is not, after so many seconds, or because the node stops."""
+        deadline = None if seconds is None else self.world.loop.time() + seconds
+        while not condition():
+            left = None if deadline is None else deadline - self.world.loop.time()
+            if self.stopped or (left is not None and left <= 0):
+                return False
+            watcher: asyncio.Future[None] = self.world.loop.create_future()
+            self.watchers.append(watcher)
+            await asyncio.wait([watcher], timeout=left)
+        return True
+
+    async def until_changed(self, value: Callable[[], object], seconds: float) -> bool:
+        """When a value is another than now."""
+        before = value()
+        return await self.until(lambda: value() != before, seconds)
 
     def _counted(self) -> list[str]:
         """Members whose copy of the metadata must be up to date before anyone is answered."""
@@ -456,9 +478,9 @@ class Consensus:
             except BadChange as error:
                 raise AdminError(str(error)) from None
             except Busy as error:
-                if self.world.loop.time() > deadline or self.stopped:
+                left = deadline - self.world.loop.time()
+                if not await self.until_changed(lambda: (self.raft.commit, self.raft.term), left):
                     raise TryAgain(f"not now: {error}") from None
-                await asyncio.sleep(TICK_MS / 1000)
         done: asyncio.Future[None] = self.world.loop.create_future()
         self.changes.append((proposed.index, proposed.term, done))
         self.drive()

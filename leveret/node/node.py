@@ -93,6 +93,7 @@ class Node(consensus.Shell):
         self.look_at_bytes = 0
         self.fatal: str | None = None
         self.stopped: asyncio.Future[None] = self.loop.create_future()
+        self.deserted: asyncio.Future[None] | None = None  # Set when the last client has gone.
         self._ticker: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._syncer: asyncio.TimerHandle | None = None
@@ -127,8 +128,7 @@ class Node(consensus.Shell):
         await self.cluster.catch_up(alone=len(self.cluster.raft.membership.members) == 1)
         # A node that joins counts from here on. If it served clients before, its cluster could lose its majority with
         # the loss of one node, though three were started.
-        while not self.cluster.is_voter and not self.cluster.stopped:
-            await asyncio.sleep(0.01)
+        await self.cluster.until(lambda: self.cluster.is_voter)
         if CLUSTER_ID not in self.metadata.global_parameters:
             name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"
             await self.cluster.change(SetGlobalParameter(CLUSTER_ID, name))
@@ -263,6 +263,8 @@ class Node(consensus.Shell):
         self.by_connection.pop(client.connection, None)
         self.paced.pop(client, None)
         self.away.pop(client, None)
+        if not self.clients and self.deserted is not None and not self.deserted.done():
+            self.deserted.set_result(None)
         self.behind.pop(client, None)
 
     def on_published(self, client: Client) -> None:
@@ -514,13 +516,15 @@ class Node(consensus.Shell):
                 progress(f"{done} of {len(queues)} queues moved")
 
     async def _clients_gone(self) -> None:
-        deadline = self.loop.time() + CLIENTS_S
-        while self.clients and self.loop.time() < deadline:
-            await asyncio.sleep(0.02)
+        if self.clients:
+            self.deserted = self.loop.create_future()
+            await asyncio.wait([self.deserted], timeout=CLIENTS_S)
         for client in list(self.clients):
             client.transport.abort()
-        while any(spec.exclusive and spec.node == self.settings.node_name for spec in self.metadata.queues.values()):
-            await asyncio.sleep(0.02)
+        here = self.settings.node_name
+        await self.cluster.until(
+            lambda: not any(spec.exclusive and spec.node == here for spec in self.metadata.queues.values())
+        )
 
     async def _move_away(self, queue: Queue) -> None:
         spec = queue.spec

@@ -304,9 +304,8 @@ class Server:
             request = {"name": me.name, "uuid": me.id, "address": me.address, "priority": me.priority}
             await self._ask_leader(addresses, JOIN, request)
         else:
-            while not node.cluster.raft.is_leader:
-                await asyncio.sleep(RETRY_S / 10)
-            await node.cluster.change_membership(Update(me))
+            if await node.cluster.until(lambda: node.cluster.raft.is_leader):
+                await node.cluster.change_membership(Update(me))
 
     # -- What operators ask --------------------------------------------------------------------------------------
 

@@ -347,7 +347,13 @@ MUTATIONS: Final = [
             "        if not member.complete and known < self.cut:\n",
             "        if False:\n",
         ),
-        (11, "any piece is taken", "frame.cut != self.cut or frame.after != self.after", "False"),
+        (11, "any piece is taken", "if (frame.cut, frame.after, frame.have) !=", "if False and (1, 2, 3) !="),
+        (
+            11,
+            "a piece is taken for one who has more",
+            "(frame.cut, frame.after, frame.have) != (self.cut, self.after, self.have)",
+            "(frame.cut, frame.after) != (self.cut, self.after)",
+        ),
         (
             11,
             "an incomplete source gives pieces",

@@ -6,6 +6,7 @@ from leveret.mirror.frames import (
     Attach,
     Blocks,
     Confirmed,
+    Detach,
     HandOverDue,
     Leave,
     Newer,
@@ -410,6 +411,9 @@ def who_left_the_ring_is_told() -> None:
     mirror.on_view(view(3, 2, "a", "a", "ac"))
     effects = drain(mirror)
     assert [type(one).__name__ for one in effects] == ["Left"] and not mirror.wants_tick
+    feed(mirror, 0, (2, 1), block(2, 2), version=3)
+    effects = drain(mirror)
+    assert sent(effects, Detach, "a") and mirror.tail.end == 1 and not sent(effects, Numbers)
 
 
 # -- promotion -----------------------------------------------------------------------

@@ -271,8 +271,8 @@ TOGETHER: Final = (
         "questions are forgotten with the link",
         3,
         "broker",
-        "            ask.then(unreachable(ask.spec))\n        for subscription",
-        "            pass\n        for subscription",
+        "        self.then(unreachable(self.spec))",
+        "        pass",
     ),
     Mutation(
         "consumers are not told of a lost link",

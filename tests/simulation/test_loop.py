@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import sleep as virtual_sleep  # Nobody waits for it.
 from collections.abc import Coroutine
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_tasks_sleep_in_virtual_time() -> None:
 
     async def work() -> float:
         began = place.loop.time()
-        await asyncio.sleep(30)
+        await virtual_sleep(30)
         return place.loop.time() - began
 
     assert place.run(work()) == pytest.approx(30, abs=0.01)
@@ -51,9 +52,9 @@ def test_what_asyncio_offers_works() -> None:
         assert not done and pending
         try:
             async with asyncio.timeout(0.5):
-                await asyncio.sleep(5)
+                await virtual_sleep(5)
         except TimeoutError:
-            return [await future, await asyncio.gather(asyncio.sleep(1, "a"), asyncio.sleep(0, "b"))]
+            return [await future, await asyncio.gather(virtual_sleep(1, "a"), virtual_sleep(0, "b"))]
         return []
 
     assert place.run(work()) == ["late", ["a", "b"]]
@@ -97,11 +98,11 @@ def test_a_killed_process_does_nothing_any_more() -> None:
 
     async def work() -> None:
         try:
-            await asyncio.sleep(1)
+            await virtual_sleep(1)
             seen.append("alive")
         finally:
             seen.append("closed")
-            await asyncio.sleep(1)
+            await virtual_sleep(1)
             seen.append("never")
 
     place.loop.create_task(work())
