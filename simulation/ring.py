@@ -163,7 +163,7 @@ class World:
         found, node.stored = replay(node.writes)
         node.base_id = len(node.writes)
         stored = node.stored
-        node.member = Member(GROUP, name, node.disk, node.life, stored.lost, self.options, found, born)
+        node.member = Member(GROUP, name, node.disk, node.generation, stored.lost, self.options, found, born)
         node.sides = {}
         self.checker.applied[name] = found.base
         self.note("start", name, node.disk, found.base, node.member.tail.end, found.complete)
@@ -264,6 +264,8 @@ class World:
         node = self.nodes[name]
         if node.member is None or link.dead or node.sides.get(peer) is link:
             return
+        if self.links.get(link.ends) is not link:
+            return  # Another has taken its place.
         if node.sides.get(peer) is not None:
             node.member.on_peer_down(peer)
         node.sides[peer] = link
@@ -431,14 +433,15 @@ class World:
         bring the old copy back, though."""
         self.tally("copies forgotten")
         if self.rng.random() < 0.8:
-            node.writes, node.synced, node.syncing = [], 0, False
+            node.writes, node.synced = [], 0
+            node.disk_number += 1
             self.checker.on_disk_replaced(node.name, [])
         found, node.stored = replay(node.writes[: node.synced])
         del node.writes[node.synced :]
-        node.base_id = len(node.writes)
+        node.base_id, node.syncing = len(node.writes), False
         node.generation += 1
         links = node.member.links if node.member is not None else set()
-        node.member = Member(GROUP, node.name, node.disk, node.life, node.stored.lost, self.options, found)
+        node.member = Member(GROUP, node.name, node.disk, node.generation, node.stored.lost, self.options, found)
         self.checker.applied[node.name] = found.base
         for peer in sorted(links):
             node.member.on_peer_up(peer)

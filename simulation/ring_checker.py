@@ -129,7 +129,9 @@ class Checker:
         leader = self.leaders.setdefault(epoch, (name, life))
         if leader != (name, life):
             raise Violation(f"{leader} and {name} lead epoch {epoch}")
-        if adopt is not None and lossy <= epoch and lossy > 0:
+        if epoch < self.lossy:
+            return  # Another was promoted by force meanwhile, without its knowing.
+        if adopt is not None and lossy > 0:
             self.lost_epoch = lossy
             self.log, self.end, self.settled, self.sums = {}, number - 1, {}, {number - 1: 0}
             self.live, self.adopt, self.adopted, self.adopted_epoch = {}, dict(adopt), number, epoch
@@ -140,7 +142,7 @@ class Checker:
         elif lossy > self.lost_epoch or (lossy and self.log.get(self.end, (0,))[0] < lossy):
             self.lost_epoch = lossy  # Once more, if it lost its start block again before that was confirmed.
             self.forgive(name, epochs, number)
-        elif epoch >= self.lossy and self.end >= self.adopted and self.end:
+        elif self.end >= self.adopted and self.end:
             last = self.log[self.end][0]
             if last < epoch and epochs.get(self.end) != last:  # Else a later one leads already, without its knowing.
                 raise Violation(f"{name} leads epoch {epoch} without the confirmed block {self.end}")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.amqp import methods as m
-from leveret.amqp.checks import check_topic
+from leveret.amqp.checks import check_consume_arguments, check_topic
 from leveret.amqp.codec import printed
 from leveret.amqp.consumer import ChannelConsumer
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
@@ -355,10 +355,7 @@ class Channel(Topology):
         tag = method.consumer_tag or self.broker.unique_name("amq.ctag-")
         if tag in self.consumers:
             raise protocol_error(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method)
-        for name in method.arguments:
-            if name.startswith("x-"):
-                text = f"invalid arg '{name}' for consumer '{tag}': not supported by this version"
-                raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, method)
+        check_consume_arguments(queue.spec, tag, method)
         prefetch = 0 if method.no_ack else self.new_consumer_prefetch
         consumer = ChannelConsumer(self, queue, tag, method.no_ack, method.exclusive, prefetch, method.arguments)
 

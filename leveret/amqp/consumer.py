@@ -33,8 +33,8 @@ class ChannelConsumer:
     """One basic.consume."""
 
     __slots__ = (
-        "arguments", "as_stored", "channel", "exclusive", "head", "key", "no_ack", "pack", "prefetch", "queue", "tag",
-        "tag_bytes", "tail", "unacked",
+        "arguments", "as_stored", "cancels_on_failover", "channel", "exclusive", "head", "key", "no_ack", "pack",
+        "prefetch", "queue", "tag", "tag_bytes", "tail", "unacked",
     )
 
     def __init__(
@@ -54,6 +54,8 @@ class ChannelConsumer:
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0 is no limit.
         self.arguments = arguments
+        cancels = arguments.get("x-cancel-on-ha-failover")
+        self.cancels_on_failover = cancels is not None and cancels.value is True
         self.unacked = 0
         raw = tag.encode("utf-8", "surrogateescape")
         self.tag_bytes = bytes((len(raw),)) + raw

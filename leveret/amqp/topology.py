@@ -204,8 +204,8 @@ class Topology:
         owner = broker.id_of(connection) if method.exclusive else None
         home, view = broker.node_name, None
         if broker.placing is not None and not method.exclusive:
-            home = broker.placing.home(vhost.name, name)
-            view = broker.placing.first_view(vhost.name, name, method.durable, home)
+            home = broker.placing.home(vhost.name, name, method.arguments)
+            view = broker.placing.first_view(vhost.name, name, method.durable, method.arguments, home)
         command = c.DeclareQueue(
             vhost.name,
             name,

@@ -23,7 +23,7 @@ from leveret.broker.remote import RemoteQueue
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
-from leveret.cluster.frames import RING
+from leveret.cluster.frames import FAREWELL, RING
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
 from leveret.cluster.proposals import BadFrame
@@ -174,13 +174,18 @@ class Broker:
             dirty.pop(queue, None)  # Settling without acks touches it again.
             if not queue.is_local:
                 continue
+            queue.active_ms = self.now_ms
             queue.close_batch()
             if self.content_bytes > self.spill_bytes_max:
                 queue.page_out()
             if queue.has_changes():
                 unlogged[queue] = None
-            elif queue.durable and queue.delivered_through > queue.noted_through:
-                self.delivering[queue] = None
+            elif queue.delivered_through > queue.noted_through:
+                if queue.mirror is not None:  # Its next master may be needed any moment.
+                    queue.note_due = True
+                    unlogged[queue] = None
+                elif queue.durable:
+                    self.delivering[queue] = None
 
     def end_slow_channels(self, now_ms: int, timeout_ms: int) -> None:
         """Close channels whose consumers do not acknowledge, so that others get the messages."""
@@ -251,9 +256,10 @@ class Broker:
             self._close_where(lambda one: one.vhost is not None and one.vhost.name == event.name, "vhost deleted")
         elif isinstance(event, e.UserDeleted):
             self._close_where(lambda one: one.user == event.name, f"user '{event.name}' was deleted")
-        elif isinstance(event, e.PolicyChanged):
+        elif isinstance(event, e.PolicyChanged | e.ParameterChanged | e.GlobalParameterChanged):
             if self.placing is not None:
                 self.placing.look_at_all()
+                self.mirrors.governing.refresh_all()
         elif isinstance(event, e.PermissionsChanged | e.UserChanged):
             for vhost in vhosts.values():
                 vhost.forget_routes()
@@ -326,6 +332,8 @@ class Broker:
         is_first = old.spec.view is None
         self.mirrors.on_view(spec, born=is_first, existing=old if is_first and isinstance(old, Queue) else None)
         new = self.mirrors.queue_of(spec.id)
+        if new is not None and self.placing is not None:
+            self.placing.due[spec.id] = None
         if old is new:
             old.spec = spec
         elif isinstance(old, Queue):
@@ -435,6 +443,8 @@ class Broker:
             self.edges[peer].on_frame(kind, payload)
         elif kind == RING:
             self.mirrors.on_frame(peer, payload)
+        elif kind == FAREWELL:
+            self.mirrors.governing.on_farewell(peer)
         else:
             raise BadFrame(f"frame {kind} is not known to this version")
 

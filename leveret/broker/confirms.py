@@ -14,12 +14,13 @@ from collections.abc import Callable
 class Pending:
     """The publishes `first`..`last` of a channel, waiting for `waiting` queues."""
 
-    __slots__ = ("confirms", "first", "last", "refused", "sent", "waiting")
+    __slots__ = ("confirms", "count", "first", "last", "refused", "sent", "waiting")
 
     def __init__(self, confirms: Confirms, first: int, last: int) -> None:
         self.confirms = confirms
         self.first = first
         self.last = last
+        self.count = last - first + 1  # Messages that it stands for: those of a link have one number together.
         self.waiting = 0
         self.refused = False
         self.sent = False

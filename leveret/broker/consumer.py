@@ -34,6 +34,7 @@ class Subscriber(Consumer, Protocol):
     """A consumer whose queue may be at another node, or go there."""
 
     queue: AnyQueue
+    cancels_on_failover: bool  # It is to be told when another node leads its queue, and goes on only if asked again.
 
     def limit(self) -> int:
         """How many may be out with it at a time, as far as its queue can count that; 0 is no limit."""

@@ -79,6 +79,11 @@ class Subscription:
         self.taken_bytes = 0
         self.stuck_ticks = 0
 
+    @property
+    def is_cancelled_by_failover(self) -> bool:
+        """One that had not begun begins at the next master."""
+        return self.consumer.cancels_on_failover and self.then is None and not self.ends
+
     def on_queue_deleted(self) -> None:
         """Tell the client, unless it has ended it itself. One that never began is refused."""
         then, self.then = self.then, None

@@ -144,6 +144,7 @@ class Home:
             pending = None
             if token:
                 pending = self.confirms.begin(1)
+                pending.count = len(contents)
                 if pending.last != token:
                     raise BadFrame(f"token {token} after {pending.last - 1}")
             queue = self.broker.queues_by_id.get(number)

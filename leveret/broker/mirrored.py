@@ -26,6 +26,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.governing import Governing
+from leveret.broker.mirror_journal import Journal
+from leveret.broker.parking import release, unpark
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.cluster.frames import RING
@@ -45,13 +48,15 @@ if TYPE_CHECKING:
 class Mirror:
     """This node's copy of one queue."""
 
-    __slots__ = ("in_blocks", "member", "queue", "spec")
+    __slots__ = ("in_blocks", "member", "ordered", "queue", "spec", "syncing")
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
         self.member = member
         self.queue: Queue | None = None  # While this node leads it.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
+        self.ordered: bool | None = None  # Whether its mirrors are to be filled; None: as the policy says.
+        self.syncing = False  # As the log has been told.
 
 
 class Mirrors:
@@ -68,6 +73,10 @@ class Mirrors:
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
+        self.confirmed = 0  # Messages, since the shell last looked.
+        self.journal = Journal(broker)
+        self.governing = Governing(broker)
+        self.leaving = False  # This node stops: that it loses its links says nothing about the others.
         # Views are followed once the node has caught up: the barrier that the ring asks for.
         self.store: MirrorStore | None = None
 
@@ -97,8 +106,10 @@ class Mirrors:
             mirror = self.mirrors[spec.id] = self._make(spec, born, existing)
         mirror.spec = spec
         self._perform(mirror)  # What was said under the old view is done first.
+        old = mirror.member.view
         mirror.member.on_view(view)
         self._perform(mirror)
+        self.journal.on_view(mirror, old, born)
 
     def _make(self, spec: QueueSpec, born: bool, existing: Queue | None) -> Mirror:
         store = self.store
@@ -111,12 +122,16 @@ class Mirrors:
         member.on_majority(self.majority)
         mirror = Mirror(spec, member)
         mirror.queue = existing
+        self.governing.refresh(mirror)
         return mirror
 
     def on_deleted(self, spec: QueueSpec) -> None:
         mirror = self.mirrors.pop(spec.id, None)
         if mirror is not None:
             self.touched.pop(mirror, None)
+            self.governing.forget(mirror)
+            if mirror.queue is not None:
+                release(mirror.queue)
             for _, _, awaiting in mirror.in_blocks:
                 for pending in awaiting:  # Whoever deleted the queue has taken care of its messages.
                     pending.on_safe()
@@ -131,8 +146,10 @@ class Mirrors:
 
     def on_peer_up(self, peer: str) -> None:
         self.packers[peer], self.unpackers[peer] = Packer(), Unpacker()
+        self.governing.on_peer_up(peer)
         for mirror in self.mirrors.values():
             mirror.member.on_peer_up(peer)
+            self.journal.on_peer_up(mirror, peer)
             self.touched[mirror] = None
 
     def on_peer_down(self, peer: str) -> None:
@@ -140,6 +157,8 @@ class Mirrors:
         self.unpackers.pop(peer, None)
         for mirror in self.mirrors.values():
             mirror.member.on_peer_down(peer)
+            self.governing.on_peer_down(mirror, peer)
+            self.journal.on_peer_down(mirror, peer)
             self.touched[mirror] = None
 
     def on_frame(self, peer: str, payload: bytes) -> None:
@@ -170,10 +189,44 @@ class Mirrors:
             self.touched[mirror] = None
 
     def tick(self) -> None:
+        self.journal.tick()
+        self.governing.tick()
         for mirror in self.mirrors.values():
             if mirror.member.wants_tick:
                 mirror.member.on_tick()
                 self.touched[mirror] = None
+
+    # -- Operators -----------------------------------------------------------------------------------------------
+
+    def order_sync(self, mirror: Mirror, wanted: bool) -> None:
+        """Have this copy, if it lacks messages, fetch them, or not. At the master: its mirrors are told the same."""
+        filling = mirror.member.filling
+        if mirror.member.master is not None:
+            self.journal.on_order(mirror, wanted)
+        elif wanted:
+            filling.start()
+        else:
+            filling.stop()
+        self.touched[mirror] = None
+
+    def force(self, mirror: Mirror) -> bool:
+        """Have this copy lead, whatever is lost by it. False: not now."""
+        self.touched[mirror] = None
+        return mirror.member.force()
+
+    def hand_over(self, mirror: Mirror, to: str) -> bool:
+        """Have another copy lead, with nothing lost: publishes wait until it does. False: not now."""
+        queue, member = mirror.queue, mirror.member
+        if queue is None or not member.serving:
+            return False
+        queue.note_due = True  # The next master is to know what was delivered.
+        self.submit(mirror, self.governing.wall_ms)
+        if not member.hand_over(to):
+            return False
+        queue.frozen = True
+        queue.parked = []
+        self.touched[mirror] = None
+        return True
 
     # -- The master's blocks -------------------------------------------------------------------------------------
 
@@ -188,19 +241,24 @@ class Mirrors:
         batch = queue.open
         block = queue.take_block(time_ms)
         if block is not None:
+            if queue.consumers:
+                # Before the next block reaches a mirror, any of these may be delivered; and who sees a message again
+                # from another master must be told. So the mirrors take all that waits for delivered already.
+                block.delivered_through = queue.noted_through = queue.next_seq - 1
             awaiting, queue.awaiting = queue.awaiting, []
             mirror.in_blocks.append((block.number, batch, awaiting))
             taken = member.submit(block)
             assert taken  # It serves.
             self.touched[mirror] = None
 
-    def _on_confirmed(self, mirror: Mirror, durable: int) -> None:
+    def on_confirmed(self, mirror: Mirror, durable: int) -> None:
         queue, in_blocks = mirror.queue, mirror.in_blocks
         while in_blocks and in_blocks[0][0] <= durable:
             _, batch, awaiting = in_blocks.popleft()
             if batch is not None and queue is not None:
                 queue.on_logged(batch)
             for pending in awaiting:
+                self.confirmed += pending.count
                 pending.on_safe()
 
     # -- Effects -------------------------------------------------------------------------------------------------
@@ -220,7 +278,7 @@ class Mirrors:
                 _EFFECTS[type(effect)](self, mirror, effect)
         queue = mirror.queue
         if queue is not None:
-            queue.set_pressed(mirror.member.is_crowded)
+            queue.set_pressed(mirror.member.is_crowded or mirror in self.governing.late)
 
     def _send(self, mirror: Mirror, effect: f.Send) -> None:
         packer = self.packers.get(effect.to)
@@ -236,11 +294,13 @@ class Mirrors:
         self.store.apply(effect)
 
     def _confirmed(self, mirror: Mirror, effect: f.Confirmed) -> None:
-        self._on_confirmed(mirror, effect.durable)
+        if self.governing.may_confirm(mirror, effect.durable):
+            self.on_confirmed(mirror, effect.durable)
 
     def _propose(self, mirror: Mirror, effect: f.ProposeView) -> None:
         spec = mirror.spec
-        self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, effect.view), lambda applied: None)
+        if not self.leaving:
+            self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, effect.view), lambda applied: None)
 
     def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:
         """The metadata is brought here by itself."""
@@ -288,10 +348,14 @@ class Mirrors:
         self.touched[mirror] = None
 
     def _hand_over_due(self, mirror: Mirror, effect: f.HandOverDue) -> None:
-        mirror.member.hand_over(effect.to)
+        self.hand_over(mirror, effect.to)
 
     def _resumed(self, mirror: Mirror, effect: f.Resumed) -> None:
         self._serve(mirror)
+        queue = mirror.queue
+        if queue is not None:
+            parked, queue.parked = queue.parked, None
+            unpark(parked or [], queue)
 
     def _serve(self, mirror: Mirror) -> None:
         """Whether it serves may have changed."""
@@ -306,6 +370,7 @@ class Mirrors:
 
     def _left(self, mirror: Mirror, effect: f.Left) -> None:
         self.mirrors.pop(mirror.spec.id, None)
+        self.governing.forget(mirror)
         self._forget(mirror.spec.id)
 
     def _forget(self, number: int) -> None:

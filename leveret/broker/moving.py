@@ -20,7 +20,7 @@ A `Departure` is, to its queue, a consumer: it takes messages as room allows, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from leveret.broker import peerwire as w
 from leveret.broker.confirms import Confirms
@@ -34,7 +34,7 @@ from leveret.cluster.refusals import Refusal
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue, Broker
-    from leveret.broker.consumer import Consumer
+    from leveret.broker.consumer import Consumer, Subscriber
     from leveret.broker.queue import Queue
     from leveret.cluster.store import Applied
 
@@ -126,6 +126,8 @@ class Departure:
     # -- Progress ------------------------------------------------------------------------------------------------
 
     def _on_staged(self) -> None:
+        if self.queue.departure is not self:
+            return  # It has ended with the first of what was lost with the link; this is the rest.
         if any(refused for _, _, refused in self.confirms.take()):
             if not self.sealed:
                 self._end(f"the link to node {self.to} was lost")
@@ -212,14 +214,18 @@ def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
 
 def demote(queue: Queue, successor: AnyQueue) -> None:
     """A mirrored queue is led by another node from now on, or by this one in another epoch: what was thought of it
-    until now is void, and clients go on with what it is now."""
+    until now is void, and clients go on with what it is now, unless they asked to be told."""
     broker: Broker = queue.host  # type: ignore[assignment]
     take_back(broker, queue)
     consumers = list(queue.consumers)
     queue.consumers.clear()
     queue.let_go_of_all()
+    parked, queue.parked = queue.parked, None
+    unpark(parked or [], successor)
     for consumer in consumers:
-        if not isinstance(consumer, RemoteConsumer):
+        if not isinstance(consumer, RemoteConsumer) and cast("Subscriber", consumer).cancels_on_failover:
+            consumer.on_queue_deleted()
+        elif not isinstance(consumer, RemoteConsumer):
             consumer.queue = successor  # type: ignore[attr-defined]  # What is not remote is a channel's.
             resubscribe(consumer, successor)  # type: ignore[arg-type]
         elif successor.is_local:
@@ -246,9 +252,12 @@ class Arrivals:
         self.broker = broker
         self.staged: dict[int, Staged] = {}
         self.dropped_ms: dict[int, int] = {}
+        self.is_open = True  # Not while the node has yet to clear away what its last run left.
 
     def adopt(self, number: int, peer: str) -> str | Refusal:
         """Make room for a queue; the name of this node's run."""
+        if not self.is_open:
+            return Refusal(406, "this node is still starting; try again when it has")
         known = self.broker.queues_by_id.get(number)
         if known is None or known.is_local or known.spec.node != peer:
             return Refusal(406, "this node knows nothing of such a queue there")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.confirms import Pending
+    from leveret.broker.queue import Queue
 
 
 class Parked(NamedTuple):
@@ -33,3 +34,11 @@ def unpark(parked: list[Parked], queue: AnyQueue) -> None:
         queue.enqueue(contents, keys, kind, size, pending)
         if pending is not None:
             pending.on_safe()  # Done with waiting here; what the queue asks for was counted before.
+
+
+def release(queue: Queue) -> None:
+    """The queue is deleted, and whoever did that has taken care of what was put aside."""
+    parked, queue.parked = queue.parked, None
+    for one in parked or ():
+        if one.pending is not None:
+            one.pending.on_safe()

@@ -10,7 +10,9 @@ that was needed:
    that are not wanted go.
 
 A queue without a policy that was mirrored before keeps its master alone. An exclusive queue is never mirrored: it goes
-with its connection anyway.
+with its connection anyway. Where copying is forbidden, nobody is added; that takes nobody away either.
+
+What holds for a queue, by its policy, its arguments and the configuration, is in `leveret.cluster.mirroring`.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from leveret.broker.mirrored import disk_id
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
-from leveret.cluster.placement import locate, wanted_ring
+from leveret.cluster.mirroring import FORBID, Defaults, Rules, rules
+from leveret.cluster.placement import extra_members, locate, wanted_ring, with_extra
 from leveret.cluster.policies import PolicyBook
 from leveret.mirror.view import View
 
 if TYPE_CHECKING:
+    from leveret.amqp.tables import Table
     from leveret.broker.broker import Broker
     from leveret.broker.mirrored import Mirror
-    from leveret.cluster.specs import Json
+    from leveret.cluster.specs import Json, QueueSpec
 
 LOOKED_AT_MAX: Final = 10_000  # Queues in one tick, when a policy has changed.
 
@@ -46,13 +50,23 @@ class Place(NamedTuple):
 class Placing:
     """What is to be done about the copies of this node's queues."""
 
-    def __init__(self, broker: Broker, places: Callable[[], list[Place]]) -> None:
+    def __init__(self, broker: Broker, places: Callable[[], list[Place]], defaults: Defaults | None = None) -> None:
         self.broker = broker
         self.places = places
+        self.defaults = defaults or Defaults()
         self.book = PolicyBook(broker.metadata)
         self.due: dict[int, None] = {}  # Queues to look at.
+        self.unfinished: dict[int, None] = {}  # To look at again: at their next view, or when a second is over.
         self.loads: dict[str, int] = {}  # Copies at each node, as of the last tick.
         self.drawn = 0
+        self._seen: frozenset[tuple[str, bool]] = frozenset()  # Which nodes there are, and which of them run.
+
+    def rules(self, vhost: str, name: str, arguments: Table) -> Rules:
+        forbidden = self.broker.metadata.global_parameters.get(FORBID) is True
+        return rules(self.definition(vhost, name), name, arguments, self.defaults, forbidden)
+
+    def rules_of(self, spec: QueueSpec) -> Rules:
+        return self.rules(spec.vhost, spec.name, spec.arguments)
 
     def definition(self, vhost: str, name: str) -> dict[str, Json]:
         return self.book.effective("queue", vhost, name).definition
@@ -63,34 +77,46 @@ class Placing:
 
     # -- New queues ----------------------------------------------------------------------------------------------
 
-    def home(self, vhost: str, name: str) -> str:
+    def home(self, vhost: str, name: str, arguments: Table) -> str:
         """At which node a new queue should be."""
-        strategy = self.definition(vhost, name).get("queue-master-locator")
-        if not isinstance(strategy, str) or strategy == "client-local":
+        wanted = self.rules(vhost, name, arguments)
+        if wanted.locator == "client-local":
             return self.broker.node_name
         masters: dict[str, int] = {}
         for spec in self.broker.metadata.queues.values():
             masters[spec.node] = masters.get(spec.node, 0) + 1
         running = [place.name for place in self.places() if place.running]
+        if wanted.placement.get("ha-mode") == "nodes":
+            named = wanted.placement.get("ha-params")
+            running = [one for one in running if isinstance(named, list) and one in named] or running
         self.drawn += 1
         draw = zlib.crc32(f"{vhost} {name} {self.drawn}".encode("utf-8", "surrogateescape"))
-        return locate(strategy, self.broker.node_name, running, masters, draw)
+        return locate(wanted.locator, self.broker.node_name, running, masters, draw)
 
-    def first_view(self, vhost: str, name: str, durable: bool, master: str) -> View | None:
+    def first_view(self, vhost: str, name: str, durable: bool, arguments: Table, master: str) -> View | None:
         """With whom a new queue begins; None: without mirrors. All members begin with nothing, and so in sync."""
         places = {place.name: place for place in self.places()}
         running = [place.name for place in places.values() if place.running]
-        definition = self.definition(vhost, name)
-        ring = wanted_ring(definition, master, (master,), places, running, self.loads)
-        if ring is None or master not in places:
+        wanted = self.rules(vhost, name, arguments)
+        ring = wanted_ring(wanted.placement, master, (master,), places, running, self.loads)
+        if ring is None or master not in places or wanted.forbidden:
             return None
         members = (master, *(one for one in ring if one != master))
-        if definition.get("ha-mode") == "nodes" and master not in ring and any(one in running for one in ring):
+        if wanted.placement["ha-mode"] == "nodes" and master not in ring and any(one in running for one in ring):
             members = tuple(one for one in ring if one in running) + tuple(one for one in ring if one not in running)
         in_sync = tuple((one, _disk(places[one], durable)) for one in members if places[one].running)
         return View(1, 1, members[0], members, in_sync)
 
     # -- Queues that are there -----------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Now and then: which nodes there are may have changed, and what was proposed may have come to nothing."""
+        self.due.update(self.unfinished)
+        self.unfinished.clear()
+        seen = frozenset((place.name, place.running) for place in self.places())
+        if seen != self._seen:
+            self._seen = seen
+            self.look_at_all()
 
     def tick(self) -> None:
         """Take the next step wherever one is due."""
@@ -100,9 +126,10 @@ class Placing:
         self._count()
         looked_at = list(self.due)[:LOOKED_AT_MAX]
         for number in looked_at:
+            del self.due[number]
             queue = self.broker.queues_by_id.get(number)
-            if not isinstance(queue, Queue) or self._step(queue, places):
-                self.due.pop(number, None)
+            if isinstance(queue, Queue) and not self._step(queue, places):
+                self.unfinished[number] = None
 
     def _count(self) -> None:
         self.loads = {}
@@ -115,9 +142,13 @@ class Placing:
         spec = queue.spec
         running = [place.name for place in places.values() if place.running]
         ring = (spec.node,) if spec.view is None else spec.view.ring
-        wanted = wanted_ring(self.definition(spec.vhost, spec.name), spec.node, ring, places, running, self.loads)
         if spec.exclusive:
             return True
+        says = self.rules_of(spec)
+        wanted = wanted_ring(says.placement, spec.node, ring, places, running, self.loads)
+        if says.forbidden and wanted is not None:
+            wanted = tuple(name for name in wanted if name in ring) or ring
+        wanted = with_extra(wanted, extra_members(self.broker.metadata, spec.vhost, spec.name), spec.node, places)
         if queue.mirror is None:
             if wanted is None or wanted == (spec.node,):
                 return True
@@ -148,8 +179,8 @@ class Placing:
         lacking = [name for name in wanted if name in running and name not in in_sync]
         heirs = [name for name in in_sync if name in wanted and name in running]
         if member.me in surplus:
-            if heirs and member.hand_over(heirs[0]):
-                self.broker.mirrors.touched[mirror] = None
+            if heirs:
+                self.broker.mirrors.hand_over(mirror, heirs[0])
             return False
         if not lacking or len(heirs) > 1:
             member.change_ring(tuple(name for name in view.ring if name in wanted))

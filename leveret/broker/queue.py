@@ -74,6 +74,7 @@ class Queue:
     """A queue, at its master."""
 
     __slots__ = (
+        "active_ms",
         "awaiting",
         "consumers",
         "crowded_at",
@@ -113,6 +114,7 @@ class Queue:
         # Messages with all these bits of their kind go to the log: persistent ones; none, if the queue does not last.
         self.logs = PERSISTENT if spec.durable else NEVER
         self.mirror: Mirror | None = None
+        self.active_ms = 0  # When it was last touched, by the host's clock; 0: not since the node started.
         self.frozen = False  # Nothing is handed out: its node has no contact to the majority.
         self.epoch = 1
         self.number = 0  # Of the last block taken.
@@ -344,6 +346,7 @@ class Queue:
         self.ready_count -= 1
         self.unacked_count += 1
         self.delivered_through = max(self.delivered_through, batch.first + at)
+        self.host.dirty[self] = None  # The log is to know of it.
         return batch, at
 
     # -- Settling ------------------------------------------------------------------------------------------------

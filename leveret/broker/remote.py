@@ -110,7 +110,9 @@ class RemoteQueue:
     def adopt(self, subscription: Subscription) -> None:
         """The link to the master was lost: its consumer waits for the next one."""
         self.suspend()
-        if not subscription.ends:
+        if subscription.is_cancelled_by_failover:
+            subscription.consumer.on_queue_deleted()
+        elif not subscription.ends:
             self.orphans[subscription.consumer] = subscription.then
 
     def resume(self) -> None:
@@ -299,6 +301,9 @@ class RemoteQueue:
             self.resume()
 
         for subscription in subscriptions:
+            if spec.view is not None and subscription.is_cancelled_by_failover:
+                subscription.consumer.on_queue_deleted()
+                continue
             waiting, subscription.then = subscription.then, None
             if not subscription.ends:
                 resubscribe(subscription.consumer, self, waiting)

@@ -37,5 +37,8 @@ STAGE: Final = 51  # Messages of a queue that is to move here.
 # A node's alarms, as text: the names of what is short, with blanks between.
 ALARM: Final = 50
 
+# A node stops in good order: whatever it leads will be led by it again, unless it said otherwise. Empty.
+FAREWELL: Final = 53
+
 # The rings of mirrored queues: see `leveret.mirror.wire`.
 RING: Final = 52

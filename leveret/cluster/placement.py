@@ -6,6 +6,7 @@ never given up before another has taken its place: that is the master's business
 
 - Nodes that are down stay in the ring of `all` and of `nodes`, because a mirror that returns to its ring keeps what it
   has and fetches only what it lacks. With `exactly`, another node takes the place of one that is down, if there is one.
+- A quorum queue keeps the members it has, running or not, and grows until it has as many as it asked for.
 - `nodes` of which none is a member of the cluster: the queue stays where it is, as in RabbitMQ.
 - For `exactly`, new places are taken by the running nodes with the fewest copies.
 
@@ -15,11 +16,16 @@ Everything here is a function of its arguments, without chance: the same at ever
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from leveret.cluster.mirroring import QUORUM
 from leveret.cluster.specs import Json
 
+if TYPE_CHECKING:
+    from leveret.cluster.store import Metadata
+
 MODES: Final = ("all", "exactly", "nodes")
+LINKS: Final = "queue-mirror-links"  # The component whose parameters name mirrors that an operator added by hand.
 
 
 def wanted_ring(
@@ -37,6 +43,9 @@ def wanted_ring(
         wanted = [*kept, *sorted(set(members) - set(kept))]
     elif mode == "exactly" and isinstance(params, int):
         wanted = _exactly(params, master, kept, running, loads)
+    elif mode == QUORUM and isinstance(params, int):
+        others = sorted(set(running) - set(kept), key=lambda name: (loads.get(name, 0), name))
+        wanted = [*kept, *others[: max(0, params - len(kept))]]
     elif mode == "nodes" and isinstance(params, list):
         named = [str(name) for name in params if name in members]
         wanted = [*(name for name in kept if name in named), *(name for name in named if name not in kept)]
@@ -64,3 +73,23 @@ def locate(strategy: str, here: str, running: Collection[str], masters: Mapping[
     if strategy == "random":
         return sorted(running)[draw % len(running)]
     return here
+
+
+def extra_members(metadata: Metadata, vhost: str, name: str) -> list[str]:
+    """Nodes that an operator wants a mirror of a queue at, whatever its policy says.
+
+    They belong to the queue and not to its name: one that is declared again later has another id, and none of them.
+    """
+    value, spec = metadata.parameters.get((LINKS, vhost, name)), metadata.queues.get((vhost, name))
+    if not isinstance(value, dict) or spec is None or value.get("queue") != spec.id:
+        return []
+    nodes = value.get("nodes")
+    return [str(one) for one in nodes] if isinstance(nodes, list) else []
+
+
+def with_extra(
+    wanted: tuple[str, ...] | None, extra: Collection[str], master: str, members: Collection[str]
+) -> tuple[str, ...] | None:
+    """The members that a policy wants, and those that an operator does."""
+    added = [name for name in extra if name in members and name not in (wanted or (master,))]
+    return (*(wanted or (master,)), *added) if added else wanted

@@ -2,7 +2,8 @@
 
 Of all policies of a vhost whose pattern matches the name and which apply to that kind of thing, the one with the
 highest priority holds, alone: its definition is not mixed with another's. The same among operator policies; and where
-both say something, the operator's is a limit: of two numbers the smaller one counts, of other values the operator's.
+both say something, the operator's is a limit: of two numbers the smaller one counts, a switch is on if either has it
+on, of other values the operator's counts.
 
 Matching a pattern against a hundred thousand names takes a while, so whoever asks for many keeps a `PolicyBook`, which
 compiles each pattern once.
@@ -75,7 +76,9 @@ class PolicyBook:
 
 
 def stricter(own: Json, operators: Json) -> Json:
-    """What counts where a policy and an operator policy both give a value."""
+    """What counts where a policy and an operator policy both give a value. Of two switches: that either is on."""
+    if isinstance(own, bool) and isinstance(operators, bool):
+        return own or operators
     if isinstance(own, int) and isinstance(operators, int):
         return min(own, operators)
     return operators

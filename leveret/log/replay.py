@@ -274,16 +274,17 @@ class Judgement:
 
     def is_mirrored(self, queue: int) -> bool:
         found = self._log.queues.get(queue)
-        if self._mirrored is not None and queue not in self._mirrored:
-            return False
-        return found is not None and found.mirror is not None
+        if found is not None and (found.mirror or found.number or found.count):
+            return found.mirror is not None and (self._mirrored is None or queue in self._mirrored)
+        return self._mirrored is not None and queue in self._mirrored  # There is nothing of it here.
 
     def fatal(self) -> list[Damage]:
-        tolerant = any(map(self.is_mirrored, self._log.queues))
+        tolerant = any(map(self.is_mirrored, self._known if self._known is not None else self._log.queues))
         found = []
         for damage in self._damages:
             if damage.queue is not None:
-                stops = not self.is_mirrored(damage.queue)
+                is_dead = tolerant and self._known is not None and damage.queue not in self._known
+                stops = not is_dead and not self.is_mirrored(damage.queue)
             elif damage.what == SHARED_DAMAGED:
                 stops = False
             else:
@@ -299,19 +300,16 @@ class Judgement:
             return True
         for number in self._known:
             queue = self._log.queues.get(number)
-            if queue is None or not (queue.mirror or queue.number or queue.count):
-                if self._mirrored is None or number not in self._mirrored:
-                    return True
-            elif not self.is_mirrored(number):
+            if not self.is_mirrored(number):
                 return True
-            elif queue.mirror is not None and queue.mirror.adopted_at > place:
-                return True  # It was not mirrored when that was written, or was not there.
+            if queue is not None and queue.mirror is not None and queue.mirror.adopted_at > place:
+                return True  # It was not mirrored when that was written.
         return False
 
     def mark(self) -> list[int]:
         """Queues that lost something, with another disk number each, and as copies to be filled where they must."""
-        if self._blind:
-            for number in self._known or ():
+        for number in self._known or ():
+            if self.is_mirrored(number) and (self._blind or any(damage.queue == number for damage in self._damages)):
                 self._log.mirrors.open(number)
         text = "\n".join(map(str, self._damages)).encode()
         disk = crc32(text) << 32 | crc32(text, 1)

@@ -22,7 +22,9 @@ process: a barrier read, not what the local log happens to hold. `born` is true 
 the command that made the queue, or that made it mirrored. In the latter case the epoch is above that of all its blocks;
 and a queue without mirrors takes a new epoch at each start, for it may have lost blocks that were mirrored once.
 `on_majority` tells whether this node reaches the consensus. `Left`: the ring goes on without this node. Its copy may be
-forgotten and the member dropped; should the node be named again, it gets a new one, which sees no older view.
+forgotten and the member dropped; should the node be named again, it gets a new one, which sees no older view, with a
+higher `life` and, if the copy was forgotten, another disk id: words of the old one may still be on their way, and the
+master must not take what it had for what the new one has.
 
 **The master's queue.** `Started(epoch, number, tail, forced)`: make the queue from what is stored and the blocks of
 `tail` behind it; its epoch is `epoch`, its last block `number`. From then on each block it makes is given to `submit`

@@ -19,7 +19,7 @@ _WIRE_KIND = bytes(kind & 3 for kind in range(256))  # SHARED means something wi
 class PackedBlock(Block):
     """A block in the form in which it travels."""
 
-    __slots__ = ("meta", "body", "size", "prompt", "last", "_count", "_run")
+    __slots__ = ("meta", "body", "size", "prompt", "last", "count", "_run")
 
     def __init__(self, meta: bytes, body: bytes) -> None:
         header = parse_meta(memoryview(meta), 0, 0)
@@ -32,13 +32,13 @@ class PackedBlock(Block):
         self.size = _size(header.count, len(body), self)
         self.prompt = KINDS in header.columns
         self.last = header.next - 1 if header.count else 0
-        self._count = header.count
+        self.count = header.count
         self._run: Run | None = None
 
     @property
     def enqueued(self) -> Run | None:  # type: ignore[override]
         """Raises FormatError if the contents were damaged on their way."""
-        if self._run is None and self._count:
+        if self._run is None and self.count:
             header = parse_meta(memoryview(self.meta), 0, 0)
             records = decode_records(header, self.body, {})
             self._run = Run(header.first, records.contents, records.keys, bytearray(records.kinds))
@@ -72,6 +72,13 @@ def last_message(block: Block) -> int:
         return block.last
     run = block.enqueued
     return run.last if run is not None and run.contents else 0
+
+
+def message_count(block: Block) -> int:
+    if isinstance(block, PackedBlock):
+        return block.count
+    run = block.enqueued
+    return 0 if run is None else len(run.contents)
 
 
 def start_block(group: int, epoch: int, number: int, lost: list[tuple[int, int]]) -> Block:

@@ -284,6 +284,7 @@ class Options:
     promote_always: bool = False  # When no in-sync member is left, the best of the others is promoted, by force.
     filling: bool = True  # A member that lacks messages fetches their contents by itself.
     fill_bytes_per_tick: int = 0  # 0: no limit.
+    fill_messages: int = 0  # Message numbers in one piece; 0: no limit.
     retry: int = 3  # An unanswered question is repeated.
     unlinked: int = 1  # An in-sync member without a link that holds up confirms is removed.
     slow: int = 40  # One with a link, but without progress.

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.mirror.blocks import start_block
 from leveret.mirror.frames import Complete, Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
-from leveret.mirror.view import Disk, View
+from leveret.mirror.view import Disk, View, forced
 
 if TYPE_CHECKING:
     from leveret.mirror.ring import Member
@@ -320,6 +320,18 @@ class Master:
             return False
         self.handing = (to, self.member.ticks + 4 * self.member.options.retry)
         self.member.report()
+        return True
+
+    def abdicate(self) -> bool:
+        """Make the best of those that are not in sync master, because this one has to go. False: there is none."""
+        member, view = self.member, self.view
+        if member.proposal_age is not None or any(name in member.links for name, _ in view.in_sync):
+            return False
+        fit = [(entry.complete, entry.received, name) for name, entry in self.table.items() if name in member.links]
+        if not fit:
+            return False
+        best = max(fit)[2]
+        member.propose(forced(view, best, self.table[best].disk, self.table[best].complete))
         return True
 
     def _hand(self) -> None:

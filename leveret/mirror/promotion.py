@@ -139,6 +139,9 @@ class Doubt:
         assert member.view is not None
         if self.hears:
             self.age, self.standings = 0, None
+        elif not member.majority:
+            # A proposal that waits for the majority would depose a master that served all the time.
+            self.age, self.standings = 0, None
         elif self.age > member.options.orphaned and (self.standings is None or self.poll_age > member.options.retry):
             if self.standings is not None:
                 self._force_best(self.standings)

@@ -81,12 +81,13 @@ from leveret.mirror.sync import Filling, Source
 from leveret.mirror.tail import Tail
 from leveret.mirror.view import View
 
-_STAMPS_PER_LIFE: Final = 1 << 40
+_STAMPS_PER_LIFE: Final = 1 << 36
 
 
 class Member:
-    """`life` counts the starts of this node's process. `born`: the group was created by a command that this very
-    process proposed, so nobody can have led its first epoch before."""
+    """`life` rises with every member that this node makes for the group, over its restarts too: what an earlier one
+    said may still be on its way. `born`: the group was created by a command that this very process proposed, so nobody
+    can have led its first epoch before."""
 
     def __init__(
         self,
@@ -308,6 +309,11 @@ class Member:
         """Take nothing more; when everybody has everything, make `to` master. The block submitted last, with what the
         next master is to know of deliveries, is then part of its log. Ends with Stopped, or with Resumed."""
         return self.serving and self.master is not None and self.master.hand_over(to)
+
+    def abdicate(self) -> bool:
+        """Let one lead that is not in sync, whatever is lost by it: nobody else is there, and this node stops. False:
+        there is none, or not now."""
+        return self.serving and self.master is not None and self.master.abdicate()
 
     def change_ring(self, ring: tuple[str, ...]) -> bool:
         """Propose other members. Only a working master can: it alone may take somebody out of the in-sync set. False:

@@ -144,7 +144,9 @@ class Filling:
             return
         self._asked, self._age = sources[self._turn % len(sources)], 0
         bytes_max = member.options.piece_bytes if self.wanted else 0
-        member.send(self._asked, Fetch(view.epoch, self.cut, self.after, self.bound, self.have, bytes_max))
+        count = member.options.fill_messages
+        bound = min(self.bound, self.after + count) if count else self.bound
+        member.send(self._asked, Fetch(view.epoch, self.cut, self.after, bound, self.have, bytes_max))
 
     def on_piece(self, frame: Piece) -> None:
         member = self.member

@@ -30,7 +30,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.frames import CONTROL
-from leveret.node import control_cluster, control_listings, control_metadata
+from leveret.cluster.policies import PolicyBook
+from leveret.node import control_cluster, control_listings, control_metadata, control_mirrors, control_queues
 from leveret.node.consensus import AdminError, split_address
 from leveret.node.control_frame import (
     RUNNING,
@@ -50,6 +51,7 @@ from leveret.node.wire import CallFailed
 
 if TYPE_CHECKING:
     from leveret.cluster.commands import Command as Change
+    from leveret.cluster.store import Metadata
 
 __all__ = ["CONTROL", "Control"]
 
@@ -76,6 +78,8 @@ COMMANDS: Final[dict[str, Command]] = {
     **control_cluster.COMMANDS.table,
     **control_metadata.COMMANDS.table,
     **control_listings.COMMANDS.table,
+    **control_queues.COMMANDS.table,
+    **control_mirrors.COMMANDS.table,
 }
 
 
@@ -92,7 +96,9 @@ class Control:
         self.life = asyncio.Lock()  # Joining, resetting: one at a time.
         self.outcomes: dict[str, bytes | None] = {}  # By ticket, the oldest first; None: not answered yet.
         self.progress = ""  # Of what was begun last.
+        self.moves: dict[int, asyncio.Task[str | None]] = {}  # By the queue's id; what came of it is kept until asked.
         self._begun: set[asyncio.Task[bytes]] = set()
+        self._policies: tuple[Metadata, PolicyBook] | None = None
 
     # -- Answering -----------------------------------------------------------------------------------------------
 
@@ -174,6 +180,14 @@ class Control:
         if node is None:
             raise Refused(USAGE, NOT_RUNNING, WITH_USAGE)
         return node
+
+    @property
+    def policies(self) -> PolicyBook:
+        """What holds for which name. Patterns are compiled once."""
+        metadata = self.node.metadata
+        if self._policies is None or self._policies[0] is not metadata:
+            self._policies = metadata, PolicyBook(metadata)
+        return self._policies[1]
 
     async def change(self, command: Change) -> None:
         """Have the cluster agree on a change. Raises Refused."""

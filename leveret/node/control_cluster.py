@@ -30,6 +30,7 @@ from leveret.node.control_frame import (
     Commands,
     Refused,
 )
+from leveret.node.control_mirrors import local_figures
 from leveret.node.wire import CallFailed
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ async def status(control: Control) -> Any:
             "queue_count": len(node.metadata.queues),
             "virtual_host_count": len(node.metadata.vhosts),
         },
+        "mirrored_queues": local_figures(control),
         "listeners": listeners(control),
     }
 

@@ -9,10 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 QUEUES: Final = (
-    "name", "durable", "auto_delete", "arguments", "policy", "pid", "owner_pid", "exclusive", "exclusive_consumer_pid",
-    "exclusive_consumer_tag", "messages_ready", "messages_unacknowledged", "messages", "consumers", "memory", "state",
-    "type", "node", "leader", "members", "online", "slave_pids", "synchronised_slave_pids", "mirror_pids",
-    "synchronised_mirror_pids",
+    "name", "durable", "auto_delete", "arguments", "policy", "operator_policy", "effective_policy_definition", "pid",
+    "owner_pid", "exclusive", "exclusive_consumer_pid", "exclusive_consumer_tag", "messages_ready",
+    "messages_unacknowledged", "messages", "messages_ready_ram", "messages_ready_disk", "consumers", "memory",
+    "idle_since", "state", "type", "node", "leader", "members", "online", "slave_pids", "synchronised_slave_pids",
+    "mirror_pids", "synchronised_mirror_pids", "master_node", "queue_slave_nodes", "recoverable_mirrors",
+    "recoverable_slaves", "sync_messages",
+)  # fmt: skip
+MIRRORS: Final = (
+    "queue", "vhost", "node", "role", "state", "messages", "lag_messages", "lag_bytes", "lag_seconds", "sync_done",
+    "sync_total",
 )  # fmt: skip
 EXCHANGES: Final = ("name", "type", "durable", "auto_delete", "internal", "arguments", "policy")
 BINDINGS: Final = (
@@ -35,6 +41,7 @@ CONSUMERS: Final = (
 )  # fmt: skip
 
 QUEUES_SHOWN: Final = ("name", "messages")
+MIRRORS_SHOWN: Final = ("queue", "node", "role", "state", "lag_messages", "lag_bytes", "lag_seconds")
 EXCHANGES_SHOWN: Final = ("name", "type")
 BINDINGS_SHOWN: Final = BINDINGS
 VHOSTS_SHOWN: Final = ("name",)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.queue import Queue
     from leveret.cluster.commands import Command as Change
     from leveret.cluster.store import Applied, Metadata
     from leveret.node.alarms import Alarms
@@ -29,6 +30,7 @@ SOFTWARE: Final = 70
 HEADED: Final = "headed"
 PLAIN: Final = "plain"
 WITH_USAGE: Final = "usage"
+VALIDATION: Final = "validation"  # The same, and the command was not even tried.
 
 # When a command can be answered.
 ALWAYS: Final = "always"
@@ -100,6 +102,7 @@ class Node(Protocol):
     @property
     def peers(self) -> Peers: ...
     def schedule(self) -> None: ...
+    async def move(self, queue: Queue, to: str) -> None: ...
 
 
 class Server(Protocol):
@@ -146,6 +149,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
@@ -153,6 +160,7 @@ def _are_texts(value: Any) -> bool:
 TEXT: Final = Kind("a string", lambda value: isinstance(value, str))
 NUMBER: Final = Kind("a whole number", _is_number)
 FLAG: Final = Kind("true or false", lambda value: isinstance(value, bool))
+NUMBERS: Final = Kind("a list of whole numbers", _are_numbers)
 TEXTS: Final = Kind("a list of strings", _are_texts)
 OBJECT: Final = Kind("an object", lambda value: isinstance(value, dict))
 ANYTHING: Final = Kind("a value", lambda value: True)

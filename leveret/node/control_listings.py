@@ -1,11 +1,10 @@
-"""Control commands that list, close and purge: exchanges, bindings, queues, connections, channels, consumers.
+"""Control commands that list and close: exchanges, bindings, connections, channels, consumers.
 
 A list is asked for page by page. A page is `{"rows": [...], "next": <cursor or null>, "missing": [names]}`; a row has
 the values of the columns that were asked for, in their order.
 
 What every node knows (exchanges, bindings) goes by position. What only its owner knows is walked node by node: the
-cursor says which node is next and how far that one has come, each page is one question to one node (`local_*`), and a
-queue whose node does not answer is shown from the metadata, in state `down`.
+cursor says which node is next and how far that one has come, and each page is one question to one node (`local_*`).
 
 What has no process id here is still given one, in RabbitMQ's form, since its tools and `close_connection` want it:
 `<node.1.CONNECTION.CHANNEL>`, where channel 0 is the connection, and `<node.2.QUEUE.0>`.
@@ -20,12 +19,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from leveret.amqp.tables import Field, Table, table_from_python, type_name
-from leveret.broker.queue import Queue
-from leveret.cluster.commands import DeleteQueue
-from leveret.cluster.permissions import pattern_error
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
-    FLAG,
     NUMBER,
     OBJECT,
     RUNNING,
@@ -41,15 +36,13 @@ if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.connection import Connection
     from leveret.amqp.consumer import ChannelConsumer
-    from leveret.cluster.specs import Binding, ExchangeSpec, Policy, QueueSpec, VhostSpec
+    from leveret.cluster.specs import Binding, ExchangeSpec, VhostSpec
     from leveret.node.control import Control
 
 COMMANDS = Commands()
 
 PAGE: Final = 1_000
 CONNECTION_PID: Final = 1
-QUEUE_PID: Final = 2
-NO_POLICY: Final = ""
 
 _T = TypeVar("_T")
 Rows = list[list[Any]]
@@ -102,16 +95,6 @@ def _by_position(
     return page(rows, start + PAGE if len(rows) == PAGE else None)
 
 
-def policy_of(control: Control, vhost: str, name: str, kind: str) -> str:
-    """The name of the policy that holds for a queue or an exchange: of those that match, the highest priority."""
-    best: Policy | None = None
-    for policy in control.node.metadata.policies.values():
-        if policy.vhost == vhost and policy.apply_to in ("all", kind) and (not best or policy.priority > best.priority):
-            if pattern_error(policy.pattern) is None and re.search(policy.pattern, name):
-                best = policy
-    return NO_POLICY if best is None else best.name
-
-
 EXCHANGE: Final[dict[str, Getter]] = {
     "name": lambda control, spec: spec.name,
     "type": lambda control, spec: spec.type,
@@ -119,7 +102,7 @@ EXCHANGE: Final[dict[str, Getter]] = {
     "auto_delete": lambda control, spec: spec.auto_delete,
     "internal": lambda control, spec: spec.internal,
     "arguments": lambda control, spec: shown_table(spec.arguments),
-    "policy": lambda control, spec: policy_of(control, spec.vhost, spec.name, "exchanges"),
+    "policy": lambda control, spec: control.policies.effective("exchange", spec.vhost, spec.name).policy or "",
 }
 BINDING: Final[dict[str, Getter]] = {
     "source_name": lambda control, binding: binding.source,
@@ -164,7 +147,7 @@ async def list_vhosts(control: Control, columns: list[str], after: int | None) -
 # -- The walk ------------------------------------------------------------------------------------------------------
 
 
-async def _walk(
+async def walk(
     control: Control, local: str, arguments: dict[str, Any], nodes: list[str], cursor: dict[str, Any] | None
 ) -> tuple[dict[str, Any], str, int]:
     """One page of what the nodes have, one after the other, and which node it is of, from which number on.
@@ -191,179 +174,15 @@ async def _walk(
     return page(answer["rows"], following), at, after
 
 
-def _running(control: Control) -> list[str]:
+def running_nodes(control: Control) -> list[str]:
     return sorted(member.name for member in control.node.cluster.members() if member.running)
 
 
-def _from(items: Iterable[tuple[int, _T]], after: int) -> tuple[list[_T], int | None]:
+def numbered_page(items: Iterable[tuple[int, _T]], after: int) -> tuple[list[_T], int | None]:
     """Of numbered items the next page: those with the lowest numbers above `after`; and what to go on with."""
     later = sorted((item for item in items if item[0] > after), key=lambda item: item[0])
     found = later[:PAGE]
     return [one for _, one in found], found[-1][0] if len(later) > PAGE else None
-
-
-# -- Queues --------------------------------------------------------------------------------------------------------
-
-
-def _owner_pid(control: Control, spec: QueueSpec) -> str:
-    node, _, number = (spec.owner or "").rpartition(".")
-    return pid(node, CONNECTION_PID, int(number)) if number.isdecimal() else ""
-
-
-def _exclusive_consumer(spec_and_queue: tuple[QueueSpec, Any]) -> Any:
-    return None if spec_and_queue[1] is None else spec_and_queue[1].exclusive_consumer
-
-
-def _counted(read: Callable[[Any], Any]) -> Getter:
-    """A figure that only the node of a queue knows; elsewhere it is empty, as in RabbitMQ."""
-    return lambda control, pair: "" if pair[1] is None else read(pair[1])
-
-
-# Of a specification and the queue itself, which is None where the queue is not here.
-QUEUE: Final[dict[str, Getter]] = {
-    "name": lambda control, pair: pair[0].name,
-    "durable": lambda control, pair: pair[0].durable,
-    "auto_delete": lambda control, pair: pair[0].auto_delete,
-    "arguments": lambda control, pair: shown_table(pair[0].arguments),
-    "policy": lambda control, pair: policy_of(control, pair[0].vhost, pair[0].name, "queues"),
-    "pid": lambda control, pair: pid(pair[0].node, QUEUE_PID, pair[0].id),
-    "owner_pid": lambda control, pair: _owner_pid(control, pair[0]),
-    "exclusive": lambda control, pair: pair[0].exclusive,
-    "exclusive_consumer_pid": lambda control, pair: _channel_pid_of(control, _exclusive_consumer(pair)),
-    "exclusive_consumer_tag": lambda control, pair: getattr(_exclusive_consumer(pair), "tag", ""),
-    "messages_ready": _counted(lambda queue: queue.ready_count),
-    "messages_unacknowledged": _counted(lambda queue: queue.unacked_count),
-    "messages": _counted(lambda queue: queue.ready_count + queue.unacked_count),
-    "consumers": _counted(lambda queue: len(queue.consumers)),
-    "memory": _counted(lambda queue: queue.memory_bytes),
-    "state": lambda control, pair: "down" if pair[1] is None else "running",
-    "type": lambda control, pair: "classic",
-    "node": lambda control, pair: pair[0].node,
-    # Those of queue types and mirrors that a queue here does not have.
-    "leader": lambda control, pair: "",
-    "members": lambda control, pair: "",
-    "online": lambda control, pair: "",
-    "slave_pids": lambda control, pair: "",
-    "synchronised_slave_pids": lambda control, pair: "",
-    "mirror_pids": lambda control, pair: "",
-    "synchronised_mirror_pids": lambda control, pair: "",
-}
-
-
-@COMMANDS.add(
-    RUNNING,
-    vhost=TEXT,
-    columns=TEXTS,
-    online=FLAG.or_none(),
-    offline=FLAG.or_none(),
-    local=FLAG.or_none(),
-    after=OBJECT.or_none(),
-)
-async def list_queues(
-    control: Control,
-    vhost: str,
-    columns: list[str],
-    online: bool | None,
-    offline: bool | None,
-    local: bool | None,
-    after: dict[str, Any] | None,
-) -> Any:
-    check_columns(columns, columns_.QUEUES)
-    running = _running(control)
-    homes = {spec.node for spec in control.node.metadata.queues.values() if spec.vhost == vhost}
-    nodes = sorted(homes.union(running))
-    if local:
-        nodes = [control.name]
-    elif online != offline:
-        nodes = [name for name in nodes if (name in running) == bool(online)]
-    arguments = {"vhost": vhost, "columns": columns}
-    answer, at, number = await _walk(control, "local_queues", arguments, nodes, after)
-    if answer["missing"]:
-        rows, following = _queue_rows(control, vhost, columns, at, number)
-        answer["rows"] = rows
-        if following is not None:
-            answer["next"] = {"node": at, "after": following}
-        answer["missing"] = [name for name in answer["missing"] if name in running]
-    return answer
-
-
-def _queue_rows(control: Control, vhost: str, asked: list[str], home: str, after: int) -> tuple[Rows, int | None]:
-    """The queues that live at a node, as far as this one knows them."""
-    node = control.node
-    there = ((one.id, one) for one in node.metadata.queues.values() if one.vhost == vhost and one.node == home)
-    specs, following = _from(there, after)
-    vhost_ = node.broker.vhosts.get(vhost) if home == control.name else None
-    rows = []
-    for spec in specs:
-        queue = None if vhost_ is None else vhost_.queues.get(spec.name)
-        pair = (spec, queue if isinstance(queue, Queue) else None)
-        rows.append([QUEUE[name](control, pair) for name in asked])
-    return rows, following
-
-
-@COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, after=NUMBER)
-async def local_queues(control: Control, vhost: str, columns: list[str], after: int) -> Any:
-    """The queues that live here."""
-    check_columns(columns, columns_.QUEUES)
-    return page(*_queue_rows(control, vhost, columns, control.name, after))
-
-
-def _spec(control: Control, vhost: str, name: str, code: int, text: str) -> QueueSpec:
-    spec = control.node.metadata.queues.get((vhost, name))
-    if spec is None:
-        raise Refused(code, text)
-    return spec
-
-
-async def _at_home(control: Control, spec: QueueSpec, command: str, arguments: dict[str, Any]) -> Any:
-    from leveret.node.control import NoAnswer
-
-    try:
-        return await control.at(spec.node, command, arguments)
-    except NoAnswer as error:
-        what = "durable queue" if spec.durable else "queue"
-        text = f"home node '{spec.node}' of {what} '{spec.name}' in vhost '{spec.vhost}' is down or inaccessible"
-        raise Refused(UNAVAILABLE, f"{text} ({error})") from None
-
-
-def _here(control: Control, spec: QueueSpec) -> Queue:
-    queue = control.node.broker.vhosts[spec.vhost].queues[spec.name]
-    if not isinstance(queue, Queue):  # It moved while the question was on its way.
-        raise Refused(UNAVAILABLE, f"queue '{spec.name}' in vhost '{spec.vhost}' is at {spec.node} now; try again")
-    return queue
-
-
-@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, if_empty=FLAG, if_unused=FLAG)
-async def delete_queue(control: Control, vhost: str, name: str, if_empty: bool, if_unused: bool) -> Any:
-    spec = _spec(control, vhost, name, USAGE, "Queue not found")
-    arguments = {"vhost": vhost, "name": name, "if_empty": if_empty, "if_unused": if_unused}
-    return await _at_home(control, spec, "local_delete_queue", arguments)
-
-
-@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, if_empty=FLAG, if_unused=FLAG)
-async def local_delete_queue(control: Control, vhost: str, name: str, if_empty: bool, if_unused: bool) -> Any:
-    spec = _spec(control, vhost, name, USAGE, "Queue not found")
-    queue = _here(control, spec)
-    if if_unused and queue.consumers:
-        raise Refused(USAGE, "Queue is in use")
-    if if_empty and queue.ready_count:
-        raise Refused(USAGE, "Queue is not empty")
-    messages = queue.ready_count
-    await control.change(DeleteQueue(vhost, name, spec.id))
-    return {"messages": messages}
-
-
-@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
-async def purge_queue(control: Control, vhost: str, name: str) -> Any:
-    spec = _spec(control, vhost, name, UNAVAILABLE, "not_found")
-    return await _at_home(control, spec, "local_purge_queue", {"vhost": vhost, "name": name})
-
-
-@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
-async def local_purge_queue(control: Control, vhost: str, name: str) -> Any:
-    count = _here(control, _spec(control, vhost, name, UNAVAILABLE, "not_found")).purge()
-    control.node.schedule()
-    return {"messages": count}
 
 
 # -- Connections, channels, consumers ------------------------------------------------------------------------------
@@ -381,7 +200,7 @@ def _connection_pid(control: Control, connection: Connection, channel: int = 0) 
     return pid(control.name, CONNECTION_PID, int(number), channel) if number else ""
 
 
-def _channel_pid_of(control: Control, consumer: Any) -> str:
+def channel_pid_of(control: Control, consumer: Any) -> str:
     """Of a consumer's channel; a consumer that sits behind a link to another node has none here."""
     channel = getattr(consumer, "channel", None)
     return "" if channel is None else _connection_pid(control, channel.connection, channel.number)
@@ -461,7 +280,7 @@ CHANNEL: Final[dict[str, Getter]] = {
 }
 CONSUMER: Final[dict[str, Getter]] = {
     "queue_name": lambda control, one: one.queue.spec.name,
-    "channel_pid": _channel_pid_of,
+    "channel_pid": channel_pid_of,
     "consumer_tag": lambda control, one: one.tag,
     "ack_required": lambda control, one: not one.no_ack,
     "prefetch_count": lambda control, one: one.prefetch,
@@ -478,27 +297,27 @@ def _rows(control: Control, found: Iterable[Any], asked: list[str], getters: dic
 @COMMANDS.add(RUNNING, columns=TEXTS, after=OBJECT.or_none())
 async def list_connections(control: Control, columns: list[str], after: dict[str, Any] | None) -> Any:
     check_columns(columns, columns_.CONNECTIONS)
-    return (await _walk(control, "local_connections", {"columns": columns}, _running(control), after))[0]
+    return (await walk(control, "local_connections", {"columns": columns}, running_nodes(control), after))[0]
 
 
 @COMMANDS.add(RUNNING, columns=TEXTS, after=NUMBER)
 async def local_connections(control: Control, columns: list[str], after: int) -> Any:
     check_columns(columns, columns_.CONNECTIONS)
-    found, following = _from(_connections(control), after)
+    found, following = numbered_page(_connections(control), after)
     return page(_rows(control, found, columns, CONNECTION), following)
 
 
 @COMMANDS.add(RUNNING, columns=TEXTS, after=OBJECT.or_none())
 async def list_channels(control: Control, columns: list[str], after: dict[str, Any] | None) -> Any:
     check_columns(columns, columns_.CHANNELS)
-    return (await _walk(control, "local_channels", {"columns": columns}, _running(control), after))[0]
+    return (await walk(control, "local_channels", {"columns": columns}, running_nodes(control), after))[0]
 
 
 @COMMANDS.add(RUNNING, columns=TEXTS, after=NUMBER)
 async def local_channels(control: Control, columns: list[str], after: int) -> Any:
     """A page has all channels of its connections: they have no numbers of their own that last."""
     check_columns(columns, columns_.CHANNELS)
-    found, following = _from(_connections(control), after)
+    found, following = numbered_page(_connections(control), after)
     channels = (channel for one in found for channel in one.channels.values())
     return page(_rows(control, channels, columns, CHANNEL), following)
 
@@ -507,14 +326,14 @@ async def local_channels(control: Control, columns: list[str], after: int) -> An
 async def list_consumers(control: Control, vhost: str, columns: list[str], after: dict[str, Any] | None) -> Any:
     check_columns(columns, columns_.CONSUMERS)
     arguments = {"vhost": vhost, "columns": columns}
-    return (await _walk(control, "local_consumers", arguments, _running(control), after))[0]
+    return (await walk(control, "local_consumers", arguments, running_nodes(control), after))[0]
 
 
 @COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, after=NUMBER)
 async def local_consumers(control: Control, vhost: str, columns: list[str], after: int) -> Any:
     """The consumers of this node's connections, wherever their queues live."""
     check_columns(columns, columns_.CONSUMERS)
-    found, following = _from(_connections(control), after)
+    found, following = numbered_page(_connections(control), after)
     consumers: Iterator[ChannelConsumer] = (
         consumer
         for one in found
@@ -554,7 +373,7 @@ async def close_connections(control: Control, vhost: str | None, user: str | Non
         except NoAnswer:
             return None
 
-    nodes = _running(control)
+    nodes = running_nodes(control)
     counts = dict(zip(nodes, await asyncio.gather(*map(at, nodes)), strict=True))
     missing = [name for name, count in counts.items() if count is None]
     return {"closed": sum(count or 0 for count in counts.values()), "missing": missing}

@@ -55,6 +55,8 @@ logger = logging.getLogger("leveret")
 TICK_S: Final = 1.0
 SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
 CLIENTS_S: Final = 5.0  # That clients have to answer a close.
+LEAVE_S: Final = 5.0  # That mirrored queues have to find another master before this node stops.
+LEAVE_STEP_S: Final = 0.005
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
@@ -120,6 +122,7 @@ class Node(consensus.Shell):
             settings.content_cache_bytes,
             int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
+        self.broker.arrivals.is_open = False
         self.broker.run = self.cluster.run
         self.placing = self.broker.placing = Placing(self.broker, self._places)
 
@@ -138,6 +141,7 @@ class Node(consensus.Shell):
         kept = {spec.id for spec in self.metadata.queues.values() if self._has_copy(spec)}
         for number in [number for number in self.storage.log.queues if number not in kept]:
             self.storage.log.forget(number)
+        self.broker.arrivals.is_open = True
         life = self.metadata.starts[self.settings.node_name]
         self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
         self.placing.look_at_all()
@@ -186,8 +190,12 @@ class Node(consensus.Shell):
     def _turn(self) -> None:
         broker = self.broker
         broker.pump()
-        if broker.mirrors.touched:
-            broker.mirrors.flush()
+        mirrors = broker.mirrors
+        if mirrors.touched:
+            mirrors.flush()
+            if mirrors.confirmed:
+                confirmed, mirrors.confirmed = mirrors.confirmed, 0
+                self.storage.on_confirmed(broker, confirmed)
         if broker.linked:
             broker.flush_links()
         self.peers.flush()
@@ -317,6 +325,8 @@ class Node(consensus.Shell):
             self.broker.end_slow_channels(now_ms, self.settings.consumer_timeout_ms)
         self.broker.note_deliveries()
         self.broker.tick_links()
+        self.broker.mirrors.governing.on_minute()
+        self.placing.watch()
         if self.broker.content_bytes > self.broker.content_bytes_max:
             self.broker.page_out_unacked()
         self.storage.maintain(idle=not self.storage.committing)
@@ -451,6 +461,7 @@ class Node(consensus.Shell):
     def on_peer_down(self, peer: str) -> None:
         self.broker.on_peer_down(peer)
         self.cluster.on_down(peer)
+        self.placing.look_at_all()
         self.told_alarms.pop(peer, None)
         self._on_alarm_of(peer, frozenset())
         self.schedule()
@@ -482,6 +493,7 @@ class Node(consensus.Shell):
 
     def on_cluster_tick(self) -> None:
         mirrors = self.broker.mirrors
+        mirrors.governing.wall_ms = self.world.wall_ms()
         mirrors.on_majority(self.cluster.has_majority and self.cluster.leader is not None)
         mirrors.tick()
         if self.placing.due:
@@ -508,6 +520,7 @@ class Node(consensus.Shell):
             connection.close(320, "broker forced connection closure with reason 'node is being drained'")
         self.turn()
         await self._clients_gone()
+        await self._let_others_lead()
         queues = [queue for queue in self.broker.queues_by_id.values() if isinstance(queue, Queue)]
         for done, queue in enumerate(queues):
             if not queue.deleted:
@@ -551,10 +564,20 @@ class Node(consensus.Shell):
         if problem is not None and not queue.deleted:
             raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
 
+    async def _let_others_lead(self) -> None:
+        """Mirrored queues go on elsewhere. A client sees that its publishes wait for some milliseconds."""
+        governing = self.broker.mirrors.governing
+        deadline = self.loop.time() + LEAVE_S
+        while governing.leave() and self.loop.time() < deadline:
+            self.turn()
+            await asyncio.sleep(LEAVE_STEP_S)
+
     # -- The end -------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """A controlled stop: clients are told, what is gathered is written."""
+        """A controlled stop: others lead what they can, clients are told, what is gathered is written."""
+        if self.fatal is None:
+            await self._let_others_lead()
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:
                 timer.cancel()
@@ -563,6 +586,9 @@ class Node(consensus.Shell):
         self.turn()
         if self.fatal is None:
             await self.cluster.hand_over()
+            self.broker.mirrors.leaving = True
+            self.broker.mirrors.governing.say_farewell()
+            self.peers.flush()
             for peer in list(self.broker.homes):  # What is out with clients of others comes back, and is marked.
                 self.broker.on_peer_down(peer)
             self.turn()

@@ -153,13 +153,17 @@ class Storage:
             if batch is not None and not queue.deleted:
                 queue.on_logged(batch)
             for pending in awaiting:
-                confirmed += pending.last - pending.first + 1
+                confirmed += pending.count
                 pending.on_safe()
         if confirmed:
-            now = self.world.precise_s()
-            self.gather_for = broker.totals.published + confirmed
-            self.gather_until = now + min(now - self.began, GATHER_S_MAX)
+            self.on_confirmed(broker, confirmed)
         self.maintain()
+
+    def on_confirmed(self, broker: Broker, count: int) -> None:
+        """So many messages are being confirmed: as many may be about to come."""
+        now = self.world.precise_s()
+        self.gather_for = broker.totals.published + count
+        self.gather_until = now + min(now - self.began, GATHER_S_MAX)
 
     def _on_failed(self, job: Write, error: Exception) -> None:
         if not isinstance(error, OSError):

@@ -42,9 +42,9 @@ def fold(writes: list[WriteEffect], applied: int) -> tuple[Recovered, Stored]:
 class Copy:
     """One mirrored queue on this node, and the truth it follows."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 1) -> None:
         self.truth: list[Block] = []  # The block with number n is at n - 1.
-        self.epoch = 1
+        self.epoch = epoch
         self.bump = False  # The next block of the truth opens an epoch.
         self.writes: list[WriteEffect] = []
         self.start = 0  # How many of them are of earlier lives.
@@ -106,6 +106,7 @@ class MirrorWorld(World):
     def __init__(self, seed: int, sync: str | None = None) -> None:
         self.copies: dict[int, Copy] = {11: Copy(), 12: Copy()}
         self.absent: set[int] = set()
+        self.lives = 0
         self.readings: list[tuple[int, Reading, dict[int, bytes]]] = []
         self.tally: dict[str, int] = {}
         super().__init__(seed, sync)
@@ -139,7 +140,8 @@ class MirrorWorld(World):
         rng = self.rng
         if self.absent and rng.random() < 0.2:
             self.drain()
-            self.copies[self.absent.pop()] = copy = Copy()
+            self.lives += 1
+            self.copies[self.absent.pop()] = copy = Copy(1000 * self.lives)
             assert self.store.recovered(next(q for q, one in self.copies.items() if one is copy)) == Recovered()
         queue = rng.choice(sorted(self.copies))
         copy = self.copies[queue]

@@ -12,7 +12,7 @@ from leveret.log.check import check, repair
 from leveret.log.errors import LogDamaged
 from leveret.log.jobs import Write
 from leveret.log.log import Log, LogOptions
-from leveret.mirror.frames import Append, Apply, Complete, Fill, Recovered, Truncate
+from leveret.mirror.frames import Append, Apply, Change, Complete, Fill, Recovered, Restart, Truncate
 from leveret.mirror.frames import Write as WriteEffect
 from leveret.mirror.store import MirrorStore
 from simulation.disk import Crashed, FaultyDisk
@@ -64,11 +64,14 @@ def catch_up(queue: int, copy: Copy, found: Recovered, store: MirrorStore) -> No
     """What its ring does for a member that is behind, or lacks messages."""
     number = 0
 
-    def write(change: Append | Truncate | Fill | Complete, confirmed: int) -> None:
+    def write(change: Change, confirmed: int) -> None:
         nonlocal number
         number += 1
         store.write(queue, WriteEffect(number, change, confirmed))
 
+    if [item for item in found.history if item[1] <= found.base] != list(copy.history_to(found.base)):
+        write(Restart(0, (), 0, (), 0), found.base)  # It is one of a former life, or of no life at all.
+        found = Recovered()
     common = copy.common(found)
     if found.blocks and common < found.blocks[-1].number:
         write(Truncate(common), found.base)

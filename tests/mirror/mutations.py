@@ -373,6 +373,6 @@ MUTATIONS: Final = [
     *_in(
         world,
         (6, "the first view of a process is an old one", "self.views[-1])", "self.rng.choice(self.views[-3:]))"),
-        (0, "a damaged disk keeps its id", "        node.disk_number += 1\n", ""),
+        (0, "a damaged disk keeps its id", "node.disk_number += 1\n        self.checker", "self.checker"),
     ),
 ]

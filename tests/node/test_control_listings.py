@@ -7,7 +7,7 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.tables import Field, table_from_python
 from leveret.cluster.commands import Bind, DeclareQueue, DeleteQueue, SetPolicy
-from leveret.node import control_columns, control_listings
+from leveret.node import control_columns, control_listings, control_queues
 from leveret.node.control_listings import shown_table
 from tests.node.control_world import FakeServer, ask, cluster, refusal, rows
 
@@ -54,7 +54,7 @@ def test_tables_are_shown_with_their_types() -> None:
 @pytest.mark.parametrize(
     ("getters", "columns"),
     [
-        (control_listings.QUEUE, control_columns.QUEUES),
+        (control_queues.QUEUE, control_columns.QUEUES),
         (control_listings.EXCHANGE, control_columns.EXCHANGES),
         (control_listings.BINDING, control_columns.BINDINGS),
         (control_listings.VHOST, control_columns.VHOSTS),

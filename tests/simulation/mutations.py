@@ -208,7 +208,12 @@ ALONE: Final = (
 
 TOGETHER: Final = (
     Mutation(
-        "votes for all who ask", 3, "cluster.raft.core", "free = self.vote == message.sender or (", "free = True or ("
+        "votes for all who ask",
+        3,
+        "cluster.raft.core",
+        "free = self.vote == message.sender or (",
+        "free = True or (",
+        first=24,
     ),
     Mutation(
         "half is a majority",
@@ -216,6 +221,7 @@ TOGETHER: Final = (
         "cluster.raft.membership",
         "count > len(self.voters) // 2",
         "count >= len(self.voters) // 2",
+        first=1,
     ),
     Mutation(
         "answers a declare before the others know of it",
@@ -223,6 +229,7 @@ TOGETHER: Final = (
         "cluster.proposals",
         "        through = self.raft.applied_by(connected)\n",
         "        through = self.raft.commit\n",
+        first=10,
     ),
     Mutation(
         "a command is forgotten with the leader that it was sent to",
@@ -230,6 +237,7 @@ TOGETHER: Final = (
         "cluster.proposals",
         "                    waiting.term = None\n                    self._dispatch(number, waiting)",
         "                    pass",
+        first=20,
     ),
     Mutation(
         "does not take back what a lost node had",
@@ -237,6 +245,7 @@ TOGETHER: Final = (
         "broker",
         "        self._requeue(taken)\n\n\n_FROM_EDGE",
         "\n\n_FROM_EDGE",
+        first=18,
     ),
     Mutation(
         "does not mark what a lost node had",
@@ -244,6 +253,7 @@ TOGETHER: Final = (
         "broker",
         "        self._requeue(taken)\n\n\n_FROM_EDGE",
         "        self._requeue(taken, shown=False)\n\n\n_FROM_EDGE",
+        first=49,
     ),
     Mutation(
         "publishes arrive twice",
@@ -259,6 +269,7 @@ TOGETHER: Final = (
         "broker",
         "        for pending in pendings:\n            pending.refused = True\n",
         "        for pending in pendings:\n",
+        first=2,
     ),
     Mutation(
         "confirms at the edge",
@@ -266,6 +277,7 @@ TOGETHER: Final = (
         "broker",
         "            pending.waiting += 1\n            bundle.pendings.append(pending)",
         "            pass",
+        first=2,
     ),
     Mutation(
         "questions are forgotten with the link",
@@ -273,6 +285,7 @@ TOGETHER: Final = (
         "broker",
         "        self.then(unreachable(self.spec))",
         "        pass",
+        first=2,
     ),
     Mutation(
         "consumers are not told of a lost link",
@@ -280,6 +293,7 @@ TOGETHER: Final = (
         "broker",
         "                self.end(subscription)\n                subscription.on_queue_deleted()",
         "                self.end(subscription)",
+        first=13,
     ),
     Mutation(
         "what a consumer was not shown is not given back",
@@ -287,6 +301,7 @@ TOGETHER: Final = (
         "broker",
         "                self.settle(w.RETURNED, first, first + count - 1)\n",
         "                pass\n",
+        first=6,
     ),
     Mutation(
         "acknowledgements of others are lost",
@@ -294,6 +309,7 @@ TOGETHER: Final = (
         "broker",
         "                    one.queue.settle_delivered(one.batch, one.lo, one.hi)",
         "                    pass",
+        first=4,
     ),
     Mutation(
         "acknowledgements leave after what was published behind them",
@@ -301,5 +317,13 @@ TOGETHER: Final = (
         "broker",
         "        if self.verdicts:\n            verdicts, self.verdicts",
         "        if len(self.verdicts) > 3:\n            verdicts, self.verdicts",
+    ),
+    Mutation(
+        "a queue moves before its messages have",
+        3,
+        "broker",
+        "queue.departure is not self or self.confirms.open or queue.ready or queue.deleted:",
+        "queue.departure is not self or queue.deleted:",
+        first=47,
     ),
 )

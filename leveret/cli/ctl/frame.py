@@ -60,6 +60,11 @@ class Given(NamedTuple):
             return None
         return [word.strip() for word in str(self.switches[name]).split(",") if word.strip()]
 
+    def only(self) -> str | None:
+        """The name that came before the columns of a list, if one did."""
+        name = self.switches.get("only")
+        return None if name is None else str(name)
+
     def timeout_s(self, default_s: float) -> float:
         value = self.switches.get("timeout")
         return default_s if value is None else float(value)
@@ -106,6 +111,7 @@ class Command(NamedTuple):
     columns: tuple[str, ...] = ()  # of a list that can be asked for by name
     secret: int | None = None  # the place among the words from which on they are not repeated
     waits: bool = False  # for a node that is not there yet
+    names_first: bool = False  # the first word may be the name of what is listed, if it is no column
 
     @property
     def has_vhost(self) -> bool:

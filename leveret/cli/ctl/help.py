@@ -14,6 +14,7 @@ Style = Callable[[str], str]
 GROUPS: Final = (
     "Help", "Nodes", "Cluster", "Users", "Access Control", "Monitoring, observability and health checks", "Parameters",
     "Policies", "Virtual hosts", "Configuration and Environment", "Operations", "Queues",
+    "Mirrored queues",
 )  # fmt: skip
 
 GENERAL: Final = f"""\

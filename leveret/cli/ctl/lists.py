@@ -19,7 +19,8 @@ def list_queues(session: Session, given: Given) -> Output:
     session.banner(f"Timeout: {session.timeout_s(60.0)} seconds ...")
     session.banner(f"Listing queues for vhost {given.vhost} ...")
     which = {name: True for name in ("online", "offline", "local") if given.flag(name)}
-    return session.rows("list_queues", tuple(given.words) or columns.QUEUES_SHOWN, {"vhost": given.vhost, **which})
+    arguments = {"vhost": given.vhost, "only": given.only(), **which}
+    return session.rows("list_queues", tuple(given.words) or columns.QUEUES_SHOWN, arguments)
 
 
 def list_exchanges(session: Session, given: Given) -> Output:
@@ -123,11 +124,13 @@ COMMANDS: Final = (
     ),
     Command(
         "list_queues", MONITORING,
-        "[--vhost <vhost>] [--online] [--offline] [--local] [--no-table-headers] [<column>, ...] "
+        "[--vhost <vhost>] [--online] [--offline] [--local] [--no-table-headers] [<queue>] [<column>, ...] "
         "[--timeout <timeout>]",
         "Lists queues and their properties", "leveretctl list_queues name messages consumers node state", list_queues,
-        0, None, LIST_SWITCHES, columns=columns.QUEUES,
-        more="--online, --offline: only queues of nodes that run, or do not; --local: only those of this node.",
+        0, None, LIST_SWITCHES, columns=columns.QUEUES, names_first=True,
+        more="--online, --offline: only queues of nodes that run, or do not; --local: only those of this node. A first "
+        "word that is no column and the name of a queue: only that queue, as in: leveretctl list_queues orders "
+        "slave_pids synchronised_slave_pids",
     ),
     Command(
         "close_all_connections", OPERATIONS, "[--vhost <vhost> | --global] <explanation>",

@@ -1,7 +1,7 @@
 """`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
 
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `lists`) asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in
+`settings`, `lists`, `mirrors`) asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in
 `leveret.node.control`.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret import __version__
-from leveret.cli.ctl import access, cluster, help, lists, settings
+from leveret.cli.ctl import access, cluster, help, lists, mirrors, settings
 from leveret.cli.ctl.frame import (
     HEADED,
     OK,
@@ -50,7 +50,7 @@ LOCAL: Final = (
             no_run, 0, 1),
     Command("version", "Help", "", "Displays the version of this tool", "leveretctl version", version),
 )  # fmt: skip
-ALL: Final = (*LOCAL, *cluster.COMMANDS, *access.COMMANDS, *settings.COMMANDS, *lists.COMMANDS)
+ALL: Final = (*LOCAL, *cluster.COMMANDS, *access.COMMANDS, *settings.COMMANDS, *lists.COMMANDS, *mirrors.COMMANDS)
 COMMANDS: Final[dict[str, Command]] = {command.name: command for command in ALL}
 
 
@@ -116,8 +116,13 @@ def _check_columns(command: Command, given: Given) -> None:
     """Columns may also be given with commas between them, as rabbitmqctl allows it."""
     if not command.columns:
         return
+    first = given.words[0] if command.names_first and given.words else ""
+    if any(name not in command.columns for name in first.split(",") if name):
+        given.switches["only"] = given.words.pop(0)  # If there is none of that name, the node refuses it as a column.
     given.words[:] = [name for word in given.words for name in word.split(",") if name]
     unknown = sorted({name for name in given.words if name not in command.columns})
+    if unknown and first:
+        unknown = sorted({*unknown, *(name for name in first.split(",") if name and name not in command.columns)})
     if unknown:
         raise Failed(USAGE, f"Info key(s) {','.join(unknown)} are not supported", VALIDATION)
 

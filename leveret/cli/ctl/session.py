@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from leveret.cli.ctl.frame import CONFIG, ONE_LINE, PLAIN, TIMED_OUT, UNAVAILABLE, WITH_USAGE, Failed, Rows
+from leveret.cli.ctl.frame import CONFIG, ONE_LINE, PLAIN, TIMED_OUT, UNAVAILABLE, VALIDATION, WITH_USAGE, Failed, Rows
 from leveret.cli.ctl.target import Target
 from leveret.cluster import link
 from leveret.cluster.frames import CONTROL
@@ -103,10 +103,10 @@ class Session:
                 raise self._unanswered(error, LIFE_PATIENCE_S) from None
         return self._outcome(ticket)
 
-    def ask_with_progress(self, command: str) -> Any:
+    def ask_with_progress(self, command: str, arguments: dict[str, Any] | None = None) -> Any:
         """For what takes long: begin it, and tell how far it has come."""
         ticket = secrets.token_hex(16)
-        self.ask("begin", {"ticket": ticket, "command": command, "arguments": {}})
+        self.ask("begin", {"ticket": ticket, "command": command, "arguments": arguments or {}})
         return self._outcome(ticket)
 
     def _outcome(self, ticket: str) -> Any:
@@ -172,7 +172,7 @@ class Session:
     def _open(self, answer: Any) -> Any:
         if "error" in answer:
             error = answer["error"]
-            if error["form"] == WITH_USAGE:
+            if error["form"] in (VALIDATION, WITH_USAGE):
                 self._pending.clear()
             self.show_banner()
             raise Failed(error["code"], error["text"], error["form"])

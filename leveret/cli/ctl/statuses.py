@@ -57,6 +57,20 @@ def _gb(count: int) -> str:
     return f"{count / 1e9:.4f} gb"
 
 
+def _mirrors(figures: dict[str, Any]) -> list[str]:
+    if not any(figures.values()):
+        return []
+    return [
+        f"Masters: {figures['masters']}, of these without a synchronised mirror: "
+        f"{figures['masters_without_synchronised_mirror']}, syncing: {figures['masters_syncing']}",
+        f"Mirrors: {figures['mirrors']}, of these not synchronised: {figures['mirrors_not_synchronised']}",
+        f"Largest lag of a mirror: {figures['lag_messages_max']} messages, {figures['lag_bytes_max']} bytes, "
+        f"{figures['lag_seconds_max']:g} seconds",
+        f"Since the start: {figures['view_changes']} changes of members, {figures['promotions']} promotions here, of "
+        f"these by force: {figures['forced_promotions']}",
+    ]
+
+
 def status(status: dict[str, Any], bold: Style) -> str:
     files, totals = status["file_descriptors"], status["totals"]
     return _sections(
@@ -99,6 +113,7 @@ def status(status: dict[str, Any], bold: Style) -> str:
                     f"Virtual host count: {totals['virtual_host_count']}",
                 ],
             ),
+            ("Mirrored queues", _mirrors(status["mirrored_queues"])),
             ("Listeners", [_listener(one, "Interface") for one in status["listeners"]]),
         ],
         bold,

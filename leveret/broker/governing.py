@@ -1,0 +1,168 @@
+"""What a queue's rules (`leveret.cluster.mirroring`) mean for this node's copy of it, from moment to moment.
+
+Most of them are options of the ring's member, set whenever they change. Three depend on more than the policy:
+
+**Who may be promoted unsynced.** With `ha-promote-on-failure: always`, a mirror whose master has *failed*: its link was
+lost, and it had not said farewell. A node that stops in good order says so to all others before it goes, and only
+`ha-promote-on-shutdown` lets one of its unsynced mirrors lead: it makes that mirror master itself. A copy that was just
+started has seen nobody fail; so after all nodes were stopped and some are back, nothing is promoted whose master will
+return. What is remembered of this is forgotten with the next epoch.
+
+**Leaving.** Before a node stops, it lets others lead what it leads: each queue goes to a mirror in sync, those of one
+node spread over the others. Publishes wait meanwhile, and go to the new master with the rest unconfirmed, unlost.
+
+**Windows.** An asynchronous mirror that is further behind than its queue's window holds up confirms and publishers
+until it has caught up. One that makes no progress at all is no longer in sync after a while, and waited for no longer.
+Outside the hours of the window, mirrors do not fetch what they lack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.mirror_status import lags
+from leveret.cluster import frames
+from leveret.mirror.frames import Options
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.mirrored import Mirror
+    from leveret.cluster.mirroring import Window
+
+PLAIN: Final = Options()
+
+
+class Governing:
+    """Of all copies of one node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.wall_ms = 0  # The time of day, as of the last tick.
+        self.departed: set[str] = set()  # Nodes that said farewell.
+        self.bereaved: dict[Mirror, int] = {}  # The epoch whose master failed.
+        self.windows: dict[Mirror, Window] = {}  # Of those whose mirrors may be behind only so far.
+        self.timed: dict[Mirror, None] = {}  # Of those that are filled only at certain hours.
+        self.late: dict[Mirror, int] = {}  # Whose window is exceeded, and what could be confirmed if it were not.
+
+    # -- Options -------------------------------------------------------------------------------------------------
+
+    def refresh_all(self) -> None:
+        """Policies have changed, or what else holds for all."""
+        for mirror in self.broker.mirrors:
+            self.refresh(mirror)
+
+    def refresh(self, mirror: Mirror) -> None:
+        options = self._options(mirror)
+        if options != mirror.member.options:
+            mirror.member.change_options(options)
+            self.broker.mirrors.touched[mirror] = None
+
+    def _options(self, mirror: Mirror) -> Options:
+        placing, view = self.broker.placing, mirror.member.view
+        if placing is None:
+            return PLAIN
+        rules = placing.rules_of(mirror.spec)
+        self._put(self.windows, mirror, rules.window if rules.asynchronous and rules.window.has_limit else None)
+        if rules.window.hours:
+            self.timed[mirror] = None
+        else:
+            self.timed.pop(mirror, None)
+        failed = view is not None and self.bereaved.get(mirror) == view.epoch
+        return replace(
+            PLAIN,
+            asynchronous=rules.asynchronous,
+            incremental=rules.strategy != "full",
+            promote_always=rules.on_failure_always and failed,
+            filling=rules.fills and rules.window.is_open(self.wall_ms),
+            fill_bytes_per_tick=placing.defaults.fill_bytes_per_tick,
+            fill_messages=rules.batch,
+        )
+
+    def _put(self, windows: dict[Mirror, Window], mirror: Mirror, window: Window | None) -> None:
+        if window is not None:
+            windows[mirror] = window
+        elif windows.pop(mirror, None) is not None:
+            self._on_time(mirror)
+
+    def forget(self, mirror: Mirror) -> None:
+        for each in (self.bereaved, self.windows, self.timed, self.late):
+            each.pop(mirror, None)
+
+    # -- Others ----------------------------------------------------------------------------------------------------
+
+    def on_farewell(self, peer: str) -> None:
+        self.departed.add(peer)
+
+    def on_peer_up(self, peer: str) -> None:
+        self.departed.discard(peer)
+
+    def on_peer_down(self, mirror: Mirror, peer: str) -> None:
+        view = mirror.member.view
+        if view is not None and view.master == peer and peer not in self.departed:
+            self.bereaved[mirror] = view.epoch
+            self.refresh(mirror)
+
+    # -- Time ------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """As often as the ring's."""
+        for mirror in list(self.late):
+            if not self._is_late(mirror):
+                self._on_time(mirror)
+
+    def on_minute(self) -> None:
+        """Now and then: it may be the hour to fill, or no longer."""
+        for mirror in list(self.timed):
+            self.refresh(mirror)
+
+    def may_confirm(self, mirror: Mirror, durable: int) -> bool:
+        """Whether publishers may be told now that all up to this block is safe; later, they will be."""
+        if mirror not in self.windows or not self._is_late(mirror):
+            self.late.pop(mirror, None)
+            return True
+        self.late[mirror] = durable
+        return False
+
+    def _is_late(self, mirror: Mirror) -> bool:
+        window = self.windows.get(mirror)
+        return window is not None and any(
+            window.is_exceeded(lag.messages, lag.bytes, lag.seconds)
+            for lag in lags(mirror, self.wall_ms)
+            if lag.in_sync and lag.messages is not None and lag.bytes is not None and lag.seconds is not None
+        )
+
+    def _on_time(self, mirror: Mirror) -> None:
+        durable = self.late.pop(mirror, None)
+        if durable is not None:
+            self.broker.mirrors.on_confirmed(mirror, durable)
+            self.broker.mirrors.touched[mirror] = None
+
+    # -- Leaving -----------------------------------------------------------------------------------------------------
+
+    def leave(self) -> bool:
+        """Before this node stops: let others lead, as far as the rules say. False: there is nothing to wait for."""
+        mirrors, placing = self.broker.mirrors, self.broker.placing
+        assert placing is not None
+        given: dict[str, int] = {}
+        waits = False
+        for mirror in mirrors:
+            member = mirror.member
+            if member.master is None or member.view is None or not member.majority:
+                continue
+            if member.master.handing is not None or member.proposal_age is not None:
+                waits = True
+                continue
+            heirs = [name for name, _ in member.view.in_sync if name in member.links]
+            if heirs:
+                heir = min(heirs, key=lambda name: given.get(name, 0))
+                given[heir] = given.get(heir, 0) + 1
+                waits = mirrors.hand_over(mirror, heir) or waits
+            elif placing.rules_of(mirror.spec).on_shutdown_always and member.abdicate():
+                mirrors.touched[mirror] = None
+                waits = True
+        return waits
+
+    def say_farewell(self) -> None:
+        for peer in self.broker.edges:
+            self.broker.shell.send(peer, frames.FAREWELL, [b""])

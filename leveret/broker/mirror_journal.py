@@ -1,0 +1,120 @@
+"""What happens to mirrored queues, told in the lines that people know from RabbitMQ's log, and counted.
+
+A node that dies takes ten thousand mirrors along, and a line for each, written while their queues wait for a new
+master, would make them wait longer. So there is a budget of lines; what does not fit is told as a number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.mirror_status import Counts, copy_pid, is_syncing, lacking
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.mirrored import Mirror
+    from leveret.mirror.view import View
+
+LINES_MAX: Final = 200  # At once,
+LINES_PER_TICK: Final = 2  # and when those are used up.
+
+
+class Journal:
+    """Of one node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.counts = Counts()
+        self._lines = LINES_MAX
+        self._left_out = 0
+        self._told = 0  # Of those, as of the last tick.
+
+    # -- Events --------------------------------------------------------------------------------------------------
+
+    def on_view(self, mirror: Mirror, old: View | None, born: bool) -> None:
+        """This node follows another view of the queue. `born`: the queue, or its mirroring, begins with it."""
+        member, view = mirror.member, mirror.member.view
+        if view is None or (old is not None and view.version == old.version):
+            return
+        if old is not None:
+            self.counts.view_changes += 1
+        if member.master is None:
+            return
+        if not born and (old is None or old.epoch != view.epoch):
+            self._promoted(mirror, view)
+        before = old.ring if old is not None else (member.me,)
+        for name in view.ring:
+            if name not in before:
+                mirror.ordered = mirror.ordered or None  # One that is new begins as the policy says.
+                self.note(mirror, f"Adding mirror on node {name}: {copy_pid(name, mirror.spec.id)}")
+        for name in before:
+            if name not in view.ring:
+                self.note(mirror, f"Dropping queue mirror on node {name}")
+        self.on_sync(mirror)
+
+    def _promoted(self, mirror: Mirror, view: View) -> None:
+        self.counts.promotions += 1
+        self.note(mirror, f"Promoting mirror {copy_pid(view.master, mirror.spec.id)} to leader")
+        if view.lossy == view.epoch:
+            self.counts.forced_promotions += 1
+            self.note(mirror, "Promoted by force: messages that this copy lacked are lost", "warning")
+
+    def on_peer_up(self, mirror: Mirror, peer: str) -> None:
+        view = mirror.member.view
+        if mirror.member.master is not None and view is not None and peer in view.ring:
+            mirror.ordered = mirror.ordered or None
+            self.on_sync(mirror)
+
+    def on_peer_down(self, mirror: Mirror, peer: str) -> None:
+        view = mirror.member.view
+        if view is None or peer not in view.ring:
+            return
+        leads, number = mirror.member.master is not None, mirror.spec.id
+        mine, gone = copy_pid(mirror.member.me, number), copy_pid(peer, number)
+        which = "Primary" if leads else "Secondary"
+        self.note(mirror, f"{which} replica of queue {mine} detected replica {gone} to be down")
+        if leads:
+            self.on_sync(mirror)
+
+    def on_order(self, mirror: Mirror, wanted: bool) -> None:
+        """An operator wants the mirrors to be filled, or not."""
+        if wanted and not lacking(mirror):
+            self.note(mirror, "Synchronising: all mirrors already synced")
+            return
+        mirror.ordered = wanted
+        self.on_sync(mirror)
+
+    def on_sync(self, mirror: Mirror) -> None:
+        """At the master: who lacks messages, or whether they are fetched, may have changed."""
+        queue, view = mirror.queue, mirror.member.view
+        if view is None or queue is None or is_syncing(mirror) == mirror.syncing:
+            return
+        mirror.syncing = not mirror.syncing
+        missing = [name for name in view.ring if view.disk_of(name) is None]
+        if mirror.syncing:
+            self.note(mirror, f"Synchronising: {queue.ready_count + queue.unacked_count} messages to synchronise")
+            self.note(mirror, f"Synchronising: mirrors [{', '.join(lacking(mirror))}] to sync")
+        elif missing:
+            self.note(mirror, f"Synchronising: stopped, mirrors [{', '.join(missing)}] are not synchronised")
+        else:
+            mirror.ordered = None
+            self.note(mirror, "Synchronising: complete")
+
+    # -- Lines ---------------------------------------------------------------------------------------------------
+
+    def note(self, mirror: Mirror, text: str, level: str = "info") -> None:
+        if self._lines > 0:
+            self._lines -= 1
+            spec = mirror.spec
+            self.broker.shell.note("queue", level, f"Mirrored queue '{spec.name}' in vhost '{spec.vhost}': {text}")
+        else:
+            self._left_out += 1
+
+    def tick(self) -> None:
+        if self._lines >= LINES_MAX:
+            return
+        self._lines += LINES_PER_TICK
+        if self._left_out and self._left_out == self._told:  # No more come.
+            self.broker.shell.note("queue", "info", f"Mirrored queues: {self._left_out} more lines like these")
+            self._left_out = 0
+        self._told = self._left_out

@@ -1,0 +1,170 @@
+"""How the mirrored queues of this node are: figures for people, for programs, and for whoever graphs them.
+
+Everything here looks and changes nothing. What a figure rests on:
+
+- Who is a member and who is in sync is in the view, which every node knows.
+- How far the others are behind is known to the master alone, from what each of them says it has on disk (`lags`).
+- What a copy holds, and how much of a filling is done, is known only where the copy is (`own_copy`).
+
+A member that is away says nothing, so nothing is said of its lag: 0 would look like a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.mirror.blocks import message_count
+
+if TYPE_CHECKING:
+    from leveret.broker.mirrored import Mirror
+    from leveret.mirror.store import MirrorStore
+
+QUEUE_PID: Final = 2  # What stands for a queue in the ids that look like RabbitMQ's pids.
+
+RUNNING: Final = "running"
+SYNCING: Final = "syncing"
+MINORITY: Final = "minority"
+DOWN: Final = "down"
+
+
+def copy_pid(node: str, number: int) -> str:
+    """What stands for a node's copy of the queue with this id where RabbitMQ shows a process."""
+    return f"<{node}.{QUEUE_PID}.{number}.0>"
+
+
+class Lag(NamedTuple):
+    """How far one mirror is behind the end of its master's log. None: it has not said, or is not there."""
+
+    node: str
+    running: bool
+    in_sync: bool
+    complete: bool
+    messages: int | None
+    bytes: int | None
+    seconds: float | None  # Since its master took the oldest block that this one has not on disk.
+
+
+class Copy(NamedTuple):
+    """What one node has of a queue."""
+
+    leads: bool
+    in_sync: bool
+    complete: bool
+    filling: bool  # It fetches what it lacks, as far as somebody can give it.
+    epoch: int
+    end: int  # Its last block.
+    messages: int  # That it holds and that are confirmed.
+    filled: int  # Message numbers dealt with,
+    to_fill: int  # and to deal with.
+
+
+def lags(mirror: Mirror, now_ms: int) -> list[Lag]:
+    """Of each other member of the ring; empty where this node does not lead the queue."""
+    member = mirror.member
+    master, tail = member.master, member.tail
+    if master is None:
+        return []
+    found = []
+    for name in master.view.ring:
+        if name == member.me:
+            continue
+        entry, running = master.table.get(name), name in member.links
+        counts = master.view.disk_of(name) is not None
+        if entry is None or not running or entry.received == 0:
+            found.append(Lag(name, running, counts, entry is not None and entry.complete, None, None, None))
+            continue
+        missing = tail.upto(max(entry.durable, tail.base) + 1, tail.end)
+        taken_ms = next((block.time_ms for block in missing if block.time_ms), now_ms)
+        late_s = max(0, now_ms - taken_ms) / 1000
+        size = tail.bytes_between(entry.durable, tail.end)
+        found.append(Lag(name, True, counts, entry.complete, sum(map(message_count, missing)), size, late_s))
+    return found
+
+
+def own_copy(mirror: Mirror, store: MirrorStore) -> Copy:
+    member = mirror.member
+    live = store.stored(mirror.spec.id).live
+    held = live.count_within(live.first or 0, live.last) if live.last is not None else 0
+    filled, to_fill = member.filling.progress
+    return Copy(
+        member.master is not None,
+        member.in_sync,
+        member.complete,
+        not member.complete and member.filling.wanted,
+        member.tail.last_epoch,
+        member.tail.end,
+        held,
+        filled,
+        to_fill,
+    )
+
+
+def lacking(mirror: Mirror) -> list[str]:
+    """Members that run and are not in sync, as their master sees it."""
+    view = mirror.member.view
+    if view is None:
+        return []
+    return [name for name in view.ring if name in mirror.member.links and view.disk_of(name) is None]
+
+
+def synchronised(mirror: Mirror) -> list[str]:
+    """The other members that run and hold all that is confirmed."""
+    view = mirror.member.view
+    return [] if view is None else [name for name, _ in view.in_sync if name in mirror.member.links]
+
+
+def is_syncing(mirror: Mirror) -> bool:
+    """Whether the mirrors that lack messages are being given them. For the master."""
+    wanted = mirror.member.options.filling if mirror.ordered is None else mirror.ordered
+    return wanted and bool(lacking(mirror))
+
+
+def state(mirror: Mirror) -> str:
+    """RabbitMQ's word for how the queue is, at its master."""
+    if not mirror.member.majority:
+        return MINORITY
+    return SYNCING if is_syncing(mirror) else RUNNING
+
+
+class Counts:
+    """What has happened to the mirrored queues of this node since it started."""
+
+    __slots__ = ("forced_promotions", "promotions", "view_changes")
+
+    def __init__(self) -> None:
+        self.view_changes = self.promotions = self.forced_promotions = 0
+
+
+def figures(mirrors: Iterable[Mirror], counts: Counts, now_ms: int) -> dict[str, int | float]:
+    """All copies of a node added up. The lags are the worst of any mirror that runs."""
+    led = copies = unsynchronised = alone = syncing = in_sync = 0
+    messages, size, late_s = 0, 0, 0.0
+    for mirror in mirrors:
+        if mirror.member.master is None:
+            copies += 1
+            unsynchronised += not mirror.member.in_sync
+            continue
+        led += 1
+        there = len(synchronised(mirror))
+        in_sync += there
+        alone += not there
+        syncing += is_syncing(mirror)
+        for lag in lags(mirror, now_ms):
+            messages = max(messages, lag.messages or 0)
+            size = max(size, lag.bytes or 0)
+            late_s = max(late_s, lag.seconds or 0.0)
+    return {
+        "masters": led,
+        "mirrors": copies,
+        "mirrors_not_synchronised": unsynchronised,
+        "synchronised_mirrors_of_masters": in_sync,
+        "masters_without_synchronised_mirror": alone,
+        "masters_syncing": syncing,
+        "lag_messages_max": messages,
+        "lag_bytes_max": size,
+        "lag_seconds_max": late_s,
+        "view_changes": counts.view_changes,
+        "promotions": counts.promotions,
+        "forced_promotions": counts.forced_promotions,
+    }

@@ -1,0 +1,428 @@
+"""Control commands about mirrors: synchronise them, add and remove them, have another copy lead, see how they are.
+
+Where each is done:
+
+- *Synchronising* is done by the mirrors that lack messages, each for itself while the queue is used; so all members
+  are told, and the master too, which says of the queue that it is syncing.
+- *A mirror by hand* (`add_queue_mirror_link`) is a parameter in the metadata, kept beside the policies; the queue's
+  master works towards both (`cluster.placement.extra_members`). It names the queue by its id, so it does not come back
+  with another queue of the same name; what is left of deleted ones is cleared away with the next change.
+- *Handing over* to a synchronised copy is the master's, and loses nothing. *Promotion by force* is the copy's that is
+  promoted, for when there is no master and no synchronised copy, and loses what that copy lacks. So it says first
+  what that is, and is done only on the second, confirmed request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker import mirror_status
+from leveret.cluster.commands import ClearParameter, SetParameter
+from leveret.cluster.placement import LINKS, extra_members, wanted_ring
+from leveret.node import control_columns as columns_
+from leveret.node.consensus import AdminError
+from leveret.node.control_frame import (
+    FLAG,
+    NUMBER,
+    OBJECT,
+    RUNNING,
+    TEXT,
+    TEXTS,
+    UNAVAILABLE,
+    Commands,
+    Refused,
+)
+from leveret.node.control_listings import check_columns, numbered_page, page, running_nodes, walk
+from leveret.node.control_queues import at_home, copies, mirror_nodes, queue_here, queue_spec
+
+if TYPE_CHECKING:
+    from leveret.broker.mirrored import Mirror
+    from leveret.cluster.specs import Json, QueueSpec
+    from leveret.mirror.view import View
+    from leveret.node.control import Control
+
+COMMANDS = Commands()
+
+PATIENCE_S: Final = 10.0
+POLL_S: Final = 0.02
+MOVES_MAX: Final = 64  # Begun, and not asked about yet.
+
+
+def _spec(control: Control, vhost: str, name: str) -> QueueSpec:
+    return queue_spec(control, vhost, name, UNAVAILABLE, "not_found")
+
+
+def _mirrored(control: Control, vhost: str, name: str) -> tuple[QueueSpec, View]:
+    spec = _spec(control, vhost, name)
+    if spec.view is None:
+        raise Refused(UNAVAILABLE, "not_mirrored")
+    return spec, spec.view
+
+
+def _called(spec: QueueSpec) -> str:
+    return f"queue '{spec.name}' in vhost '{spec.vhost}'"
+
+
+def _copy_here(control: Control, number: int) -> Mirror:
+    mirror = control.node.broker.mirrors.mirrors.get(number)
+    if mirror is None:
+        raise Refused(UNAVAILABLE, f"node {control.name} has no copy of that queue any more")
+    return mirror
+
+
+def _check_running(control: Control, name: str) -> None:
+    member = control.member(name)
+    if member is None:
+        raise Refused(UNAVAILABLE, f"The node selected is not in the cluster: {name}")
+    if not member.running:
+        raise Refused(UNAVAILABLE, f"node {name} is not running")
+
+
+# -- Synchronising -------------------------------------------------------------------------------------------------
+
+
+async def _order(control: Control, spec: QueueSpec, wanted: bool) -> bool:
+    """Whether the queue was syncing before. A mirror that does not answer is gone; it comes back as its policy says."""
+    from leveret.node.control import NoAnswer
+
+    arguments = {"queue": spec.id, "wanted": wanted}
+    answer = await at_home(control, spec, "local_order_sync", arguments)
+
+    async def at(name: str) -> None:
+        try:
+            await control.at(name, "local_order_sync", arguments)
+        except (NoAnswer, Refused):
+            pass
+
+    await asyncio.gather(*map(at, mirror_nodes(control, spec) or ()))
+    return bool(answer["syncing"])
+
+
+@COMMANDS.add(RUNNING, queue=NUMBER, wanted=FLAG)
+async def local_order_sync(control: Control, queue: int, wanted: bool) -> Any:
+    mirror = _copy_here(control, queue)
+    syncing = mirror_status.is_syncing(mirror)
+    control.node.broker.mirrors.order_sync(mirror, wanted)
+    control.node.schedule()
+    return {"syncing": syncing}
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
+async def sync_queue(control: Control, vhost: str, name: str) -> None:
+    """Begin it. The queue is used meanwhile."""
+    spec, _ = _mirrored(control, vhost, name)
+    await _order(control, spec, True)
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
+async def cancel_sync_queue(control: Control, vhost: str, name: str) -> Any:
+    spec = _spec(control, vhost, name)
+    return {"syncing": spec.view is not None and await _order(control, spec, False)}
+
+
+# -- Mirrors by hand -----------------------------------------------------------------------------------------------
+
+
+def _meant(control: Control, vhost: str, source: str) -> QueueSpec:
+    """A queue by its name, or by its id: the number, or what `list_queues pid` shows."""
+    metadata = control.node.metadata
+    by_id = re.fullmatch(rf"(?:<.+\.{mirror_status.QUEUE_PID}\.)?(\d+)(?:\.0>)?", source)
+    if (vhost, source) not in metadata.queues and by_id is not None:
+        for spec in metadata.queues.values():
+            if spec.id == int(by_id[1]) and spec.vhost == vhost:
+                return spec
+    return _spec(control, vhost, source)
+
+
+async def _store_links(control: Control, spec: QueueSpec, nodes: list[str]) -> None:
+    metadata = control.node.metadata
+    for component, vhost, name in [key for key in metadata.parameters if key[0] == LINKS]:
+        if not extra_members(metadata, vhost, name) and (vhost, name) != (spec.vhost, spec.name):
+            await control.change(ClearParameter(component, vhost, name))
+    if nodes:
+        value: dict[str, Json] = {"queue": spec.id, "nodes": [*nodes]}
+        await control.change(SetParameter(LINKS, spec.vhost, spec.name, value))
+    elif (LINKS, spec.vhost, spec.name) in metadata.parameters:
+        await control.change(ClearParameter(LINKS, spec.vhost, spec.name))
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, source=TEXT, node=TEXT)
+async def add_queue_mirror_link(control: Control, vhost: str, source: str, node: str) -> None:
+    spec = _meant(control, vhost, source)
+    if control.member(node) is None:
+        raise Refused(UNAVAILABLE, f"The node selected is not in the cluster: {node}")
+    if spec.exclusive:
+        raise Refused(UNAVAILABLE, f"{_called(spec)} is exclusive: it goes with its connection, and is never mirrored")
+    if spec.node == node:
+        raise Refused(UNAVAILABLE, f"node {node} is where the master of {_called(spec)} is")
+    nodes = extra_members(control.node.metadata, spec.vhost, spec.name)
+    if node not in nodes:
+        await _store_links(control, spec, [*nodes, node])
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, source=TEXT, node=TEXT)
+async def remove_queue_mirror_link(control: Control, vhost: str, source: str, node: str) -> None:
+    spec = _meant(control, vhost, source)
+    nodes = extra_members(control.node.metadata, spec.vhost, spec.name)
+    if node not in nodes:
+        effective = control.policies.effective("queue", spec.vhost, spec.name)
+        members = [one.name for one in control.node.cluster.members()]
+        ring = (spec.node,) if spec.view is None else spec.view.ring
+        wanted = wanted_ring(effective.definition, spec.node, ring, members, running_nodes(control), {})
+        because = f": policy '{effective.policy}' wants it there" if wanted and node in wanted else ""
+        raise Refused(UNAVAILABLE, f"{_called(spec)} has no mirror link to node {node}{because}")
+    await _store_links(control, spec, [one for one in nodes if one != node])
+
+
+# -- Another master ------------------------------------------------------------------------------------------------
+
+
+async def _until_led_by(control: Control, spec: QueueSpec, node: str, patience_s: float = PATIENCE_S) -> bool:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        now = control.node.metadata.queues.get((spec.vhost, spec.name))
+        if now is None or now.id != spec.id:
+            raise Refused(UNAVAILABLE, f"{_called(spec)} was deleted meanwhile")
+        if now.node == node:
+            return True
+        await asyncio.sleep(POLL_S)
+    return False
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, node=TEXT)
+async def move_queue_master(control: Control, vhost: str, name: str, node: str) -> None:
+    """Nothing is lost: a mirror takes over when it has everything, or the queue is moved as it is."""
+    spec = _spec(control, vhost, name)
+    _check_running(control, node)
+    if spec.exclusive:
+        raise Refused(UNAVAILABLE, f"{_called(spec)} is exclusive: it stays with its connection")
+    if spec.node == node:
+        return
+    if spec.view is None:
+        await _move(control, spec, node)
+        return
+    if node not in spec.view.ring:
+        text = f"node {node} has no mirror of {_called(spec)}; have one made first: add_queue_mirror_link {name} {node}"
+        raise Refused(UNAVAILABLE, text)
+    if spec.view.disk_of(node) is None:
+        raise Refused(UNAVAILABLE, f"the mirror of {_called(spec)} on node {node} is not synchronised")
+    for _ in range(3):  # It is given up if some disk is slow at the wrong moment.
+        await at_home(control, spec, "local_hand_over", {"queue": spec.id, "node": node})
+        if await _until_led_by(control, spec, node, PATIENCE_S / 3):
+            return
+    raise Refused(UNAVAILABLE, f"the mirrors of {_called(spec)} do not keep up; its master stays at {spec.node}")
+
+
+@COMMANDS.add(RUNNING, queue=NUMBER, node=TEXT)
+async def local_hand_over(control: Control, queue: int, node: str) -> Any:
+    begun = control.node.broker.mirrors.hand_over(_copy_here(control, queue), node)
+    control.node.schedule()
+    return {"begun": begun}
+
+
+async def _move(control: Control, spec: QueueSpec, node: str) -> None:
+    """Of a queue without mirrors. It takes as long as its messages do."""
+    asked = {"vhost": spec.vhost, "name": spec.name, "node": node}
+    while True:
+        answer = await at_home(control, spec, "local_move_queue", asked)
+        if answer["error"] is not None:
+            raise Refused(UNAVAILABLE, answer["error"])
+        if answer["done"]:
+            await _until_led_by(control, spec, node)
+            return
+        control.progress = f"{answer['messages']} messages are left"
+        await asyncio.sleep(0.1)
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, node=TEXT)
+async def local_move_queue(control: Control, vhost: str, name: str, node: str) -> Any:
+    """Begin to move a queue, or say how far that is."""
+    spec = _spec(control, vhost, name)
+    move = control.moves.get(spec.id)
+    if move is None:
+        if spec.node == node:
+            return {"done": True, "error": None, "messages": 0}
+        queue = queue_here(control, spec)
+        if len(control.moves) >= MOVES_MAX:
+            control.moves = {number: one for number, one in control.moves.items() if not one.done()}
+        if queue.departure is not None or len(control.moves) >= MOVES_MAX:
+            raise Refused(UNAVAILABLE, f"{_called(spec)} cannot be moved now; try again later")
+        move = control.moves[spec.id] = asyncio.get_running_loop().create_task(_moved(control, spec, node))
+    if move.done():
+        del control.moves[spec.id]
+        return {"done": True, "error": move.result(), "messages": 0}
+    here = control.node.broker.queues_by_id.get(spec.id)
+    return {"done": False, "error": None, "messages": getattr(here, "ready_count", 0)}
+
+
+async def _moved(control: Control, spec: QueueSpec, node: str) -> str | None:
+    try:
+        await control.node.move(queue_here(control, spec), node)
+    except (AdminError, Refused) as error:
+        return str(error)
+    return None
+
+
+# -- Promotion by force --------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, node=TEXT, confirmed=FLAG)
+async def promote_queue(control: Control, vhost: str, name: str, node: str, confirmed: bool) -> Any:
+    """What is lost by it; and with `confirmed` it is done."""
+    spec, view = _mirrored(control, vhost, name)
+    if node not in view.ring:
+        raise Refused(UNAVAILABLE, f"node {node} has no copy of {_called(spec)}")
+    _check_running(control, node)
+    told = {one: await copies(control, one, [spec.id]) for one in view.ring if one in running_nodes(control)}
+    there = {one: found[spec.id] for one, found in told.items() if spec.id in found}
+    if node not in there:
+        raise Refused(UNAVAILABLE, f"node {node} has no copy of {_called(spec)}, or does not answer")
+    if there[node]["leads"]:
+        raise Refused(UNAVAILABLE, f"node {node} leads {_called(spec)} already")
+    led = [one for one, copy in there.items() if copy["leads"]]
+    if led and there[node]["in_sync"]:
+        text = f"the copy on {node} is synchronised: move_queue_master {name} {node} makes it lead with nothing lost"
+        raise Refused(UNAVAILABLE, text)
+    loss = _loss(view, node, there)
+    if not confirmed:
+        return {"done": False, **loss}
+    if not (await control.at(node, "local_force", {"queue": spec.id}))["begun"]:
+        raise Refused(UNAVAILABLE, f"node {node} cannot lead {_called(spec)} now; try again")
+    if not await _until_led_by(control, spec, node):
+        raise Refused(UNAVAILABLE, f"{_called(spec)} is still led by {spec.node}: no majority agreed, or try again")
+    after = (await copies(control, node, [spec.id])).get(spec.id, there[node])
+    return {"done": True, **loss, "messages": after["messages"]}
+
+
+def _loss(view: View, node: str, there: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is known of what a copy lacks. `lost`: messages, None if nobody who would know answers."""
+    mine = there[node]
+    know = [copy["messages"] for one, copy in there.items() if one != node and (copy["leads"] or copy["in_sync"])]
+    lost: int | None = max(0, max(know) - mine["messages"]) if know else None
+    if mine["in_sync"]:
+        lost = 0
+    return {
+        "messages": mine["messages"],
+        "lost": lost,
+        "synchronised": [one for one, copy in there.items() if copy["in_sync"]],
+        "unreachable": [one for one, _ in view.in_sync if one not in there],
+        "complete": mine["complete"],
+        "sync_done": mine["filled"],
+        "sync_total": mine["to_fill"],
+    }
+
+
+@COMMANDS.add(RUNNING, queue=NUMBER)
+async def local_force(control: Control, queue: int) -> Any:
+    begun = control.node.broker.mirrors.force(_copy_here(control, queue))
+    control.node.schedule()
+    return {"begun": begun}
+
+
+# -- How they are --------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(RUNNING)
+async def mirror_sync_critical(control: Control) -> Any:
+    """Queues that this node leads and nobody else has whole: stopping it would take or lose them."""
+    mirrors = control.node.broker.mirrors
+    alone = [
+        {"name": one.spec.name, "vhost": one.spec.vhost}
+        for one in mirrors
+        if one.member.master is not None and not mirror_status.synchronised(one)
+    ]
+    return {"single": len(control.node.cluster.members()) == 1, "queues": alone}
+
+
+def local_figures(control: Control) -> dict[str, int | float]:
+    mirrors = control.node.broker.mirrors
+    return mirror_status.figures(mirrors, mirrors.journal.counts, int(time.time() * 1000))
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT.or_none(), only=TEXT.or_none(), columns=TEXTS, after=OBJECT.or_none())
+async def mirror_status_rows(
+    control: Control, vhost: str | None, only: str | None, columns: list[str], after: dict[str, Any] | None
+) -> Any:
+    """Every copy of every mirrored queue, or of one."""
+    check_columns(columns, columns_.MIRRORS)
+    specs: Iterable[QueueSpec] = control.node.metadata.queues.values()
+    if only is not None and vhost is not None:
+        specs = [_mirrored(control, vhost, only)[0]]
+    masters = sorted({spec.node for spec in specs if spec.view is not None and vhost in (None, spec.vhost)})
+    asked = {"vhost": vhost, "only": only}
+    answer, at, number = await walk(control, "local_mirror_status", asked, masters, after)
+    if answer["missing"]:
+        answer["rows"], following = _status_rows(control, vhost, only, at, number)
+        if following is not None:
+            answer["next"] = {"node": at, "after": following}
+        answer["missing"] = [name for name in answer["missing"] if name in running_nodes(control)]
+    await _add_copies(control, answer["rows"])
+    answer["rows"] = [[row[column] for column in columns] for row in answer["rows"]]
+    return answer
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT.or_none(), only=TEXT.or_none(), after=NUMBER)
+async def local_mirror_status(control: Control, vhost: str | None, only: str | None, after: int) -> Any:
+    return page(*_status_rows(control, vhost, only, control.name, after))
+
+
+def _status_rows(
+    control: Control, vhost: str | None, only: str | None, home: str, after: int
+) -> tuple[list[Any], int | None]:
+    """The queues that a node leads, with a row for each copy. Here all columns but what only a copy knows."""
+    there = (
+        (spec.id, spec)
+        for spec in control.node.metadata.queues.values()
+        if spec.view is not None and spec.node == home and vhost in (None, spec.vhost) and only in (None, spec.name)
+    )
+    specs, following = numbered_page(there, after)
+    rows: list[Any] = []
+    for spec in specs:
+        mirror = control.node.broker.mirrors.mirrors.get(spec.id) if home == control.name else None
+        leads = mirror is not None and mirror.member.master is not None
+        state = mirror_status.state(mirror) if leads and mirror is not None else mirror_status.DOWN
+        rows.append(_row(spec, home, "master", state))
+        lags = [] if mirror is None else mirror_status.lags(mirror, int(time.time() * 1000))
+        lag_of = {lag.node: lag for lag in lags}
+        running = running_nodes(control)
+        assert spec.view is not None
+        for name in spec.view.order():
+            if name != home:
+                rows.append(_mirror_row(spec, name, name in running, lag_of.get(name)))
+    return rows, following
+
+
+def _row(spec: QueueSpec, node: str, role: str, state: str) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(columns_.MIRRORS, "")
+    return {**row, "queue": spec.name, "vhost": spec.vhost, "node": node, "role": role, "state": state, "id": spec.id}
+
+
+def _mirror_row(spec: QueueSpec, node: str, running: bool, lag: mirror_status.Lag | None) -> dict[str, Any]:
+    assert spec.view is not None
+    state = "unsynchronised" if spec.view.disk_of(node) is None else "synchronised"
+    row = _row(spec, node, "mirror", state if running else mirror_status.DOWN)
+    if lag is not None and lag.messages is not None:
+        row |= {"lag_messages": lag.messages, "lag_bytes": lag.bytes, "lag_seconds": round(lag.seconds or 0.0, 3)}
+    return row
+
+
+async def _add_copies(control: Control, rows: list[dict[str, Any]]) -> None:
+    """What each copy says of itself."""
+    wanted: dict[str, list[int]] = {}
+    for row in rows:
+        if row["state"] != mirror_status.DOWN:
+            wanted.setdefault(row["node"], []).append(row["id"])
+    answers = await asyncio.gather(*(copies(control, name, ids) for name, ids in wanted.items()))
+    found = {(name, number): copy for name, one in zip(wanted, answers, strict=True) for number, copy in one.items()}
+    for row in rows:
+        copy = found.get((row["node"], row["id"]))
+        if copy is not None:
+            row["messages"] = copy["messages"]
+            if not copy["complete"]:
+                row |= {"sync_done": copy["filled"], "sync_total": copy["to_fill"]}
+            if row["role"] == "mirror" and row["state"] == "unsynchronised" and copy["filling"]:
+                row["state"] = mirror_status.SYNCING

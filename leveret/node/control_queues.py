@@ -1,0 +1,348 @@
+"""Control commands about queues: list, delete, purge.
+
+A queue's figures are known where its master is, so a list walks the nodes (see `control_listings`); a queue whose node
+does not answer is shown from the metadata, in state `down`. Who mirrors it, and which copies are synchronised, is in
+the metadata as well, and therefore the same wherever it is asked. RabbitMQ shows mirrors that run and no others; the
+rest of the ring is in `recoverable_mirrors`.
+
+How far a mirror has come that is being filled is known only there, hence one more question to each node that has such
+a mirror, if somebody wants to see it (`sync_messages`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker import mirror_status
+from leveret.broker.batch import Gap
+from leveret.broker.queue import Queue
+from leveret.cluster.commands import DeleteQueue
+from leveret.node import control_columns as columns_
+from leveret.node.control_frame import (
+    FLAG,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    RUNNING,
+    TEXT,
+    TEXTS,
+    UNAVAILABLE,
+    USAGE,
+    VALIDATION,
+    Commands,
+    Refused,
+)
+from leveret.node.control_listings import (
+    CONNECTION_PID,
+    Getter,
+    Rows,
+    channel_pid_of,
+    check_columns,
+    numbered_page,
+    page,
+    pid,
+    running_nodes,
+    shown_table,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from leveret.cluster.specs import QueueSpec
+    from leveret.node.control import Control
+
+COMMANDS = Commands()
+
+# -- Columns -------------------------------------------------------------------------------------------------------
+
+
+def _owner_pid(control: Control, spec: QueueSpec) -> str:
+    node, _, number = (spec.owner or "").rpartition(".")
+    return pid(node, CONNECTION_PID, int(number)) if number.isdecimal() else ""
+
+
+def _exclusive_consumer(spec_and_queue: tuple[QueueSpec, Any]) -> Any:
+    return None if spec_and_queue[1] is None else spec_and_queue[1].exclusive_consumer
+
+
+def _counted(read: Callable[[Any], Any]) -> Getter:
+    """A figure that only the node of a queue knows; elsewhere it is empty, as in RabbitMQ."""
+    return lambda control, pair: "" if pair[1] is None else read(pair[1])
+
+
+def _on_disk(queue: Queue) -> int:
+    return sum(one.count for one in queue.ready if isinstance(one, Gap))
+
+
+def _state(control: Control, pair: tuple[QueueSpec, Queue | None]) -> str:
+    queue = pair[1]
+    if queue is None:
+        return mirror_status.DOWN
+    return mirror_status.RUNNING if queue.mirror is None else mirror_status.state(queue.mirror)
+
+
+def _idle_since(control: Control, queue: Queue) -> str:
+    """When the queue was last touched; if not since the node started, then since when that is."""
+    idle_s = time.monotonic() - control.started_s
+    if queue.active_ms:
+        idle_s = asyncio.get_running_loop().time() - queue.active_ms / 1000
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() - idle_s))
+
+
+def mirror_nodes(control: Control, spec: QueueSpec, in_sync: bool = False) -> list[str] | None:
+    """The nodes that run and have a mirror of the queue, or a synchronised one; None: it is not mirrored."""
+    if spec.view is None:
+        return None
+    running = running_nodes(control)
+    there = [name for name, _ in spec.view.in_sync] if in_sync else spec.view.order()
+    return [name for name in there if name != spec.node and name in running]
+
+
+def _mirror_pids(in_sync: bool) -> Getter:
+    def read(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
+        nodes = mirror_nodes(control, pair[0], in_sync)
+        return "" if nodes is None else [mirror_status.copy_pid(name, pair[0].id) for name in nodes]
+
+    return read
+
+
+def _recoverable(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
+    spec = pair[0]
+    return "" if spec.view is None else [name for name in spec.view.order() if name != spec.node]
+
+
+def _mirror_node_names(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
+    nodes = mirror_nodes(control, pair[0])
+    return "" if nodes is None else nodes
+
+
+# Of a specification and the queue itself, which is None where the queue is not here.
+QUEUE: Final[dict[str, Getter]] = {
+    "name": lambda control, pair: pair[0].name,
+    "durable": lambda control, pair: pair[0].durable,
+    "auto_delete": lambda control, pair: pair[0].auto_delete,
+    "arguments": lambda control, pair: shown_table(pair[0].arguments),
+    "policy": lambda control, pair: control.policies.effective("queue", pair[0].vhost, pair[0].name).policy or "",
+    "operator_policy": lambda control, pair: (
+        control.policies.effective("queue", pair[0].vhost, pair[0].name).operator_policy or ""
+    ),
+    "effective_policy_definition": lambda control, pair: (
+        control.policies.effective("queue", pair[0].vhost, pair[0].name).definition
+    ),
+    "pid": lambda control, pair: mirror_status.copy_pid(pair[0].node, pair[0].id),
+    "owner_pid": lambda control, pair: _owner_pid(control, pair[0]),
+    "exclusive": lambda control, pair: pair[0].exclusive,
+    "exclusive_consumer_pid": lambda control, pair: channel_pid_of(control, _exclusive_consumer(pair)),
+    "exclusive_consumer_tag": lambda control, pair: getattr(_exclusive_consumer(pair), "tag", ""),
+    "messages_ready": _counted(lambda queue: queue.ready_count),
+    "messages_unacknowledged": _counted(lambda queue: queue.unacked_count),
+    "messages": _counted(lambda queue: queue.ready_count + queue.unacked_count),
+    "messages_ready_ram": _counted(lambda queue: queue.ready_count - _on_disk(queue)),
+    "messages_ready_disk": _counted(_on_disk),
+    "consumers": _counted(lambda queue: len(queue.consumers)),
+    "memory": _counted(lambda queue: queue.memory_bytes),
+    "idle_since": lambda control, pair: "" if pair[1] is None else _idle_since(control, pair[1]),
+    "state": _state,
+    "type": lambda control, pair: "classic",
+    "node": lambda control, pair: pair[0].node,
+    # Those of queue types that there are not.
+    "leader": lambda control, pair: "",
+    "members": lambda control, pair: "",
+    "online": lambda control, pair: "",
+    "slave_pids": _mirror_pids(in_sync=False),
+    "synchronised_slave_pids": _mirror_pids(in_sync=True),
+    "mirror_pids": _mirror_pids(in_sync=False),
+    "synchronised_mirror_pids": _mirror_pids(in_sync=True),
+    "master_node": lambda control, pair: pair[0].node,
+    "queue_slave_nodes": _mirror_node_names,
+    "recoverable_mirrors": _recoverable,
+    "recoverable_slaves": _recoverable,
+    "sync_messages": lambda control, pair: "",  # Its mirrors know.
+}
+
+
+# -- Listing -------------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(
+    RUNNING,
+    vhost=TEXT,
+    columns=TEXTS,
+    only=TEXT.or_none(),
+    online=FLAG.or_none(),
+    offline=FLAG.or_none(),
+    local=FLAG.or_none(),
+    after=OBJECT.or_none(),
+)
+async def list_queues(
+    control: Control,
+    vhost: str,
+    columns: list[str],
+    only: str | None,
+    online: bool | None,
+    offline: bool | None,
+    local: bool | None,
+    after: dict[str, Any] | None,
+) -> Any:
+    """`only`: of the queue with this name, which came in the place of a column."""
+    check_columns(columns, columns_.QUEUES)
+    specs = control.node.metadata.queues
+    if only is not None and (vhost, only) not in specs and after is None:
+        unknown = sorted({name for name in only.split(",") if name not in columns_.QUEUES})
+        raise Refused(USAGE, f"Info key(s) {','.join(unknown)} are not supported", VALIDATION)
+    running = running_nodes(control)
+    homes = {spec.node for spec in specs.values() if spec.vhost == vhost and only in (None, spec.name)}
+    nodes = sorted(homes.union(running) if only is None else homes)
+    if local:
+        nodes = [name for name in nodes if name == control.name]
+    elif online != offline:
+        nodes = [name for name in nodes if (name in running) == bool(online)]
+    asked = [*columns, "name"] if "sync_messages" in columns else columns
+    arguments = {"vhost": vhost, "columns": asked, "only": only}
+    answer, at, number = await walk(control, "local_queues", arguments, nodes, after)
+    if answer["missing"]:
+        rows, following = _queue_rows(control, vhost, asked, only, at, number)
+        answer["rows"] = rows
+        if following is not None:
+            answer["next"] = {"node": at, "after": following}
+        answer["missing"] = [name for name in answer["missing"] if name in running]
+    if asked is not columns:
+        await _add_progress(control, vhost, columns, answer["rows"])
+    return answer
+
+
+def _queue_rows(
+    control: Control, vhost: str, asked: list[str], only: str | None, home: str, after: int
+) -> tuple[Rows, int | None]:
+    """The queues that live at a node, as far as this one knows them."""
+    node = control.node
+    if only is not None:
+        one = node.metadata.queues.get((vhost, only))
+        found = [one] if one is not None else []
+    else:
+        found = [one for one in node.metadata.queues.values() if one.vhost == vhost]
+    specs, following = numbered_page(((one.id, one) for one in found if one.node == home), after)
+    vhost_ = node.broker.vhosts.get(vhost) if home == control.name else None
+    rows = []
+    for spec in specs:
+        queue = None if vhost_ is None else vhost_.queues.get(spec.name)
+        pair = (spec, queue if isinstance(queue, Queue) else None)
+        rows.append([QUEUE[name](control, pair) for name in asked])
+    return rows, following
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, only=TEXT.or_none(), after=NUMBER)
+async def local_queues(control: Control, vhost: str, columns: list[str], only: str | None, after: int) -> Any:
+    """The queues that live here."""
+    check_columns(columns, columns_.QUEUES)
+    return page(*_queue_rows(control, vhost, columns, only, control.name, after))
+
+
+async def _add_progress(control: Control, vhost: str, columns: list[str], rows: Rows) -> None:
+    """Fill in `sync_messages`: of the mirror that has the fewest. The last value of a row is the queue's name."""
+    wanted: dict[str, list[int]] = {}
+    numbers: dict[int, list[Any]] = {}
+    for row in rows:
+        spec = control.node.metadata.queues.get((vhost, row.pop()))
+        nodes = [] if spec is None else mirror_nodes(control, spec) or []
+        for name in nodes:
+            assert spec is not None and spec.view is not None
+            if spec.view.disk_of(name) is None:
+                wanted.setdefault(name, []).append(spec.id)
+                numbers[spec.id] = row
+    answers = await asyncio.gather(*(copies(control, name, ids) for name, ids in wanted.items()))
+    place = columns.index("sync_messages")
+    for found in answers:
+        for number, copy in found.items():
+            if copy["filling"]:
+                row = numbers[number]
+                row[place] = copy["messages"] if row[place] == "" else min(row[place], copy["messages"])
+
+
+async def copies(control: Control, name: str, numbers: list[int]) -> dict[int, dict[str, Any]]:
+    """What a node has of these queues. Of a node that does not answer, nothing."""
+    from leveret.node.control import NoAnswer
+
+    try:
+        answer = await control.at(name, "local_copies", {"queues": numbers})
+    except (NoAnswer, Refused):
+        return {}
+    return {int(number): copy for number, copy in answer.items()}
+
+
+@COMMANDS.add(RUNNING, queues=NUMBERS)
+async def local_copies(control: Control, queues: list[int]) -> Any:
+    """What this node has of mirrored queues, by their ids."""
+    mirrors = control.node.broker.mirrors
+    found = {}
+    for number in queues:
+        mirror = mirrors.mirrors.get(number)
+        if mirror is not None and mirrors.store is not None:
+            copy = mirror_status.own_copy(mirror, mirrors.store)._asdict()
+            if mirror.queue is not None:
+                copy["messages"] = mirror.queue.ready_count + mirror.queue.unacked_count
+            found[str(number)] = copy
+    return found
+
+
+# -- One queue -----------------------------------------------------------------------------------------------------
+
+
+def queue_spec(control: Control, vhost: str, name: str, code: int, text: str) -> QueueSpec:
+    spec = control.node.metadata.queues.get((vhost, name))
+    if spec is None:
+        raise Refused(code, text)
+    return spec
+
+
+async def at_home(control: Control, spec: QueueSpec, command: str, arguments: dict[str, Any]) -> Any:
+    from leveret.node.control import NoAnswer
+
+    try:
+        return await control.at(spec.node, command, arguments)
+    except NoAnswer as error:
+        what = "durable queue" if spec.durable else "queue"
+        text = f"home node '{spec.node}' of {what} '{spec.name}' in vhost '{spec.vhost}' is down or inaccessible"
+        raise Refused(UNAVAILABLE, f"{text} ({error})") from None
+
+
+def queue_here(control: Control, spec: QueueSpec) -> Queue:
+    queue = control.node.broker.vhosts[spec.vhost].queues[spec.name]
+    if not isinstance(queue, Queue):  # It moved while the question was on its way.
+        raise Refused(UNAVAILABLE, f"queue '{spec.name}' in vhost '{spec.vhost}' is at {spec.node} now; try again")
+    return queue
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, if_empty=FLAG, if_unused=FLAG)
+async def delete_queue(control: Control, vhost: str, name: str, if_empty: bool, if_unused: bool) -> Any:
+    spec = queue_spec(control, vhost, name, USAGE, "Queue not found")
+    arguments = {"vhost": vhost, "name": name, "if_empty": if_empty, "if_unused": if_unused}
+    return await at_home(control, spec, "local_delete_queue", arguments)
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, if_empty=FLAG, if_unused=FLAG)
+async def local_delete_queue(control: Control, vhost: str, name: str, if_empty: bool, if_unused: bool) -> Any:
+    spec = queue_spec(control, vhost, name, USAGE, "Queue not found")
+    queue = queue_here(control, spec)
+    if if_unused and queue.consumers:
+        raise Refused(USAGE, "Queue is in use")
+    if if_empty and queue.ready_count:
+        raise Refused(USAGE, "Queue is not empty")
+    messages = queue.ready_count
+    await control.change(DeleteQueue(vhost, name, spec.id))
+    return {"messages": messages}
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
+async def purge_queue(control: Control, vhost: str, name: str) -> Any:
+    spec = queue_spec(control, vhost, name, UNAVAILABLE, "not_found")
+    return await at_home(control, spec, "local_purge_queue", {"vhost": vhost, "name": name})
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
+async def local_purge_queue(control: Control, vhost: str, name: str) -> Any:
+    count = queue_here(control, queue_spec(control, vhost, name, UNAVAILABLE, "not_found")).purge()
+    control.node.schedule()
+    return {"messages": count}

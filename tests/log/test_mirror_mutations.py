@@ -1,0 +1,213 @@
+"""Would the seeds of mirrored queues notice? Each deliberate bug must make one of them fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leveret.log import mirrored, replay
+from leveret.log import recovery as log_recovery
+from leveret.log.errors import LogDamaged
+from leveret.log.jobs import MirrorEntry
+from leveret.log.maintenance import Maintenance
+from leveret.log.mirror import Mirror
+from leveret.log.mirrored import Mirrors
+from leveret.log.replay import Judgement, Replay
+
+from . import test_mirror_damage
+from .mirror_world import MirrorWorld
+
+Patch = pytest.MonkeyPatch
+
+
+def applied_at_once(patch: Patch) -> None:
+    real = Mirrors.append
+
+    def eager(self: Mirrors, block: Any, raw: Any, confirmed: int, mark: Any = None) -> None:
+        real(self, block, raw, max(confirmed, block.number - 1), mark)
+
+    patch.setattr(Mirrors, "append", eager)
+
+
+def cut_off_blocks_are_referred_to(patch: Patch) -> None:
+    patch.setattr(Mirror, "untold", lambda self, segment: set())
+
+
+def checkpoint_without_void_places(patch: Patch) -> None:
+    patch.setattr(Maintenance, "_take_snapshot", _without(Maintenance._take_snapshot))
+
+
+def _without(real: Any) -> Any:
+    def take(self: Maintenance) -> Any:
+        self._log.mirrors.voiding, voiding = 0, self._log.mirrors.voiding
+        try:
+            return real(self)
+        finally:
+            self._log.mirrors.voiding = voiding
+
+    return take
+
+
+def truncation_is_not_written(patch: Patch) -> None:
+    real = Mirrors._gather
+
+    def lazy(self: Mirrors, entry: MirrorEntry, mirror: Mirror, *more: Any) -> None:
+        entry.type = mirrored.COMPLETED if entry.type == mirrored.TRUNCATED else entry.type
+        if entry.type == mirrored.COMPLETED and not more[1]:
+            more = (more[0], (mirror.read_at,), more[2])
+        real(self, entry, mirror, *more)
+
+    patch.setattr(Mirrors, "_gather", lazy)
+
+
+def waiting_blocks_do_not_keep_their_segment(patch: Patch) -> None:
+    patch.setattr(Mirrors, "_count", lambda self, item, sign: None)
+
+
+def waiting_blocks_are_not_moved(patch: Patch) -> None:
+    """Their segment is thought empty."""
+
+    def forgetful(self: Mirrors, entry: MirrorEntry) -> bool:
+        item = entry.item
+        if item is not None:
+            self._count(item, -1)
+            item.extra = -item.bytes
+            return False
+        return True
+
+    patch.setattr(Mirrors, "wants", forgetful)
+
+
+def copies_do_not_note_what_is_applied(patch: Patch) -> None:
+    real = Mirrors.wants
+
+    def silent(self: Mirrors, entry: MirrorEntry) -> bool:
+        wanted = real(self, entry)
+        entry.note = mirrored.pack_u64((0, 0, 0))
+        return wanted
+
+    patch.setattr(Mirrors, "wants", silent)
+
+
+def half_a_filling_counts(patch: Patch) -> None:
+    def keep(mirror: Mirror, parts: list[Any]) -> None:
+        parts.clear()
+
+    patch.setattr(Replay, "_leave", staticmethod(keep))
+
+
+def fillings_settle_nothing(patch: Patch) -> None:
+    patch.setattr(mirrored, "outside", lambda low, high, ranges: [])
+
+
+def beginning_anew_keeps_what_is_stored(patch: Patch) -> None:
+    """FRESH voids nothing on disk."""
+    patch.setattr(mirrored, "FRESH", 0)
+
+
+def former_lives_are_replayed(patch: Patch) -> None:
+    patch.setattr(replay, "BEGUN", 0xFF)
+    real = Replay._takes
+
+    def any_serial(self: Replay, queue: Any, mirror: Mirror, header: Any, place: Any) -> bool:
+        if header.note()[0] > mirror.serial:
+            mirror.serial = header.note()[0] - 1
+        return real(self, queue, mirror, header, place)
+
+    patch.setattr(Replay, "_takes", any_serial)
+
+
+def confirmed_is_not_noted(patch: Patch) -> None:
+    patch.setattr(Replay, "_confirm", lambda self, queue, mirror, number: None)
+
+
+def durable_with_the_first_block(patch: Patch) -> None:
+    """Of several blocks of one write."""
+    real = Mirrors._gather
+
+    def early(self: Mirrors, entry: MirrorEntry, *more: Any) -> None:
+        real(self, entry, *more)
+        if entry.mark is not None and len(self._log.gathered) > 1:
+            for before in reversed(list(self._log.gathered)[:-1]):
+                if isinstance(before, MirrorEntry) and before.queue is entry.queue and before.mark is None:
+                    before.mark = entry.mark
+
+    patch.setattr(Mirrors, "_gather", early)
+
+
+def epochs_are_forgotten(patch: Patch) -> None:
+    patch.setattr(Mirror, "cut_history", lambda self, number: None)
+
+
+CRASHES: list[Callable[[Patch], None]] = [
+    applied_at_once, cut_off_blocks_are_referred_to, checkpoint_without_void_places, truncation_is_not_written,
+    waiting_blocks_do_not_keep_their_segment, waiting_blocks_are_not_moved, copies_do_not_note_what_is_applied,
+    half_a_filling_counts, fillings_settle_nothing, beginning_anew_keeps_what_is_stored, confirmed_is_not_noted,
+    durable_with_the_first_block, epochs_are_forgotten,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", CRASHES)
+def test_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutation(monkeypatch)
+    for seed in range(1500):
+        try:
+            MirrorWorld(seed).run(steps=240)
+        except (AssertionError, LogDamaged, KeyError, IndexError):
+            print("seed", seed)
+            return
+    pytest.fail("no seed noticed")
+
+
+# -- damage ----------------------------------------------------------------------------------------------
+
+
+def damage_keeps_its_disk(patch: Patch) -> None:
+    patch.setattr(replay, "crc32", lambda *data: 0)
+
+
+def gaps_are_overlooked(patch: Patch) -> None:
+    former_lives_are_replayed(patch)
+
+
+def the_last_record_is_never_missed(patch: Patch) -> None:
+    real = Judgement.__init__
+
+    def trusting(self: Judgement, *arguments: Any) -> None:
+        real(self, *arguments)
+        self._furthest = (0, 0)
+
+    patch.setattr(Judgement, "__init__", trusting)
+
+
+def lost_contents_are_not_missed(patch: Patch) -> None:
+    patch.setattr(Judgement, "_lacks", lambda self, queue, mirror, lost: mirror)
+
+
+def numbers_are_used_again(patch: Patch) -> None:
+    """A new life goes on with the numbers of the old."""
+    patch.setattr(Mirrors, "_unused", lambda self: 0)
+
+
+def damage_is_not_let_go(patch: Patch) -> None:
+    patch.setattr(log_recovery.Recovery, "let_go", lambda self, log: None)
+
+
+DAMAGE: list[Callable[[Patch], None]] = [
+    damage_keeps_its_disk, gaps_are_overlooked, the_last_record_is_never_missed, lost_contents_are_not_missed,
+    damage_is_not_let_go,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", DAMAGE)
+def test_caught_by_damage(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutation(monkeypatch)
+    for seed in range(400):
+        try:
+            test_mirror_damage.test_flip(seed)
+        except (AssertionError, LogDamaged, KeyError, IndexError):
+            print("seed", seed)
+            return
+    pytest.fail("no seed noticed")

@@ -1,0 +1,151 @@
+"""Copies that lack something get it while the queue is used, and fetch no more than they lack."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.clients.consumer import numbers
+from tests.members import Cluster, Member
+from tests.mirrors.ledger import Ledger
+from tests.mirrors.rings import (
+    await_in_sync,
+    await_master,
+    copies,
+    declare,
+    drain,
+    fill_fast,
+    is_in_sync,
+    master_of,
+    mirror,
+)
+from tests.servers import until
+
+BACKLOG = 30_000
+PADDING = 500
+
+
+def test_a_backlog_becomes_mirrored_while_it_is_used(nodes: Cluster, name: str) -> None:
+    """A policy is set on a queue with a backlog. Publishers and consumers go on; then its node dies."""
+    master, one, other = nodes
+    declare(master, name)
+    fill_fast(master, name, range(BACKLOG), padding=PADDING)
+    declare(master, f"{name}-used")
+    ledger = Ledger(nodes, random.Random(1))
+    book = ledger.add(f"{name}-used", at=[one, other])
+    with ledger:
+        ledger.await_progress()
+        mirror(other, name)
+        for queue in (name, f"{name}-used"):
+            await_in_sync(other, queue, nodes)
+        ledger.await_progress()
+        master.kill()
+        ledger.await_progress()
+        ledger.finish()
+    assert book.cancels == 0
+    assert [body for body, _ in drain(one, name)] == numbers(*range(BACKLOG))
+
+
+def written_bytes(node: Member) -> int:
+    """What a node has written since it began, to files and to others."""
+    found = re.search(r"wchar: (\d+)", Path(f"/proc/{node.pid}/io").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_returning_mirror_fetches_only_what_it_lacks(nodes: Cluster, name: str, how: str) -> None:
+    master, _, mirror_ = nodes
+    mirror(master, name)
+    declare(master, name)
+    fill_fast(master, name, range(BACKLOG), padding=PADDING)
+    await_in_sync(master, name, nodes)
+    mirror_.kill() if how == "kill" else mirror_.stop()
+    fill_fast(master, name, range(BACKLOG, BACKLOG + 1_000), padding=PADDING)
+    mirror_.start()
+    await_in_sync(master, name, nodes)
+    assert written_bytes(mirror_) < BACKLOG * PADDING // 4
+    for node in (master, nodes[1]):  # Of all copies only the one that was away is left, and somebody to agree with.
+        if copies(mirror_, name).master == node.name:
+            node.kill()
+            await_master(mirror_, name, nodes.others(node))
+    assert [body for body, _ in drain(mirror_, name)] == numbers(*range(BACKLOG + 1_000))
+
+
+def test_the_master_dies_while_another_fills(nodes: Cluster, name: str) -> None:
+    """The copy that fills goes on with the next master."""
+    master, one, filling = nodes
+    mirror(master, name)
+    declare(master, name)
+    filling.kill()
+    fill_fast(master, name, range(BACKLOG), padding=PADDING)
+    filling.spawn()
+    filling.wait_until_ready()
+    master_of(nodes, name, one).kill()
+    await_master(one, name, nodes.others(master))
+    fill_fast(one, name, range(BACKLOG, BACKLOG + 100), padding=PADDING)
+    nodes.start()
+    await_in_sync(one, name, nodes)
+    master_of(nodes, name, one).kill()
+    alive = next(node for node in nodes if node.is_running)
+    assert [body for body, _ in drain(alive, name)] == numbers(*range(BACKLOG + 100))
+
+
+def test_the_one_that_fills_dies(nodes: Cluster, name: str) -> None:
+    """Several times, each time a little later."""
+    master, _, filling = nodes
+    mirror(master, name)
+    declare(master, name)
+    filling.kill()
+    fill_fast(master, name, range(BACKLOG), padding=PADDING)
+    for _ in range(3):
+        filling.start()
+        filling.kill()
+    filling.start()
+    nodes.wait_until_whole()
+    await_in_sync(master, name, nodes)
+    master_of(nodes, name).kill()
+    assert [body for body, _ in drain(filling, name)] == numbers(*range(BACKLOG))
+
+
+def test_what_was_consumed_meanwhile_is_gone_everywhere(nodes: Cluster, name: str) -> None:
+    master, one, away = nodes
+    mirror(master, name)
+    declare(master, name)
+    fill_fast(master, name, range(1_000))
+    await_in_sync(master, name, nodes)
+    away.kill()
+    channel = one.channel()
+    for _ in range(500):
+        channel.basic_ack(channel.basic_get(name)[0].delivery_tag)
+    fill_fast(one, name, range(1_000, 1_100))
+    nodes.start()
+    await_in_sync(one, name, nodes)
+    for node in (master, one):
+        if copies(away, name).master == node.name:
+            node.kill()
+            await_master(away, name, nodes.others(node))
+    assert [body for body, _ in drain(away, name)] == numbers(*range(500, 1_100))
+
+
+def test_a_wiped_node_gets_everything_again(nodes: Cluster, name: str) -> None:
+    """It has to be forgotten first: it must not vote as the one it was. Then it is a new node, and gets copies."""
+    wiped = nodes.others(nodes.leader(), nodes[0])[0]
+    master = nodes[0]
+    mirror(master, name)
+    declare(master, name)
+    fill_fast(master, name, range(5_000))
+    wiped.kill()
+    shutil.rmtree(wiped.data)
+    until(lambda: len(master.status()["running_nodes"]) == 2, "its loss was noticed")
+    master.control("forget_cluster_node", name=wiped.name)
+    until(lambda: is_in_sync(master, name, nodes.others(wiped)), "it is no part of the ring")
+    wiped.start()
+    nodes.wait_until_whole()
+    await_in_sync(master, name, nodes)
+    master.kill()
+    assert [body for body, _ in drain(wiped, name)] == numbers(*range(5_000))

@@ -1,0 +1,21 @@
+"""The short form of `python -m tests.mirrors.soak`."""
+
+from __future__ import annotations
+
+import random
+
+from tests.members import Cluster
+from tests.mirrors.soak import soak
+
+SECONDS = 15.0
+
+
+def test_a_short_soak(nodes: Cluster, name: str) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"python -m tests.mirrors.soak --seed {seed}")
+    notes: list[str] = []
+    try:
+        confirmed = soak(nodes, seed, SECONDS, name, notes.append)
+    finally:
+        print("\n".join(notes))
+    assert confirmed > 500
