@@ -57,6 +57,8 @@ class Governing:
         if options != mirror.member.options:
             mirror.member.change_options(options)
             self.broker.mirrors.touched[mirror] = None
+            if mirror.member.master is not None:
+                self.broker.mirrors.journal.on_sync(mirror)
 
     def _options(self, mirror: Mirror) -> Options:
         placing, view = self.broker.placing, mirror.member.view

@@ -6,7 +6,8 @@ Everything here looks and changes nothing. What a figure rests on:
 - How far the others are behind is known to the master alone, from what each of them says it has on disk (`lags`).
 - What a copy holds, and how much of a filling is done, is known only where the copy is (`own_copy`).
 
-A member that is away says nothing, so nothing is said of its lag: 0 would look like a promise.
+A member that is away says nothing, so nothing is said of its lag: 0 would look like a promise. The same holds for one
+that is being filled: its blocks may be the newest, and what it lacks lies before them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.mirror.blocks import message_count
+from leveret.log.ranges import RangeSet
+from leveret.mirror.blocks import last_message, message_count
 
 if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
@@ -34,7 +36,7 @@ def copy_pid(node: str, number: int) -> str:
 
 
 class Lag(NamedTuple):
-    """How far one mirror is behind the end of its master's log. None: it has not said, or is not there."""
+    """How far one mirror is behind the end of its master's log. None: it has not said, or lacks what came before."""
 
     node: str
     running: bool
@@ -54,7 +56,7 @@ class Copy(NamedTuple):
     filling: bool  # It fetches what it lacks, as far as somebody can give it.
     epoch: int
     end: int  # Its last block.
-    messages: int  # That it holds and that are confirmed.
+    messages: int  # That it holds.
     filled: int  # Message numbers dealt with,
     to_fill: int  # and to deal with.
 
@@ -71,21 +73,19 @@ def lags(mirror: Mirror, now_ms: int) -> list[Lag]:
             continue
         entry, running = master.table.get(name), name in member.links
         counts = master.view.disk_of(name) is not None
-        if entry is None or not running or entry.received == 0:
+        if entry is None or not running or not entry.complete:
             found.append(Lag(name, running, counts, entry is not None and entry.complete, None, None, None))
             continue
         missing = tail.upto(max(entry.durable, tail.base) + 1, tail.end)
         taken_ms = next((block.time_ms for block in missing if block.time_ms), now_ms)
         late_s = max(0, now_ms - taken_ms) / 1000
         size = tail.bytes_between(entry.durable, tail.end)
-        found.append(Lag(name, True, counts, entry.complete, sum(map(message_count, missing)), size, late_s))
+        found.append(Lag(name, True, counts, True, sum(map(message_count, missing)), size, late_s))
     return found
 
 
 def own_copy(mirror: Mirror, store: MirrorStore) -> Copy:
     member = mirror.member
-    live = store.stored(mirror.spec.id).live
-    held = live.count_within(live.first or 0, live.last) if live.last is not None else 0
     filled, to_fill = member.filling.progress
     return Copy(
         member.master is not None,
@@ -94,10 +94,27 @@ def own_copy(mirror: Mirror, store: MirrorStore) -> Copy:
         not member.complete and member.filling.wanted,
         member.tail.last_epoch,
         member.tail.end,
-        held,
+        _held(mirror, store),
         filled,
         to_fill,
     )
+
+
+def _held(mirror: Mirror, store: MirrorStore) -> int:
+    """Messages that are stored, and those of the last blocks, which a mirror may not know to be confirmed yet."""
+    live, tail = store.stored(mirror.spec.id).live, mirror.member.tail
+    fresh, settled = RangeSet(), RangeSet()
+    for block in tail.upto(mirror.member.confirmed + 1, tail.end):
+        last = last_message(block)
+        if last:
+            fresh.add(last - message_count(block) + 1, last)
+        for low, high in block.settled:
+            settled.add(low, high)
+    held = live.count
+    for low, high in settled:
+        fresh.remove(low, high)
+        held -= live.count_within(low, high)
+    return held + fresh.count
 
 
 def lacking(mirror: Mirror) -> list[str]:

@@ -70,6 +70,7 @@ class Mirrors:
         self.held_back: dict[Queue, None] = {}  # Have something for a block, and cannot give it now.
         self.mirrors: dict[int, Mirror] = {}
         self.touched: dict[Mirror, None] = {}
+        self.ticking: dict[Mirror, None] = {}  # For whom time matters now.
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
@@ -129,6 +130,7 @@ class Mirrors:
         mirror = self.mirrors.pop(spec.id, None)
         if mirror is not None:
             self.touched.pop(mirror, None)
+            self.ticking.pop(mirror, None)
             self.governing.forget(mirror)
             if mirror.queue is not None:
                 release(mirror.queue)
@@ -191,7 +193,8 @@ class Mirrors:
     def tick(self) -> None:
         self.journal.tick()
         self.governing.tick()
-        for mirror in self.mirrors.values():
+        ticking, self.ticking = self.ticking, {}
+        for mirror in ticking:
             if mirror.member.wants_tick:
                 mirror.member.on_tick()
                 self.touched[mirror] = None
@@ -276,6 +279,8 @@ class Mirrors:
         while effects := mirror.member.take():
             for effect in effects:
                 _EFFECTS[type(effect)](self, mirror, effect)
+        if mirror.member.wants_tick:
+            self.ticking[mirror] = None
         queue = mirror.queue
         if queue is not None:
             queue.set_pressed(mirror.member.is_crowded or mirror in self.governing.late)

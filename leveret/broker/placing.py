@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.mirrored import disk_id
@@ -66,7 +67,10 @@ class Placing:
         return rules(self.definition(vhost, name), name, arguments, self.defaults, forbidden)
 
     def rules_of(self, spec: QueueSpec) -> Rules:
-        return self.rules(spec.vhost, spec.name, spec.arguments)
+        found = self.rules(spec.vhost, spec.name, spec.arguments)
+        if "ha-mode" not in found.placement and extra_members(self.broker.metadata, spec.vhost, spec.name):
+            return replace(found, automatic=True)  # Whoever adds a mirror by hand wants it filled.
+        return found
 
     def definition(self, vhost: str, name: str) -> dict[str, Json]:
         return self.book.effective("queue", vhost, name).definition

@@ -56,7 +56,8 @@ TRUNCATED = 6  # Blocks above this number never were.
 RESTARTED = 7  # The log begins anew behind this number.
 FILLED = 8  # What lives of a stretch of messages below the cut, and contents of some of them.
 COMPLETED = 9  # Nothing is missing any more.
-_TYPE_MAX = COMPLETED
+RELEASED = 10  # All blocks count, and the queue is mirrored no longer.
+_TYPE_MAX = RELEASED
 
 # Flags.
 PART = 1  # More of the same block, or of the same filling, follows: it is not reached yet.

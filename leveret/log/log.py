@@ -192,7 +192,7 @@ class Log:
         if self.stopped:
             raise LogStopped(self.stopped)
         queue = self.queue(block.queue)
-        assert queue.mirror is None, "blocks of a mirrored queue go through its ring"
+        assert queue.mirror is None or queue.mirror.released, "blocks of a mirrored queue go through its ring"
         run = block.enqueued
         entry = Entry(NORMAL, 0, queue)
         entry.epoch, entry.number, entry.time_ms = block.epoch, block.number, block.time_ms

@@ -64,12 +64,13 @@ class Unapplied:
 class Mirror:
     __slots__ = (
         "serial", "begun", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk", "tail",
-        "void", "blocks", "broken", "reached", "adopted_at",
+        "void", "blocks", "broken", "reached", "adopted_at", "released",
     )  # fmt: skip
 
     def __init__(self, base: int = 0, epoch: int = 0) -> None:
         self.serial = 0  # Of the last record.
         self.begun = False  # There was one.
+        self.released = False  # The queue is no longer mirrored. What was void stays void.
         self.base = base  # Blocks up to here have taken effect.
         self.history: list[tuple[int, int]] = [(epoch, 1)] if base else []  # (epoch, number of its first block)
         self.complete = True
@@ -126,6 +127,12 @@ class Mirror:
         self.complete, self.read_at = cut == 0, read_at
         self.cut, self.bound, self.after, self.have = cut, bound, 0, have
 
+    def adopt(self, base: int, epoch: int) -> None:
+        """The queue is mirrored again. Its blocks so far are the beginning of its ring's log."""
+        self.begin(base, [(epoch, 1)] if base else [], 0, (), 0)
+        self.complete, self.cut = True, 0
+        self.begun = self.released = False
+
     # -- in a checkpoint ---------------------------------------------------------------
 
     def pack(self, queue: int, segments: Collection[int]) -> array[int]:
@@ -134,8 +141,9 @@ class Mirror:
         numbers = array(
             "Q",
             (
-                queue, self.serial, self.base, self.complete | self.begun << 1, self.read_at, self.cut, self.bound,
-                self.after, self.disk, len(self.history), len(self.have), len(self.void), len(self.tail),
+                queue, self.serial, self.base, self.complete | self.begun << 1 | self.released << 2, self.read_at,
+                self.cut, self.bound, self.after, self.disk, len(self.history), len(self.have), len(self.void),
+                len(self.tail),
             ),
         )  # fmt: skip
         for pairs in (self.history, self.have, sorted(self.void)):
@@ -160,7 +168,7 @@ class Mirror:
             queue, mirror.serial, mirror.base, flags, mirror.read_at, mirror.cut, mirror.bound, mirror.after,
             mirror.disk, *counts,
         ) = numbers[:_HEAD_FIELDS]  # fmt: skip
-        mirror.complete, mirror.begun = bool(flags & 1), bool(flags & 2)
+        mirror.complete, mirror.begun, mirror.released = bool(flags & 1), bool(flags & 2), bool(flags & 4)
         at = _HEAD_FIELDS
         if len(numbers) != at + 2 * sum(counts[:3]) + _ITEM_FIELDS * counts[3]:
             raise FormatError("a mirrored queue's parts do not fit")

@@ -55,6 +55,7 @@ from .format import (
     FRESH,
     MIRRORED,
     PART,
+    RELEASED,
     RESTARTED,
     TRUNCATED,
     Records,
@@ -90,6 +91,8 @@ class Mirrors:
         if found.mirror is None:
             found.mirror = Mirror(found.number, found.epoch)
             found.mirror.serial = self._unused()
+        elif found.mirror.released:
+            found.mirror.adopt(found.number, found.epoch)
         return found, found.mirror
 
     def _unused(self) -> int:
@@ -232,6 +235,16 @@ class Mirrors:
         mirror.complete, mirror.read_at = True, read_at
         self._gather(MirrorEntry(COMPLETED, 0, found), mirror, confirmed, (read_at,), mark)
 
+    def release(self, queue: int, blocks: Sequence[Block]) -> None:
+        """The queue is no longer mirrored, and this is the copy that goes on: all its blocks count. `blocks`: those
+        that wait. From now on it is written to with `Log.append`."""
+        found, mirror = self.open(queue)
+        assert len(blocks) == len(mirror.tail)
+        if blocks:
+            self.apply(blocks)
+        self._gather(MirrorEntry(RELEASED, 0, found), mirror, mirror.base, (), None)
+        mirror.released = True
+
     def _gather(
         self, entry: MirrorEntry, mirror: Mirror, confirmed: int, more: tuple[int, ...], mark: int | None
     ) -> None:
@@ -240,6 +253,7 @@ class Mirrors:
         if not mirror.begun:
             mirror.begun = True
             entry.flags |= BEGUN
+            more = (mirror.base, mirror.history[0][0] if mirror.history else 0, *more)
         entry.note = pack_u64((mirror.serial, confirmed, *more))
         entry.bytes += len(entry.note)
         entry.mark = mark

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from .block import Block, Run
 from .errors import Damage, FormatError, LogDamaged
-from .format import BEGUN, COMPLETED, FILLED, MIRRORED, PART, RESTARTED, TRUNCATED, Header, parse_meta
+from .format import BEGUN, COMPLETED, FILLED, FRESH, MIRRORED, PART, RELEASED, RESTARTED, TRUNCATED, Header, parse_meta
 from .mirror import HAVE_MAX, Mirror, Unapplied
 from .mirrored import outside, without
 from .queue import QueueLog
@@ -56,9 +56,9 @@ class Replay:
             header = parse_meta(memoryview(meta), segment, offset)
             mirror = queue.mirror
             if mirror is None:
-                mirror = queue.mirror = Mirror(queue.number, queue.epoch)
-                if queue.number:
-                    mirror.adopted_at = (segment, offset)
+                if not header.note()[0]:
+                    continue  # Moved between two starts of which the first found it mirrored, and nothing came of it.
+                mirror = queue.mirror = Mirror()
                 self._parts.pop(queue.id, None)
             if self._takes(queue, mirror, header, (segment, offset)) and header.count:
                 dropped.add(offset)
@@ -82,8 +82,12 @@ class Replay:
             if header.type == MIRRORED and header.number > mirror.base:
                 mirror.void.add(place)
             return place in mirror.void
-        begins = not mirror.begun and header.flags & BEGUN and mirror.serial in (0, serial - 1)
-        if not mirror.broken and not begins and (serial != mirror.serial + 1 or not mirror.begun):
+        begins = header.flags & BEGUN and (mirror.released or not mirror.begun) and mirror.serial in (0, serial - 1)
+        if begins and not mirror.broken:
+            base, epoch, *more = more
+            mirror.adopt(base, epoch)
+            mirror.adopted_at = place if base and not header.flags & FRESH else (0, 0)
+        elif not mirror.broken and (serial != mirror.serial + 1 or not mirror.begun):
             self._break(queue, place, "records of this queue before this one are missing")
         if not mirror.broken:
             mirror.serial, mirror.begun, mirror.reached = serial, True, place
@@ -127,6 +131,8 @@ class Replay:
             queue.advance(mirror.history[-1][0] if epochs else 0, header.number, bound + 1, 0)
         elif header.type == COMPLETED:
             mirror.complete, mirror.read_at = True, more[0]
+        elif header.type == RELEASED:
+            mirror.released = True
 
     def _fill(self, queue: QueueLog, mirror: Mirror, parts: list[Part], more: list[int]) -> None:
         after, upto, read_at, count, *flat = more
@@ -275,7 +281,8 @@ class Judgement:
     def is_mirrored(self, queue: int) -> bool:
         found = self._log.queues.get(queue)
         if found is not None and (found.mirror or found.number or found.count):
-            return found.mirror is not None and (self._mirrored is None or queue in self._mirrored)
+            is_here = found.mirror is not None and not found.mirror.released
+            return is_here and (self._mirrored is None or queue in self._mirrored)
         return self._mirrored is not None and queue in self._mirrored  # There is nothing of it here.
 
     def fatal(self) -> list[Damage]:
@@ -316,7 +323,7 @@ class Judgement:
         touched = []
         for queue in list(self._log.queues.values()):
             mirror = queue.mirror
-            if mirror is None:
+            if mirror is None or mirror.released:
                 continue
             named = any(damage.queue == queue.id for damage in self._damages)
             if not (mirror.broken or named or (self._blind and mirror.reached < self._furthest)):

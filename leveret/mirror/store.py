@@ -142,6 +142,7 @@ class Mirrors(Protocol):
     ) -> None: ...
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None) -> None: ...
     def apply(self, blocks: Sequence[Block]) -> None: ...
+    def release(self, queue: int, blocks: Sequence[Block]) -> None: ...
     def fetch(
         self, queue: int, after: int, bound: int, have: Sequence[tuple[int, int]], bytes_max: int
     ) -> tuple[list[tuple[int, int]], int, Loading | None]: ...
@@ -212,6 +213,13 @@ class MirrorStore:
     def stored(self, queue: int) -> Stored:
         """What is applied, for `restore_queue` and for figures."""
         return self._mirrors.open(queue)[0]
+
+    def release(self, queue: int, tail: Sequence[Block] | None = None) -> None:
+        """The queue is mirrored no longer and this node goes on with it: whatever it has counts, and its blocks go to
+        `Log.append` as those of others. `tail`: blocks not applied yet; None: there was no member since the start."""
+        _, mirror = self._mirrors.open(queue)
+        self._mirrors.release(queue, mirror.take_blocks() if tail is None else tail)
+        self._lives.pop(queue, None)
 
     def left(self, queue: int) -> None:
         """Its member is no more. The log is to be told by `Log.forget`, unless it is to stay."""

@@ -23,7 +23,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from leveret.cluster.mirroring import EVERYWHERE, Defaults
+from leveret.cluster.specs import Json
 from leveret.node import schema
+from leveret.node.consensus import TICK_MS
+from leveret.node.control_policies import policy_error
 from leveret.node.schema import Fixed, Ignored, NotAllowed, NotSupported, Unsupported, Used
 from leveret.node.settings import (
     CLUSTER_PORT_OFFSET,
@@ -286,6 +290,7 @@ class _Reading:
         fields["cluster_tls"] = self._cluster_tls()
         fields["discovery"] = self._discovery()
         fields["cluster_host"] = self._cluster_host(name, fields)
+        fields["mirroring"] = self._mirroring()
         fields["log_file"] = self._log_file(name, fields["data_dir"])
         fields["log_levels"] = self._log_levels()
         if self.value("tcp_listen_options.linger.on", False):
@@ -410,6 +415,46 @@ class _Reading:
                 f"cluster_formation.target_cluster_size_hint = {hint}, but {len(set(nodes))} nodes are listed"
             )
         return Discovery(backend="classic_config", nodes=tuple(dict.fromkeys(nodes)), founders=hint or len(set(nodes)))
+
+    def _mirroring(self) -> Defaults:
+        """What holds for queues without a policy of their own: one of four ways to say it."""
+        prefix = "mirroring.default_policy"
+        definition: dict[str, Json] = {}
+        for word, text, _ in self.below(prefix):
+            name = word.replace("_", "-")  # As it has to be in the environment.
+            try:
+                definition[name] = schema.default_policy(name, text)
+            except NotAllowed as error:
+                self.problems.append(f"{prefix}.{word} = {text}: not allowed; allowed: {error}")
+        unknown = sorted(name for name in definition if not name.startswith("ha-"))
+        problem = f"only keys that begin with ha-, not {', '.join(unknown)}" if unknown else None
+        if definition and problem is None:
+            problem = policy_error("", "queues", definition)
+        if problem is not None:
+            self.problems.append(f"{prefix}: {problem}")
+        copies: tuple[str, ...] | None = self.value("cluster_nodes.disc_copies", None)
+        mirrors: int | None = self.value("num_mirrors", None)
+        named = copies is not None and bool(copies) and "@" in copies[0]
+        if len([one for one in (definition.get("ha-mode"), mirrors, named or None) if one is not None]) > 1:
+            self.problems.append(
+                f"{prefix}.ha-mode, num_mirrors and nodes in cluster_nodes.disc_copies each say who mirrors: give one"
+            )
+        if mirrors:
+            definition |= {"ha-mode": "exactly", "ha-params": mirrors + 1, "ha-sync-mode": "automatic"}
+        elif named and copies is not None:
+            definition |= {"ha-mode": "nodes", "ha-params": list(copies), "ha-sync-mode": "automatic"}
+        elif copies and "ha-mode" not in definition:
+            definition |= EVERYWHERE
+        throughput: int = self.value("mirroring_sync_max_throughput", 0)
+        return Defaults(
+            definition=definition,
+            queues=None if copies is None or named else frozenset(copies),
+            locator=self.value("queue_master_locator", Defaults.locator),
+            leader_locator=self.value("queue_leader_locator", Defaults.leader_locator),
+            forbid_copying=self.value("mirroring.forbid_copying", False),
+            fill_bytes_per_tick=-(-throughput * TICK_MS // 1000),
+            fill_messages=self.value("mirroring_sync_batch_size", 0),
+        )
 
     def _log_file(self, name: str, data_dir: str) -> str | None:
         # RabbitMQ always has a log file; whoever says where it is to lie wants one.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import mirror_status
 from leveret.cluster.commands import ClearParameter, SetParameter
-from leveret.cluster.placement import LINKS, extra_members, wanted_ring
+from leveret.cluster.placement import LINKS, extra_members
 from leveret.node import control_columns as columns_
 from leveret.node.consensus import AdminError
 from leveret.node.control_frame import (
@@ -115,6 +115,10 @@ async def local_order_sync(control: Control, queue: int, wanted: bool) -> Any:
 async def sync_queue(control: Control, vhost: str, name: str) -> None:
     """Begin it. The queue is used meanwhile."""
     spec, _ = _mirrored(control, vhost, name)
+    placing = control.node.broker.placing
+    refused = None if placing is None else placing.rules_of(spec).sync_refused
+    if refused is not None:
+        raise Refused(UNAVAILABLE, f"the mirrors of {_called(spec)} cannot be synchronised: {refused}")
     await _order(control, spec, True)
 
 
@@ -169,11 +173,9 @@ async def remove_queue_mirror_link(control: Control, vhost: str, source: str, no
     spec = _meant(control, vhost, source)
     nodes = extra_members(control.node.metadata, spec.vhost, spec.name)
     if node not in nodes:
-        effective = control.policies.effective("queue", spec.vhost, spec.name)
-        members = [one.name for one in control.node.cluster.members()]
-        ring = (spec.node,) if spec.view is None else spec.view.ring
-        wanted = wanted_ring(effective.definition, spec.node, ring, members, running_nodes(control), {})
-        because = f": policy '{effective.policy}' wants it there" if wanted and node in wanted else ""
+        policy = control.policies.effective("queue", spec.vhost, spec.name).policy
+        is_there = spec.view is not None and node in spec.view.ring
+        because = f"; its mirror there comes from policy '{policy}'" if is_there and policy else ""
         raise Refused(UNAVAILABLE, f"{_called(spec)} has no mirror link to node {node}{because}")
     await _store_links(control, spec, [one for one in nodes if one != node])
 
@@ -417,12 +419,17 @@ async def _add_copies(control: Control, rows: list[dict[str, Any]]) -> None:
         if row["state"] != mirror_status.DOWN:
             wanted.setdefault(row["node"], []).append(row["id"])
     answers = await asyncio.gather(*(copies(control, name, ids) for name, ids in wanted.items()))
+    held: dict[int, int] = {}
     found = {(name, number): copy for name, one in zip(wanted, answers, strict=True) for number, copy in one.items()}
-    for row in rows:
+    for row in rows:  # The master's before its mirrors'.
         copy = found.get((row["node"], row["id"]))
         if copy is not None:
             row["messages"] = copy["messages"]
+            if row["role"] == "master":
+                held[row["id"]] = copy["messages"]
             if not copy["complete"]:
                 row |= {"sync_done": copy["filled"], "sync_total": copy["to_fill"]}
+                if row["id"] in held:
+                    row["lag_messages"] = max(0, held[row["id"]] - copy["messages"])
             if row["role"] == "mirror" and row["state"] == "unsynchronised" and copy["filling"]:
                 row["state"] = mirror_status.SYNCING

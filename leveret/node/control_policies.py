@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leveret.amqp.printing import printed_float
+from leveret.cluster.mirroring import FORBID, BadWindow, parse_window
 from leveret.cluster.permissions import pattern_error
 from leveret.cluster.specs import Json
 
@@ -21,10 +22,13 @@ USER_LIMITS: Final = ("max-connections", "max-channels")
 OPERATOR_KEYS: Final = frozenset(
     {
         "expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes",
-        "delivery-limit",
+        "delivery-limit", FORBID,
     }
 )  # fmt: skip
-HA_DETAILS: Final = ("ha-params", "ha-sync-mode", "ha-promote-on-shutdown", "ha-promote-on-failure")
+HA_DETAILS: Final = (
+    "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
+)  # fmt: skip
+OWN_HA_DETAILS: Final = ("ha-replication", "ha-sync-strategy", "ha-replication-window")
 
 Fits = Callable[[Any], bool]
 
@@ -66,6 +70,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_age(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9]+[YMDhms]", value) is not None
 
@@ -97,8 +105,9 @@ _RULES: Final[dict[str, tuple[Fits, str]]] = {
         _one_of("min-masters", "client-local", "random"),
         "invalid queue-master-locator value",
     ),
+    FORBID: (_is_flag, "is not true or false, which ha-forbid-copying takes"),
 }
-_HA_KEYS: Final = frozenset({"ha-mode", "ha-sync-batch-size", *HA_DETAILS})
+_HA_KEYS: Final = frozenset({"ha-mode", *HA_DETAILS, *OWN_HA_DETAILS})
 
 
 def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], operator: bool = False) -> str | None:
@@ -127,6 +136,8 @@ def _ha_error(definition: Mapping[str, Json]) -> str | None:
     if "ha-mode" not in definition:
         if any(name in definition for name in HA_DETAILS):
             return "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
+        if any(name in definition for name in OWN_HA_DETAILS):
+            return "ha-mode must be specified to specify ha-replication, ha-sync-strategy or ha-replication-window"
     else:
         bad_mode = _ha_mode_error(definition["ha-mode"], definition.get("ha-params"), "ha-params" in definition)
         if bad_mode is not None:
@@ -140,6 +151,25 @@ def _ha_error(definition: Mapping[str, Json]) -> str | None:
     ):
         if name in definition and definition[name] not in words:
             return f'{name} must be "{words[0]}" or "{words[1]}", got {term(definition[name])}'
+    return _own_ha_error(definition)
+
+
+def _own_ha_error(definition: Mapping[str, Json]) -> str | None:
+    """What RabbitMQ does not know."""
+    for name, words in (("ha-replication", ("sync", "async")), ("ha-sync-strategy", ("full", "incremental", "event"))):
+        if name in definition and definition[name] not in words:
+            listed = ", ".join(f'"{word}"' for word in words[:-1])
+            return f'{name} must be {listed} or "{words[-1]}", got {term(definition[name])}'
+    if definition.get("ha-sync-strategy") == "event" and definition.get("ha-sync-mode") == "automatic":
+        return 'ha-sync-strategy="event" copies nothing, so ha-sync-mode cannot be "automatic"'
+    if "ha-replication-window" not in definition:
+        return None
+    try:
+        window = parse_window(definition["ha-replication-window"])
+    except BadWindow as error:
+        return f"ha-replication-window {error}, {term(definition['ha-replication-window'])} given"
+    if window.has_limit and definition.get("ha-replication") != "async":
+        return 'ha-replication="async" must be specified to specify how far a mirror may be behind'
     return None
 
 

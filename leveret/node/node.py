@@ -124,7 +124,7 @@ class Node(consensus.Shell):
         )
         self.broker.arrivals.is_open = False
         self.broker.run = self.cluster.run
-        self.placing = self.broker.placing = Placing(self.broker, self._places)
+        self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
 
     async def prepare(self) -> None:
         """Catch up with the cluster, or begin it. Afterwards the node may serve clients."""
@@ -520,7 +520,7 @@ class Node(consensus.Shell):
             connection.close(320, "broker forced connection closure with reason 'node is being drained'")
         self.turn()
         await self._clients_gone()
-        await self._let_others_lead()
+        await self.leave()
         queues = [queue for queue in self.broker.queues_by_id.values() if isinstance(queue, Queue)]
         for done, queue in enumerate(queues):
             if not queue.deleted:
@@ -564,20 +564,19 @@ class Node(consensus.Shell):
         if problem is not None and not queue.deleted:
             raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
 
-    async def _let_others_lead(self) -> None:
-        """Mirrored queues go on elsewhere. A client sees that its publishes wait for some milliseconds."""
+    async def leave(self) -> None:
+        """Before a controlled stop: mirrored queues go on elsewhere. A client sees that its publishes wait for some
+        milliseconds."""
         governing = self.broker.mirrors.governing
         deadline = self.loop.time() + LEAVE_S
-        while governing.leave() and self.loop.time() < deadline:
+        while self.fatal is None and governing.leave() and self.loop.time() < deadline:
             self.turn()
             await asyncio.sleep(LEAVE_STEP_S)
 
     # -- The end -------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """A controlled stop: others lead what they can, clients are told, what is gathered is written."""
-        if self.fatal is None:
-            await self._let_others_lead()
+        """A controlled stop: clients are told, what is gathered is written."""
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:
                 timer.cancel()

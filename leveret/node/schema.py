@@ -19,11 +19,14 @@ that has any of them gives them all, so that two sources are never mixed into a 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from leveret.cluster.mirroring import FORBID, LEADER_LOCATORS, LOCATORS
+from leveret.cluster.specs import Json
 from leveret.node.settings import DEFAULT_CLUSTER_PORT, LOG_CATEGORIES, LOG_LEVELS, MIB, ListedNode, Listener
 
 T = TypeVar("T")
@@ -296,6 +299,31 @@ def disc_node(text: str) -> str:
     return text
 
 
+def copies(text: str) -> tuple[str, ...]:
+    """Names with commas between; none at all is a list too."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text.strip() else ()
+    if not all(names) or len({"@" in name for name in names}) > 1:
+        raise NotAllowed("names of queues, or names of nodes (such as leveret@localhost), with commas between")
+    return names
+
+
+def default_policy(name: str, text: str) -> Json:
+    """A key of a policy, in the form that a configuration file can have it."""
+    if name == "ha-params":
+        return int(text) if text.isascii() and text.isdecimal() else [one.strip() for one in text.split(",")]
+    if name == "ha-sync-batch-size":
+        return whole(1, 1 << 30)(text)
+    if name == FORBID:
+        return flag(text)
+    if name == "ha-replication-window":
+        try:
+            value: Json = json.loads(text)
+        except ValueError:
+            raise NotAllowed('JSON, such as {"messages": 1000} in single quotes') from None
+        return value
+    return text
+
+
 log_level = one_of(*LOG_LEVELS)
 tls_version = partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3"))
 
@@ -325,7 +353,15 @@ USED: dict[str, Used] = {
     "cookie": Used(word, "cookie", group="cookie"),
     "cookie_file": Used(readable_file, "cookie_file", group="cookie"),
     "join": Used(cluster_addresses, "join"),
+    "mirroring.default_policy.$": Used(str, group="mirroring.default_policy"),
+    "mirroring.forbid_copying": Used(flag),
+    "num_mirrors": Used(whole(0, 255)),
+    "cluster_nodes.disc_copies": Used(copies),
     # RabbitMQ's
+    "queue_master_locator": Used(one_of(*LOCATORS)),
+    "queue_leader_locator": Used(one_of(*LEADER_LOCATORS)),
+    "mirroring_sync_batch_size": Used(whole(1, 1 << 30)),
+    "mirroring_sync_max_throughput": Used(size(0, 1 << 40)),
     "cluster_name": Used(word, "cluster_name"),
     "net_ticktime": Used(seconds_as_ms(100, 3_600_000), "silence_ms"),
     "cluster_formation.peer_discovery_backend": Used(discovery_backend),
@@ -418,8 +454,6 @@ FIXED: dict[str, Fixed] = {
 _ERLANG = "it tunes the Erlang machine, and this broker runs without one"
 _STORE = "messages are stored in another way here"
 _FOUNDING = "only one node may found the cluster here, so none has to wait for luck or for a lock"
-_PLACED = "a queue lives on the node where it is declared"
-_NO_MIRRORS = "this version has no mirrored queues"
 _RESERVED = "reserved: this version opens no such listener"
 _STATISTICS = "this version gathers no statistics"
 _SOCKET = "it tunes Erlang's socket driver"
@@ -449,17 +483,13 @@ IGNORED: dict[str, Ignored] = {
     "classic_queue.default_version": Ignored(_STORE),
     "vhost_restart_strategy": Ignored(_STORE),
     "raft.*": Ignored("it tunes RabbitMQ's Raft log, and this broker has one of its own"),
-    "quorum_queue.*": Ignored("this version has no quorum queues"),
+    "quorum_queue.*": Ignored("a quorum queue is a mirrored one here, whose members confirm together"),
     "channel_operation_timeout": Ignored("cluster.operation_timeout says how long a change waits for other nodes"),
-    "queue_master_locator": Ignored(_PLACED),
-    "queue_leader_locator": Ignored(_PLACED),
     "cluster_keepalive_interval": Ignored("net_ticktime alone says when a node counts as gone"),
     "cluster_formation.randomized_startup_delay_range.*": Ignored(_FOUNDING),
     "cluster_formation.lock_retry_limit": Ignored(_FOUNDING),
     "cluster_formation.lock_retry_timeout": Ignored(_FOUNDING),
     "cluster_formation.internal_lock_retries": Ignored(_FOUNDING),
-    "mirroring_sync_batch_size": Ignored(_NO_MIRRORS),
-    "mirroring_sync_max_throughput": Ignored(_NO_MIRRORS),
     "node_tags.*": Ignored("nothing here looks at tags"),
     "cluster_tags.*": Ignored("nothing here looks at tags"),
     "collect_statistics": Ignored(_STATISTICS),

@@ -191,6 +191,9 @@ class Server:
         await self._end_node()
 
     async def _end_node(self) -> None:
+        if self.node is not None and self.prepared:
+            self._close_doors()
+            await self.node.leave()
         node, self.node = self.node, None
         self.prepared = False
         if node is not None:

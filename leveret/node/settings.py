@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from leveret.cluster.mirroring import Defaults
+
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -126,6 +128,9 @@ class Settings:
     node_priority: int = 0  # in elections: the higher goes first
     silence_ms: int = 4_000  # RabbitMQ's net_ticktime, whose 60 s would leave clients waiting for a node long dead
     operation_timeout_ms: int = 10_000  # a change of metadata that found no majority until then fails
+
+    # Mirrored queues
+    mirroring: Defaults = field(default_factory=Defaults)
 
     # Limits of a connection
     handshake_timeout_ms: int | None = 10_000

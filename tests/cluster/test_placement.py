@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from leveret.cluster.placement import locate, wanted_ring
+from leveret.cluster.commands import AddVhost, DeclareQueue, DeleteQueue, SetParameter
+from leveret.cluster.placement import LINKS, extra_members, locate, wanted_ring, with_extra
 from leveret.cluster.specs import Json
+from leveret.cluster.store import Metadata
 
 NODES = ("a", "b", "c", "d")
 
@@ -51,3 +53,35 @@ def test_where_a_new_master_goes() -> None:
     assert locate("min-masters", "a", NODES, masters, 7) == "d"
     assert locate("min-masters", "c", ("a", "b", "c"), masters, 7) == "c"
     assert locate("random", "a", NODES, masters, 6) == "c"
+
+
+def test_a_quorum_queue_keeps_its_members_and_grows_to_its_size() -> None:
+    assert ring("quorum", 3) == "acd"
+    assert ring("quorum", 3, kept="abc", running="abd") == "abc"
+    assert ring("quorum", 5, kept="abc", running="ad") == "abcd"
+    assert ring("quorum", 1) == "a"
+
+
+# -- Mirrors by hand -----------------------------------------------------------------------------------------------
+
+
+def test_links_belong_to_the_queue_and_not_to_its_name() -> None:
+    metadata = Metadata()
+    metadata.apply(AddVhost("/"))
+    metadata.apply(DeclareQueue("/", "q", node="a"))
+    number = metadata.queues["/", "q"].id
+    assert extra_members(metadata, "/", "q") == extra_members(metadata, "/", "other") == []
+    metadata.apply(SetParameter(LINKS, "/", "q", {"queue": number, "nodes": ["b", "c"]}))
+    assert extra_members(metadata, "/", "q") == ["b", "c"]
+    metadata.apply(DeleteQueue("/", "q", number))
+    assert extra_members(metadata, "/", "q") == []
+    metadata.apply(DeclareQueue("/", "q", node="a"))
+    assert extra_members(metadata, "/", "q") == []
+
+
+def test_what_policy_and_operator_want() -> None:
+    assert with_extra(None, [], "a", NODES) is None
+    assert with_extra(None, ["c", "gone"], "a", NODES) == ("a", "c")
+    assert with_extra(None, ["a"], "a", NODES) is None
+    assert with_extra(("a", "b"), ["b", "d"], "a", NODES) == ("a", "b", "d")
+    assert with_extra(("b",), ["c"], "a", NODES) == ("b", "c")  # The policy wants the master away.

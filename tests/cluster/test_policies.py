@@ -75,3 +75,9 @@ def test_stricter() -> None:
     assert stricter(3, 2) == 2
     assert stricter(2, 3) == 2
     assert stricter("drop-head", "reject-publish") == "reject-publish"
+
+
+def test_a_switch_is_on_if_either_has_it_on() -> None:
+    assert stricter(False, True) is True
+    assert stricter(True, False) is True
+    assert stricter(False, False) is False

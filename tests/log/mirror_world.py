@@ -342,6 +342,7 @@ class MirrorWorld(World):
         else:
             raise AssertionError(f"queue {queue}: {found} is no beginning of what was written")
         assert found.base <= copy.peak
+        assert not log.damage and not self.store.disk(queue)
         copy.writes, copy.applied = writes, found.base
         copy.start = copy.synced = len(writes)
         live = flat(log.queue(queue).live)

@@ -11,7 +11,6 @@ from leveret.log import mirrored, replay
 from leveret.log import recovery as log_recovery
 from leveret.log.errors import LogDamaged
 from leveret.log.jobs import MirrorEntry
-from leveret.log.maintenance import Maintenance
 from leveret.log.mirror import Mirror
 from leveret.log.mirrored import Mirrors
 from leveret.log.replay import Judgement, Replay
@@ -35,21 +34,6 @@ def cut_off_blocks_are_referred_to(patch: Patch) -> None:
     patch.setattr(Mirror, "untold", lambda self, segment: set())
 
 
-def checkpoint_without_void_places(patch: Patch) -> None:
-    patch.setattr(Maintenance, "_take_snapshot", _without(Maintenance._take_snapshot))
-
-
-def _without(real: Any) -> Any:
-    def take(self: Maintenance) -> Any:
-        self._log.mirrors.voiding, voiding = 0, self._log.mirrors.voiding
-        try:
-            return real(self)
-        finally:
-            self._log.mirrors.voiding = voiding
-
-    return take
-
-
 def truncation_is_not_written(patch: Patch) -> None:
     real = Mirrors._gather
 
@@ -64,38 +48,6 @@ def truncation_is_not_written(patch: Patch) -> None:
 
 def waiting_blocks_do_not_keep_their_segment(patch: Patch) -> None:
     patch.setattr(Mirrors, "_count", lambda self, item, sign: None)
-
-
-def waiting_blocks_are_not_moved(patch: Patch) -> None:
-    """Their segment is thought empty."""
-
-    def forgetful(self: Mirrors, entry: MirrorEntry) -> bool:
-        item = entry.item
-        if item is not None:
-            self._count(item, -1)
-            item.extra = -item.bytes
-            return False
-        return True
-
-    patch.setattr(Mirrors, "wants", forgetful)
-
-
-def copies_do_not_note_what_is_applied(patch: Patch) -> None:
-    real = Mirrors.wants
-
-    def silent(self: Mirrors, entry: MirrorEntry) -> bool:
-        wanted = real(self, entry)
-        entry.note = mirrored.pack_u64((0, 0, 0))
-        return wanted
-
-    patch.setattr(Mirrors, "wants", silent)
-
-
-def half_a_filling_counts(patch: Patch) -> None:
-    def keep(mirror: Mirror, parts: list[Any]) -> None:
-        parts.clear()
-
-    patch.setattr(Replay, "_leave", staticmethod(keep))
 
 
 def fillings_settle_nothing(patch: Patch) -> None:
@@ -142,21 +94,19 @@ def epochs_are_forgotten(patch: Patch) -> None:
 
 
 CRASHES: list[Callable[[Patch], None]] = [
-    applied_at_once, cut_off_blocks_are_referred_to, checkpoint_without_void_places, truncation_is_not_written,
-    waiting_blocks_do_not_keep_their_segment, waiting_blocks_are_not_moved, copies_do_not_note_what_is_applied,
-    half_a_filling_counts, fillings_settle_nothing, beginning_anew_keeps_what_is_stored, confirmed_is_not_noted,
-    durable_with_the_first_block, epochs_are_forgotten,
+    applied_at_once, cut_off_blocks_are_referred_to, truncation_is_not_written,
+    waiting_blocks_do_not_keep_their_segment, fillings_settle_nothing, beginning_anew_keeps_what_is_stored,
+    confirmed_is_not_noted, durable_with_the_first_block, epochs_are_forgotten,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("mutation", CRASHES)
 def test_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutation(monkeypatch)
-    for seed in range(1500):
+    for seed in range(300):
         try:
             MirrorWorld(seed).run(steps=240)
         except (AssertionError, LogDamaged, KeyError, IndexError):
-            print("seed", seed)
             return
     pytest.fail("no seed noticed")
 
@@ -186,11 +136,6 @@ def lost_contents_are_not_missed(patch: Patch) -> None:
     patch.setattr(Judgement, "_lacks", lambda self, queue, mirror, lost: mirror)
 
 
-def numbers_are_used_again(patch: Patch) -> None:
-    """A new life goes on with the numbers of the old."""
-    patch.setattr(Mirrors, "_unused", lambda self: 0)
-
-
 def damage_is_not_let_go(patch: Patch) -> None:
     patch.setattr(log_recovery.Recovery, "let_go", lambda self, log: None)
 
@@ -208,6 +153,5 @@ def test_caught_by_damage(mutation: Callable[[Patch], None], monkeypatch: Patch)
         try:
             test_mirror_damage.test_flip(seed)
         except (AssertionError, LogDamaged, KeyError, IndexError):
-            print("seed", seed)
             return
     pytest.fail("no seed noticed")

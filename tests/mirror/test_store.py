@@ -280,6 +280,44 @@ def test_a_queue_that_becomes_mirrored() -> None:
         node.log.append(Block(Q, 3, 4, 0, None, [], [], 0))
 
 
+def test_a_queue_that_is_mirrored_for_a_while() -> None:
+    node = Node()
+    node.log.append(Block(Q, 1, 1, 0, run(1, 3), [], [], 0))
+    node.recovered()
+    stray = block(2, run(4, 2), epoch=2)
+    node.append(stray)
+    node.write(Truncate(1))
+    kept = [block(2, None, [(1, 1)], epoch=3), block(3, run(4, 1), epoch=3)]
+    node.append(*kept)
+    node.store.release(Q, kept)
+    more = Run(5, [b"content 5"], [b"\0\1k"], bytearray(b"\1"))
+    node.log.append(Block(Q, 4, 4, 0, more, [(2, 2)], [], 0))
+    node.flush()
+    for _ in range(2):  # From the segment, then from a checkpoint.
+        node.disk.crash()
+        node.open([Q])
+        assert (node.live(), node.log.queue(Q).number, node.log.queue(Q).epoch) == ([(3, 5)], 4, 4)
+        assert node.load() == [run(3, 3)]
+        node.log.upkeep.checkpoint_due = True
+        while (job := node.log.take() or node.log.maintenance(idle=True)) is not None:
+            job.perform(node.disk)
+            node.log.on_done(job)
+    assert node.recovered() == Recovered(base=4, history=((4, 1),), messages=5)
+    node.append(block(5, run(6, 1), epoch=5))
+    node.flush()
+    found = node.restart()
+    assert (found.base, found.history, len(found.blocks), node.live()) == (4, ((4, 1), (5, 5)), 1, [(3, 5)])
+    node.disk.crash()
+    node.open([Q])
+    node.store.release(Q)  # The node learns at its start that the queue is mirrored no longer.
+    assert node.live() == [(3, 6)]
+    node.log.append(Block(Q, 6, 6, 0, None, [(3, 3)], [], 0))
+    node.flush()
+    node.disk.crash()
+    node.open([Q])
+    assert node.load() == [run(4, 3)]
+
+
 def test_a_block_damaged_on_its_way_is_not_written(node: Node) -> None:
     bad = packed(block(1, run(1, 1)))
     bad.body = b"X" + bad.body[1:]

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from leveret.broker.queue import Queue
 from leveret.cluster import link
-from leveret.cluster.commands import Command
+from leveret.cluster.commands import Command, MoveQueue
 from leveret.cluster.store import Applied
 from leveret.node.alarms import Alarms
 from leveret.node.cluster import MemberStatus
@@ -83,10 +84,24 @@ class FakeNode:
         self.peers = server.peers
         self.turns = 0
         self.world = server.world
+        self.moved: list[tuple[str, str]] = []
+        self.may_move = asyncio.Event()
+        self.may_move.set()
+        self.problem: AdminError | None = None
 
     def schedule(self) -> None:
         self.turns += 1
         self.world.turn()
+
+    async def move(self, queue: Queue, to: str) -> None:
+        self.moved.append((queue.spec.name, to))
+        await self.may_move.wait()
+        if self.problem is not None:
+            raise self.problem
+        spec = queue.spec
+        for server in self.cluster.all.servers.values():
+            server.world.metadata.runs[to] = "run"
+        await self.cluster.change(MoveQueue(spec.vhost, spec.name, spec.id, spec.node, to, "run"))
 
 
 class FakeServer:
@@ -95,8 +110,7 @@ class FakeServer:
         self.name = name
         self.address = f"127.0.0.1:{port}"
         self.uuid = f"uuid-of-{name}"
-        self.world = World()
-        self.world.broker.node_name = name
+        self.world = World(name=name)
         self.settings = Settings(node_name=name, data_dir="/data", cluster_name="founded")
         self.peers = FakePeers(all_, name)
         self.ports = {"cluster": port, "amqp": port - 20_000}

@@ -25,6 +25,9 @@ def error(definition: dict[str, Any], operator: bool = False) -> str | None:
         {"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic", "ha-sync-batch-size": 1},
         {"ha-mode": "nodes", "ha-params": ["a@b"], "ha-promote-on-shutdown": "always"},
         {"ha-mode": "all", "ha-promote-on-failure": "when-synced"},
+        {"ha-mode": "all", "ha-replication": "async", "ha-replication-window": {"bytes": 5, "hours": "1-2"}},
+        {"ha-mode": "all", "ha-sync-strategy": "event", "ha-replication-window": {"hours": "22:00-06:00"}},
+        {"ha-forbid-copying": True},
     ],
 )
 def test_good(definition: dict[str, Any]) -> None:
@@ -89,6 +92,32 @@ def test_good(definition: dict[str, Any]) -> None:
             'ha-promote-on-shutdown must be "always" or "when-synced", got <<"x">>',
         ),
         (
+            {"ha-sync-batch-size": 3},
+            "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown",
+        ),
+        (
+            {"ha-replication": "async"},
+            "ha-mode must be specified to specify ha-replication, ha-sync-strategy or ha-replication-window",
+        ),
+        ({"ha-mode": "all", "ha-replication": 1}, 'ha-replication must be "sync" or "async", got 1'),
+        (
+            {"ha-mode": "all", "ha-sync-strategy": "x"},
+            'ha-sync-strategy must be "full", "incremental" or "event", got <<"x">>',
+        ),
+        (
+            {"ha-mode": "all", "ha-sync-strategy": "event", "ha-sync-mode": "automatic"},
+            'ha-sync-strategy="event" copies nothing, so ha-sync-mode cannot be "automatic"',
+        ),
+        (
+            {"ha-mode": "all", "ha-replication": "async", "ha-replication-window": {"messages": 0}},
+            'ha-replication-window takes a number above 0 for messages, #{<<"messages">> => 0} given',
+        ),
+        (
+            {"ha-mode": "all", "ha-replication-window": {"messages": 1}},
+            'ha-replication="async" must be specified to specify how far a mirror may be behind',
+        ),
+        ({"ha-forbid-copying": "yes"}, '<<"yes">> is not true or false, which ha-forbid-copying takes'),
+        (
             {"ha-mode": "all", "ha-promote-on-failure": "x"},
             'ha-promote-on-failure must be "always" or "when-synced", got <<"x">>',
         ),
@@ -100,6 +129,7 @@ def test_bad(definition: dict[str, Any], text: str) -> None:
 
 def test_operator_policies_take_fewer_keys() -> None:
     assert error({"message-ttl": 1, "expires": 1}, operator=True) is None
+    assert error({"ha-forbid-copying": True}, operator=True) is None
     assert error({"ha-mode": "all"}, operator=True) == '[{<<"ha-mode">>,<<"all">>}] are not recognised policy settings'
     assert error({"message-ttl": -1}, operator=True) == "-1 is not a valid message TTL"
 

@@ -208,14 +208,6 @@ ALONE: Final = (
 
 TOGETHER: Final = (
     Mutation(
-        "votes for all who ask",
-        3,
-        "cluster.raft.core",
-        "free = self.vote == message.sender or (",
-        "free = True or (",
-        first=24,
-    ),
-    Mutation(
         "half is a majority",
         3,
         "cluster.raft.membership",

@@ -68,9 +68,7 @@ def promote_queue(session: Session, given: Given) -> Output:
 
 
 def _would_lose(answer: dict[str, Any], node: str) -> str:
-    lines = [f"The copy on node {node} has {answer['messages']} messages."]
-    if not answer["complete"]:
-        lines.append(f"It was being filled: {answer['sync_done']} of {answer['sync_total']} message numbers.")
+    lines = [f"The copy on node {node} has {answer['messages']} messages.{_filled(answer)}"]
     if answer["lost"] is None:
         lines.append("How many it lacks is not known: no synchronised copy answers.")
     else:
@@ -86,7 +84,15 @@ def _would_lose(answer: dict[str, Any], node: str) -> str:
 def _lost(answer: dict[str, Any]) -> str:
     count = "an unknown number of" if answer["lost"] is None else answer["lost"]
     only = f", which only {', '.join(answer['unreachable'])} had" if answer["unreachable"] else ""
-    return "Nothing was lost." if answer["lost"] == 0 and not only else f"Lost: {count} messages{only}."
+    if answer["lost"] == 0 and not only:
+        return "Nothing was lost."
+    return f"Lost: {count} messages{only}.{_filled(answer)}"
+
+
+def _filled(answer: dict[str, Any]) -> str:
+    if answer["complete"]:
+        return ""
+    return f" It was being filled: {answer['sync_done']} of {answer['sync_total']} message numbers."
 
 
 # -- How they are --------------------------------------------------------------------------------------------------
@@ -108,17 +114,16 @@ def check_if_node_is_mirror_sync_critical(session: Session, given: Given) -> Out
     session.banner(f"Checking if node {session.name} is critical for data safety of any classic mirrored queues ...")
     answer = session.ask("mirror_sync_critical")
     if answer["single"]:
-        return Message(f"Node {session.name} seems to be the only one in a single node cluster, the check does not apply")
+        text = "seems to be the only one in a single node cluster, the check does not apply"
+        return Message(f"Node {session.name} {text}")
     if answer["queues"]:
         raise Failed(UNAVAILABLE, "\n".join(_critical(one, session.name) for one in answer["queues"]), PLAIN)
     return Message(f"Node {session.name} reported no classic mirrored queues without online synchronised mirrors")
 
 
 def _critical(queue: dict[str, str], node: str) -> str:
-    return (
-        f"queue '{queue['name']}' in vhost '{queue['vhost']}' would lose its only synchronised replica (master) if node "
-        f"{node} is stopped"
-    )
+    called = f"queue '{queue['name']}' in vhost '{queue['vhost']}'"
+    return f"{called} would lose its only synchronised replica (master) if node {node} is stopped"
 
 
 def await_online_synchronized_mirror(session: Session, given: Given) -> Output:
@@ -169,11 +174,11 @@ COMMANDS: Final = (
     ),
     Command(
         "mirror_status", MIRRORS, "[--vhost <vhost>] [<queue>] [--columns <column>,...]",
-        "Lists the copies of mirrored queues: which is the master, which are synchronised, how far the others are behind",
+        "Lists the copies of mirrored queues: the master, who is synchronised, how far the others are behind",
         "leveretctl mirror_status orders --columns node,state,sync_done,sync_total", mirror_status, 0, 1,
         {**VHOST, "columns": "columns"},
-        more=f"Columns: {', '.join(columns.MIRRORS)}. Lags are in what a mirror has not on its disk yet; they are empty "
-        "where a mirror is down. Without a queue and without --vhost, all mirrored queues are shown.",
+        more=f"Columns: {', '.join(columns.MIRRORS)}. Lags are in what a mirror has not on its disk yet; they are "
+        "empty where a mirror is down. Without a queue and without --vhost, all mirrored queues are shown.",
     ),
     Command(
         "move_queue_master", MIRRORS, "[--vhost <vhost>] <queue> <node>",

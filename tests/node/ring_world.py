@@ -1,0 +1,215 @@
+"""Mirrored queues among nodes that are played: real rings, on links and disks that answer at once.
+
+`Rings` takes the servers of `control_world` and gives their brokers mirrors. Whatever a broker proposes is applied at
+every node that runs. Nothing moves by itself: `run` delivers all frames and syncs until nothing is left to do, `tick`
+lets time go by.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from leveret.broker.mirrored import Mirror
+from leveret.broker.placing import Place, Placing
+from leveret.cluster import commands as c
+from leveret.cluster.store import Applied
+from leveret.log.block import Block
+from leveret.log.ranges import RangeSet
+from leveret.mirror.frames import Apply, Fill, Recovered, Request, Restart, Write
+from leveret.mirror.ring import Member
+from leveret.mirror.store import MirrorStore
+from leveret.mirror.view import View
+from tests.machines import World
+from tests.node.control_world import FakeServer
+
+
+class Kept:
+    """What a log holds of one queue."""
+
+    def __init__(self) -> None:
+        self.live = RangeSet()
+        self.redelivered = RangeSet()
+        self.next_seq = 1
+        self.delivered_through = 0
+
+    def add(self, first: int, count: int) -> None:
+        if count:
+            self.live.add(first, first + count - 1)
+            self.next_seq = max(self.next_seq, first + count)
+
+    def apply(self, block: Block) -> None:
+        if block.enqueued is not None:
+            self.add(block.enqueued.first, len(block.enqueued.contents))
+        for low, high in block.settled:
+            self.live.remove(low, high)
+
+
+class Answer:
+    """A reading that is done."""
+
+    job = None
+
+    def __init__(self, request: Request, live: tuple[tuple[int, int], ...], runs: tuple[Any, ...]) -> None:
+        self.request, self.live, self.runs = request, live, runs
+
+    def answer(self, member: Member) -> None:
+        live, upto = self.live, self.request.bound
+        if live and not self.request.bytes_max:  # The first that lives cannot be told of without its content.
+            upto, live = live[0][0] - 1, ()
+        member.on_read(self.request, live, self.runs, upto)
+
+
+class Store:
+    """In place of `MirrorStore`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.kept: dict[int, Kept] = {}
+        self.unsynced: dict[int, int] = {}
+
+    def stored(self, queue: int) -> Kept:
+        return self.kept.setdefault(queue, Kept())
+
+    def recovered(self, queue: int) -> Recovered:
+        return Recovered()
+
+    def disk(self, queue: int) -> int:
+        return 0
+
+    def lost(self, queue: int) -> Callable[[], list[tuple[int, int]]]:
+        return lambda: []
+
+    def left(self, queue: int) -> None:
+        self.kept.pop(queue, None)
+
+    def write(self, queue: int, effect: Write) -> None:
+        self.unsynced[queue] = effect.id
+        if isinstance(effect.change, Restart):
+            self.kept[queue] = Kept()
+            self.kept[queue].next_seq = effect.change.bound + 1
+        elif isinstance(effect.change, Fill):
+            for run in effect.change.runs:
+                self.stored(queue).add(run.first, len(run.contents))
+                self.world.log.put(queue, run)
+
+    def apply(self, effect: Apply) -> None:
+        for block in effect.blocks:
+            self.stored(block.queue).apply(block)
+            self.world.log.append(block)
+
+    def read(self, queue: int, request: Request) -> Answer:
+        live = tuple(self.stored(queue).live.ranges(request.after + 1, request.bound))
+        runs, _ = self.world.log.read(queue, request.after + 1, request.bound, 1 << 20)
+        return Answer(request, live, tuple(runs) if request.bytes_max else ())
+
+
+class Rings:
+    def __init__(self, servers: list[FakeServer]) -> None:
+        self.servers = {server.name: server for server in servers}
+        self.frames: deque[tuple[str, str, bytes]] = deque()
+        self.stores = {server.name: Store(server.world) for server in servers}
+        for server in servers:
+            world = cast(Any, server.world)
+            world.propose = self._propose
+            world.send = lambda peer, kind, parts, me=server.name: self.frames.append((me, peer, b"".join(parts)))
+            server.world.broker.run = f"run-of-{server.name}"
+            server.world.broker.placing = Placing(server.world.broker, self._places)
+        for server in servers:
+            server.world.broker.mirrors.open(cast(MirrorStore, self.stores[server.name]), server.name, 1)
+            for other in servers:
+                if other is not server:
+                    server.world.broker.mirrors.on_peer_up(other.name)
+        self.run()
+
+    def _running(self) -> list[FakeServer]:
+        return [server for server in self.servers.values() if server.node is not None]
+
+    def _places(self) -> list[Place]:
+        return [Place(one.name, one.name, f"run-of-{one.name}", one.node is not None) for one in self.servers.values()]
+
+    def _propose(
+        self, command: c.Command, then: Callable[[Applied], None] = lambda applied: None, patient: bool = False
+    ) -> None:
+        applied = [server.world.apply(command) for server in self._running()]
+        then(applied[0])
+
+    # -- What a test does ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for _ in range(10_000):
+            busy = False
+            for server in self._running():
+                busy |= self._turn(server)
+            while self.frames:
+                src, dst, payload = self.frames.popleft()
+                if self.servers[src].node is not None and self.servers[dst].node is not None:
+                    self.servers[dst].world.broker.mirrors.on_frame(src, payload)
+                    busy = True
+            if not busy:
+                return
+        raise AssertionError("the rings do not come to rest")
+
+    def _turn(self, server: FakeServer) -> bool:
+        broker, store = server.world.broker, self.stores[server.name]
+        broker.pump()
+        unlogged = list(broker.unlogged)
+        broker.unlogged.clear()
+        for queue in unlogged:
+            if queue.mirror is not None:
+                broker.mirrors.submit(queue.mirror, 1_000)
+        busy = bool(broker.mirrors.touched)
+        broker.mirrors.flush()
+        written, store.unsynced = store.unsynced, {}
+        for number, write in written.items():
+            broker.mirrors.on_synced(number, write)
+        return busy or bool(written)
+
+    def tick(self, count: int = 20) -> None:
+        for _ in range(count):
+            for server in self._running():
+                server.world.broker.mirrors.tick()
+            self.run()
+
+    def place(self) -> None:
+        """Work towards what policies and operators want."""
+        for _ in range(10):
+            for server in self._running():
+                assert server.world.broker.placing is not None
+                server.world.broker.placing.look_at_all()
+                server.world.broker.placing.tick()
+            self.tick(5)
+
+    def add_member(self, number: int, name: str) -> None:
+        """One more, which has nothing as yet. Without a policy it is not filled by itself."""
+        for server in self._running():
+            mirror = server.world.broker.mirrors.mirrors.get(number)
+            if mirror is not None and mirror.member.master is not None and mirror.member.view is not None:
+                assert mirror.member.change_ring((*mirror.member.view.ring, name))
+                server.world.broker.mirrors.touched[mirror] = None
+        self.tick(3)
+
+    def declare(self, name: str, *ring: str, in_sync: tuple[str, ...] | None = None) -> int:
+        """A queue with these members, its master first; its id."""
+        there = ring if in_sync is None else in_sync
+        view = View(1, 1, ring[0], ring, tuple((one, f"{one}.0") for one in there)) if ring else None
+        home = ring[0] if ring else next(iter(self.servers))
+        self._propose(c.DeclareQueue("/", name, node=home, view=view))
+        self.run()
+        return self.servers[home].world.metadata.queues["/", name].id
+
+    def publish(self, node: str, queue: str, count: int) -> None:
+        found = self.servers[node].world.queue(queue)
+        found.enqueue([b"x"] * count, [b""] * count, 1, count, None)
+        self.run()
+
+    def copy(self, node: str, number: int) -> Mirror:
+        return self.servers[node].world.broker.mirrors.mirrors[number]
+
+    def kill(self, name: str) -> None:
+        server = self.servers[name]
+        server.node, server.prepared = None, False
+        for other in self._running():
+            other.world.broker.mirrors.on_peer_down(name)
+        self.run()
