@@ -51,8 +51,9 @@ node-clients:
 bench: $(STAMP)
 	$(PY) -m benchmarks
 
+MINUTES ?= 10
 soak: $(STAMP)
-	$(PY) -m tests.soak
+	$(PY) -m tests.soak --minutes $(MINUTES)
 
 fuzz: $(STAMP)
 	$(PY) -m tests.fuzz

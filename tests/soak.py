@@ -19,11 +19,13 @@ from itertools import cycle
 LOG_SEEDS = 400
 FUZZ_INPUTS = 100_000
 RAFT_SEEDS = 200
+CLUSTER_SEEDS = 100
+RING_SEEDS = 200
 
 
 def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]:
     """For ever: what it is, what to add to the environment, what to run."""
-    for name in cycle(("log", "fuzz", "raft", "ledger")):
+    for name in cycle(("log", "fuzz", "raft", "cluster", "ring", "ledger", "mirrors")):
         if name == "log":
             first = dice.randrange(10**6, 10**9)
             seeds = {"LEVERET_LOG_SEEDS": f"{first}-{first + LOG_SEEDS}"}
@@ -34,6 +36,15 @@ def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]
         elif name == "raft":
             seed = str(dice.randrange(10**6, 10**9))
             yield f"{RAFT_SEEDS} worlds of Raft", {}, ["simulation.raft", "--seed", seed, "--count", str(RAFT_SEEDS)]
+        elif name == "cluster":
+            seed = str(dice.randrange(10**6, 10**9))
+            yield f"{CLUSTER_SEEDS} clusters", {}, ["simulation", "--seed", seed, "--count", str(CLUSTER_SEEDS)]
+        elif name == "ring":
+            seed = str(dice.randrange(10**6, 10**9))
+            yield f"{RING_SEEDS} rings", {}, ["simulation.ring", "--seed", seed, "--count", str(RING_SEEDS)]
+        elif name == "mirrors":
+            seed = str(dice.randrange(10**9))
+            yield "mirrors killed under load", {}, ["tests.mirrors.soak", "--minutes", "1", "--seed", seed]
         else:
             yield "kill -9 under load", {}, ["pytest", "-q", "-x", "tests/node/test_durability.py"]
 
