@@ -4,6 +4,7 @@
     python -m simulation --seed N --trace                     and all that happened in it
     python -m simulation --seed N --shrink                    the fewest steps that still fail
     python -m simulation --soak MINUTES                       seeds nobody has tried, until the time is up
+    python -m simulation --mirrored …                         queues are mirrored; with any of the above
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -23,6 +24,7 @@ from simulation.shrink import shrink
 from simulation.world import Violation, World, quiet
 
 SIZES = (3, 1, 3, 5)
+MIRRORED_SIZES = (3, 3, 2, 3, 5)
 TRACE_LINES = 60
 
 
@@ -91,11 +93,11 @@ def shrink_one(plan: Plan) -> bool:
     return False
 
 
-def soak(minutes: float, steps: int) -> bool:
+def soak(minutes: float, steps: int, mirrored: bool) -> bool:
     """New seeds of all sizes until the time is up; False as soon as one fails."""
     first = random.SystemRandom().randrange(10**6, 10**9)
     began = said = time.monotonic()
-    for number, plan in enumerate(endless(first, steps)):
+    for number, plan in enumerate(endless(first, steps, mirrored)):
         if time.monotonic() - began >= minutes * 60:
             print(f"{number} runs passed, 0 failed", flush=True)
             return True
@@ -110,10 +112,10 @@ def soak(minutes: float, steps: int) -> bool:
     raise AssertionError("seeds never end")
 
 
-def endless(first: int, steps: int) -> Iterator[Plan]:
-    number = 0
+def endless(first: int, steps: int, mirrored: bool) -> Iterator[Plan]:
+    number, sizes = 0, MIRRORED_SIZES if mirrored else SIZES
     while True:
-        yield Plan(first + number, SIZES[number % len(SIZES)], steps)
+        yield Plan(first + number, sizes[number % len(sizes)], steps, mirrored=mirrored)
         number += 1
 
 
@@ -130,16 +132,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="so many seeds, one after the other")
     parser.add_argument("--without", type=from_ranges, default=(), metavar="3,7-12", help="steps to leave out")
     parser.add_argument("--noise", type=int, default=0, help="other delays for the same steps")
+    parser.add_argument("--mirrored", action="store_true", help="queues are, by policies that change")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
     options = parser.parse_args()
     if options.soak is not None:
-        return 0 if soak(options.soak, options.steps) else 1
+        return 0 if soak(options.soak, options.steps, options.mirrored) else 1
     if options.seed is None:
         parser.error("--seed or --soak is needed")
     for seed in range(options.seed, options.seed + options.count):
-        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise)
+        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, options.mirrored)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1
     return 0

@@ -323,6 +323,18 @@ class Client:
                     f"with {len(consumer.unacked)} in hand and a prefetch count of {consumer.prefetch}"
                 )
 
+    async def do_browse(self, queue: str, into: list[int]) -> None:
+        """See all there is, and give it back. For the end."""
+        session = await self._session()
+        channel = await session.open_channel(confirms=False)
+        channel.queue = queue
+        while True:
+            answer = await channel.ask(("basic.get-ok", "basic.get-empty"), "basic.get", 0, queue, False)
+            if answer.name == "basic.get-empty":
+                break
+            into.append(channel.unacked[channel.last_tag])
+        await session.close_channel(channel)
+
     async def do_drain(self, queue: str, into: list[int]) -> None:
         """Take all there is, and acknowledge it. For the end."""
         session = await self._session()

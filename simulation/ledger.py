@@ -21,7 +21,7 @@ The same goes for messages that were in a queue while it moved to another node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,6 +36,7 @@ class Delivery:
     node: str  # Through whom.
     redelivered: bool
     written_at: float
+    body: bytes = b""
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Message:
     stream: str  # The channel that it was published on.
     persistent: bool
     published_at: float
+    body: bytes = b""
     state: str = "sent"  # confirmed, nacked, returned
     acked: bool = False  # Somebody said so; whether it was heard is another question.
     settled_at: float | None = None  # From here on it must not be delivered.
@@ -124,6 +126,10 @@ class Ledger:
 
         return over
 
+    def in_hand(self, numbers: Iterable[int], queue: str, node: str) -> int:
+        """How many of the messages that a consumer has in hand count for its prefetch."""
+        return sum(1 for _ in numbers)
+
     def on_disturbed(self, until: float) -> None:
         """Something is done to the world that may cost a connection until then."""
         self.disturbed_until = max(self.disturbed_until, until)
@@ -159,6 +165,8 @@ class Ledger:
             return
         if message.queue != delivery.queue:
             self.fail(f"{message} came out of {delivery.queue}")
+        if delivery.body != message.body:
+            self.fail(f"{message} came out of {delivery.queue} with another content")
         self.redelivered += delivery.redelivered
         self.note(
             delivery.consumer.partition(".")[0] or "get",

@@ -64,6 +64,35 @@ TOGETHER_FAULTS: Final = (
     ("restart_app", 2),
     ("move", 4),
 )
+# With mirrored queues: what is done to whoever leads one, to several nodes at once, and to what policies say.
+MIRRORED_FAULTS: Final = (
+    ("kill", 2),
+    ("power", 3),
+    ("terminate", 3),
+    ("strike", 5),
+    ("pause", 3),
+    ("slow_disk", 2),
+    ("fill", 1),
+    ("fail_sync", 1),
+    ("reset", 1),
+    ("skew", 1),
+    ("cut_client", 1),
+    ("part", 3),
+    ("cut_one_way", 3),
+    ("isolate", 3),
+    ("slow_link", 2),
+    ("reset_links", 3),
+    ("kill_leader", 2),
+    ("wipe", 4),
+    ("restart_app", 2),
+    ("move", 2),
+    ("power_all", 1),
+    ("power_some", 3),
+    ("fell_master", 7),
+    ("policy", 6),
+    ("hand_over", 5),
+    ("order_sync", 2),
+)
 
 
 @dataclass(frozen=True)
@@ -75,17 +104,19 @@ class Plan:
     steps: int = STEPS
     without: tuple[int, ...] = ()
     noise: int = 0  # Other delays for the same steps.
+    mirrored: bool = False  # Queues are, by policies that change.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
         words += f" --noise {self.noise}" if self.noise else ""
+        words += " --mirrored" if self.mirrored else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
         """All steps, those that are left out included."""
-        dice = random.Random(f"{self.seed}/plan/{self.nodes}")
-        faults = ALONE_FAULTS if self.nodes == 1 else TOGETHER_FAULTS
-        fault_rate = dice.choice((0.0, 0.05, 0.1, 0.1, 0.2))
+        dice = random.Random(f"{self.seed}/{'mirrored ' if self.mirrored else ''}plan/{self.nodes}")
+        faults = MIRRORED_FAULTS if self.mirrored else ALONE_FAULTS if self.nodes == 1 else TOGETHER_FAULTS
+        fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if self.mirrored else (0.0, 0.05, 0.1, 0.1, 0.2))
         pace = dice.choice((0.2, 1.0, 1.0, 3.0))
         steps, at = [], 0.0
         for number in range(1, self.steps + 1):
@@ -98,6 +129,11 @@ class Plan:
                 arguments = {"client": dice.randrange(CLIENTS), **draw_client(dice, what, self.nodes)}
             steps.append(Step(number, at, what, arguments))
         return steps
+
+    def opening(self) -> tuple[int, dict[str, Any]]:
+        """How many of the durable queues are there before the first policy is, and that policy."""
+        dice = random.Random(f"{self.seed}/opening/{self.nodes}")
+        return dice.randrange(DURABLE + 1), draw_policy(dice, self.nodes)
 
     def taken(self) -> list[Step]:
         left_out = set(self.without)
@@ -169,10 +205,31 @@ def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
     return {}
 
 
+def draw_policy(dice: random.Random, nodes: int) -> dict[str, Any]:
+    """The arguments of a step that sets the policy; without a definition, it is cleared."""
+    mode = dice.choice(("all", "all", "exactly", "exactly", "nodes", None))
+    definition: dict[str, Any] = {"ha-mode": mode, "ha-sync-mode": dice.choice(("automatic", "automatic", "manual"))}
+    if mode == "exactly":
+        definition["ha-params"] = dice.choice((1, 2, 2, 3))
+    elif mode == "nodes":
+        definition["ha-params"] = [f"leveret@n{one + 1}" for one in dice.sample(range(nodes), dice.randrange(1, nodes))]
+    return {"pattern": dice.choice(("", "^d", "^d[01]", "^[dv]")), "definition": definition if mode else None}
+
+
 def draw_fault(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
     node, seconds = dice.randrange(nodes), round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
     if what in ("power_all", "kill_leader"):
         return {"seconds": seconds}
+    if what == "policy":
+        return draw_policy(dice, nodes)
+    if what in ("hand_over", "order_sync"):
+        return {"queue": any_queue(dice), "node": node, "wanted": dice.random() < 0.8}
+    if what == "fell_master":
+        how = dice.choice(("kill", "power", "pause", "isolate", "terminate"))
+        return {"queue": any_queue(dice), "how": how, "seconds": seconds}
+    if what == "power_some":
+        some = sorted(dice.sample(range(nodes), dice.randrange(2, nodes + 1)))
+        return {"some": some, "power": dice.random() < 0.7, "seconds": seconds}
     if what == "strike":
         return {"node": node, "changes": dice.randrange(12), "power": dice.random() < 0.7}
     if what in ("part", "cut_one_way", "slow_link", "reset_links"):

@@ -83,7 +83,7 @@ class Channel:
     def publish(self, queue: str, persistent: bool, padding: int, ledger: Ledger) -> Message:
         session = self.session
         message = ledger.on_published(queue, self.stream, persistent, session.loop.scheduler.now)
-        body = b"%d %s" % (message.number, b"." * padding)
+        body = message.body = b"%d %s" % (message.number, b"." * padding)
         self.published += 1
         self.unconfirmed[self.published] = message
         publish = p.method(self.number, "basic.publish", 0, "", queue, True, False)
@@ -131,9 +131,12 @@ class Channel:
         else:
             session.ledger.messages[number].acked = True
         written_at = session.transport.written_at
-        session.ledger.on_delivered(Delivery(queue, number, consumer, session.node, redelivered, written_at))
+        delivery = Delivery(queue, number, consumer, session.node, redelivered, written_at, received.body)
+        session.ledger.on_delivered(delivery)
         if consumer and not no_ack and 0 < self.prefetch < len(self.unacked):
-            session.fail(f"{consumer} has {len(self.unacked)} messages in hand; its prefetch count is {self.prefetch}")
+            count = session.ledger.in_hand(self.unacked.values(), queue, session.node)
+            if count > self.prefetch:
+                session.fail(f"{consumer} has {count} messages in hand; its prefetch count is {self.prefetch}")
         return number
 
     def settle(self, tag: int, how: str) -> None:

@@ -17,9 +17,10 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.queue import Queue
+from leveret.cluster.commands import ClearPolicy, Command, SetPolicy
 from leveret.node.consensus import AdminError
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
@@ -27,8 +28,13 @@ from simulation.ledger import Ledger
 from simulation.limits import small_limits
 from simulation.loop import NodeLoop, Scheduler
 from simulation.machine import CLUSTER_PORT, Machine
+from simulation.mirrors import MirrorChecker, MirroredLedger
 from simulation.network import Network
 from simulation.plan import CLIENTS, DURABLE, Plan
+
+if TYPE_CHECKING:
+    from leveret.broker.mirrored import Mirror
+    from leveret.node.node import Node
 
 START_S: Final = 60.0
 SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
@@ -53,7 +59,13 @@ class World:
         self.traced = traced
         self.trace: deque[str] = deque(maxlen=TRACE_MAX)
         self.failure: str | None = None
-        self.ledger = Ledger(self.fail, self.note, lambda: self.scheduler.now)
+        self.mirrors: MirrorChecker | None = None
+        if plan.mirrored:
+            ledger = MirroredLedger(self.fail, self.note, lambda: self.scheduler.now)
+            self.ledger: Ledger = ledger
+            self.mirrors = MirrorChecker(self.fail, ledger, lambda: self.scheduler.now)
+        else:
+            self.ledger = Ledger(self.fail, self.note, lambda: self.scheduler.now)
         self.consensus = ConsensusChecker(self.fail)
         self.machines = [
             Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
@@ -106,6 +118,8 @@ class World:
         """Once in each pass of a node's loop."""
         if machine.server is not None and machine.server.node is not None:
             self.consensus.observe(machine.name, machine.server.node)
+            if self.mirrors is not None:
+                self.mirrors.observe(machine.name, machine.server.node)
 
     def _tap_links(self, machine: Machine) -> None:
         """Learn of links that go down, as the node does."""
@@ -141,6 +155,8 @@ class World:
             last = step.at
         self._run(last + 1.0 if self.plan.taken() else 0.0)
         self._heal()
+        if self.mirrors is not None and self.dice.random() < 0.5:
+            self._compare_members()
         self._empty()
         if self.dice.random() < 0.6:
             self._empty_again()
@@ -179,13 +195,23 @@ class World:
             )
             for number in range(CLIENTS)
         ]
-        for number in range(DURABLE):
+        if self.mirrors is None:
+            self._declare(range(DURABLE))
+            return
+        before, policy = self.plan.opening()
+        self._declare(range(before))
+        self.fault_policy(**policy)
+        self._run(2.0)
+        self._declare(range(before, DURABLE))
+
+    def _declare(self, numbers: range) -> None:
+        for number in numbers:
             self.clients[number % CLIENTS].give(Step(0, 0.0, "declare", {"queue": f"d{number}", "durable": True}))
         self._must(START_S, self._all_idle, lambda: f"queues could not be declared: {self._standing()}")
-        for number in range(DURABLE):
+        for number in numbers:
             facts = self.ledger.queue(f"d{number}")
-            facts.declared, facts.owner = True, self._owner(f"d{number}")
-            self.note("world", f"{facts.name} is on {facts.owner}")
+            facts.declared, facts.owner = True, self._owner(f"d{number}") if self.mirrors is None else None
+            self.note("world", f"{facts.name} is on {self._owner(f'd{number}')}")
 
     def _owner(self, queue: str) -> str | None:
         for machine in self.machines:
@@ -335,6 +361,8 @@ class World:
             return  # Who loses a majority of the disks has lost.
         self.wiping = machine
         self.ledger.on_wiped(machine.name)
+        if self.mirrors is not None and machine.server is not None and machine.server.node is not None:
+            self.mirrors.on_wiped(machine.name, machine.server.node)
         machine.wipe(tuple((one.name, CLUSTER_PORT) for one in others))
         self.scheduler.after(seconds, self._forget, machine, others)
 
@@ -355,12 +383,78 @@ class World:
             gone = task.done() and not task.cancelled() and (error is None or "is not a member" in str(error))
             if gone or not known:
                 self.wiping = None
+                if self.mirrors is not None:
+                    self.mirrors.on_rejoined(machine.name)
                 machine.start()
             else:
                 self.note("operator", f"tries again: {error}")
                 self._forget(machine, others[1:] + others[:1])
 
         self.scheduler.after(12.0, look)
+
+    def fault_power_some(self, some: list[int], power: bool, seconds: float) -> None:
+        for node in some:
+            self.machines[node].kill(power)
+            self._start_later(self.machines[node], seconds * (0.5 + self.dice.random()))
+
+    def fault_policy(self, pattern: str, definition: dict[str, Any] | None) -> None:
+        """An operator asks some node that serves to change the policy of all queues."""
+        asked = [machine for machine in self.machines if machine.serving]
+        if not asked:
+            return
+        machine = self.dice.choice(asked)
+        assert machine.server is not None and machine.server.node is not None and machine.loop is not None
+        command: Command = ClearPolicy("/", "ha")
+        if definition is not None:
+            command = SetPolicy("/", "ha", pattern, "queues", 0, definition)
+        task = machine.loop.create_task(machine.server.node.cluster.change(command))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
+        """Where a queue is served, if it is."""
+        for machine in self.machines:
+            node = machine.server.node if machine.serving and machine.server is not None else None
+            found = None if node is None or "/" not in node.broker.vhosts else node.broker.vhosts["/"].queues.get(queue)
+            if node is not None and isinstance(found, Queue):
+                return machine, node, found
+        return None
+
+    def fault_hand_over(self, queue: str, node: int, wanted: bool) -> None:
+        """An operator has another node lead a queue."""
+        found = self._leading(queue)
+        if found is not None and found[2].mirror is not None:
+            self._hand_over(found[0], found[1], found[2].mirror, self.machines[node].node_name)
+
+    def _hand_over(self, machine: Machine, node: Node, mirror: Mirror, to: str) -> None:
+        """As if the node did it by itself, in a pass of its own."""
+        assert machine.loop is not None
+
+        def begin() -> None:
+            if mirror.queue is not None and to != machine.node_name:
+                node.broker.mirrors.hand_over(mirror, to)
+                node.schedule()
+
+        machine.loop.call_soon(begin)
+
+    def fault_order_sync(self, queue: str, node: int, wanted: bool) -> None:
+        found = self._leading(queue)
+        if found is not None and found[2].mirror is not None:
+            self._order_sync(found[0], found[1], found[2].mirror, wanted)
+
+    def _order_sync(self, machine: Machine, node: Node, mirror: Mirror, wanted: bool) -> None:
+        assert machine.loop is not None
+
+        def begin() -> None:
+            node.broker.mirrors.order_sync(mirror, wanted)
+            node.schedule()
+
+        machine.loop.call_soon(begin)
+
+    def fault_fell_master(self, queue: str, how: str, seconds: float) -> None:
+        """Whoever leads a queue."""
+        found = self._leading(queue)
+        if found is not None:
+            getattr(self, f"fault_{how}")(node=self.machines.index(found[0]), seconds=seconds)
 
     def fault_skew(self, node: int, ms: int) -> None:
         self.machines[node].skew_ms += ms
@@ -428,6 +522,57 @@ class World:
         self._must(SETTLE_S, self._all_idle, lambda: f"at the end: {self._standing()}")
         nodes = [one.server.node for one in self.machines if one.server and one.server.node]
         self._must(10.0, lambda: self.consensus.is_kept(nodes), lambda: self.consensus.standing(nodes))
+        if self.mirrors is not None:
+            self._heal_mirrors(self.mirrors)
+
+    def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
+        """All queues have masters that serve, and all mirrors have what these have."""
+        queues = [f"d{number}" for number in range(DURABLE)]
+        for queue in queues:
+            self.fault_order_sync(queue, 0, True)
+
+        def problems() -> list[str]:
+            nodes = {one.name: one.server.node for one in self.machines if one.server and one.server.node}
+            return mirrors.unserved(queues, nodes)
+
+        self._must(SETTLE_S, lambda: not problems(), lambda: f"after all was healed: {', '.join(problems())}")
+
+    def _compare_members(self) -> None:
+        """Let each member lead once, and see what is in the queue then."""
+        for client in self.clients:
+            client.give(Step(0, 0.0, "drop", {}))
+        self._run(5.0)
+        for queue in [f"d{number}" for number in range(DURABLE)]:
+            seen: dict[str, list[int]] = {}
+            found = self._leading(queue)
+            if self.ledger.queue(queue).lost or found is None or found[2].mirror is None:
+                continue
+            view = found[2].mirror.member.view
+            assert view is not None
+            for name in (*(one for one, _ in view.in_sync if one != found[0].node_name), found[0].node_name):
+                seen[name] = self._browse(queue, name)
+            self.note("world", f"in {queue}, by member: {seen}")
+            if any(numbers != seen[found[0].node_name] for numbers in seen.values()):
+                self.fail(f"the members of {queue} differ: {seen}")
+                raise Violation(self.failure)
+
+    def _browse(self, queue: str, name: str) -> list[int]:
+        """What is in a queue when this node leads it."""
+
+        def is_led() -> bool:
+            found = self._leading(queue)
+            if found is None or found[2].mirror is None or not found[2].mirror.member.serving:
+                return False
+            return found[0].node_name == name and not found[2].frozen
+
+        found = self._leading(queue)
+        if found is not None and found[2].mirror is not None and found[0].node_name != name:
+            self._hand_over(found[0], found[1], found[2].mirror, name)
+        self._must(DRAIN_S, is_led, lambda: f"{queue} could not be handed over to {name}")
+        into: list[int] = []
+        self.clients[0].give(Step(0, 0.0, "browse", {"queue": queue, "into": into}))
+        self._must(DRAIN_S, self._all_idle, lambda: f"{queue} could not be looked at: {self._standing()}")
+        return into
 
     def _empty(self) -> None:
         """Take all out of the durable queues and compare it with what must be in them."""
@@ -462,7 +607,8 @@ class World:
         lives = sum(machine.lives for machine in self.machines)
         return (
             f"{self.scheduler.now:.0f} s, {self.scheduler.events} events, {lives} lives, "
-            f"{self.consensus.summary()}, {self.ledger.summary()}"
+            f"{self.consensus.summary()}, {'' if self.mirrors is None else self.mirrors.summary() + ', '}"
+            f"{self.ledger.summary()}"
         )
 
 

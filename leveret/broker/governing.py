@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.mirrored import Mirror
     from leveret.cluster.mirroring import Window
+    from leveret.cluster.specs import QueueSpec
 
 PLAIN: Final = Options()
 
@@ -104,6 +105,13 @@ class Governing:
         if view is not None and view.master == peer and peer not in self.departed:
             self.bereaved[mirror] = view.epoch
             self.refresh(mirror)
+
+    def is_down(self, spec: QueueSpec) -> bool:
+        """Whether nobody will lead the queue before a node returns that stopped in good order."""
+        view, edges = spec.view, self.broker.edges
+        if view is None or view.master not in self.departed:
+            return False
+        return not any(name == self.broker.node_name or name in edges for name, _ in view.in_sync)
 
     # -- Time ------------------------------------------------------------------------------------------------------
 

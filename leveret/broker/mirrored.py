@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.confirms import Pending
     from leveret.cluster.specs import QueueSpec
+    from leveret.cluster.store import Applied
     from leveret.mirror.view import View
 
 class Mirror:
@@ -77,6 +78,7 @@ class Mirrors:
         self.confirmed = 0  # Messages, since the shell last looked.
         self.journal = Journal(broker)
         self.governing = Governing(broker)
+        self.proposed = 0  # Views that not every node has heard of yet.
         self.leaving = False  # This node stops: that it loses its links says nothing about the others.
         # Views are followed once the node has caught up: the barrier that the ring asks for.
         self.store: MirrorStore | None = None
@@ -305,7 +307,11 @@ class Mirrors:
     def _propose(self, mirror: Mirror, effect: f.ProposeView) -> None:
         spec = mirror.spec
         if not self.leaving:
-            self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, effect.view), lambda applied: None)
+            self.proposed += 1
+            self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, effect.view), self._on_agreed)
+
+    def _on_agreed(self, applied: Applied) -> None:
+        self.proposed -= 1
 
     def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:
         """The metadata is brought here by itself."""

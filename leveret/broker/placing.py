@@ -153,6 +153,8 @@ class Placing:
         if says.forbidden and wanted is not None:
             wanted = tuple(name for name in wanted if name in ring) or ring
         wanted = with_extra(wanted, extra_members(self.broker.metadata, spec.vhost, spec.name), spec.node, places)
+        if queue.departure is not None:
+            return False  # It is moving; where it goes, it is looked at again.
         if queue.mirror is None:
             if wanted is None or wanted == (spec.node,):
                 return True

@@ -97,7 +97,8 @@ class RemoteQueue:
     def _has_none(self) -> bool:
         """Whether the queue is mirrored, its master is gone, and another may come: then everything waits for that."""
         has_none = self.spec.view is not None and self.edge is None and self.successor is None
-        if has_none and not self.is_hopeless and not self.deleted:
+        may_come = not self.is_hopeless and not self.deleted
+        if has_none and may_come and not self.broker.mirrors.governing.is_down(self.spec):
             self.suspend()
             return True
         return False

@@ -230,10 +230,6 @@ class Replay:
                     header.delivered_through,
                 )
             )  # fmt: skip
-            for ref in queue.refs.from_seq(item.first) if item.count else ():
-                if ref.first > item.last:
-                    break
-                mirror.void.add((ref.segment, ref.offset))  # Copies from when it was applied, which is forgotten.
 
 
 def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
@@ -247,7 +243,6 @@ def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
 def _place(mirror: Mirror, item: Unapplied, header: Header, place: tuple[int, int]) -> None:
     if item.segment and item.place != place:
         mirror.void.add(item.place)
-    mirror.void.discard(place)
     item.segment, item.offset = place
     item.length, item.extra = header.length, header.overhead
     item.header = header

@@ -39,6 +39,7 @@ from leveret.node.storage import Storage
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Gap
+    from leveret.broker.mirrored import Mirror
     from leveret.broker.remote import RemoteQueue
     from leveret.cluster.events import Event
     from leveret.cluster.raft import Member
@@ -55,8 +56,12 @@ logger = logging.getLogger("leveret")
 TICK_S: Final = 1.0
 SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
 CLIENTS_S: Final = 5.0  # That clients have to answer a close.
+# While the cluster's nodes elect a leader, which takes some ticks, masters go on: to step back would depose them all.
+LEADERLESS_TICKS_MAX: Final = 25
 LEAVE_S: Final = 5.0  # That mirrored queues have to find another master before this node stops.
 LEAVE_STEP_S: Final = 0.005
+PASSED_ON_S: Final = 0.5
+QUIET_STEPS: Final = 4  # After which nothing more is taken to be on its way here.
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
@@ -93,6 +98,7 @@ class Node(consensus.Shell):
         self.told_alarms: dict[str, frozenset[str]] = {}
         self.scheduled = False
         self.look_at_bytes = 0
+        self.leaderless_ticks = 0
         self.fatal: str | None = None
         self.stopped: asyncio.Future[None] = self.loop.create_future()
         self.deserted: asyncio.Future[None] | None = None  # Set when the last client has gone.
@@ -494,7 +500,8 @@ class Node(consensus.Shell):
     def on_cluster_tick(self) -> None:
         mirrors = self.broker.mirrors
         mirrors.governing.wall_ms = self.world.wall_ms()
-        mirrors.on_majority(self.cluster.has_majority and self.cluster.leader is not None)
+        self.leaderless_ticks = 0 if self.cluster.leader is not None else self.leaderless_ticks + 1
+        mirrors.on_majority(self.cluster.has_majority and self.leaderless_ticks <= LEADERLESS_TICKS_MAX)
         mirrors.tick()
         if self.placing.due:
             self.placing.tick()
@@ -552,6 +559,9 @@ class Node(consensus.Shell):
 
     async def move(self, queue: Queue, to: str) -> None:
         """Raises `AdminError`; then the queue is where it was."""
+        if queue.mirror is not None:
+            await self._hand_over(queue, queue.mirror, to)
+            return
         moved: asyncio.Future[str | None] = self.loop.create_future()
 
         def then(problem: str | None) -> None:
@@ -564,12 +574,32 @@ class Node(consensus.Shell):
         if problem is not None and not queue.deleted:
             raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
 
+    async def _hand_over(self, queue: Queue, mirror: Mirror, to: str) -> None:
+        """A mirrored queue has its messages at its mirrors, and goes nowhere else."""
+        begun = self.broker.mirrors.hand_over(mirror, to)
+        deadline = self.loop.time() + LEAVE_S
+        while begun and mirror.queue is queue and self.fatal is None and self.loop.time() < deadline:
+            self.turn()
+            await asyncio.sleep(LEAVE_STEP_S)
+        if mirror.queue is queue and not queue.deleted:
+            name = queue.spec.name
+            raise AdminError(f"queue '{name}' could not be moved to {to}: there is no mirror that is in sync")
+
     async def leave(self) -> None:
         """Before a controlled stop: mirrored queues go on elsewhere. A client sees that its publishes wait for some
         milliseconds."""
-        governing = self.broker.mirrors.governing
+        governing, homes = self.broker.mirrors.governing, self.broker.homes
         deadline = self.loop.time() + LEAVE_S
+        has_led = False
         while self.fatal is None and governing.leave() and self.loop.time() < deadline:
+            has_led = True
+            self.turn()
+            await asyncio.sleep(LEAVE_STEP_S)
+        # What others sent here until they knew was passed on. They are to hear what became of it before the link goes.
+        quiet, deadline = 0 if has_led else QUIET_STEPS, self.loop.time() + PASSED_ON_S
+        while self.fatal is None and quiet < QUIET_STEPS and self.loop.time() < deadline:
+            busy = self.broker.mirrors.proposed or any(home.confirms.open for home in homes.values())
+            quiet = 0 if busy else quiet + 1
             self.turn()
             await asyncio.sleep(LEAVE_STEP_S)
 

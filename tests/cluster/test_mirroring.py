@@ -28,7 +28,8 @@ def test_without_a_policy_nothing_is_mirrored() -> None:
 
 
 def test_rabbitmqs_keys() -> None:
-    assert found({"ha-mode": "exactly", "ha-params": 2, "message-ttl": 5}) == Rules({"ha-mode": "exactly", "ha-params": 2})
+    two: dict[str, Json] = {"ha-mode": "exactly", "ha-params": 2}
+    assert found({**two, "message-ttl": 5}) == Rules(two)
     both = found({"ha-mode": "all", "ha-sync-mode": "automatic", "ha-sync-batch-size": 7})
     assert both.fills and both.batch == 7
 

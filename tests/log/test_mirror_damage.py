@@ -10,8 +10,9 @@ import pytest
 from leveret.log.block import PERSISTENT, Block, Run
 from leveret.log.check import check, repair
 from leveret.log.errors import LogDamaged
-from leveret.log.jobs import Write
+from leveret.log.jobs import Compact, Write
 from leveret.log.log import Log, LogOptions
+from leveret.log.reading import Place
 from leveret.mirror.frames import Append, Apply, Change, Complete, Fill, Recovered, Restart, Truncate
 from leveret.mirror.frames import Write as WriteEffect
 from leveret.mirror.store import MirrorStore
@@ -285,6 +286,43 @@ def test_a_damaged_place_does_not_confirm_what_stands_before_it() -> None:
     found = node.store.recovered(Q)
     assert found.base == 0 and [block.epoch for block in found.blocks] == [1, 1]
     assert not node.log.queue(Q).live
+
+
+def test_a_copy_behind_the_damage_confirms_nothing() -> None:
+    node = Node()
+    node.append(1)
+    node.append(2)
+    size = node.disk.size(FIRST)
+    node.log.mirrors.truncate(Q, 1, 0)
+    true = Block(Q, 2, 2, 0, Run(2, [b"the true one"], [b"k"], bytearray([1])), [], [], 0)
+    node.log.mirrors.append(true, None, 0)
+    node.flush()
+    node.apply(1, 1)
+    node.log.mirrors.apply([true])
+    queue = node.log.queue(Q)
+    [ref, _] = queue.refs
+    place = Place(FIRST, 1, ref.offset, ref.length, [(1, 1)], 1, 1)
+    compact = Compact(1, FIRST, [(queue, place)], [])
+    compact.perform(node.disk)
+    node.log.upkeep._moving += node.log.gather_moved(compact.entries)
+    node.flush()
+    node.disk.flip(FIRST, size + 20, 3)
+    node.open([Q], [Q])
+    found = node.store.recovered(Q)
+    assert (found.base, [block.epoch for block in found.blocks]) == (0, [1, 1]) and node.store.disk(Q)
+
+
+def test_a_copy_that_begins_anew_stays_another_one() -> None:
+    node = Node()
+    for number in range(1, 4):
+        node.append(number)
+    node.spoil(b"content 2")
+    node.open([Q], [Q])
+    disk = node.store.disk(Q)
+    node.log.mirrors.restart(Q, 9, ((5, 1),), 30, (), 0, 0)
+    node.flush()
+    node.open([Q], [Q])
+    assert node.store.disk(Q) == disk != 0 and node.store.recovered(Q).cut == 9
 
 
 def test_repair_marks_what_it_drops() -> None:

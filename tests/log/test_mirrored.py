@@ -64,6 +64,7 @@ class Node:
         self.log.on_done(job)
         found = {run.first + at: content for run in job.runs for at, content in enumerate(run.contents)}
         assert all(content.startswith(b"%d:" % seq) for seq, content in found.items())
+        assert sum(map(len, job.runs)) == len(found) == self.log.queue(Q).count
         return sorted(found)
 
     def fill_segments(self, count: int) -> None:
@@ -233,7 +234,7 @@ def test_ranges() -> None:
 def pin(node: Node) -> None:
     """A message of another queue that is not settled keeps the segment, and is large, so that it is not emptied."""
     queue = node.log.queue(PLAIN)
-    run = Run(queue.next_seq, [bytes(2000)], [b"k"], bytearray(b"\1"))
+    run = Run(queue.next_seq, [bytes(10_000)], [b"k"], bytearray(b"\1"))
     node.log.append(Block(PLAIN, 1, queue.number + 1, 0, run, [], [], 0))
     node.flush()
 
@@ -282,8 +283,8 @@ def test_copies_of_what_was_cut_off_are_void(restarts: bool) -> None:
 
 
 def test_a_life_that_ended_in_an_older_segment() -> None:
-    """The record that ends it is the first of the next segment."""
-    node = Node(LogOptions(segment_bytes=2000))
+    """The record that ends it is the first of the next segment, which goes before the older one does."""
+    node = Node(LogOptions(segment_bytes=2000, sparse_percent=70))
     blocks = [node.append(1, 1), node.append(2, 1)]
     node.log.mirrors.apply(blocks)
     pin(node)
@@ -294,6 +295,10 @@ def test_a_life_that_ended_in_an_older_segment() -> None:
     node.append(confirmed=1)
     node.flush()
     assert len(node.log.segment_table) == 2
+    node.fill_segments(4)
+    checkpoint(node)
+    assert 1 in node.log.segment_table and 2 not in node.log.segment_table
+    node.restart()
     check_places(node)
 
 

@@ -226,6 +226,16 @@ def the_rate_of_filling_is_capped() -> None:
 
 
 @scenario
+def pieces_may_be_limited_in_messages() -> None:
+    mirror = hollow(bound=9, fill_messages=4)
+    assert (sent(drain(mirror), Fetch) or sent(tick(mirror, 4), Fetch))[0].bound == 4
+    asked = sent(give(mirror, "a", Piece(2, 5, 0, (), 4, (), (), 5)), Fetch)[0]
+    assert (asked.after, asked.bound) == (4, 8)
+    asked = sent(give(mirror, "a", Piece(2, 5, 4, (), 8, (), (), 5)), Fetch)[0]
+    assert (asked.after, asked.bound) == (8, 9)
+
+
+@scenario
 def filling_that_is_switched_off_asks_for_no_contents() -> None:
     mirror = follow(None, "a", options=Options(filling=False))
     assert sent(give(mirror, "a", Reset(2, 2, 5, ((2, 1),), 0, 3)), Fetch)[0].bytes_max == 0
@@ -334,6 +344,16 @@ def a_policy_may_force_the_best_when_nobody_in_sync_is_left() -> None:
     tick(mirror, 5)
     give(mirror, "d", Standing(2, "d.0", 2, 3, False, True))
     assert not proposed(tick(mirror, 5)), "d will do it"
+
+
+@scenario
+def nobody_is_forced_without_a_majority() -> None:
+    mirror = orphan(promote_always=True)
+    mirror.on_majority(False)
+    assert not proposed(tick(mirror, 50)), "it would wait for the majority, and depose a master that served all along"
+    mirror.on_majority(True)
+    assert not proposed(tick(mirror, 4))
+    assert proposed(tick(mirror, 10))
 
 
 @scenario

@@ -111,7 +111,8 @@ def test_the_rest(conf: Configuration) -> None:
         ),
         (
             "queue_master_locator = x",
-            "broker.conf, line 1: queue_master_locator = x: not allowed; allowed: one of min-masters, client-local, random",
+            "broker.conf, line 1: queue_master_locator = x: not allowed; allowed: one of min-masters, client-local,"
+            " random",
         ),
     ],
 )

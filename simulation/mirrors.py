@@ -1,0 +1,270 @@
+"""What must hold of mirrored queues, looked at from outside: through what the metadata say, who leads, what is applied.
+
+    one master      nobody else leads a queue in the same epoch
+    equal           a block that two members have applied is the same at both, whoever made it
+    kept            as in `ledger`, as long as one of the disks survives that the queue's view calls in sync
+    served          within a bounded time after all is healed, each queue has a master that serves, and its mirrors are
+                    those that its policy wants, and in sync
+    alike           in the end each member, made master in its turn, has the same messages in the same order
+
+Two taps are all: `MirrorStore.apply` of each node, whose blocks are hashed here, and the views in the nodes' metadata.
+
+**Who is late.** With a queue that goes from node to node, "the queue's own node" is nothing that the ledger could know
+by itself. `MirroredLedger` asks what the node that wrote a delivery knew at that moment. If another epoch had begun
+that it did not know of, then the delivery is one of an old master's, which nobody can call back; and if the link to the
+master that it knew was lost a moment ago, the master has given to somebody else what still goes out here. All other
+deliveries are held against what all clients were told, across any number of masters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.queue import Queue
+from simulation.ledger import Ledger, Message
+
+if TYPE_CHECKING:
+    from leveret.cluster.specs import QueueSpec
+    from leveret.log.block import Block
+    from leveret.mirror.view import View
+    from leveret.node.node import Node
+
+GRACE_S: Final = 1.0  # From when a node knows of another master until all is written that it had from the last one.
+LINK_S: Final = 20.0  # After a link was lost, until the last that it had brought is written.
+NOTED_S: Final = 8.0  # Within this time after a delivery, all mirrors know of it.
+
+
+class Timeline:
+    """A value that changes now and then."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.values: list[tuple[int, str]] = []
+
+    def put(self, at: float, value: tuple[int, str]) -> None:
+        if not self.values or self.values[-1] != value:
+            self.times.append(at)
+            self.values.append(value)
+
+    def at(self, time: float) -> tuple[int, str]:
+        found = bisect_right(self.times, time)
+        return self.values[found - 1] if found else (0, "")
+
+    def changes(self, since: float, until: float) -> bool:
+        return bisect_right(self.times, since) < bisect_right(self.times, until)
+
+
+class MirroredLedger(Ledger):
+    """Of a run in which queues have mirrors."""
+
+    def __init__(
+        self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
+    ) -> None:
+        super().__init__(fail, note, clock)
+        self.agreed: dict[str, Timeline] = {}  # By queue: epoch and master, as soon as anybody knows of them,
+        self.known: dict[tuple[str, str], Timeline] = {}  # and as a node, the first of the two, does.
+
+    def on_wiped(self, node: str) -> None:
+        """What that means for a queue follows from its view."""
+
+    def on_lost(self, queue: str) -> None:
+        facts = self.queue(queue)
+        if not facts.lost:
+            self.note("checker", f"{queue} has lost its last disk")
+        facts.lost, facts.declared = True, False
+
+    def at(self, queue: str, node: str, time: float) -> tuple[int, str]:
+        """What a node knew: epoch and master."""
+        found = self.known.get((node, queue))
+        return (0, "") if found is None else found.at(time)
+
+    def in_hand(self, numbers: Iterable[int], queue: str, node: str) -> int:
+        """What the last master had given out is none of the new one's business."""
+        here, all_of = self.known.get((node, queue)), list(numbers)
+        since = here.times[-1] if here is not None and here.times else 0.0
+        if any(since - LINK_S <= at for at in self._downs(queue, node, self.clock())):
+            return 0
+        return sum(self.messages[one].deliveries[-1].written_at > since + GRACE_S for one in all_of)
+
+    def on_settled(self, number: int, node: str, at: float) -> None:
+        message = self.messages[number]
+        here, agreed = self.known.get((node, message.queue)), self.agreed.get(message.queue)
+        through = [one.written_at for one in message.deliveries if one.node == node]
+        if message.settled_at is not None or here is None or agreed is None or not through:
+            return
+        since = max(through)
+        # The master that gave it out is the one that was told, and that confirmed what came after.
+        if here.changes(since - GRACE_S, at) or agreed.changes(since - GRACE_S, at):
+            return
+        if not self._is_late(message.queue, node, since, at):
+            message.settled_at = at
+
+    def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
+        if any(since <= end and start <= until for start, end in self.queue(queue).moves):
+            return True
+        agreed = self.agreed.get(queue)
+        knew = self.at(queue, node, until - GRACE_S)
+        if agreed is None or agreed.at(until)[0] > knew[0]:
+            return True
+        return any(until - LINK_S <= at <= until for at in self._downs(queue, node, until))
+
+    def _downs(self, queue: str, node: str, until: float) -> list[float]:
+        """When the link was lost to the master that the node knows."""
+        master = self.at(queue, node, until)[1]
+        return self.downs.get((min(master, node), max(master, node)), []) if master != node else []
+
+    def _crashed(self, queue: str, since: float, until: float) -> bool:
+        """Whether the first of two deliveries may have been forgotten: the master was lost before others knew of it.
+
+        While a queue has no mirrors (epoch 0), it is as with every queue."""
+        agreed = self.agreed.get(queue)
+        if agreed is None or not agreed.at(since)[0]:
+            return super()._crashed(queue, since, until)
+        return agreed.changes(since - GRACE_S, min(until, since + NOTED_S))
+
+
+class MirrorChecker:
+    """Of all queues of a run."""
+
+    def __init__(self, fail: Callable[[str], None], ledger: MirroredLedger, clock: Callable[[], float]) -> None:
+        self.fail = fail
+        self.ledger = ledger
+        self.clock = clock
+        self.views: dict[int, View] = {}  # By queue id, the newest one.
+        self.names: dict[int, str] = {}
+        self.masters: dict[tuple[int, int], str] = {}  # By queue id and epoch.
+        self.blocks: dict[tuple[int, int], tuple[int, str, str]] = {}  # Id and number: epoch, digest, who had it first.
+        self.wiped: set[str] = set()  # Ids of data folders that are no more.
+        self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
+        self.tapped: dict[str, object] = {}
+        self.applied: dict[str, int] = {}
+
+    # -- What nodes show -----------------------------------------------------------------------------------------
+
+    def observe(self, name: str, node: Node) -> None:
+        mirrors = node.broker.mirrors
+        if mirrors.store is not None and self.tapped.get(name) is not mirrors.store:
+            self._tap(name, mirrors.store)
+        if self.applied.get(name) != node.cluster.applied_index:
+            self.applied[name] = node.cluster.applied_index
+            for spec in node.metadata.queues.values():
+                self._on_spec(name, spec)
+        for mirror in mirrors:
+            if mirror.member.master is not None and mirror.member.view is not None:
+                self._on_master(name, mirror.spec, mirror.member.view.epoch)
+
+    def _on_spec(self, name: str, spec: QueueSpec) -> None:
+        view, queue, now = spec.view, spec.name, self.clock()
+        master = spec.node.partition("@")[2]
+        value = (0 if view is None else view.epoch, master)
+        self.ledger.known.setdefault((name, queue), Timeline()).put(now, value)
+        agreed = self.ledger.agreed.setdefault(queue, Timeline())
+        if self.names.setdefault(spec.id, queue) == queue and (not agreed.values or agreed.values[-1][0] <= value[0]):
+            agreed.put(now, value)
+        elif spec.id == max(number for number, one in self.names.items() if one == queue):
+            if spec.id not in self.views and view is not None:
+                agreed.put(now, value)  # Declared anew.
+        if view is None:
+            if master in self.gone:
+                self.ledger.on_lost(queue)
+            return
+        before = self.views.get(spec.id)
+        if before is None or before.version < view.version:
+            self.views[spec.id] = view
+            if view.lossy != (before.lossy if before is not None else 0):
+                self.ledger.on_lost(queue)
+            self._look_for_disks(spec.id)
+
+    def _on_master(self, name: str, spec: QueueSpec, epoch: int) -> None:
+        first = self.masters.setdefault((spec.id, epoch), name)
+        if first != name:
+            self.fail(f"{first} and {name} both lead {spec.name} in epoch {epoch}")
+
+    # -- Disks ---------------------------------------------------------------------------------------------------
+
+    def on_wiped(self, name: str, node: Node) -> None:
+        self.wiped.add(node.cluster.me.id)
+        self.gone.add(name)
+        for number in self.views:
+            self._look_for_disks(number)
+        for spec in node.metadata.queues.values():
+            if spec.view is None and spec.node == node.settings.node_name:
+                self.ledger.on_lost(spec.name)
+
+    def on_rejoined(self, name: str) -> None:
+        self.gone.discard(name)
+
+    def _look_for_disks(self, number: int) -> None:
+        if all(disk.partition(".")[0] in self.wiped for _, disk in self.views[number].in_sync):
+            self.ledger.on_lost(self.names[number])
+
+    # -- Blocks --------------------------------------------------------------------------------------------------
+
+    def _tap(self, name: str, store: Any) -> None:
+        self.tapped[name] = store
+        apply = store.apply
+
+        def tapped(effect: Any) -> None:
+            for block in effect.blocks:
+                self._on_applied(name, block)
+            apply(effect)
+
+        store.apply = tapped
+
+    def _on_applied(self, name: str, block: Block) -> None:
+        if self.ledger.queue(self.names.get(block.queue, "?")).lost:
+            return
+        digest = digest_of(block)
+        epoch, known, by = self.blocks.setdefault((block.queue, block.number), (block.epoch, digest, name))
+        if (epoch, known) != (block.epoch, digest):
+            queue = self.names.get(block.queue, block.queue)
+            self.fail(f"block {block.number} of {queue}: {name} applies one of epoch {block.epoch}, "
+                      f"and {by} has applied another one of epoch {epoch}")  # fmt: skip
+
+    # -- The end -------------------------------------------------------------------------------------------------
+
+    def unserved(self, queues: Iterable[str], nodes: dict[str, Node]) -> list[str]:
+        """Queues that are not as they should be, and why."""
+        found = []
+        for queue in queues:
+            if not self.ledger.queue(queue).lost:
+                problem = self._problem(queue, nodes)
+                if problem is not None:
+                    found.append(f"{queue} {problem}")
+        return found
+
+    def _problem(self, queue: str, nodes: dict[str, Node]) -> str | None:
+        leading = {name: node for name, node in nodes.items() if self._leads(queue, node)}
+        if len(leading) != 1:
+            return f"is led by {sorted(leading) or 'nobody'}"
+        ((name, node),) = leading.items()
+        led = node.broker.vhosts["/"].queues[queue]
+        assert isinstance(led, Queue)
+        if led.mirror is None:
+            return None
+        view = led.mirror.member.view
+        assert view is not None
+        if not led.mirror.member.serving:
+            return f"is not served by {name}"
+        lacking = sorted(set(view.ring) - {one for one, _ in view.in_sync})
+        return f"has members that are not in sync: {lacking}, view {view}" if lacking else None
+
+    def _leads(self, queue: str, node: Node) -> bool:
+        return isinstance(node.broker.vhosts["/"].queues.get(queue), Queue)
+
+    def summary(self) -> str:
+        return f"{len(self.masters)} reigns, {len(self.blocks)} mirrored blocks"
+
+
+def digest_of(block: Block) -> str:
+    """Of all that a block changes, when it is applied."""
+    run = block.enqueued
+    held = () if run is None else (run.first, run.contents, run.keys)
+    text = repr((block.epoch, block.settled, block.requeued, block.delivered_through, held))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+__all__ = ["Message", "MirrorChecker", "MirroredLedger"]
