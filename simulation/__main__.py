@@ -17,6 +17,7 @@ import logging
 import random
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 
 from simulation.plan import STEPS, Plan, from_ranges
@@ -37,6 +38,9 @@ class TraceHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.world.note(self.world.place_now(), f"logs: {record.getMessage()}")
+        if record.exc_info:
+            for line in traceback.format_exception(record.exc_info[1]):
+                self.world.note(self.world.place_now(), line.rstrip())
 
 
 def play(plan: Plan, trace: bool) -> tuple[World, str | None]:

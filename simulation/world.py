@@ -437,18 +437,17 @@ class World:
         machine.loop.call_soon(begin)
 
     def fault_order_sync(self, queue: str, node: int, wanted: bool) -> None:
-        found = self._leading(queue)
-        if found is not None and found[2].mirror is not None:
-            self._order_sync(found[0], found[1], found[2].mirror, wanted)
+        """An operator has the mirrors of a queue filled, or not: each node that has a copy is told."""
+        for machine in self.machines:
+            there = machine.server.node if machine.serving and machine.server is not None else None
+            if there is not None and machine.loop is not None:
+                machine.loop.call_soon(self._order_sync, there, queue, wanted)
 
-    def _order_sync(self, machine: Machine, node: Node, mirror: Mirror, wanted: bool) -> None:
-        assert machine.loop is not None
-
-        def begin() -> None:
-            node.broker.mirrors.order_sync(mirror, wanted)
-            node.schedule()
-
-        machine.loop.call_soon(begin)
+    def _order_sync(self, node: Node, queue: str, wanted: bool) -> None:
+        for mirror in list(node.broker.mirrors):
+            if mirror.spec.name == queue:
+                node.broker.mirrors.order_sync(mirror, wanted)
+        node.schedule()
 
     def fault_fell_master(self, queue: str, how: str, seconds: float) -> None:
         """Whoever leads a queue."""
@@ -528,13 +527,21 @@ class World:
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
         """All queues have masters that serve, and all mirrors have what these have."""
         queues = [f"d{number}" for number in range(DURABLE)]
-        for queue in queues:
-            self.fault_order_sync(queue, 0, True)
+
+        def order() -> None:
+            """Where mirrors are not filled by themselves, an operator has them filled, and insists."""
+            for queue in queues:
+                found = self._leading(queue)
+                if found is not None and not found[1].placing.rules_of(found[2].spec).fills:
+                    self.fault_order_sync(queue, 0, True)
+            if problems():
+                self.scheduler.after(5.0, order)
 
         def problems() -> list[str]:
             nodes = {one.name: one.server.node for one in self.machines if one.server and one.server.node}
             return mirrors.unserved(queues, nodes)
 
+        order()
         self._must(SETTLE_S, lambda: not problems(), lambda: f"after all was healed: {', '.join(problems())}")
 
     def _compare_members(self) -> None:
@@ -565,10 +572,17 @@ class World:
                 return False
             return found[0].node_name == name and not found[2].frozen
 
-        found = self._leading(queue)
-        if found is not None and found[2].mirror is not None and found[0].node_name != name:
-            self._hand_over(found[0], found[1], found[2].mirror, name)
+        def ask() -> None:
+            """Now may not be the moment; then it is asked for again."""
+            found = self._leading(queue)
+            if wanted and not is_led() and found is not None and found[2].mirror is not None:
+                self._hand_over(found[0], found[1], found[2].mirror, name)
+                self.scheduler.after(5.0, ask)
+
+        wanted = [name]
+        ask()
         self._must(DRAIN_S, is_led, lambda: f"{queue} could not be handed over to {name}")
+        wanted.clear()
         into: list[int] = []
         self.clients[0].give(Step(0, 0.0, "browse", {"queue": queue, "into": into}))
         self._must(DRAIN_S, self._all_idle, lambda: f"{queue} could not be looked at: {self._standing()}")

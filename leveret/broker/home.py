@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.confirms import Confirms
-from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status
+from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status, unreachable
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
@@ -265,7 +265,11 @@ class Home:
         if subscription in self.consumers:
             raise BadFrame(f"subscription {subscription} exists")
         if not queue.is_local:
-            self._refuse(number, Refusal(w.MOVED, ""))
+            if queue.spec.node != self.broker.node_name:
+                self._refuse(number, Refusal(w.MOVED, ""))
+            elif not queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
+                # It is to be led by this node, and is not: no move would ever tell the edge to ask again.
+                self._refuse(number, unreachable(queue.spec))
             return
         if queue.departure is not None:
             queue.departure.wait(lambda moved: self._on_subscribe(number, moved, rest))

@@ -134,8 +134,12 @@ class Mirrors:
             self.touched.pop(mirror, None)
             self.ticking.pop(mirror, None)
             self.governing.forget(mirror)
-            if mirror.queue is not None:
-                release(mirror.queue)
+            queue, mirror.queue = mirror.queue, None
+            if queue is not None:
+                release(queue)
+                self.held_back.pop(queue, None)
+                self.broker.unlogged.pop(queue, None)  # What was settled last needs no block any more,
+                self.broker.delivering.pop(queue, None)  # and there is no store that would take one.
             for _, _, awaiting in mirror.in_blocks:
                 for pending in awaiting:  # Whoever deleted the queue has taken care of its messages.
                     pending.on_safe()
@@ -352,6 +356,8 @@ class Mirrors:
             self.broker.shell.read(reading, lambda done: self._on_read(mirror, reading, done))
 
     def _on_read(self, mirror: Mirror, reading: Reading, done: bool) -> None:
+        if self.mirrors.get(mirror.spec.id) is not mirror:
+            return  # The queue was deleted, or this copy of it given up.
         if done:
             reading.answer(mirror.member)
         else:
@@ -381,6 +387,7 @@ class Mirrors:
 
     def _left(self, mirror: Mirror, effect: f.Left) -> None:
         self.mirrors.pop(mirror.spec.id, None)
+        self.ticking.pop(mirror, None)
         self.governing.forget(mirror)
         self._forget(mirror.spec.id)
 

@@ -150,7 +150,7 @@ class RemoteQueue:
     # -- Questions -----------------------------------------------------------------------------------------------
 
     def status(self, then: Callable[[Status | Refusal], None]) -> None:
-        if self._later(lambda queue: queue.status(then)):
+        if self.later(lambda queue: queue.status(then)):
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
@@ -163,7 +163,7 @@ class RemoteQueue:
         self._ask(w.STATUS, b"", on_answer, lambda queue: queue.status(then))
 
     def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
-        if self._later(lambda queue: queue.purge_all(then)):
+        if self.later(lambda queue: queue.purge_all(then)):
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
@@ -172,7 +172,7 @@ class RemoteQueue:
         self._ask(w.PURGE, b"", on_answer, lambda queue: queue.purge_all(then))
 
     def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
-        if self._later(lambda queue: queue.fetch(no_ack, wanted, then)):
+        if self.later(lambda queue: queue.fetch(no_ack, wanted, then)):
             return
         edge = self.edge
 
@@ -201,7 +201,7 @@ class RemoteQueue:
             consumer.queue = queue
             queue.subscribe(consumer, then)
 
-        if self._later(on_the_spot):
+        if self.later(on_the_spot):
             return
         consumer.queue = self
         edge = self.edge
@@ -259,7 +259,7 @@ class RemoteQueue:
         if subscription is not None and edge is not None:
             edge.send_now(frames.LIMIT, [w.LIMIT_ENTRY.pack(subscription.number, consumer.limit())])
 
-    def _later(self, call: Callable[[AnyQueue], None]) -> bool:
+    def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
         if self.parked is not None or self._has_none():
             self.waiting.append(call)
@@ -373,6 +373,7 @@ def resubscribe(
         if refused is not None:
             consumer.on_queue_deleted()
 
+    consumer.queue = queue
     queue.subscribe(consumer, waiting or then)
 
 

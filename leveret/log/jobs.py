@@ -16,6 +16,7 @@ from .format import (
     GROUP_HEAD,
     MIRRORED,
     MOVED,
+    NORMAL,
     SPILL,
     Records,
     encode_again,
@@ -65,6 +66,9 @@ class Entry:
 
     def contents(self) -> Records:
         assert self.held is not None
+        return self.held
+
+    def whole(self) -> Records | None:
         return self.held
 
 
@@ -224,7 +228,7 @@ class Write:
         records = entry.records
         refers = False
         note = b""
-        if isinstance(entry, MirrorEntry):
+        if entry.type != NORMAL and isinstance(entry, MirrorEntry):
             note = entry.note
             if entry.raw is not None:
                 meta, overhead = encode_again(self.segment, at, entry.raw[0], entry.type, entry.flags, note)

@@ -52,7 +52,7 @@ from typing import Literal
 from .block import PERSISTENT, SHARED, Block, Run
 from .disk import Disk, Job
 from .errors import LogStopped
-from .format import CONTENT_BYTES_MAX, FORGET, MOVED, NORMAL, PART, SPILL, Records
+from .format import CONTENT_BYTES_MAX, FORGET, MIRRORED, MOVED, NORMAL, PART, SPILL, Records
 from .jobs import DISK_FULL, RECORD_OVERHEAD, Checkpoint, Compact, Entry, Load, MirrorEntry, Reclaim, Seal, Write
 from .maintenance import Maintenance
 from .mirrored import Mirrors, unknown_part
@@ -365,7 +365,7 @@ class Log:
         its ranges that it does not hold them. A crash may keep this block and lose the settle: the message is gone all
         the same, which is right, for it was settled. Only a checkpoint that was taken before the settle and waits for
         this block must not find it without the message: it would call it live."""
-        if isinstance(entry, MirrorEntry) and entry.type != MOVED:
+        if entry.type >= MIRRORED:
             return entry.whole()
         held = entry.held
         if held is None:
@@ -466,7 +466,8 @@ class Log:
             self.written_serial = entry.serial
             self.entries.pop(entry.serial & SHORT, None)
             queue = entry.queue
-            if isinstance(entry, MirrorEntry) and entry.type != MOVED:
+            if entry.type >= MIRRORED:
+                assert isinstance(entry, MirrorEntry)
                 self.mirrors.on_placed(entry, place, segment)
             elif entry.type == FORGET:
                 reborn = self.queues.get(queue.id)

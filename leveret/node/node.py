@@ -56,8 +56,8 @@ logger = logging.getLogger("leveret")
 TICK_S: Final = 1.0
 SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
 CLIENTS_S: Final = 5.0  # That clients have to answer a close.
-# While the cluster's nodes elect a leader, which takes some ticks, masters go on: to step back would depose them all.
-LEADERLESS_TICKS_MAX: Final = 25
+# While the nodes elect a leader, which takes seconds at worst, masters go on: to step back would depose them all.
+LEADERLESS_TICKS_MAX: Final = 250
 LEAVE_S: Final = 5.0  # That mirrored queues have to find another master before this node stops.
 LEAVE_STEP_S: Final = 0.005
 PASSED_ON_S: Final = 0.5

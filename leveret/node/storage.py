@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.log.errors import LogDamaged
 from leveret.mirror.store import MirrorStore, Reading
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class Storage:
             if error is None:
                 self.log.on_done(job)
                 self.maintain()
-            elif isinstance(error, OSError) and self.log.on_failed(job, error) == "retry":
+            elif isinstance(error, OSError | LogDamaged) and self.log.on_failed(job, error) == "retry":
                 logger.warning("upkeep of the log failed, will be tried again: %s", error)
             else:
                 self._fail(f"upkeep of the log failed: {error!r}")

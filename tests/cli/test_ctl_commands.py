@@ -115,7 +115,10 @@ def test_status_for_people(ctl: Ctl, server: FakeServer) -> None:
     server.world.client().declare("q")
     shown = ctl("status").out
     assert shown.startswith("Status of node one@host ...\nRuntime\n\nOS PID: ")
-    assert "\n\nTotals\n\nConnection count: 1\nQueue count: 1\nVirtual host count: 1\n\nMirrored queues\n\n(none)\n\nListeners\n" in shown
+    assert (
+        "\n\nTotals\n\nConnection count: 1\nQueue count: 1\nVirtual host count: 1\n"
+        "\nMirrored queues\n\n(none)\n\nListeners\n"
+    ) in shown
     shown = ctl("cluster_status").out
     assert shown.startswith(
         "Cluster status of node one@host ...\nBasics\n\nCluster name: founded\nLeader: one@host\nMajority: in contact\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leveret.log import mirrored, replay
+from leveret.log import format, mirrored, replay
 from leveret.log import recovery as log_recovery
 from leveret.log.errors import LogDamaged
 from leveret.log.jobs import MirrorEntry
@@ -38,8 +38,8 @@ def truncation_is_not_written(patch: Patch) -> None:
     real = Mirrors._gather
 
     def lazy(self: Mirrors, entry: MirrorEntry, mirror: Mirror, *more: Any) -> None:
-        entry.type = mirrored.COMPLETED if entry.type == mirrored.TRUNCATED else entry.type
-        if entry.type == mirrored.COMPLETED and not more[1]:
+        entry.type = format.COMPLETED if entry.type == format.TRUNCATED else entry.type
+        if entry.type == format.COMPLETED and not more[1]:
             more = (more[0], (mirror.read_at,), more[2])
         real(self, entry, mirror, *more)
 

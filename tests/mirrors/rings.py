@@ -15,7 +15,7 @@ from tests.members import Cluster, Member
 from tests.raw import RawClient
 from tests.servers import until
 
-SYNC_S = 30.0
+SYNC_S = 20.0
 _NODE = re.compile(r"<(.+?)\.\d+\.\d+\.\d+>")
 COLUMNS = ["name", "pid", "slave_pids", "synchronised_slave_pids", "messages"]
 
@@ -31,7 +31,9 @@ class Copies(NamedTuple):
 
 def mirror(node: Member, name: str, mode: str = "all", params: Any = None, **more: Any) -> None:
     """Have queues whose names begin like that mirrored. There is one such policy for each name."""
-    definition = {"ha-mode": mode, **({} if params is None else {"ha-params": params}), **more}
+    definition = {"ha-mode": mode, "ha-sync-mode": "automatic", **more}
+    if params is not None:
+        definition["ha-params"] = params
     node.control(
         "set_policy", vhost="/", name=name, pattern=f"^{re.escape(name)}", definition=definition, priority=len(name),
         apply_to="queues", operator=False,
@@ -91,6 +93,19 @@ def await_master(asked: Member, queue: str, wanted: Iterable[Member], seconds: f
     names = {node.name for node in wanted}
     until(lambda: copies(asked, queue).master in names, f"{queue} is led by one of {names}", seconds)
     return copies(asked, queue).master
+
+
+def lead_by(nodes: Cluster, queue: str, wanted: Member) -> None:
+    """Kill one master after the other until a certain node, whose copy is in sync, leads."""
+    while True:
+        master = master_of(nodes, queue, wanted)
+        if master is wanted:
+            return
+        master.kill()
+        await_master(wanted, queue, nodes.others(master))
+        if master_of(nodes, queue, wanted) is not wanted:
+            nodes.start()
+            await_in_sync(wanted, queue, nodes)
 
 
 def declare(node: Member, queue: str, durable: bool = True, **more: Any) -> None:

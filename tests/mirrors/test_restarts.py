@@ -65,7 +65,7 @@ def test_stopped_one_by_one_while_publishing(nodes: Cluster, name: str, order: t
 
 
 def test_its_only_copy_is_down(nodes: Cluster, name: str) -> None:
-    """The other copy lacks messages. It is not made the queue: the queue is down, says so, and returns with its node."""
+    """The other copy lacks messages, and does not lead: the queue is down, says so, and returns with its node."""
     master, mirror_, witness = nodes
     params = [master.name, mirror_.name]
     mirror(master, name, "nodes", params, **{"ha-promote-on-failure": "when-synced"})

@@ -77,8 +77,8 @@ def _take_from_all(consumers: list[Consumer], count: int) -> list[bytes]:
 
 
 def test_three_brokers_three_queues_three_masters(start_cluster: StartCluster) -> None:
-    """Each broker is the master of one queue and has copies of the two others. One broker is lost: its queue has another
-    master, and all three queues have all their messages, wherever one asks."""
+    """Each broker is the master of one queue and has copies of the two others. One broker is lost: its queue has
+    another master, and all three queues have all their messages, wherever one asks."""
     nodes = start_cluster(CONFIG)
     mirror(nodes[0], "queue")
     queues = ["queue-1", "queue-2", "queue-3"]

@@ -1,0 +1,130 @@
+"""Arguments that say how a queue is mirrored. The texts are those of a running RabbitMQ 3.10."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.amqp import methods as m
+from leveret.amqp.checks import check_consume_arguments, check_queue_arguments
+from leveret.amqp.errors import ChannelFault
+from leveret.amqp.tables import table_from_python
+from leveret.cluster.specs import QueueSpec
+
+Q = {"x-queue-type": "quorum"}
+
+
+def refusal(arguments: dict[str, Any], **properties: Any) -> str | None:
+    given: dict[str, Any] = {"queue": "q", "durable": True, **properties}
+    method = m.QueueDeclare(arguments=table_from_python(arguments), **given)
+    try:
+        check_queue_arguments("/", "q", method)
+    except ChannelFault as fault:
+        return str(fault).partition("PRECONDITION_FAILED - ")[2]
+    return None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"x-queue-type": "classic"},
+        {"x-queue-master-locator": "min-masters"},
+        {"ha-mirror-queues": True},
+        {"ha-mirror- queues": False},
+        {"x-unknown": 5},
+        Q,
+        {**Q, "x-quorum-initial-group-size": 7},
+        {**Q, "x-queue-leader-locator": "least-leaders"},
+    ],
+)
+def test_what_is_taken(arguments: dict[str, Any]) -> None:
+    assert refusal(arguments) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "properties", "text"),
+    [
+        (Q, {"durable": False}, "invalid property 'non-durable' for queue 'q' in vhost '/'"),
+        (Q, {"exclusive": True}, "invalid property 'exclusive-owner' for queue 'q' in vhost '/'"),
+        (Q, {"auto_delete": True, "durable": False}, "invalid property 'auto-delete' for queue 'q' in vhost '/'"),
+        (Q, {"queue": ""}, "Cannot declare a server-named queue for type rabbit_quorum_queue"),
+        (
+            {**Q, "x-quorum-initial-group-size": 0},
+            {},
+            "invalid arg 'x-quorum-initial-group-size' for queue 'q' in vhost '/': {value_zero,0}",
+        ),
+        (
+            {**Q, "x-quorum-initial-group-size": "a"},
+            {},
+            "invalid arg 'x-quorum-initial-group-size' for queue 'q' in vhost '/': \"expected integer, got longstr\"",
+        ),
+        (
+            {"x-quorum-initial-group-size": 3},
+            {},
+            "invalid arg 'x-quorum-initial-group-size' for queue 'q' in vhost '/' of queue type rabbit_classic_queue",
+        ),
+        (
+            {**Q, "x-queue-master-locator": "random"},
+            {},
+            "invalid arg 'x-queue-master-locator' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue",
+        ),
+        (
+            {**Q, "x-max-priority": 3},
+            {},
+            "invalid arg 'x-max-priority' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue",
+        ),
+        (
+            {**Q, "x-queue-leader-locator": "foo"},
+            {},
+            "invalid arg 'x-queue-leader-locator' for queue 'q' in vhost '/': invalid_queue_locator_arg",
+        ),
+        (
+            {"x-queue-type": "zebra"},
+            {},
+            "invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'zebra'\"",
+        ),
+        (
+            {"x-queue-type": 3},
+            {},
+            "invalid arg 'x-queue-type' for queue 'q' in vhost '/': {unacceptable_type,long}",
+        ),
+        (
+            {"x-queue-type": "stream"},
+            {},
+            "invalid arg 'x-queue-type' for queue 'q' in vhost '/': not supported by this version",
+        ),
+        (
+            {"x-queue-master-locator": "foo"},
+            {},
+            "invalid arg 'x-queue-master-locator' for queue 'q' in vhost '/': unknown locator 'foo'",
+        ),
+        (
+            {"ha-mirror-queues": "yes"},
+            {},
+            "invalid arg 'ha-mirror-queues' for queue 'q' in vhost '/': {unacceptable_type,longstr}",
+        ),
+    ],
+)
+def test_what_is_refused(arguments: dict[str, Any], properties: dict[str, Any], text: str) -> None:
+    assert refusal(arguments, **properties) == text
+
+
+@pytest.mark.parametrize(
+    ("queue", "value", "text"),
+    [
+        ({}, True, None),
+        ({}, "x", "invalid arg 'x-cancel-on-ha-failover' for queue 'q' in vhost '/': {unacceptable_type,longstr}"),
+        (Q, True, "invalid arg 'x-cancel-on-ha-failover' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue"),
+    ],
+)
+def test_x_cancel_on_ha_failover(queue: dict[str, Any], value: Any, text: str | None) -> None:
+    spec = QueueSpec(1, "/", "q", arguments=table_from_python(queue))
+    method = m.BasicConsume(queue="q", arguments=table_from_python({"x-cancel-on-ha-failover": value}))
+    try:
+        check_consume_arguments(spec, "tag", method)
+    except ChannelFault as fault:
+        assert str(fault).endswith(str(text))
+    else:
+        assert text is None
