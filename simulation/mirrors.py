@@ -1,5 +1,6 @@
 """What must hold of mirrored queues, looked at from outside: through what the metadata say, who leads, what is applied.
 
+    no gap          a policy that replaces a mirror keeps the old one until the new one is in sync
     one master      nobody else leads a queue in the same epoch
     equal           a block that two members have applied is the same at both, whoever made it
     kept            as in `ledger`, as long as one of the disks survives that the queue's view calls in sync
@@ -129,8 +130,15 @@ class MirroredLedger(Ledger):
 class MirrorChecker:
     """Of all queues of a run."""
 
-    def __init__(self, fail: Callable[[str], None], ledger: MirroredLedger, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        fail: Callable[[str], None],
+        ledger: MirroredLedger,
+        clock: Callable[[], float],
+        serves: Callable[[str], bool],
+    ) -> None:
         self.fail = fail
+        self.serves = serves
         self.ledger = ledger
         self.clock = clock
         self.views: dict[int, View] = {}  # By queue id, the newest one.
@@ -177,6 +185,15 @@ class MirrorChecker:
             if view.lossy != (before.lossy if before is not None else 0):
                 self.ledger.on_lost(queue)
             self._look_for_disks(spec.id)
+            if before is not None:
+                self._check_leaving(queue, before, view)
+
+    def _check_leaving(self, queue: str, old: View, new: View) -> None:
+        """A policy sends no copy away that is needed until another is filled."""
+        gone = [name for name, _ in old.in_sync if name not in new.ring and self.serves(name)]
+        alone = len(new.in_sync) == 1 < len(new.ring) and all(map(self.serves, new.ring))
+        if new.version == old.version + 1 and new.epoch == old.epoch and gone and alone:
+            self.fail(f"{queue} gave up the copy of {gone}, with {new.in_sync} left of {new.ring}")
 
     def _on_master(self, name: str, spec: QueueSpec, epoch: int) -> None:
         first = self.masters.setdefault((spec.id, epoch), name)

@@ -63,7 +63,7 @@ class World:
         if plan.mirrored:
             ledger = MirroredLedger(self.fail, self.note, lambda: self.scheduler.now)
             self.ledger: Ledger = ledger
-            self.mirrors = MirrorChecker(self.fail, ledger, lambda: self.scheduler.now)
+            self.mirrors = MirrorChecker(self.fail, ledger, lambda: self.scheduler.now, self._serves)
         else:
             self.ledger = Ledger(self.fail, self.note, lambda: self.scheduler.now)
         self.consensus = ConsensusChecker(self.fail)
@@ -224,6 +224,9 @@ class World:
     def _all_serve(self) -> bool:
         return all(machine.serving for machine in self.machines)
 
+    def _serves(self, node_name: str) -> bool:
+        return any(machine.node_name == node_name and machine.serving for machine in self.machines)
+
     def _all_idle(self) -> bool:
         return all(client.idle for client in self.clients)
 
@@ -357,7 +360,7 @@ class World:
         """A disk is lost for good. An operator has the others forget the node, and lets a new one join in its place."""
         machine = self.machines[node]
         others = [one for one in self.machines if one is not machine]
-        if self.wiping is not None or not self._all_serve():
+        if self.wiping is not None or len(others) < 2 or not self._all_serve():
             return  # Who loses a majority of the disks has lost.
         self.wiping = machine
         self.ledger.on_wiped(machine.name)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class Mirror:
     """This node's copy of one queue."""
 
-    __slots__ = ("in_blocks", "member", "ordered", "queue", "spec", "syncing")
+    __slots__ = ("in_blocks", "member", "ordered", "proposed", "queue", "spec", "syncing")
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
@@ -58,6 +58,7 @@ class Mirror:
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
         self.ordered: bool | None = None  # Whether its mirrors are to be filled; None: as the policy says.
         self.syncing = False  # As the log has been told.
+        self.proposed: View | None = None  # What became of it is not known yet.
 
 
 class Mirrors:
@@ -309,13 +310,20 @@ class Mirrors:
             self.on_confirmed(mirror, effect.durable)
 
     def _propose(self, mirror: Mirror, effect: f.ProposeView) -> None:
-        spec = mirror.spec
-        if not self.leaving:
-            self.proposed += 1
-            self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, effect.view), self._on_agreed)
+        spec, view = mirror.spec, effect.view
+        # A member repeats itself, not knowing what became of it. While nobody leads the cluster, a thousand queues
+        # that do so would have many thousand commands waiting for whoever comes to lead it.
+        if self.leaving or mirror.proposed == view:
+            return
 
-    def _on_agreed(self, applied: Applied) -> None:
-        self.proposed -= 1
+        def then(applied: Applied) -> None:
+            self.proposed -= 1
+            if mirror.proposed is view:
+                mirror.proposed = None
+
+        mirror.proposed = view
+        self.proposed += 1
+        self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), then)
 
     def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:
         """The metadata is brought here by itself."""

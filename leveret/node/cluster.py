@@ -68,7 +68,8 @@ class Cluster(Consensus):
             return
         self.raft.transfer(max(heirs, key=lambda one: matches.get(one, 0)))
         self.drive()
-        await self.until(lambda: not self.raft.is_leader, HAND_OVER_S)
+        # Until it is known who leads: only then do the others agree on anything that is proposed from here on.
+        await self.until(lambda: self.raft.leader not in (None, self.me.id), HAND_OVER_S)
 
     # -- Who is there ----------------------------------------------------------------------------------------------
 

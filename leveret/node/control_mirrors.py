@@ -28,6 +28,7 @@ from leveret.node.consensus import AdminError
 from leveret.node.control_frame import (
     FLAG,
     NUMBER,
+    NUMBERS,
     OBJECT,
     RUNNING,
     TEXT,
@@ -36,8 +37,17 @@ from leveret.node.control_frame import (
     Commands,
     Refused,
 )
-from leveret.node.control_listings import check_columns, numbered_page, page, running_nodes, walk
-from leveret.node.control_queues import at_home, copies, mirror_nodes, queue_here, queue_spec
+from leveret.node.control_listings import check_columns, numbered_page, page, running_nodes
+from leveret.node.control_queues import (
+    ask_homes,
+    at_home,
+    copies,
+    following_cursor,
+    mirror_nodes,
+    position,
+    queue_here,
+    queue_spec,
+)
 
 if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
@@ -354,48 +364,35 @@ async def mirror_status_rows(
     specs: Iterable[QueueSpec] = control.node.metadata.queues.values()
     if only is not None and vhost is not None:
         specs = [_mirrored(control, vhost, only)[0]]
-    masters = sorted({spec.node for spec in specs if spec.view is not None and vhost in (None, spec.vhost)})
-    asked = {"vhost": vhost, "only": only}
-    answer, at, number = await walk(control, "local_mirror_status", asked, masters, after)
-    if answer["missing"]:
-        answer["rows"], following = _status_rows(control, vhost, only, at, number)
-        if following is not None:
-            answer["next"] = {"node": at, "after": following}
-        answer["missing"] = [name for name in answer["missing"] if name in running_nodes(control)]
-    await _add_copies(control, answer["rows"])
-    answer["rows"] = [[row[column] for column in columns] for row in answer["rows"]]
-    return answer
+    there = ((one.id, one) for one in specs if one.view is not None and vhost in (None, one.vhost))
+    found, following = numbered_page(there, position(after))
+    told, missing = await ask_homes(control, found, "local_mirror_status", {})
+    rows: list[dict[str, Any]] = []
+    for spec in found:
+        rows += told.get(spec.id) or _status_rows(control, spec)
+    await _add_copies(control, rows)
+    return page([[row[column] for column in columns] for row in rows], following_cursor(following), missing)
 
 
-@COMMANDS.add(RUNNING, vhost=TEXT.or_none(), only=TEXT.or_none(), after=NUMBER)
-async def local_mirror_status(control: Control, vhost: str | None, only: str | None, after: int) -> Any:
-    return page(*_status_rows(control, vhost, only, control.name, after))
+@COMMANDS.add(RUNNING, queues=NUMBERS)
+async def local_mirror_status(control: Control, queues: list[int]) -> Any:
+    """Of those of these queues that this node leads."""
+    mirrors = control.node.broker.mirrors.mirrors
+    led = [mirrors[number] for number in queues if number in mirrors and mirrors[number].member.master is not None]
+    return {str(mirror.spec.id): _status_rows(control, mirror.spec, mirror) for mirror in led}
 
 
-def _status_rows(
-    control: Control, vhost: str | None, only: str | None, home: str, after: int
-) -> tuple[list[Any], int | None]:
-    """The queues that a node leads, with a row for each copy. Here all columns but what only a copy knows."""
-    there = (
-        (spec.id, spec)
-        for spec in control.node.metadata.queues.values()
-        if spec.view is not None and spec.node == home and vhost in (None, spec.vhost) and only in (None, spec.name)
-    )
-    specs, following = numbered_page(there, after)
-    rows: list[Any] = []
-    for spec in specs:
-        mirror = control.node.broker.mirrors.mirrors.get(spec.id) if home == control.name else None
-        leads = mirror is not None and mirror.member.master is not None
-        state = mirror_status.state(mirror) if leads and mirror is not None else mirror_status.DOWN
-        rows.append(_row(spec, home, "master", state))
-        lags = [] if mirror is None else mirror_status.lags(mirror, int(time.time() * 1000))
-        lag_of = {lag.node: lag for lag in lags}
-        running = running_nodes(control)
-        assert spec.view is not None
-        for name in spec.view.order():
-            if name != home:
-                rows.append(_mirror_row(spec, name, name in running, lag_of.get(name)))
-    return rows, following
+def _status_rows(control: Control, spec: QueueSpec, mirror: Mirror | None = None) -> list[dict[str, Any]]:
+    """A row for each copy of a queue, its master's first, without what only each copy knows. `mirror`: the master's."""
+    assert spec.view is not None
+    state = mirror_status.DOWN if mirror is None else mirror_status.state(mirror)
+    rows = [_row(spec, spec.node, "master", state)]
+    lags = [] if mirror is None else mirror_status.lags(mirror, int(time.time() * 1000))
+    lag_of, running = {lag.node: lag for lag in lags}, running_nodes(control)
+    for name in spec.view.order():
+        if name != spec.node:
+            rows.append(_mirror_row(spec, name, name in running, lag_of.get(name)))
+    return rows
 
 
 def _row(spec: QueueSpec, node: str, role: str, state: str) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Control commands about queues: list, delete, purge.
 
-A queue's figures are known where its master is, so a list walks the nodes (see `control_listings`); a queue whose node
-does not answer is shown from the metadata, in state `down`. Who mirrors it, and which copies are synchronised, is in
+A queue's figures are known where its master is. So a list goes through the queues that the metadata holds, page by page
+and in the order in which they were declared, and asks for each page those nodes that have some of them. (To go from
+node to node would miss a queue, or show it twice, whose master changes meanwhile.) One whose node does not answer is
+shown from the metadata, in state `down`. Who mirrors it, and which copies are synchronised, is in
 the metadata as well, and therefore the same wherever it is asked. RabbitMQ shows mirrors that run and no others; the
 rest of the ring is in `recoverable_mirrors`.
 
@@ -23,7 +25,6 @@ from leveret.cluster.commands import DeleteQueue
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
     FLAG,
-    NUMBER,
     NUMBERS,
     OBJECT,
     RUNNING,
@@ -46,7 +47,6 @@ from leveret.node.control_listings import (
     pid,
     running_nodes,
     shown_table,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -193,67 +193,98 @@ async def list_queues(
         unknown = sorted({name for name in only.split(",") if name not in columns_.QUEUES})
         raise Refused(USAGE, f"Info key(s) {','.join(unknown)} are not supported", VALIDATION)
     running = running_nodes(control)
-    homes = {spec.node for spec in specs.values() if spec.vhost == vhost and only in (None, spec.name)}
-    nodes = sorted(homes.union(running) if only is None else homes)
-    if local:
-        nodes = [name for name in nodes if name == control.name]
-    elif online != offline:
-        nodes = [name for name in nodes if (name in running) == bool(online)]
-    asked = [*columns, "name"] if "sync_messages" in columns else columns
-    arguments = {"vhost": vhost, "columns": asked, "only": only}
-    answer, at, number = await walk(control, "local_queues", arguments, nodes, after)
-    if answer["missing"]:
-        rows, following = _queue_rows(control, vhost, asked, only, at, number)
-        answer["rows"] = rows
-        if following is not None:
-            answer["next"] = {"node": at, "after": following}
-        answer["missing"] = [name for name in answer["missing"] if name in running]
-    if asked is not columns:
-        await _add_progress(control, vhost, columns, answer["rows"])
-    return answer
 
+    def fits(spec: QueueSpec) -> bool:
+        if spec.vhost != vhost or only not in (None, spec.name):
+            return False
+        if local:
+            return spec.node == control.name
+        return online == offline or (spec.node in running) == bool(online)
 
-def _queue_rows(
-    control: Control, vhost: str, asked: list[str], only: str | None, home: str, after: int
-) -> tuple[Rows, int | None]:
-    """The queues that live at a node, as far as this one knows them."""
-    node = control.node
-    if only is not None:
-        one = node.metadata.queues.get((vhost, only))
-        found = [one] if one is not None else []
-    else:
-        found = [one for one in node.metadata.queues.values() if one.vhost == vhost]
-    specs, following = numbered_page(((one.id, one) for one in found if one.node == home), after)
-    vhost_ = node.broker.vhosts.get(vhost) if home == control.name else None
+    found, following = numbered_page(((spec.id, spec) for spec in specs.values() if fits(spec)), position(after))
+    told, missing = await ask_homes(control, found, "local_queues", {"columns": columns})
     rows = []
-    for spec in specs:
-        queue = None if vhost_ is None else vhost_.queues.get(spec.name)
-        pair = (spec, queue if isinstance(queue, Queue) else None)
-        rows.append([QUEUE[name](control, pair) for name in asked])
-    return rows, following
+    for spec in found:
+        now = specs.get((vhost, spec.name), spec)
+        row = told.get(spec.id)
+        rows.append(row if row is not None else [QUEUE[name](control, (now, None)) for name in columns])
+    if "sync_messages" in columns:
+        await _add_progress(control, found, rows, columns.index("sync_messages"))
+    return page(rows, following_cursor(following), missing)
 
 
-@COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, only=TEXT.or_none(), after=NUMBER)
-async def local_queues(control: Control, vhost: str, columns: list[str], only: str | None, after: int) -> Any:
-    """The queues that live here."""
+def position(after: dict[str, Any] | None) -> int:
+    """Of a cursor. A list goes by the numbers of queues, which stay whatever node a queue is led by."""
+    if after is None:
+        return 0
+    number = after.get("after")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise Refused(USAGE, "argument after is no cursor")
+    return number
+
+
+def following_cursor(number: int | None) -> dict[str, int] | None:
+    return None if number is None else {"after": number}
+
+
+async def ask_homes(
+    control: Control, specs: list[QueueSpec], command: str, arguments: dict[str, Any]
+) -> tuple[dict[int, Any], list[str]]:
+    """What the nodes of these queues say of them, by the queue's number; and who of those that run did not answer.
+
+    Who is asked once more where a queue was not found: its master may have changed while the question was under way.
+    """
+    from leveret.node.control import NoAnswer
+
+    async def at(name: str, numbers: list[int]) -> dict[str, Any] | None:
+        try:
+            answer: dict[str, Any] = await control.at(name, command, {**arguments, "queues": numbers})
+            return answer
+        except (NoAnswer, Refused):
+            return None
+
+    found: dict[int, Any] = {}
+    silent: dict[str, None] = {}
+    asked: dict[int, str] = {}
+    for _ in range(2):
+        homes: dict[str, list[int]] = {}
+        for spec in specs:
+            now = control.node.metadata.queues.get((spec.vhost, spec.name))
+            if now is not None and spec.id not in found and asked.get(spec.id) != now.node:
+                homes.setdefault(now.node, []).append(spec.id)
+                asked[spec.id] = now.node
+        for name, answer in zip(homes, await asyncio.gather(*(at(*one) for one in homes.items())), strict=True):
+            if answer is None:
+                silent[name] = None
+            else:
+                found |= {int(number): told for number, told in answer.items()}
+    running = running_nodes(control)
+    return found, [name for name in silent if name in running]
+
+
+@COMMANDS.add(RUNNING, queues=NUMBERS, columns=TEXTS)
+async def local_queues(control: Control, queues: list[int], columns: list[str]) -> Any:
+    """Rows of those of these queues that live here."""
     check_columns(columns, columns_.QUEUES)
-    return page(*_queue_rows(control, vhost, columns, only, control.name, after))
+    found = {}
+    for number in queues:
+        queue = control.node.broker.queues_by_id.get(number)
+        if isinstance(queue, Queue):
+            found[str(number)] = [QUEUE[name](control, (queue.spec, queue)) for name in columns]
+    return found
 
 
-async def _add_progress(control: Control, vhost: str, columns: list[str], rows: Rows) -> None:
-    """Fill in `sync_messages`: of the mirror that has the fewest. The last value of a row is the queue's name."""
+async def _add_progress(control: Control, specs: list[QueueSpec], rows: Rows, place: int) -> None:
+    """Fill in `sync_messages`: of the mirror that has the fewest."""
     wanted: dict[str, list[int]] = {}
     numbers: dict[int, list[Any]] = {}
-    for row in rows:
-        spec = control.node.metadata.queues.get((vhost, row.pop()))
-        nodes = [] if spec is None else mirror_nodes(control, spec) or []
-        for name in nodes:
-            assert spec is not None and spec.view is not None
+    for spec, row in zip(specs, rows, strict=True):
+        for name in mirror_nodes(control, spec) or ():
+            assert spec.view is not None
             if spec.view.disk_of(name) is None:
                 wanted.setdefault(name, []).append(spec.id)
                 numbers[spec.id] = row
     answers = await asyncio.gather(*(copies(control, name, ids) for name, ids in wanted.items()))
-    place = columns.index("sync_messages")
     for found in answers:
         for number, copy in found.items():
             if copy["filling"]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.clients.consumer import numbers
 from tests.members import PERSISTENT, Cluster
@@ -11,6 +13,7 @@ from tests.servers import until
 
 LONG = 200_000
 MANY = 1_000
+THREADS = 8
 
 
 def test_a_long_queue_has_another_master_at_once(nodes: Cluster, name: str) -> None:
@@ -38,11 +41,15 @@ def test_a_long_queue_has_another_master_at_once(nodes: Cluster, name: str) -> N
 def test_many_queues_have_another_master(nodes: Cluster, name: str) -> None:
     victim, one, other = nodes
     mirror(victim, name)
-    channel = victim.channel(confirms=True)
     queues = [f"{name}-{number}" for number in range(MANY)]
-    for queue in queues:
-        channel.queue_declare(queue, durable=True)
-        channel.basic_publish("", queue, queue.encode(), PERSISTENT)
+
+    def make(some: list[str]) -> None:
+        channel = victim.channel(confirms=True)
+        for queue in some:
+            channel.queue_declare(queue, durable=True)
+            channel.basic_publish("", queue, queue.encode(), PERSISTENT)
+
+    in_threads(make, queues)
     victim.kill()
     asking = other.channel()
     began = time.monotonic()
@@ -58,5 +65,15 @@ def test_many_queues_have_another_master(nodes: Cluster, name: str) -> None:
         return all(len(found[queue].synchronised) == 2 for queue in queues)
 
     until(are_in_sync, "all queues have three copies again", 30.0)
-    for queue in queues:
-        asking.queue_delete(queue)
+
+    def delete(some: list[str]) -> None:
+        channel = one.channel()
+        for queue in some:
+            channel.queue_delete(queue)
+
+    in_threads(delete, queues)
+
+
+def in_threads(work: Callable[[list[str]], None], queues: list[str]) -> None:
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(work, [queues[at::THREADS] for at in range(THREADS)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from concurrent.futures import ThreadPoolExecutor
 
 import pika
 import pytest
@@ -39,9 +39,10 @@ def test_all_are_killed_at_once(nodes: Cluster, name: str) -> None:
     assert all(redelivered for _, redelivered in taken[:10])
 
 
-@pytest.mark.parametrize("order", list(permutations(range(3))), ids=lambda order: "".join(str(one + 1) for one in order))
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)], ids=["first", "last", "second"])
 def test_stopped_one_by_one_while_publishing(nodes: Cluster, name: str, order: tuple[int, ...]) -> None:
-    """Two return first, one of which missed the last messages. The other one has them all."""
+    """Two return first, one of which missed the last messages. The other one has them all. The master is the first to
+    go, or the last, or neither."""
     first, second, last = (nodes[at] for at in order)
     master = nodes[0]
     mirror(master, name)
@@ -52,7 +53,7 @@ def test_stopped_one_by_one_while_publishing(nodes: Cluster, name: str, order: t
     second.stop()
     last.kill()
     # The one that was first to go, and one of those that saw it all.
-    knows = second if order[0] < order[1] else last
+    knows = second if order[0] == 0 else last
     for node in (first, knows):
         node.spawn()
     for node in (first, knows):
@@ -65,39 +66,32 @@ def test_stopped_one_by_one_while_publishing(nodes: Cluster, name: str, order: t
 
 
 def test_its_only_copy_is_down(nodes: Cluster, name: str) -> None:
-    """The other copy lacks messages, and does not lead: the queue is down, says so, and returns with its node."""
+    """The other copy lacks messages, and does not lead: the queue is down, says so, and returns with its node. If
+    nobody wants to wait for that, it can be deleted, and declared again."""
     master, mirror_, witness = nodes
     params = [master.name, mirror_.name]
     mirror(master, name, "nodes", params, **{"ha-promote-on-failure": "when-synced"})
-    declare(master, name)
-    fill(witness.channel(confirms=True), name, range(10), properties=PERSISTENT)
+    given_up = f"{name}-given-up"
+    for queue in (name, given_up):
+        declare(master, queue)
+        fill(witness.channel(confirms=True), queue, range(10), properties=PERSISTENT)
     mirror_.kill()
-    fill(witness.channel(confirms=True), name, range(10, 20), properties=PERSISTENT)
+    for queue in (name, given_up):
+        fill(witness.channel(confirms=True), queue, range(10, 20), properties=PERSISTENT)
     master.kill()
     mirror_.start()
-    until(lambda: is_down(witness, name), "the queue is down", 30.0)
-    until(lambda: is_down(mirror_, name), "the queue is down at the other copy, too", 30.0)
+    asked = [(node, queue) for node in (witness, mirror_) for queue in (name, given_up)]
+    with ThreadPoolExecutor(len(asked)) as threads:  # Each waits for a while, in case another master comes.
+        assert all(threads.map(lambda one: is_down(*one), asked))
+    witness.channel().queue_delete(given_up)
+    declare(witness, given_up, durable=False)
     nodes.start()
     until(lambda: not is_down(witness, name), "the queue is back")
     assert waiting(mirror_.channel(), name) == 20
+    assert waiting(master.channel(), given_up) == 0
     await_in_sync(witness, name, (master, mirror_))
     master_of(nodes, name).kill()
     assert [body for body, _ in drain(witness, name)] == numbers(*range(20))
-
-
-def test_a_queue_that_is_down_can_be_deleted(nodes: Cluster, name: str) -> None:
-    master, mirror_, witness = nodes
-    mirror(master, name, "nodes", [master.name, mirror_.name], **{"ha-promote-on-failure": "when-synced"})
-    declare(master, name)
-    mirror_.kill()
-    fill(witness.channel(confirms=True), name, range(10), properties=PERSISTENT)
-    master.kill()
-    mirror_.start()
-    until(lambda: is_down(witness, name), "the queue is down", 30.0)
-    witness.channel().queue_delete(name)
-    witness.channel().queue_declare(name)
-    nodes.start()
-    assert waiting(master.channel(), name) == 0
 
 
 def is_down(node: Member, queue: str) -> bool:

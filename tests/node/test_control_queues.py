@@ -116,6 +116,25 @@ async def test_only_the_queue_of_that_name(rings: Rings, monkeypatch: pytest.Mon
     assert await everywhere(rings, ["name"]) == [["a"], ["b"], ["c"], ["there"]]
 
 
+async def test_a_queue_whose_master_changes_meanwhile_is_listed_once(
+    rings: Rings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = rings.declare("q", "one@host", "two@host")
+    one, three = rings.servers["one@host"], rings.servers["three@host"]
+    answer = one.control.answer
+
+    async def late(payload: bytes) -> bytes:
+        """The question finds a node that leads the queue no longer."""
+        if rings.copy("one@host", number).member.master is not None:
+            assert one.world.broker.mirrors.hand_over(rings.copy("one@host", number), "two@host")
+            rings.tick()
+        return await answer(payload)
+
+    monkeypatch.setattr(one.control, "answer", late)
+    found = await ask(three, "list_queues", vhost="/", columns=["name", "state", "node"])
+    assert found == {"rows": [["q", "running", "two@host"]], "next": None, "missing": []}
+
+
 async def test_a_name_that_is_none_was_meant_as_a_column(rings: Rings) -> None:
     (one, *_) = servers(rings)
     rings.declare("q")

@@ -18,6 +18,7 @@ class Mutation(NamedTuple):
     old: str
     new: str
     first: int = 0  # Seed to begin with.
+    mirrored: bool = False
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
@@ -317,5 +318,129 @@ TOGETHER: Final = (
         "queue.departure is not self or self.confirms.open or queue.ready or queue.deleted:",
         "queue.departure is not self or queue.deleted:",
         first=47,
+    ),
+)
+
+
+def _mirrored(name: str, module: str, old: str, new: str, first: int = 0) -> Mutation:
+    return Mutation(name, 3, module, old, new, first, mirrored=True)
+
+
+MIRRORED: Final = (
+    _mirrored(
+        "confirms when a block leaves the master",
+        "broker.mirrored",
+        "            mirror.in_blocks.append((block.number, batch, awaiting))\n",
+        "            mirror.in_blocks.append((block.number, batch, []))\n"
+        "            [pending.on_safe() for pending in awaiting]\n",
+    ),
+    _mirrored(
+        "confirms one block too early",
+        "broker.mirrored",
+        "in_blocks[0][0] <= durable:",
+        "in_blocks[0][0] <= durable + 1:",
+    ),
+    _mirrored(
+        "a write counts as synced at once",
+        "broker.mirrored",
+        "        self.store.write(mirror.spec.id, effect)\n",
+        "        self.store.write(mirror.spec.id, effect)\n"
+        "        mirror.member.on_synced(effect.id)\n        self.touched[mirror] = None\n",
+    ),
+    _mirrored(
+        "a new master ignores what is not applied",
+        "broker.mirrored",
+        "self.store.stored(mirror.spec.id), effect)",
+        "self.store.stored(mirror.spec.id), effect._replace(tail=()))",
+    ),
+    _mirrored(
+        "an old master confirms what it had not",
+        "broker.mirrored",
+        "            pending.refused = True\n            pending.on_safe()\n",
+        "            pending.on_safe()\n",
+    ),
+    _mirrored(
+        "an old master forgets its publishers",
+        "broker.mirrored",
+        "            pending.refused = True\n            pending.on_safe()\n",
+        "            pass\n",
+    ),
+    _mirrored(
+        "what was held back is forgotten",
+        "broker.mirrored",
+        "                    self.broker.unlogged[queue] = None\n",
+        "                    pass\n",
+    ),
+    _mirrored(
+        "what is confirmed is not applied",
+        "broker.mirrored",
+        "        self.store.apply(effect)\n",
+        "        pass\n",
+    ),
+    _mirrored(
+        "mirrors are not told what may be delivered",
+        "broker.mirrored",
+        "                block.delivered_through = queue.noted_through = queue.next_seq - 1\n",
+        "                pass\n",
+    ),
+    _mirrored(
+        "a new master does not mark what was delivered",
+        "mirror.store",
+        "    through = max(through, stored.delivered_through)\n",
+        "    through = 0\n",
+    ),
+    _mirrored(
+        "consumers are forgotten with a master",
+        "broker.remote",
+        "            resubscribe(consumer, queue, then)\n",
+        "            pass\n",
+    ),
+    _mirrored(
+        "publishes that wait for a master are forgotten",
+        "broker.remote",
+        "        unpark(parked or [], queue)\n",
+        "        pass\n",
+    ),
+    _mirrored(
+        "publishes that wait for a hand-over are forgotten",
+        "broker.moving",
+        "    unpark(parked or [], successor)\n",
+        "    pass\n",
+    ),
+    _mirrored(
+        "consumers of an old master do not go on",
+        "broker.moving",
+        "            resubscribe(consumer, successor)  # type: ignore[arg-type]\n        elif successor.is_local:",
+        "            pass\n        elif successor.is_local:",
+    ),
+    _mirrored(
+        "nobody subscribes at a master that is not one yet",
+        "broker.home",
+        "            if queue.spec.node != self.broker.node_name:\n",
+        "            if True:\n",
+    ),
+    _mirrored(
+        "a consumer does not know that its queue has come to its node",
+        "broker.remote",
+        "    consumer.queue = queue\n    queue.subscribe(consumer, waiting or then)",
+        "    queue.subscribe(consumer, waiting or then)",
+    ),
+    _mirrored(
+        "policies do not wait until a copy is filled",
+        "broker.placing",
+        "        if not lacking or len(heirs) > 1:\n",
+        "        if True:\n",
+    ),
+    _mirrored(
+        "a policy adds nobody",
+        "broker.placing",
+        "            member.change_ring((*view.ring, *missing))\n",
+        "            pass\n",
+    ),
+    _mirrored(
+        "mirrors do not hear of lost links",
+        "broker.mirrored",
+        "            mirror.member.on_peer_down(peer)\n",
+        "            pass\n",
     ),
 )

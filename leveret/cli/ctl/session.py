@@ -154,7 +154,7 @@ class Session:
                 if answer["next"] is None:
                     break
                 answer = self.ask(command, {**asked, "after": answer["next"]})
-            for name in missing:
+            for name in dict.fromkeys(missing):
                 self.warn(f"Warning: node {name} did not answer; what only it knows is not shown")
 
         return Rows(columns, pages())
