@@ -20,12 +20,13 @@ deliveries are held against what all clients were told, across any number of mas
 from __future__ import annotations
 
 import hashlib
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.queue import Queue
-from simulation.ledger import Ledger, Message
+from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import QueueSpec
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from leveret.mirror.view import View
     from leveret.node.node import Node
 
-GRACE_S: Final = 1.0  # From when a node knows of another master until all is written that it had from the last one.
+GRACE_S: Final = 0.02  # From when a node knows of another master until all is written that it had from the last one.
 LINK_S: Final = 20.0  # After a link was lost, until the last that it had brought is written.
-NOTED_S: Final = 8.0  # Within this time after a delivery, all mirrors know of it.
+NOTED_S: Final = 6.0  # Within this time after a delivery, all mirrors know of it.
 
 
 class Timeline:
@@ -117,14 +118,23 @@ class MirroredLedger(Ledger):
         master = self.at(queue, node, until)[1]
         return self.downs.get((min(master, node), max(master, node)), []) if master != node else []
 
-    def _crashed(self, queue: str, since: float, until: float) -> bool:
-        """Whether the first of two deliveries may have been forgotten: the master was lost before others knew of it.
+    def _check_flag(self, message: Message, delivery: Delivery) -> None:
+        for other in message.deliveries:
+            first, second = sorted((other, delivery), key=lambda one: one.written_at)
+            if not second.redelivered and not self._may_be_forgotten(message, first, second):
+                self.fail(
+                    f"{message} was delivered at {first.written_at:.6f} and once more at {second.written_at:.6f}, to "
+                    f"{second.consumer or 'basic.get'}, without a word about it"
+                )
+
+    def _may_be_forgotten(self, message: Message, first: Delivery, second: Delivery) -> bool:
+        """Whether the first of two deliveries may be: the master was lost before others knew of it.
 
         While a queue has no mirrors (epoch 0), it is as with every queue."""
-        agreed = self.agreed.get(queue)
-        if agreed is None or not agreed.at(since)[0]:
-            return super()._crashed(queue, since, until)
-        return agreed.changes(since - GRACE_S, min(until, since + NOTED_S))
+        agreed, queue = self.agreed.get(message.queue), message.queue
+        if agreed is None or not agreed.at(message.published_at)[0] or not agreed.at(first.written_at)[0]:
+            return self._crashed(queue, message.published_at, second.written_at)
+        return agreed.changes(first.written_at - 1.0, min(second.written_at, first.written_at + NOTED_S))
 
 
 class MirrorChecker:
@@ -260,14 +270,30 @@ class MirrorChecker:
         ((name, node),) = leading.items()
         led = node.broker.vhosts["/"].queues[queue]
         assert isinstance(led, Queue)
+        wanted = self._wanted(queue, node, {one.settings.node_name for one in nodes.values()})
         if led.mirror is None:
-            return None
+            return None if wanted is None else "is not mirrored"
         view = led.mirror.member.view
         assert view is not None
+        if len(view.ring) != wanted[0] or not wanted[1] <= set(view.ring) if wanted else len(view.ring) != 1:
+            return f"should have {wanted or 'no'} mirrors, and its ring is {view.ring}"
         if not led.mirror.member.serving:
             return f"is not served by {name}"
         lacking = sorted(set(view.ring) - {one for one, _ in view.in_sync})
         return f"has members that are not in sync: {lacking}, view {view}" if lacking else None
+
+    def _wanted(self, queue: str, node: Node, members: set[str]) -> tuple[int, set[str]] | None:
+        """How many members its policy gives a queue, and which of them by name; None: it is not to be mirrored."""
+        policy = node.metadata.policies.get(("/", "ha"))
+        if policy is None or not re.search(policy.pattern, queue):
+            return None
+        mode, params = policy.definition["ha-mode"], policy.definition.get("ha-params")
+        if mode == "all":
+            return len(members), members
+        if isinstance(params, int):
+            return (min(params, len(members)), set()) if params > 1 else None
+        assert isinstance(params, list)
+        return len(params), {str(name) for name in params}
 
     def _leads(self, queue: str, node: Node) -> bool:
         return isinstance(node.broker.vhosts["/"].queues.get(queue), Queue)
@@ -282,6 +308,3 @@ def digest_of(block: Block) -> str:
     held = () if run is None else (run.first, run.contents, run.keys)
     text = repr((block.epoch, block.settled, block.requeued, block.delivered_through, held))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-__all__ = ["Message", "MirrorChecker", "MirroredLedger"]

@@ -519,6 +519,8 @@ class World:
             lambda: f"{SETTLE_S} s after all was healed: {self._standing()}",
         )
         self._run(8.0)
+        if self.mirrors is not None:
+            self._shuffle()
         for client in self.clients:
             client.give(Step(0, 0.0, "feel", {}))
         self._must(SETTLE_S, self._all_idle, lambda: f"at the end: {self._standing()}")
@@ -526,6 +528,21 @@ class World:
         self._must(10.0, lambda: self.consensus.is_kept(nodes), lambda: self.consensus.standing(nodes))
         if self.mirrors is not None:
             self._heal_mirrors(self.mirrors)
+
+    def _shuffle(self) -> None:
+        """Have other nodes lead, while clients publish and consume: all of them must go on."""
+        for number in range(DURABLE):
+            found = self._leading(f"d{number}")
+            if found is None or found[2].mirror is None or found[2].mirror.member.view is None:
+                continue
+            heirs = [name for name, _ in found[2].mirror.member.view.in_sync if name != found[0].node_name]
+            if heirs:
+                self._hand_over(found[0], found[1], found[2].mirror, self.dice.choice(heirs))
+            for client in self.clients:
+                publish = {"queue": f"d{number}", "count": 3, "padding": 10, "persistent": True, "wait": True}
+                client.give(Step(0, 0.0, "publish", publish))
+            self._run(self.dice.random())
+        self._must(SETTLE_S, self._all_idle, lambda: f"after queues were handed over: {self._standing()}")
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
         """All queues have masters that serve, and all mirrors have what these have."""

@@ -346,7 +346,7 @@ class Broker:
         elif old.spec.node != spec.node:
             old.on_moved(spec, None, lambda: None)
         else:
-            old.spec = spec
+            old.spec, old.is_hopeless = spec, False  # Somebody sees to it again: the next loss is waited out, too.
 
     def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
         new.spec = spec

@@ -32,7 +32,9 @@ from leveret.broker.parking import release, unpark
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.cluster.frames import RING
+from leveret.cluster.proposals import BadFrame
 from leveret.mirror import frames as f
+from leveret.mirror import wire
 from leveret.mirror.frames import Options
 from leveret.mirror.ring import Member
 from leveret.mirror.store import MirrorStore, Reading, restore_queue
@@ -171,8 +173,12 @@ class Mirrors:
             self.touched[mirror] = None
 
     def on_frame(self, peer: str, payload: bytes) -> None:
-        """Raises `mirror.wire.BadFrame`."""
-        for group, frame in self.unpackers[peer].feed(payload):
+        """Raises `BadFrame`."""
+        try:
+            found = self.unpackers[peer].feed(payload)
+        except wire.BadFrame as error:
+            raise BadFrame(str(error)) from None
+        for group, frame in found:
             mirror = self.mirrors.get(group)
             if mirror is not None:
                 mirror.member.on_frame(peer, frame)

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from leveret.cli.exits import CONFIG, OK
 from leveret.cli.server import load_or_report
+from leveret.cluster.mirroring import Defaults
 from leveret.node.config import Loaded
 from leveret.node.schema import USED
 from leveret.node.settings import LOG_CATEGORIES, Discovery, Listener, Settings, TlsOptions
@@ -27,6 +28,16 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
         "cluster_formation.classic_config.nodes",
         "cluster_formation.dns.hostname",
         "cluster_formation.target_cluster_size_hint",
+    ),
+    "mirroring": (
+        "mirroring.default_policy",
+        "mirroring.forbid_copying",
+        "num_mirrors",
+        "cluster_nodes.disc_copies",
+        "queue_master_locator",
+        "queue_leader_locator",
+        "mirroring_sync_batch_size",
+        "mirroring_sync_max_throughput",
     ),
     "linger_s": ("tcp_listen_options.linger",),
     "auth_mechanisms": ("auth_mechanisms",),
@@ -84,6 +95,10 @@ def _text(field: str, value: object) -> str:
             return f"{value.backend}: {nodes}; {value.founders} found the cluster"
         case Listener():
             return str(value)
+        case Defaults():
+            policy = [f"{key}={one}" for key, one in value.definition.items()]
+            others = [f"{one.name}={getattr(value, one.name)}" for one in fields(value) if one.name != "definition"]
+            return ", ".join(policy + others)
         case Mapping():
             return ", ".join(f"{key}={one}" for key, one in value.items())
         case tuple() | frozenset():

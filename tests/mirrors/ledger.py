@@ -37,11 +37,9 @@ class Book:
         self.lock = threading.Lock()
         self.confirmed: dict[str, set[int]] = {}
         self.seen: dict[str, Counter[int]] = {}
-        self.unmarked: Counter[tuple[str, int]] = Counter()
         self.faults: list[str] = []
         self.deliveries = 0
         self.cancels = 0
-        self.settled: dict[tuple[str, int], str] = {}  # Acknowledged, and safely so.
 
     def on_confirmed(self, publisher: str, numbers: Iterable[int]) -> None:
         with self.lock:
@@ -53,14 +51,7 @@ class Book:
             seen = self.seen.setdefault(publisher, Counter())
             if not redelivered and seen[number]:
                 self.faults.append(f"{publisher} {number} came again to {where}, not marked as redelivered")
-            if (publisher, number) in self.settled:
-                how = self.settled[publisher, number]
-                self.faults.append(f"{publisher} {number} came again to {where}, though {how}")
             seen[number] += 1
-
-    def on_settled(self, messages: Iterable[tuple[str, int]], how: str) -> None:
-        with self.lock:
-            self.settled.update(dict.fromkeys(messages, how))
 
     def missing(self) -> dict[str, list[int]]:
         """Confirmed, and not delivered so far."""

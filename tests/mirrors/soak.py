@@ -3,8 +3,8 @@
     python -m tests.mirrors.soak --minutes 10 [--seed 7] [--nodes 3]
 
 Every number that was confirmed is written down (see `ledger`), and has to be delivered. In the end all nodes are up,
-all copies have to become in sync, and all queues have to be empty, also after each node in turn was killed.
-The seed decides what is done to whom; how the nodes take it is up to the machine, so a seed is a hint, not a replay.
+all copies have to become in sync, and all queues have to be empty. The seed decides what is done to whom; how the
+nodes take it is up to the machine, so a seed is a hint, not a replay.
 """
 
 from __future__ import annotations

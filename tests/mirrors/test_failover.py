@@ -170,7 +170,7 @@ def test_everything_else_works_during_a_failover(nodes: Cluster, name: str) -> N
 
 def test_declared_means_mirrored(nodes: Cluster, name: str) -> None:
     """Declare, publish, and the node is dead: the message is there."""
-    master, one, other = nodes
+    master, one, _ = nodes
     mirror(master, name)
     channel = master.channel(confirms=True)
     channel.queue_declare(name, durable=True)

@@ -12,8 +12,8 @@ CONFIG = "net_ticktime = 1\ncluster.operation_timeout = 2000"
 
 
 def test_a_stopped_server_gets_its_copy_when_it_returns(start_cluster: StartCluster) -> None:
-    """Two servers, a queue, a subscriber. The other server is stopped, messages are published, it is started again, and
-    has them: so the first may be stopped, and the subscriber watches the deliveries at the second."""
+    """Two servers, a queue, a subscriber. The other server is stopped and started again, and once its copy is in sync
+    the first one may be stopped, too. Two servers need both to serve, so nothing is published while one is down."""
     here, other = nodes = start_cluster(CONFIG, size=2)
     mirror(here, "orders")
     declare(here, "orders")
@@ -24,7 +24,6 @@ def test_a_stopped_server_gets_its_copy_when_it_returns(start_cluster: StartClus
     subscriber.channel.basic_cancel(subscriber.tag)
 
     other.stop()
-    # One of two is no majority: it takes nothing more until the other one is back.
     other.start()
     nodes.wait_until_whole()
     await_in_sync(here, "orders", nodes)

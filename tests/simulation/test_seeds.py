@@ -18,12 +18,28 @@ GROUP = 10
 GROUPS = [
     (nodes, first) for nodes, count in ((1, 100), (3, 120), (5, 30)) for first in range(0, count, GROUP)
 ]  # fmt: skip
+MIRRORED_GROUPS = [(3, 0, 10), (3, 10, 20), (3, 20, 30), (3, 30, 40), (5, 0, 8), (2, 0, 8)]
 
 
 @pytest.mark.parametrize(("nodes", "first"), GROUPS)
 def test_seeds(nodes: int, first: int) -> None:
     for seed in range(first, first + GROUP):
         run(Plan(seed, nodes))
+
+
+@pytest.mark.parametrize(("nodes", "first", "end"), MIRRORED_GROUPS)
+def test_mirrored_seeds(nodes: int, first: int, end: int) -> None:
+    worlds = [run(Plan(seed, nodes, mirrored=True)) for seed in range(first, end)]
+    checkers = [world.mirrors for world in worlds if world.mirrors is not None]
+    assert len(checkers) == end - first
+    assert sum(len(one.masters) for one in checkers) > 10 * len(worlds)  # Masters come and go,
+    assert sum(len(one.blocks) for one in checkers) > 10 * len(worlds)  # and there is something to compare.
+    assert sum(not facts.lost for world in worlds for facts in world.ledger.queues.values()) > len(worlds)
+
+
+def test_mirrored_seeds_are_others() -> None:
+    assert Plan(8, mirrored=True).draw() != Plan(8).draw()
+    assert Plan(8, mirrored=True).command() == "python -m simulation --seed 8 --nodes 3 --steps 120 --mirrored"
 
 
 def test_much_happens() -> None:
