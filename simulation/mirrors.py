@@ -272,7 +272,8 @@ class MirrorChecker:
         assert isinstance(led, Queue)
         wanted = self._wanted(queue, node, {one.settings.node_name for one in nodes.values()})
         if led.mirror is None:
-            return None if wanted is None else "is not mirrored"
+            alone = wanted is None or wanted == (1, {node.settings.node_name})
+            return None if alone else f"is at {name} and not mirrored; it should have {wanted}"
         view = led.mirror.member.view
         assert view is not None
         if len(view.ring) != wanted[0] or not wanted[1] <= set(view.ring) if wanted else len(view.ring) != 1:
@@ -305,6 +306,7 @@ class MirrorChecker:
 def digest_of(block: Block) -> str:
     """Of all that a block changes, when it is applied."""
     run = block.enqueued
-    held = () if run is None else (run.first, run.contents, run.keys)
-    text = repr((block.epoch, block.settled, block.requeued, block.delivered_through, held))
+    held = () if run is None else (run.first, [bytes(one) for one in run.contents], [bytes(one) for one in run.keys])
+    ranges = [[tuple(pair) for pair in pairs] for pairs in (block.settled, block.requeued)]
+    text = repr((block.epoch, ranges, block.delivered_through, held))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

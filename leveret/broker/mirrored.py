@@ -33,6 +33,7 @@ from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.cluster.frames import RING
 from leveret.cluster.proposals import BadFrame
+from leveret.log.block import Run
 from leveret.mirror import frames as f
 from leveret.mirror import wire
 from leveret.mirror.frames import Options
@@ -261,6 +262,10 @@ class Mirrors:
                 # Before the next block reaches a mirror, any of these may be delivered; and who sees a message again
                 # from another master must be told. So the mirrors take all that waits for delivered already.
                 block.delivered_through = queue.noted_through = queue.next_seq - 1
+            run = block.enqueued
+            if run is not None:
+                # The queue drops contents that are logged or settled; a mirror that is behind needs them still.
+                block.enqueued = Run(run.first, list(run.contents), list(run.keys), bytearray(run.kinds))
             awaiting, queue.awaiting = queue.awaiting, []
             mirror.in_blocks.append((block.number, batch, awaiting))
             taken = member.submit(block)
