@@ -240,7 +240,8 @@ class Channel(Topology):
                 count = delivered.last_tag - delivered.first_tag + 1
                 consumer.unacked -= count
                 self.consumed -= count
-                dirty[delivered.queue] = None
+                # Where the consumer is now: its queue may have another home than when this was delivered.
+                dirty[consumer.queue if isinstance(consumer, ChannelConsumer) else delivered.queue] = None
         if self.prefetch:
             for each in self.consumers.values():
                 dirty[each.queue] = None
