@@ -52,11 +52,12 @@ if TYPE_CHECKING:
 class Mirror:
     """This node's copy of one queue."""
 
-    __slots__ = ("in_blocks", "member", "ordered", "proposed", "queue", "spec", "syncing")
+    __slots__ = ("in_blocks", "joined", "member", "ordered", "proposed", "queue", "spec", "syncing")
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
         self.member = member
+        self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
         self.queue: Queue | None = None  # While this node leads it.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
         self.ordered: bool | None = None  # Whether its mirrors are to be filled; None: as the policy says.
@@ -107,6 +108,9 @@ class Mirrors:
         if self.store is None or view is None:
             return
         mirror = self.mirrors.get(spec.id)
+        if mirror is not None and self.me in view.ring and mirror.joined != spec.joined[self.me]:
+            self._left(mirror, f.Left(view.version))  # It left and came back, and heard of neither.
+            mirror = None
         if mirror is None:
             if self.me not in view.ring:
                 return
@@ -122,7 +126,8 @@ class Mirrors:
         store = self.store
         assert store is not None
         recovered = store.recovered(spec.id)
-        disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id))
+        joined = spec.joined[self.me]
+        disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
         member = Member(spec.id, self.me, disk, self.life, store.lost(spec.id), Options(), recovered, born)
         for peer in self.unpackers:
             member.on_peer_up(peer)
@@ -420,10 +425,12 @@ class Mirrors:
         return None if mirror is None else mirror.member.view
 
 
-def disk_id(folder: str, run: str, durable: bool, losses: int = 0) -> str:
+def disk_id(folder: str, run: str, durable: bool, losses: int = 0, joined: int = 1) -> str:
     """By which the ring knows a copy: another one if it may lack what it once had. `folder` names the node's data,
-    `run` its present run, which is as long as a queue that is not durable lasts."""
-    return f"{folder}.{losses}" if durable else run
+    `run` its present run, which is as long as a queue that is not durable lasts; `joined` is the version of the view
+    with which the copy came into being, since one that leaves its ring is forgotten."""
+    name = f"{folder}.{losses}" if durable else run
+    return name if joined == 1 else f"{name}.{joined}"
 
 
 _EFFECTS: Final[dict[type, Callable[[Mirrors, Mirror, Any], None]]] = {

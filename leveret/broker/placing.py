@@ -6,8 +6,8 @@ that was needed:
 
 1. Nodes that are wanted and missing are added. They fill while the queue is used.
 2. If the master itself is not wanted, it hands over to the oldest wanted member that is in sync.
-3. When every wanted member that runs is in sync, or at least one other is where none of the leaving is needed, those
-   that are not wanted go.
+3. When every wanted member that runs is in sync, or at least one besides the master, those that are not wanted go; but
+   not while theirs is the only copy besides the master's.
 
 A queue without a policy that was mirrored before keeps its master alone. An exclusive queue is never mirrored: it goes
 with its connection anyway. Where copying is forbidden, nobody is added; that takes nobody away either.
@@ -188,7 +188,8 @@ class Placing:
             if heirs:
                 self.broker.mirrors.hand_over(mirror, heirs[0])
             return False
-        if not lacking or len(heirs) > 1:
+        # While a wanted member is down, a copy that is not wanted may be the only one besides the master's.
+        if len(heirs) >= min(2, len(wanted)) and (not lacking or len(heirs) > 1):
             member.change_ring(tuple(name for name in view.ring if name in wanted))
             self.broker.mirrors.touched[mirror] = None
         return False

@@ -76,7 +76,8 @@ class QueueSpec:
     """A queue as it was first declared, with an id that no other queue ever has or had.
 
     `owner` names the connection an exclusive queue belongs to, `node` the node the queue lives on. A mirrored queue has
-    a `view`, whose master is that node.
+    a `view`, whose master is that node; and for each member of its ring the version of the view with which it `joined`,
+    for one that left and came back is another copy.
     """
 
     id: int
@@ -89,6 +90,7 @@ class QueueSpec:
     owner: str | None = None
     node: str = ""
     view: View | None = None
+    joined: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -400,6 +400,7 @@ class Metadata:
             command.owner,
             command.node if command.view is None else command.view.master,
             command.view,
+            {} if command.view is None else dict.fromkeys(command.view.ring, 1),
         )
         self.queues[vhost.name, command.name] = spec
         self.queue_counts[vhost.name] += 1
@@ -576,7 +577,10 @@ class Metadata:
     def _rename_node(self, command: c.RenameNode, events: list[e.Event]) -> Refusal | None:
         for key, queue in list(self.queues.items()):
             if queue.view is not None and command.old in queue.view.ring:
-                self._put_view(queue, renamed(queue.view, command.old, command.new), events)
+                joined = {command.new if name == command.old else name: at for name, at in queue.joined.items()}
+                view = renamed(queue.view, command.old, command.new)
+                same = replace(queue, joined=joined, view=queue.view._replace(ring=view.ring))
+                self._put_view(same, view, events)
             elif queue.node == command.old:
                 self.queues[key] = moved = replace(queue, node=command.new)
                 events.append(e.QueueMoved(moved))
@@ -595,7 +599,9 @@ class Metadata:
         return None
 
     def _put_view(self, queue: QueueSpec, view: View, events: list[e.Event]) -> None:
-        changed = replace(queue, view=view, node=view.master)
+        ring = () if queue.view is None else queue.view.ring
+        joined = {name: queue.joined[name] if name in ring else view.version for name in view.ring}
+        changed = replace(queue, view=view, node=view.master, joined=joined)
         self.queues[queue.vhost, queue.name] = changed
         events.append(e.ViewChanged(changed))
         if queue.node != view.master:
