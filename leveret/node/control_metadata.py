@@ -8,6 +8,7 @@ term of Erlang's, a sentence stands here.
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from leveret.cluster import commands as c
@@ -33,6 +34,8 @@ from leveret.node.control_policies import USER_LIMITS, VHOST_LIMITS, limits_erro
 
 if TYPE_CHECKING:
     from leveret.node.control import Control
+
+logger = logging.getLogger("leveret")
 
 COMMANDS = Commands()
 
@@ -242,6 +245,9 @@ async def set_policy(
     if error is not None:
         _invalid(error)
     await control.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator))
+    idle = sorted(key for key in definition if not key.startswith("ha-") and key != "queue-master-locator")
+    if idle:
+        logger.warning("policy '%s': this version keeps %s, but does not act on it yet", name, ", ".join(idle))
 
 
 @COMMANDS.add(vhost=TEXT, name=TEXT, operator=FLAG)
