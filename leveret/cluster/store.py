@@ -50,7 +50,7 @@ from leveret.cluster.specs import (
     UserSpec,
     VhostSpec,
 )
-from leveret.mirror.view import View, misfit
+from leveret.mirror.view import View, misfit, renamed, without
 
 __all__ = ["PREDECLARED", "Applied", "Metadata", "Refusal", "implicit_binding", "resource"]
 
@@ -621,25 +621,6 @@ class Metadata:
         self.queues[key] = moved = replace(queue, node=command.new)
         events.append(e.QueueMoved(moved))
         return None
-
-
-def without(view: View, node: str) -> View | None:
-    """The view when a node is gone for good; None if it had the only copy that counts."""
-    in_sync = tuple(disk for disk in view.in_sync if disk[0] != node)
-    if not in_sync:
-        return None
-    ring = tuple(name for name in view.ring if name != node)
-    fewer = view._replace(version=view.version + 1, ring=ring, in_sync=in_sync)
-    return fewer if view.master != node else fewer._replace(epoch=view.epoch + 1, master=in_sync[0][0])
-
-
-def renamed(view: View, old: str, new: str) -> View:
-    def name(one: str) -> str:
-        return new if one == old else one
-
-    in_sync = tuple((name(member), disk) for member, disk in view.in_sync)
-    ring = tuple(name(member) for member in view.ring)
-    return view._replace(version=view.version + 1, master=name(view.master), ring=ring, in_sync=in_sync)
 
 
 def implicit_binding(queue: QueueSpec) -> Binding:

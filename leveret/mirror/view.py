@@ -81,3 +81,24 @@ def misfit(old: View | None, new: View) -> str | None:
     if new.master not in dict(old.in_sync) or not set(new.in_sync) <= set(old.in_sync):
         return "only an in-sync member is promoted, and nobody joins with it"
     return None
+
+
+def without(view: View, node: str) -> View | None:
+    """The view when a node is gone for good; None if it had the only copy that counts."""
+    in_sync = tuple(disk for disk in view.in_sync if disk[0] != node)
+    if not in_sync:
+        return None
+    ring = tuple(name for name in view.ring if name != node)
+    fewer = view._replace(version=view.version + 1, ring=ring, in_sync=in_sync)
+    return fewer if view.master != node else fewer._replace(epoch=view.epoch + 1, master=in_sync[0][0])
+
+
+def renamed(view: View, old: str, new: str) -> View:
+    """The view when a node has another name."""
+
+    def name(one: str) -> str:
+        return new if one == old else one
+
+    in_sync = tuple((name(member), disk) for member, disk in view.in_sync)
+    ring = tuple(name(member) for member in view.ring)
+    return view._replace(version=view.version + 1, master=name(view.master), ring=ring, in_sync=in_sync)
