@@ -438,7 +438,7 @@ MIRRORED: Final = (
     _mirrored(
         "policies do not wait until a copy is filled",
         "broker.placing",
-        "        if not lacking or len(heirs) > 1:\n",
+        "        if len(heirs) >= min(2, len(wanted)) and (not lacking or len(heirs) > 1):\n",
         "        if True:\n",
         first=16,
     ),
