@@ -207,7 +207,7 @@ def test_disk_full(start: Start, small_disk: Path) -> None:
             unblocked += 1
     publisher.join()
     publisher.client.socket.close()
-    assert blocked > 1 and unblocked == blocked
+    assert blocked > 1 and blocked - unblocked in (0, 1)  # The last alarm may still hold when all is confirmed.
     server.kill()
     server.start()
     bodies = get_all(server.channel(), "q")
