@@ -453,7 +453,7 @@ class Peers:
 
         try:
             self._handler.on_call(wire.link.peer, kind, payload, respond)
-        except Exception:
+        except Exception:  # Costs this caller its answer, and is seen.
             logger.exception("a call from %s:%s: internal error", *wire.address)
             wire.refuse("internal error")
 

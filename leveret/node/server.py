@@ -148,9 +148,9 @@ class Server:
         self.starting = self.loop.create_task(self._start_app())
         try:
             await self.starting
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # By `stop_app`: it was asked for.
             await self._end_node()
-        except BaseException:
+        except Exception:  # Whatever it is, half a node must not stay; who wanted it is told.
             await self._end_node()
             raise
         finally:
