@@ -7,15 +7,22 @@ million is one gap.
 
 from __future__ import annotations
 
-from leveret.log.block import PERSISTENT, REDELIVERED, Run
+from bisect import bisect_right
+from operator import itemgetter
 
+from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, Run
+
+_INDEX = itemgetter(0)
 MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the object's head, its places in lists.
 
 
 class Batch(Run):
     """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
 
-    __slots__ = ("all_logged", "gone", "left", "logged", "paged", "redelivered", "size", "stored", "unlogged_bytes")
+    __slots__ = (
+        "all_logged", "expires", "gone", "left", "logged", "paged", "redelivered", "size", "stamped", "stored",
+        "unlogged_bytes",
+    )  # fmt: skip
 
     def __init__(self, first: int) -> None:
         super().__init__(first, [], [], bytearray())
@@ -28,6 +35,8 @@ class Batch(Run):
         self.all_logged = False  # And there are no others: memory may forget the contents.
         self.paged = False  # Memory has forgotten them.
         self.redelivered = False  # Some of `kinds` say so.
+        self.stamped = 0  # How many of them `times` tells of.
+        self.expires = False  # Some have a time to live of their own.
 
     @classmethod
     def loaded(cls, run: Run) -> Batch:
@@ -37,8 +46,28 @@ class Batch(Run):
         batch.left = len(run.contents)
         batch.size = sum(map(len, run.contents)) + MESSAGE_OVERHEAD * batch.left
         batch.stored = batch.logged = batch.all_logged = True
-        batch.redelivered = any(kind & REDELIVERED for kind in set(run.kinds))
+        kinds = set(run.kinds)
+        batch.redelivered = any(kind & REDELIVERED for kind in kinds)
+        batch.expires = any(kind & EXPIRES for kind in kinds)
+        batch.times, batch.stamped = run.times, batch.left
         return batch
+
+    def stamp(self, now_ms: int) -> None:
+        """Those that have come since the last time came now."""
+        times = self.times
+        count = len(self.contents)
+        if not times:
+            times.append((0, now_ms))
+        elif self.stamped < count and times[-1][1] != now_ms:
+            times.append((self.stamped, now_ms))
+        self.stamped = count
+
+    def time_at(self, at: int) -> tuple[int, int]:
+        """When message `at` came, and the index up to which others came then, excluded. It must have been stamped."""
+        times = self.times
+        following = bisect_right(times, at, key=_INDEX)
+        end = times[following][0] if following < len(times) else len(self.contents)
+        return times[following - 1][1], end
 
     def average_bytes(self) -> int:
         return self.size // (len(self.contents) - self.gone)
@@ -62,8 +91,7 @@ class Batch(Run):
             while end < hi and (not self.kinds[end] & PERSISTENT) == wanted:
                 end += 1
             if wanted:
-                cut = slice(start, end)
-                runs.append(Run(self.first + start, self.contents[cut], self.keys[cut], self.kinds[cut]))
+                runs.append(self.cut(start, end))
             start = end
         return runs
 

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.claims import Claims
 from leveret.broker.governing import Governing
 from leveret.broker.mirror_journal import Journal
 from leveret.broker.parking import release, unpark
@@ -33,12 +34,12 @@ from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.cluster.frames import RING
 from leveret.cluster.proposals import BadFrame
-from leveret.log.block import Run
 from leveret.mirror import frames as f
 from leveret.mirror import wire
 from leveret.mirror.frames import Options
 from leveret.mirror.ring import Member
 from leveret.mirror.store import MirrorStore, Reading, restore_queue
+from leveret.mirror.view import JOINED
 from leveret.mirror.wire import Packer, Unpacker
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Mirrors:
         mirror.spec = spec
         self._perform(mirror)  # What was said under the old view is done first.
         old = mirror.member.view
+        mirror.member.joined = spec.joined
         mirror.member.on_view(view)
         self._perform(mirror)
         self.journal.on_view(mirror, old, born)
@@ -128,7 +130,9 @@ class Mirrors:
         recovered = store.recovered(spec.id)
         joined = spec.joined[self.me]
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
-        member = Member(spec.id, self.me, disk, self.life, store.lost(spec.id), Options(), recovered, born)
+        # Neither ever falls, and for each member that this node makes of the group one of them has risen.
+        life = self.life + joined
+        member = Member(spec.id, self.me, disk, life, store.lost(spec.id), Options(), recovered, born)
         for peer in self.unpackers:
             member.on_peer_up(peer)
         member.on_majority(self.majority)
@@ -263,14 +267,12 @@ class Mirrors:
         batch = queue.open
         block = queue.take_block(time_ms)
         if block is not None:
-            if queue.consumers:
-                # Before the next block reaches a mirror, any of these may be delivered; and who sees a message again
-                # from another master must be told. So the mirrors take all that waits for delivered already.
-                block.delivered_through = queue.noted_through = queue.next_seq - 1
+            assert queue.claims is not None
+            queue.claims.put_into(block)
             run = block.enqueued
             if run is not None:
                 # The queue drops contents that are logged or settled; a mirror that is behind needs them still.
-                block.enqueued = Run(run.first, list(run.contents), list(run.keys), bytearray(run.kinds))
+                block.enqueued = run.cut(0, len(run.contents))
             awaiting, queue.awaiting = queue.awaiting, []
             mirror.in_blocks.append((block.number, batch, awaiting))
             taken = member.submit(block)
@@ -322,6 +324,10 @@ class Mirrors:
         self.store.apply(effect)
 
     def _confirmed(self, mirror: Mirror, effect: f.Confirmed) -> None:
+        queue = mirror.queue
+        if queue is not None and queue.claims is not None and queue.claims.on_confirmed(effect.durable):
+            self.broker.dirty[queue] = None
+            self.broker.on_loaded(queue)  # Those who want to get one.
         if self.governing.may_confirm(mirror, effect.durable):
             self.on_confirmed(mirror, effect.durable)
 
@@ -348,12 +354,16 @@ class Mirrors:
         assert self.store is not None
         queue = mirror.queue  # It becomes mirrored as it is.
         mirror.in_blocks.clear()
-        if queue is None:
+        if queue is not None:
+            queue.note_due = True  # The mirrors will have to know what is out with consumers.
+            self.broker.dirty[queue] = None
+        else:
             queue = Queue(mirror.spec, self.broker)
             batches = restore_queue(queue, self.store.stored(mirror.spec.id), effect)
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number
+        queue.claims = Claims(queue)
         queue.frozen = not mirror.member.serving
         mirror.queue = queue
 
@@ -430,7 +440,7 @@ def disk_id(folder: str, run: str, durable: bool, losses: int = 0, joined: int =
     `run` its present run, which is as long as a queue that is not durable lasts; `joined` is the version of the view
     with which the copy came into being, since one that leaves its ring is forgotten."""
     name = f"{folder}.{losses}" if durable else run
-    return name if joined == 1 else f"{name}.{joined}"
+    return name if joined == 1 else f"{name}{JOINED}{joined}"
 
 
 _EFFECTS: Final[dict[type, Callable[[Mirrors, Mirror, Any], None]]] = {

@@ -29,12 +29,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.edge import Got, Status, unreachable
 from leveret.broker.parking import Parked, park
-from leveret.cluster.refusals import Refusal, resource
+from leveret.cluster.refusals import Refusal, not_found, resource
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
+from leveret.log.ranges import merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.claims import Claims
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Consumer, Subscriber
     from leveret.broker.mirrored import Mirror
@@ -66,8 +69,14 @@ class Host(Protocol):
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
 
+    def successor(self, queue: Queue) -> AnyQueue | None:
+        """What stands for the queue since another master leads it."""
+
     def on_unused(self, queue: Queue) -> None:
         """The last consumer of an auto-delete queue is gone."""
+
+    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+        """Which of these messages the log of a mirrored queue holds, ascending."""
 
 
 class Queue:
@@ -76,6 +85,7 @@ class Queue:
     __slots__ = (
         "active_ms",
         "awaiting",
+        "claims",
         "consumers",
         "crowded_at",
         "delivered_through",
@@ -85,6 +95,7 @@ class Queue:
         "epoch",
         "exclusive_consumer",
         "frozen",
+        "heritage",
         "host",
         "loading",
         "logs",
@@ -95,6 +106,7 @@ class Queue:
         "noted_through",
         "number",
         "open",
+        "open_through",
         "parked",
         "ready",
         "ready_count",
@@ -103,6 +115,7 @@ class Queue:
         "spec",
         "totals",
         "unacked_count",
+        "waiting",
     )
 
     is_local: Literal[True] = True
@@ -114,6 +127,8 @@ class Queue:
         # Messages with all these bits of their kind go to the log: persistent ones; none, if the queue does not last.
         self.logs = PERSISTENT if spec.durable else NEVER
         self.mirror: Mirror | None = None
+        self.claims: Claims | None = None  # And what its mirrors were told of deliveries.
+        self.open_through = NEVER  # No message with a higher number may be handed out yet.
         self.active_ms = 0  # When it was last touched, by the host's clock; 0: not since the node started.
         self.frozen = False  # Nothing is handed out: its node has no contact to the majority.
         self.epoch = 1
@@ -137,6 +152,8 @@ class Queue:
         self.deleted = False
         self.departure: Departure | None = None  # It is on its way to another node.
         self.parked: list[Parked] | None = None  # Publishes that will go there, or come back.
+        self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions, likewise.
+        self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
         self.totals = Totals()
 
     def __repr__(self) -> str:
@@ -187,21 +204,46 @@ class Queue:
 
     def is_crowded(self) -> bool:
         """Whether publishers that were told to slow down should still wait."""
-        return self.ready_count * 2 > self.crowded_at
+        return self.parked is not None or self.ready_count * 2 > self.crowded_at
 
     # -- Questions -----------------------------------------------------------------------------------------------
-    # Answered at once. At another node (`RemoteQueue`) they take a while, hence the form.
+    # Answered at once, unless the queue is about to have another home. At another node (`RemoteQueue`) they take a while,
+    # hence the form.
+
+    def later(self, call: Callable[[AnyQueue], None]) -> bool:
+        """True: the question is put off until it is clear where the queue is. An answer of now might not hold there."""
+        if self.parked is None and self.departure is None:
+            return False
+        self.waiting.append(call)
+        return True
+
+    def _gone(self) -> Refusal:
+        """It was deleted while somebody waited."""
+        return not_found("queue", self.spec.name, self.spec.vhost)
 
     def status(self, then: Callable[[Status | Refusal], None]) -> None:
-        then(Status(self.ready_count, len(self.consumers)))
+        if self.departure is not None and self.parked is None:  # That may take long, and so much is known.
+            then(Status(self.ready_count + self.departure.unacked, len(self.departure.consumers)))
+        elif not self.later(lambda queue: queue.status(then)):
+            then(self._gone() if self.deleted else Status(self.ready_count, len(self.consumers)))
 
     def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
-        then(self.purge())
+        if not self.later(lambda queue: queue.purge_all(then)):
+            then(self._gone() if self.deleted else self.purge())
 
     def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
         """The first message, once it is read back if need be, unless it is no longer wanted by then."""
         if not wanted():
             then(None)
+            return
+        successor = self.host.successor(self) if self.deleted else None
+        if successor is not None:
+            successor.fetch(no_ack, wanted, then)
+            return
+        if self.later(lambda queue: queue.fetch(no_ack, wanted, then)):
+            return
+        if self.deleted:
+            then(self._gone())
             return
         if self.frozen:
             then(unreachable(self.spec))
@@ -213,9 +255,11 @@ class Queue:
             then(None if got is None else Got(*got, self.ready_count, self))
 
     def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
-        if self.departure is not None:
-            waiting = cast("Subscriber", consumer)  # That of a link is put off by its `Home`.
-            self.departure.wait(lambda queue: queue.subscribe(waiting, then))
+        waiting = cast("Subscriber", consumer)  # That of a link is put off by its `Home`.
+        if self.later(lambda queue: queue.subscribe(waiting, then)):
+            return
+        if self.deleted:
+            then(self._gone())
             return
         if self.exclusive_consumer is not None or (consumer.exclusive and self.consumers):
             then(Refusal(403, f"{resource('queue', self.spec.name, self.spec.vhost)} in exclusive use"))
@@ -282,6 +326,8 @@ class Queue:
             return
         while ready and consumers:
             head = ready[0]
+            if head.first > self.open_through:
+                break
             if head.__class__ is Gap:
                 self._want(head)
                 return
@@ -296,6 +342,8 @@ class Queue:
                 break
         if len(ready) > 1 and ready[1].__class__ is Gap and consumers:
             self._want(ready[1])
+        if self.claims is not None:
+            self.claims.check()
 
     def _share_out(self, head: Span) -> bool:
         """Several consumers: in turn, one message each. False if none has room."""
@@ -308,7 +356,7 @@ class Queue:
             if consumer.room(average_bytes) > 0:
                 self._hand_over(consumer, head, 1)
                 served, last = served + 1, consumer
-                if head.lo == head.hi:
+                if head.lo == head.hi or head.first > self.open_through:
                     return True
         if served == 1:  # Nobody to share with: all it can take, at once.
             room = last.room(average_bytes)
@@ -318,6 +366,8 @@ class Queue:
 
     def _hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
         batch, lo = head.batch, head.lo
+        if batch.first + lo + count - 1 > self.open_through:
+            count = self.open_through - batch.first - lo + 1
         hi = head.lo = lo + count
         if hi == head.hi:
             self.ready.popleft()
@@ -332,10 +382,14 @@ class Queue:
             self.unacked_count += count
 
     def get(self) -> tuple[Batch, int] | Gap | None:
-        """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first; or None."""
+        """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first, or one that stands for
+        it until it may be handed out; or None."""
         if not self.ready:
             return None
         head = self.ready[0]
+        if head.first > self.open_through:
+            assert self.claims is not None
+            return self.claims.want(head.first)
         if isinstance(head, Gap):
             self._want(head)
             return head
@@ -489,8 +543,7 @@ class Queue:
         if self.durable:
             runs = batch.transient_runs(span.lo, span.hi)
         else:  # Whatever their kind, the log has none of them.
-            cut = slice(span.lo, span.hi)
-            runs = [Run(span.first, batch.contents[cut], batch.keys[cut], batch.kinds[cut])]
+            runs = [batch.cut(span.lo, span.hi)]
         host.spill(self, runs)
         # From now on these are messages of the log like any other: their settling must be recorded.
         batch.stored = True
@@ -574,19 +627,3 @@ class Totals:
     def __init__(self) -> None:
         self.published = 0
         self.acked = 0
-
-
-def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers as ascending ranges that do not touch."""
-    if len(ranges) < 2:
-        return ranges
-    ranges.sort()
-    result = [ranges[0]]
-    for first, last in ranges[1:]:
-        low, high = result[-1]
-        if first <= high + 1:
-            if last > high:
-                result[-1] = (low, last)
-        else:
-            result.append((first, last))
-    return result

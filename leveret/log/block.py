@@ -5,21 +5,60 @@ A block is plain data. How it looks on disk is `format`, what a queue's blocks a
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
+
 PERSISTENT = 1  # Kept over a restart: written to the log.
 REDELIVERED = 2  # May have been delivered before.
+EXPIRES = 8  # Has a time to live of its own, among its properties.
 SHARED = 4  # The same content object also goes to other queues in this batch: stored once.
+
+# As a table for `bytes.translate`: what of a kind means something outside the batch in which the message came.
+LASTING_KIND = bytes(kind & (PERSISTENT | REDELIVERED | EXPIRES) for kind in range(256))
+
+_INDEX = itemgetter(0)
 
 
 class Run:
-    """Messages in a row in one queue. The i-th has the sequence number `first + i`."""
+    """Messages in a row in one queue. The i-th has the sequence number `first + i`.
 
-    __slots__ = ("first", "contents", "keys", "kinds")
+    `times` says when they came, in milliseconds, as far as that is known: for each stretch the index at which it
+    begins, and the time. It is not part of what makes two runs equal.
+    """
 
-    def __init__(self, first: int, contents: list[bytes], keys: list[bytes], kinds: bytearray) -> None:
+    __slots__ = ("first", "contents", "keys", "kinds", "times")
+
+    def __init__(
+        self,
+        first: int,
+        contents: list[bytes],
+        keys: list[bytes],
+        kinds: bytearray,
+        times: list[tuple[int, int]] | None = None,
+    ) -> None:
         self.first = first
         self.contents = contents
         self.keys = keys
         self.kinds = kinds
+        self.times = [] if times is None else times
+
+    def cut(self, lo: int, hi: int) -> Run:
+        """Those with the indexes lo..hi - 1, by themselves."""
+        times = self.times
+        if times:
+            before = bisect_right(times, lo, key=_INDEX)
+            times = [(0, times[max(before - 1, 0)][1]), *((at - lo, time) for at, time in times[before:] if at < hi)]
+        return Run(self.first + lo, self.contents[lo:hi], self.keys[lo:hi], self.kinds[lo:hi], times)
+
+    def join(self, more: Run) -> None:
+        """Append the run that goes on where this one ends."""
+        count = len(self.contents)
+        self.contents += more.contents
+        self.keys += more.keys
+        self.kinds += more.kinds
+        for at, time in more.times:
+            if not self.times or self.times[-1][1] != time:
+                self.times.append((at + count, time))
 
     @property
     def last(self) -> int:

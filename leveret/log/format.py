@@ -21,11 +21,11 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from struct import Struct
 from zlib import crc32
 
-from .block import PERSISTENT, REDELIVERED, SHARED
+from .block import EXPIRES, LASTING_KIND, PERSISTENT, REDELIVERED, SHARED, Run
 from .errors import FormatError
 
 VERSION = 1
@@ -43,6 +43,7 @@ _SALT = Struct("<QQ")
 _U32 = Struct("<I")
 _KEY = Struct("<IH")
 _BACK = Struct("<Q")
+_TIME = Struct("<IQ")
 
 # Block types.
 NORMAL = 0
@@ -75,15 +76,15 @@ SETTLED = 16  # u64 pairs
 REQUEUED = 32  # u64 pairs
 SHARES = 64  # u64 distance back to the shared contents, then (u32 position, u32 crc) a record
 NOTE = 128  # u64s of a mirrored queue's record: its place in their order, what is confirmed, and what its type needs
-_COLUMNS_KNOWN = 255
+TIMES = 256  # (u32 index, u64 ms) for each stretch of messages that came at a time; absent: all at the block's
+_COLUMNS_KNOWN = 511
 _OWN = 0xFFFFFFFF  # In SHARES: this record's content is in the block's own body.
 
 _COUNT_MAX = 1 << 28
 _LENGTHS = [Struct(f"<{n}I") for n in range(17)]
 _BIG_ENDIAN = sys.byteorder == "big"
-_STORED_KIND = bytes((kind | PERSISTENT) & (PERSISTENT | REDELIVERED) for kind in range(256))
-_SPILLED_KIND = bytes(kind & REDELIVERED for kind in range(256))
-_GIVEN_KIND = bytes(kind & (PERSISTENT | REDELIVERED) for kind in range(256))
+_STORED_KIND = bytes((kind | PERSISTENT) & (PERSISTENT | REDELIVERED | EXPIRES) for kind in range(256))
+_SPILLED_KIND = bytes(kind & (REDELIVERED | EXPIRES) for kind in range(256))
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -91,13 +92,44 @@ Ranges = Sequence[tuple[int, int]]
 class Records:
     """The stored messages of one block: Run's fields, but the numbers may have holes."""
 
-    __slots__ = ("ranges", "contents", "keys", "kinds")
+    __slots__ = ("ranges", "contents", "keys", "kinds", "times")
 
-    def __init__(self, ranges: list[tuple[int, int]], contents: list[bytes], keys: list[bytes], kinds: bytes) -> None:
+    def __init__(
+        self,
+        ranges: list[tuple[int, int]],
+        contents: list[bytes],
+        keys: list[bytes],
+        kinds: bytes,
+        times: list[tuple[int, int]],
+    ) -> None:
         self.ranges = ranges
         self.contents = contents
         self.keys = keys
         self.kinds = kinds
+        self.times = times
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Records:
+        """The messages of these runs, which ascend."""
+        if len(runs) == 1:
+            run = runs[0]
+            return cls([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds), run.times)
+        times: list[tuple[int, int]] = []
+        count = 0
+        for run in runs:
+            times += [(at + count, time) for at, time in run.times]
+            count += len(run.contents)
+        return cls(
+            [(run.first, run.last) for run in runs],
+            [content for run in runs for content in run.contents],
+            [key for run in runs for key in run.keys],
+            b"".join(run.kinds for run in runs),
+            times,
+        )
+
+    def all_of(self) -> Records:
+        """The same, said to be all there is from the first to the last."""
+        return Records([], self.contents, self.keys, self.kinds, self.times)
 
 
 class Header:
@@ -276,6 +308,10 @@ def encode_block(
         columns |= NOTE
         parts.append(note)
         lengths.append(len(note))
+    if records is not None and records.times:
+        columns |= TIMES
+        parts.append(b"".join([_TIME.pack(*stretch) for stretch in records.times]))
+        lengths.append(len(parts[-1]))
     tail = _LENGTHS[len(lengths)].pack(*lengths) + b"".join(parts)
     meta_length = BLOCK_HEAD.size + len(tail)
     head = BLOCK_HEAD.pack(meta_length, sum(map(len, body)), *fields, count, body_crc, columns, type, flags, 0)[:-4]
@@ -318,7 +354,7 @@ def _share(
 def stored_kinds(kinds: bytes | bytearray, type: int) -> bytes:
     if type == NORMAL:
         return bytes(kinds.translate(_STORED_KIND))
-    return bytes(kinds.translate(_SPILLED_KIND if type == SPILL else _GIVEN_KIND))
+    return bytes(kinds.translate(_SPILLED_KIND if type == SPILL else LASTING_KIND))
 
 
 def share_contents(blocks: Iterable[Records]) -> tuple[list[bytes], dict[int, tuple[int, int]]]:
@@ -455,6 +491,8 @@ def _check_columns(header: Header) -> None:
         raise FormatError("shares column has a wrong length")
     if NOTE in columns and len(columns[NOTE]) % 8:
         raise FormatError("note column has a wrong length")
+    if TIMES in columns and (len(columns[TIMES]) % _TIME.size or not columns[TIMES] or not count):
+        raise FormatError("times column has a wrong length")
     if count and header.type not in (CONTENTS,) and RANGES not in columns and header.next - header.first != count:
         raise FormatError("count does not fit first and next")
 
@@ -499,7 +537,19 @@ def decode_records(header: Header, body: bytes | memoryview, shares: dict[int, b
     ranges = header.stored()
     if sum(high - low + 1 for low, high in ranges) != header.count:
         raise FormatError("ranges do not fit the count")
-    return Records(ranges, contents, decode_keys(header.columns[KEYS], header.count), decode_kinds(header))
+    keys = decode_keys(header.columns[KEYS], header.count)
+    return Records(ranges, contents, keys, decode_kinds(header), decode_times(header))
+
+
+def decode_times(header: Header) -> list[tuple[int, int]]:
+    if TIMES not in header.columns:
+        return [(0, header.time_ms)] if header.time_ms else []
+    times = list(_TIME.iter_unpack(header.columns[TIMES]))
+    if times[0][0] or any(at >= following for (at, _), (following, _) in pairwise(times)):
+        raise FormatError("times do not ascend")
+    if times[-1][0] >= header.count:
+        raise FormatError("times reach past their block")
+    return times
 
 
 def share_places(header: Header, offset: int) -> dict[int, tuple[int, int, int]]:

@@ -90,7 +90,7 @@ class MirrorEntry(Entry):
         if self.held is None:
             assert self.packed is not None and self.packed.enqueued is not None
             run = self.packed.enqueued
-            self.held = Records([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds))
+            self.held = Records.of([run])
         return self.held
 
     def whole(self) -> Records | None:
@@ -98,7 +98,7 @@ class MirrorEntry(Entry):
         if held is None or self.raw is not None:
             return None
         if held.ranges == [(self.first, self.next - 1)]:
-            return Records([], held.contents, held.keys, held.kinds)
+            return held.all_of()
         return held
 
 
@@ -239,7 +239,7 @@ class Write:
             if shared is not None:
                 refers = any(id(content) in shared[1] for content in records.contents)
             kinds = stored_kinds(records.kinds, entry.type)
-            records = Records(records.ranges, records.contents, records.keys, kinds)
+            records = Records(records.ranges, records.contents, records.keys, kinds, records.times)
         fields = (
             entry.queue.id, entry.epoch, entry.number, entry.time_ms, entry.first, entry.next, entry.delivered_through,
         )  # fmt: skip
@@ -250,7 +250,7 @@ class Write:
 
 
 def encode_contents(segment: int, offset: int, contents: list[bytes]) -> tuple[bytes, list[bytes]]:
-    records = Records([], contents, [b""] * len(contents), bytes((PERSISTENT,)) * len(contents))
+    records = Records([], contents, [b""] * len(contents), bytes((PERSISTENT,)) * len(contents), [])
     meta, body, _ = encode_block(segment, offset, (0,) * 7, records, (), (), CONTENTS)
     return meta, body
 
@@ -301,10 +301,7 @@ def _joined(more: Sequence[Run]) -> list[Run]:
     runs: list[Run] = []
     for run in more:
         if runs and runs[-1].first + len(runs[-1].contents) == run.first:
-            last = runs[-1]
-            last.contents += run.contents
-            last.keys += run.keys
-            last.kinds += run.kinds
+            runs[-1].join(run)
         else:
             runs.append(run)
     return runs

@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from .block import PERSISTENT, SHARED, Block, Run
+from .block import LASTING_KIND, PERSISTENT, Block, Run
 from .disk import Disk, Job
 from .errors import LogStopped
 from .format import CONTENT_BYTES_MAX, FORGET, MIRRORED, MOVED, NORMAL, PART, SPILL, Records
@@ -65,7 +65,6 @@ from .segment import segment_path
 
 _ENTRY_OVERHEAD = 128
 _PERSISTENT_BIT = bytes(kind & PERSISTENT for kind in range(256))
-_WITHOUT_SHARED = bytes(kind & ~SHARED for kind in range(256))
 _PERSISTENT_STRETCH = re.compile(b"\x01+")
 
 
@@ -237,14 +236,10 @@ class Log:
 
     def _hold(self, entry: Entry, run: Run, low: int, high: int, whole_bytes: int | None) -> None:
         """Make `entry` hold low..high of the run, and count it in. `whole_bytes`: where that is all of the run."""
-        cut = slice(low - run.first, high - run.first + 1)
-        contents, keys, kinds = (
-            (run.contents, run.keys, bytes(run.kinds))
-            if whole_bytes is not None
-            else (run.contents[cut], run.keys[cut], bytes(run.kinds[cut]))
-        )
+        held = run if whole_bytes is not None else run.cut(low - run.first, high - run.first + 1)
         entry.first, entry.next = low, high + 1
-        entry.held = Records([(low, high)], contents, keys, kinds)
+        entry.held = Records.of([held])
+        contents, kinds = held.contents, entry.held.kinds
         queue = entry.queue
         if kinds.count(PERSISTENT) == len(kinds):
             stored = len(kinds)
@@ -270,7 +265,7 @@ class Log:
         for run in runs:
             entry = Entry(SPILL, 0, owner)
             entry.first, entry.next = run.first, run.last + 1
-            entry.held = Records([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds))
+            entry.held = Records.of([run])
             content_bytes = sum(map(len, run.contents))
             entry.bytes = content_bytes + RECORD_OVERHEAD * len(run.contents)
             entry.source = (PENDING, (self.serial + 1) & SHORT)
@@ -381,7 +376,7 @@ class Log:
             return held if live.count_within(low, high) else None
         if len(held.ranges) == 1 and live.covers(low, high):
             if (low, high + 1) == (entry.first, entry.next):
-                return Records([], held.contents, held.keys, held.kinds)
+                return held.all_of()
             return held
         wanted = list(live.ranges(low, high))
         if not wanted:
@@ -389,12 +384,7 @@ class Log:
         runs = pick(held, held.ranges, wanted)
         if not runs:
             return None
-        return Records(
-            [(run.first, run.last) for run in runs],
-            [content for run in runs for content in run.contents],
-            [key for run in runs for key in run.keys],
-            b"".join(run.kinds for run in runs),
-        )
+        return Records.of(runs)
 
     def _prepare(self, entries: list[Entry]) -> Write:
         segment = self.current
@@ -578,7 +568,7 @@ class Log:
         if ref.segment == PENDING:
             held = self.entries[ref.offset].contents()
             for run in pick(held, held.ranges, wanted):
-                run.kinds = run.kinds.translate(_WITHOUT_SHARED)
+                run.kinds = run.kinds.translate(LASTING_KIND)
                 pending.append(run)
         else:
             path = segment_path(self.folder, ref.segment)
@@ -613,8 +603,7 @@ def _cut_place(place: Place, last: int) -> Place:
 
 
 def _cut_run(run: Run, last: int) -> Run:
-    count = min(last, run.last) - run.first + 1
-    return Run(run.first, run.contents[:count], run.keys[:count], run.kinds[:count])
+    return run.cut(0, min(last, run.last) - run.first + 1)
 
 
 def _cuts(sizes: list[int], room: int) -> list[int]:

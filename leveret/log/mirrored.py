@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from .block import Block, Run
 from .errors import FormatError, LogStopped
@@ -131,15 +130,14 @@ class Mirrors:
         if run is None or not run.contents:
             return 0, 0
         entry.first, entry.next = run.first, run.last + 1
-        entry.held = Records([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds))
+        entry.held = Records.of([run])
         return sum(map(len, run.contents)), len(run.contents)
 
     @staticmethod
     def _hold_raw(entry: MirrorEntry, block: Block, raw: tuple[bytes, bytes]) -> tuple[int, int]:
         fields = BLOCK_HEAD.unpack_from(raw[0])
-        if fields[0] != len(raw[0]) or fields[1] != len(raw[1]) or fields[10] != crc32(raw[1]):
-            # Written, it would make all that is in its group unreadable.
-            raise FormatError("a block was damaged on its way")
+        if fields[0] != len(raw[0]) or fields[1] != len(raw[1]):
+            raise FormatError("a block that is not what its head says")  # Its sum was looked at when it came.
         entry.raw, entry.packed = raw, block
         entry.first, entry.next = fields[6], fields[7]
         return fields[1], fields[9]
@@ -213,12 +211,7 @@ class Mirrors:
     def _store(self, queue: QueueLog, mirror: Mirror, runs: list[Run], confirmed: int) -> None:
         entry = MirrorEntry(FILLED, PART, queue)
         entry.first, entry.next = runs[0].first, runs[-1].last + 1
-        entry.held = Records(
-            [(run.first, run.last) for run in runs],
-            [content for run in runs for content in run.contents],
-            [key for run in runs for key in run.keys],
-            b"".join(run.kinds for run in runs),
-        )
+        entry.held = Records.of(runs)
         count = len(entry.held.contents)
         content_bytes = sum(map(len, entry.held.contents))
         entry.bytes = content_bytes + RECORD_OVERHEAD * count
@@ -448,8 +441,7 @@ def _together(queue: QueueLog, runs: Iterable[Run]) -> list[list[Run]]:
     bundles: list[list[Run]] = []
     for run in runs:
         for low, high in unknown_part(queue, run.first, run.last):
-            cut = slice(low - run.first, high - run.first + 1)
-            piece = Run(low, run.contents[cut], run.keys[cut], run.kinds[cut])
+            piece = run.cut(low - run.first, high - run.first + 1)
             if bundles and not queue.live.count_within(bundles[-1][-1].last + 1, low - 1):
                 bundles[-1].append(piece)
             else:

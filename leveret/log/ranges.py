@@ -265,3 +265,19 @@ class RangeSet:
             one._starts.append(lows[at])
         one.count = sum(highs) - sum(lows) + len(lows)
         return one
+
+
+def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers as ascending ranges that do not touch."""
+    if len(ranges) < 2:
+        return ranges
+    ranges.sort()
+    result = [ranges[0]]
+    for first, last in ranges[1:]:
+        low, high = result[-1]
+        if first <= high + 1:
+            if last > high:
+                result[-1] = (low, last)
+        else:
+            result.append((first, last))
+    return result

@@ -94,7 +94,9 @@ def _read_block(disk: Disk, place: Place, data: memoryview) -> tuple[Header, Rec
 def pick(records: Records, ranges: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]) -> list[Run]:
     """The wanted messages of a block, as runs. `ranges` are the numbers of `records`, ascending as `wanted` is."""
     if len(ranges) == 1 and wanted == ranges:  # Usual: all of it.
-        return [Run(ranges[0][0], records.contents[:], records.keys[:], bytearray(records.kinds))]
+        kinds = bytearray(records.kinds)
+        return [Run(ranges[0][0], records.contents[:], records.keys[:], kinds, records.times[:])]
+    whole = Run(0, records.contents, records.keys, bytearray(records.kinds), records.times)
     runs = []
     base = 0
     at = 0
@@ -105,22 +107,13 @@ def pick(records: Records, ranges: Sequence[tuple[int, int]], wanted: Sequence[t
             if start > high:
                 break
             start, end = max(start, low), min(end, high)
-            cut = slice(base + start - low, base + end - low + 1)
-            kinds = bytearray(records.kinds[cut])
-            runs.append(Run(start, records.contents[cut], records.keys[cut], kinds))
+            run = whole.cut(base + start - low, base + end - low + 1)
+            run.first = start
+            runs.append(run)
         base += high - low + 1
     return runs
 
 
 def thin(records: Records, wanted: Sequence[tuple[int, int]]) -> Records:
     """Only the wanted messages of a block."""
-    runs = pick(records, records.ranges, wanted)
-    if len(runs) == 1:
-        run = runs[0]
-        return Records([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds))
-    return Records(
-        [(run.first, run.last) for run in runs],
-        [content for run in runs for content in run.contents],
-        [key for run in runs for key in run.keys],
-        b"".join(run.kinds for run in runs),
-    )
+    return Records.of(pick(records, records.ranges, wanted))

@@ -195,7 +195,7 @@ class Replay:
         assert (header.type, header.epoch, header.number) == (MIRRORED, item.epoch, item.number)
         if records is None:
             return header, None
-        return header, Run(header.first, records.contents, records.keys, bytearray(records.kinds))
+        return header, Run(header.first, records.contents, records.keys, bytearray(records.kinds), records.times)
 
     def take_rows(self) -> Columns | None:
         """References to what was applied since the last call, in order."""

@@ -7,13 +7,14 @@ somebody asks. Many blocks pass a mirror without that ever happening.
 
 from __future__ import annotations
 
-from leveret.log.block import PERSISTENT, Block, Run
+from zlib import crc32
+
+from leveret.log.block import LASTING_KIND, PERSISTENT, Block, Run
 from leveret.log.errors import FormatError
 from leveret.log.format import KINDS, Records, decode_records, encode_block, parse_meta
 
 OVERHEAD_BYTES = 128  # What a block weighs besides its messages: its objects, its place in lists.
 MESSAGE_OVERHEAD_BYTES = 64
-_WIRE_KIND = bytes(kind & 3 for kind in range(256))  # SHARED means something within one batch of one node only.
 
 
 class PackedBlock(Block):
@@ -25,6 +26,10 @@ class PackedBlock(Block):
         header = parse_meta(memoryview(meta), 0, 0)
         if header.body_length != len(body) or header.meta_length != len(meta) or header.type or header.flags:
             raise FormatError("a block that no ring sends")
+        # Here, before anybody passes it on or takes it for something that is stored: what a damaged block held would be
+        # reported as safe, and written it would make all that is in its group unreadable.
+        if crc32(body) != header.body_crc:
+            raise FormatError("a block was damaged on its way")
         self.meta, self.body = meta, body
         self.queue, self.epoch, self.number, self.time_ms = header.queue, header.epoch, header.number, header.time_ms
         self.settled, self.requeued = header.settled(), header.requeued()
@@ -37,11 +42,12 @@ class PackedBlock(Block):
 
     @property
     def enqueued(self) -> Run | None:  # type: ignore[override]
-        """Raises FormatError if the contents were damaged on their way."""
+        """Raises FormatError if the contents are not what their sizes say."""
         if self._run is None and self.count:
             header = parse_meta(memoryview(self.meta), 0, 0)
             records = decode_records(header, self.body, {})
-            self._run = Run(header.first, records.contents, records.keys, bytearray(records.kinds))
+            kinds = bytearray(records.kinds)
+            self._run = Run(header.first, records.contents, records.keys, kinds, records.times)
         return self._run
 
 
@@ -95,8 +101,8 @@ def pack_block(block: Block) -> tuple[bytes, list[bytes]]:
     if run is not None and run.contents:
         kinds = run.kinds
         if kinds.count(PERSISTENT) != len(kinds):
-            kinds = kinds.translate(_WIRE_KIND)
-        records = Records([], run.contents, run.keys, bytes(kinds))
+            kinds = kinds.translate(LASTING_KIND)
+        records = Records([], run.contents, run.keys, bytes(kinds), run.times)
         first, following = run.first, run.last + 1
     fields = (block.queue, block.epoch, block.number, block.time_ms, first, following, block.delivered_through)
     meta, body, _ = encode_block(0, 0, fields, records, block.settled, block.requeued)

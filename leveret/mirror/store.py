@@ -310,7 +310,7 @@ def _gaps(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
 
 
 def _batch(queue: Queue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
-    batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds)))
+    batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
     batch.logged = batch.all_logged = False  # It cannot be read back before its block is applied.
     for low, high in marks.ranges(run.first, run.last):
         batch.mark_redelivered(low - run.first, high - run.first + 1)

@@ -9,8 +9,9 @@ new one. Contents are never joined here on their way out, and are copied once on
 
 Reading is strict. What passes here the ring may rely on: blocks follow each other without gaps, are of the group they
 came for, and no newer than their frame; ranges ascend; numbers are far below where adding to them would overflow. Block
-heads are behind a checksum, contents behind another, which is looked at when they are taken apart. Whatever else is
-wrong is a `BadFrame`, and nothing else is ever raised: the shell closes the link.
+heads are behind a checksum and contents behind another, and both are looked at here, once for each block and not for
+each message: a member reports what it has taken, so it must not take what was damaged on its way. Whatever is wrong is
+a `BadFrame`, and nothing else is ever raised: the shell closes the link, and over the next one the blocks come again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from leveret.cluster.raft.packing import BadMessage, Reader, pack_text
-from leveret.log.block import Block, Run
+from leveret.log.block import LASTING_KIND, Block, Run
 from leveret.log.errors import FormatError
 from leveret.log.format import Records, decode_records, encode_block, pack_ranges, parse_meta, unpack_ranges
 from leveret.mirror.blocks import PackedBlock, pack_block
@@ -308,20 +309,14 @@ def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
     if not runs:
         parts.append(_BLOCK.pack(0, 0))
         return
-    records = Records(
-        [(run.first, run.last) for run in runs],
-        [content for run in runs for content in run.contents],
-        [key for run in runs for key in run.keys],
-        bytes(b"".join(run.kinds for run in runs)).translate(_KINDS),
-    )
+    records = Records.of(runs)
+    records.kinds = records.kinds.translate(LASTING_KIND)
     fields = (0, 0, 0, 0, runs[0].first, runs[-1].last + 1, 0)
     meta, body, _ = encode_block(0, 0, fields, records, (), ())
     parts.append(_BLOCK.pack(len(meta), sum(map(len, body))))
     parts.append(meta)
     parts += [piece for piece in body if piece]
 
-
-_KINDS: Final = bytes(kind & 3 for kind in range(256))
 
 
 def _put_pulse(frame: Pulse, parts: list[Buffer]) -> None:
@@ -412,14 +407,16 @@ def _get_runs(data: memoryview, meta_bytes: int) -> tuple[Run, ...]:
     if header.meta_length != meta_bytes or header.length != len(data) or not header.count:
         raise BadMessage("contents that no piece has")
     records = decode_records(header, data[meta_bytes:], {})
+    whole = Run(0, records.contents, records.keys, bytearray(records.kinds), records.times)
     runs, start, last = [], 0, 0
     for low, high in records.ranges:
         if not last < low <= high <= NUMBER_MAX:
             raise BadMessage("ranges do not ascend")
         last = high
         end = start + high - low + 1
-        cut = slice(start, end)
-        runs.append(Run(low, records.contents[cut], records.keys[cut], bytearray(records.kinds[cut])))
+        run = whole.cut(start, end)
+        run.first = low
+        runs.append(run)
         start = end
     return tuple(runs)
 

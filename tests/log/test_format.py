@@ -27,7 +27,7 @@ from leveret.log.log import Log, LogOptions
 from simulation.disk import FaultyDisk
 
 keys = st.sampled_from([b"\0\0", b"\0\1a", b"\5amq.x\3a.b"]) | st.binary(max_size=40)
-messages = st.lists(st.tuples(st.binary(max_size=60), keys, st.sampled_from([1, 1, 1, 3])), min_size=1, max_size=12)
+messages = st.lists(st.tuples(st.binary(max_size=60), keys, st.sampled_from([1, 1, 1, 3, 9])), min_size=1, max_size=12)
 ranges = st.lists(st.integers(1, 10), max_size=4).map(
     lambda gaps: [(sum(gaps[: i + 1]) * 10, sum(gaps[: i + 1]) * 10 + 5) for i in range(len(gaps))]
 )
@@ -35,7 +35,9 @@ numbers = st.integers(0, (1 << 64) - 1)
 
 
 def records_of(found: list[tuple[bytes, bytes, int]], spans: list[tuple[int, int]]) -> Records:
-    return Records(spans, [m[0] for m in found], [m[1] for m in found], bytes(m[2] for m in found))
+    """Every third message came at another time than the one before."""
+    times = [(at, 5_000 + at) for at in range(0, len(found), 3)] if len(found) % 2 else []
+    return Records(spans, [m[0] for m in found], [m[1] for m in found], bytes(m[2] for m in found), times)
 
 
 @settings(max_examples=200, deadline=None)
@@ -69,6 +71,7 @@ def test_round_trip(
         back = decode_records(header, body, {})
         assert (back.contents, back.keys, back.kinds) == (records.contents, records.keys, records.kinds)
         assert back.ranges == (stored or [(first, after - 1)])
+        assert back.times == (records.times or [(0, 1234)])
 
 
 @settings(max_examples=100, deadline=None)
@@ -96,7 +99,7 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 def one_block(segment: int, offset: int) -> bytes:
     fields = (1, 1, 1, 1, 5, 6, 0)
-    meta, pieces, _ = encode_block(segment, offset, fields, Records([], [b"x"], [b""], b"\1"), [], [])
+    meta, pieces, _ = encode_block(segment, offset, fields, Records([], [b"x"], [b""], b"\1", []), [], [])
     body = b"".join(pieces)
     return meta + body
 
@@ -131,7 +134,7 @@ def test_columns_of_a_newer_version_are_an_error() -> None:
 
 
 def test_spilled_kinds() -> None:
-    records = Records([], [b"a", b"b"], [b"", b""], bytes((0, REDELIVERED)))
+    records = Records([], [b"a", b"b"], [b"", b""], bytes((0, REDELIVERED)), [])
     meta, pieces, _ = encode_block(1, 0, (1, 0, 0, 0, 1, 3, 0), records, [], [], SPILL)
     body = b"".join(pieces)
     header = parse_meta(memoryview(meta + body), 1, 0)

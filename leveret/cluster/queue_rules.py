@@ -1,0 +1,105 @@
+"""What holds for the messages of one queue: how long they stay, how many there may be, where those go that must leave.
+
+A queue's arguments and its policy both may say something. Of two numbers the smaller one counts, so that an operator
+can always tighten what a client asked for; of everything else the argument counts, because whoever declared the queue
+meant this very queue. What can only be said when it is declared (priorities, a single active consumer, its type) is
+taken from the arguments alone.
+
+Mirrors are ruled by `mirroring`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from leveret.amqp.tables import Table
+    from leveret.cluster.specs import Json
+
+DROP_HEAD: Final = "drop-head"
+REJECT: Final = "reject-publish"
+REJECT_TO_DLX: Final = "reject-publish-dlx"
+OVERFLOWS: Final = (DROP_HEAD, REJECT, REJECT_TO_DLX)
+AT_LEAST_ONCE: Final = "at-least-once"
+AGE_UNITS_MS: Final = {
+    "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """None is "no limit", or "nowhere"."""
+
+    ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    keeps_dead: bool = False  # A dead letter that its targets refuse is kept and tried again.
+    max_priority: int = 0
+    single_active: bool = False
+    delivery_limit: int | None = None
+    consumer_timeout_ms: int | None = None
+    lazy: bool = False
+    max_age_ms: int | None = None  # Of streams.
+    max_segment_bytes: int | None = None
+
+    @property
+    def rejects(self) -> bool:
+        """Whether a full queue refuses what is published to it, instead of dropping what has waited longest."""
+        return self.overflow != DROP_HEAD and (self.max_length is not None or self.max_bytes is not None)
+
+
+PLAIN: Final = QueueRules()
+
+
+def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
+    """`definition`: of the policy and the operator policy that hold for the queue, together."""
+    if not arguments and not definition:
+        return PLAIN
+    said = {name: field.value for name, field in arguments.items() if name.startswith("x-")}
+
+    def least(key: str) -> int | None:
+        both = [value for value in (said.get(f"x-{key}"), definition.get(key)) if _is_number(value)]
+        return min(both, default=None)
+
+    def first(key: str) -> str | None:
+        both = (said.get(f"x-{key}"), definition.get(key))
+        return next((value for value in both if isinstance(value, str)), None)
+
+    exchange = first("dead-letter-exchange")
+    age = first("max-age")
+    rules = QueueRules(
+        ttl_ms=least("message-ttl"),
+        expires_ms=least("expires"),
+        max_length=least("max-length"),
+        max_bytes=least("max-length-bytes"),
+        overflow=first("overflow") or DROP_HEAD,
+        dead_letter_exchange=exchange,
+        dead_letter_key=first("dead-letter-routing-key") if exchange is not None else None,
+        keeps_dead=first("dead-letter-strategy") == AT_LEAST_ONCE,
+        max_priority=said.get("x-max-priority", 0),
+        single_active=said.get("x-single-active-consumer") is True,
+        delivery_limit=least("delivery-limit"),
+        consumer_timeout_ms=least("consumer-timeout"),
+        lazy=first("queue-mode") == "lazy",
+        max_age_ms=None if age is None else parse_age(age),
+        max_segment_bytes=least("stream-max-segment-size-bytes"),
+    )
+    return PLAIN if rules == PLAIN else rules
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def parse_age(text: str) -> int | None:
+    """"7D" and the like, in milliseconds; None if it is nothing of the kind."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in AGE_UNITS_MS or not number.isascii() or not number.isdigit():
+        return None
+    return int(number) * AGE_UNITS_MS[unit]
