@@ -5,8 +5,11 @@ A cluster is a first node by itself and others `beside` it: they know its secret
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -16,20 +19,31 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from benchmarks.wire import HOST, BrokerError, Connection
+from leveret.cluster.frames import CONTROL
+from leveret.cluster.link import Identity
+from leveret.node.wire import CallFailed, call
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
 CONTROL_TIMEOUT_S: Final = 90.0
+FILL_TIMEOUT_S: Final = 600.0
 POLL_S: Final = 0.002
+COPIES_POLL_S: Final = 0.02
 ROOT: Final = Path(__file__).parent.parent
 # Debian's own wrappers in the path would start them as another user, so the programs behind come first.
 RABBITMQ_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 RABBITMQCTL_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")
+
+
+class Policy(NamedTuple):
+    name: str
+    pattern: str
+    definition: Mapping[str, Any]
 
 
 class Broker(ABC):
@@ -44,6 +58,7 @@ class Broker(ABC):
         self.folder = folder
         self.beside = beside
         self.port, self.cluster_port = free_ports(2)
+        self.node = f"benchmark{self.port}@localhost"
         self.process: subprocess.Popen[bytes] | None = None
         self.version = ""
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +68,21 @@ class Broker(ABC):
 
     @abstractmethod
     def environment(self) -> dict[str, str]: ...
+
+    @abstractmethod
+    def set_policy(self, policy: Policy) -> None: ...
+
+    @abstractmethod
+    def await_copies(self, queue: str, copies: int) -> None:
+        """Until as many nodes hold all of the queue, its master among them."""
+
+    def add_copies(self, policy: Policy, queue: str, copies: int) -> tuple[float, float]:
+        """Set a policy that gives the queue more copies, and wait for them: when it was set, and when they were there,
+        in seconds of the system's clock."""
+        began = time.time()
+        self.set_policy(policy)
+        self.await_copies(queue, copies)
+        return began, time.time()
 
     def pid(self) -> int:
         """Of the process that holds the messages."""
@@ -103,13 +133,22 @@ class Broker(ABC):
         self.process = None
         return time.perf_counter() - began
 
-    def kill(self) -> None:
-        """As kill -9, with all that it started."""
+    def strike(self) -> None:
+        """As kill -9, with all that it started. Returns at once; `bury` it before it is started again."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+    def bury(self) -> None:
+        """Wait for the end of a process that was struck."""
+        if self.process is not None:
             self.process.wait()
             self.process = None
+
+    def kill(self) -> None:
+        """For good: what it shares with nodes beside it goes too."""
+        self.strike()
+        self.bury()
 
     def resident_bytes(self) -> int:
         pid = self.pid()
@@ -131,7 +170,7 @@ class Leveret(Broker):
             self.cookie.write_text(secrets.token_hex())
 
     def command(self) -> list[str]:
-        command = [sys.executable, "-m", "leveret", "server", "--name", f"benchmark{self.port}@localhost"]
+        command = [sys.executable, "-m", "leveret", "server", "--name", self.node]
         command += ["--host", HOST, "--port", str(self.port), "--data", str(self.folder / "data")]
         command += ["--cluster-port", str(self.cluster_port), "--cookie-file", str(self.cookie)]
         if self.beside is not None:
@@ -141,6 +180,35 @@ class Leveret(Broker):
     def environment(self) -> dict[str, str]:
         """Settings of the shell do not reach it, and it may keep compiled bytecode, as one that is installed does."""
         return {key: value for key, value in _plain_environment().items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+    def set_policy(self, policy: Policy) -> None:
+        name, pattern, definition = policy
+        arguments = {"vhost": "/", "name": name, "pattern": pattern, "definition": definition}
+        self.control("set_policy", **arguments, priority=0, apply_to="queues", operator=False)
+
+    def await_copies(self, queue: str, copies: int) -> None:
+        columns = ["name", "synchronised_slave_pids"]
+        until = time.monotonic() + FILL_TIMEOUT_S
+        while time.monotonic() < until:
+            rows = self.control("list_queues", vhost="/", columns=columns, after=None)["rows"]
+            found = dict(rows).get(queue)
+            if 1 + len(found or ()) >= copies:
+                return
+            time.sleep(COPIES_POLL_S)
+        raise BrokerError(f"{queue} did not get {copies} copies within {FILL_TIMEOUT_S} s")
+
+    def control(self, command: str, **arguments: Any) -> Any:
+        """What leveretctl would do, without starting it: a process more would take its share from what is measured."""
+        asked = json.dumps({"command": command, "arguments": arguments}).encode()
+        me, cookie = Identity("benchmarks", os.urandom(16)), self.cookie.read_bytes()
+        try:
+            raw = asyncio.run(call((HOST, self.cluster_port), CONTROL, asked, CONTROL_TIMEOUT_S, me, cookie, None))
+        except (OSError, CallFailed) as error:
+            raise BrokerError(f"{command}: {error}") from None
+        answer = json.loads(raw)
+        if "error" in answer:
+            raise BrokerError(f"{command}: {answer['error']['text']}")
+        return answer["ok"]
 
 
 ON_LOOPBACK: Final = f"-kernel inet_dist_use_interface {{{HOST.replace('.', ',')}}}"
@@ -156,7 +224,6 @@ class RabbitMQ(Broker):
 
     def __init__(self, folder: Path, beside: Self | None = None) -> None:
         super().__init__(folder, beside)
-        self.node = f"benchmark{self.port}@localhost"
         self.home: Path = beside.home if beside else folder / "home"  # The cookie is there.
         self.epmd_port: int = beside.epmd_port if beside else free_ports(1)[0]
         self.epmd: subprocess.Popen[bytes] | None = None
@@ -205,12 +272,29 @@ class RabbitMQ(Broker):
             assert self.beside is not None
             began = time.perf_counter()
             for words in (["stop_app"], ["join_cluster", self.beside.node], ["start_app"]):
-                self._control(*words)
+                self.control(*words)
             self.joined = True
             took += time.perf_counter() - began
         return took
 
-    def _control(self, *words: str) -> None:
+    def set_policy(self, policy: Policy) -> None:
+        definition = json.dumps(policy.definition)
+        self.control("set_policy", policy.name, policy.pattern, definition, "--apply-to", "queues")
+
+    def await_copies(self, queue: str, copies: int) -> None:
+        self.control("eval", _awaiting(queue, copies) + "Wait().", timeout_s=FILL_TIMEOUT_S)
+
+    def add_copies(self, policy: Policy, queue: str, copies: int) -> tuple[float, float]:
+        """All of it in the node: rabbitmqctl takes seconds to start, and a processor while it does."""
+        words = ("/", policy.name, policy.pattern, json.dumps(policy.definition), "0", "queues", "guest")
+        setting = f"rabbit_policy:parse_set({', '.join(map(_binary, words))})"
+        clock = "os:system_time(millisecond)"
+        body = f"Began = {clock}, ok = {setting}, Wait(), {{Began, {clock}}}."
+        answer = self.control("eval", _awaiting(queue, copies) + body, timeout_s=FILL_TIMEOUT_S)
+        began, ended = re.findall(r"\d+", answer)[-2:]
+        return int(began) / 1_000, int(ended) / 1_000
+
+    def control(self, *words: str, timeout_s: float = CONTROL_TIMEOUT_S) -> str:
         program = _first_program(RABBITMQCTL_PROGRAMS)
         if program is None:
             raise BrokerError("rabbitmqctl is not where rabbitmq-server is")
@@ -222,13 +306,15 @@ class RabbitMQ(Broker):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=CONTROL_TIMEOUT_S,
+                timeout=timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise BrokerError(f"rabbitmqctl {words[0]} took more than {CONTROL_TIMEOUT_S} s") from None
+            raise BrokerError(f"rabbitmqctl {words[0]} took more than {timeout_s} s") from None
+        said = done.stdout.decode(errors="replace")
         if done.returncode:
-            raise BrokerError(f"rabbitmqctl {words[0]} failed:\n{done.stdout.decode(errors='replace')[-2_000:]}")
+            raise BrokerError(f"rabbitmqctl {words[0]} failed:\n{said[-2_000:]}")
+        return said
 
     def stop(self) -> float:
         try:
@@ -245,6 +331,20 @@ class RabbitMQ(Broker):
             self.epmd.kill()
             self.epmd.wait()
             self.epmd = None
+
+
+def _binary(text: str) -> str:
+    """As Erlang writes it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'<<"{escaped}">>'
+
+
+def _awaiting(queue: str, copies: int) -> str:
+    """Erlang that names a function `Wait`: until a queue has as many copies in sync."""
+    count = "length(amqqueue:get_sync_slave_pids(Q))"
+    step = f"case {count} >= {copies - 1} of true -> ok; false -> timer:sleep(20), Again() end"
+    lookup = f"{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r({_binary('/')}, queue, {_binary(queue)}))"
+    return f"Wait = fun Again() -> {lookup}, {step} end, "
 
 
 def _plain_environment() -> dict[str, str]:

@@ -16,17 +16,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from benchmarks import cluster, compare, results
+from benchmarks import cluster, compare, mirrors, results
 from benchmarks.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
 from benchmarks.cluster import Clusters
 from benchmarks.growth import Growth, Point
+from benchmarks.mirrors import Mirrors
 from benchmarks.results import Results
 from benchmarks.workloads import WORKLOADS, Workload, run
 
 SINGLE: Final = ("latency", "backlog", "start")
 GROWTH: Final = ("queues", "connections", "bindings", "waiting")
-NAMES: Final = (*(workload.name for workload in WORKLOADS), *SINGLE, *cluster.PARTS, *GROWTH)
-CLUSTER: Final = "cluster"  # stands for its parts
+NAMES: Final = (*(workload.name for workload in WORKLOADS), *SINGLE, *cluster.PARTS, *mirrors.PARTS, *GROWTH)
+GROUPS: Final = {"cluster": cluster.PARTS, "mirrors": mirrors.PARTS}  # Each stands for its parts.
 MARK, END_MARK = "<!-- results -->", "<!-- end of results -->"
 GROWTH_SECONDS_MAX: Final = 3.0
 
@@ -40,10 +41,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks",
         description="Measure Leveret, beside RabbitMQ where that is installed. All names: "
         + " ".join(NAMES)
-        + f"; {CLUSTER} stands for "
-        + " ".join(cluster.PARTS),
+        + "".join(f"; {group} stands for {' '.join(parts)}" for group, parts in GROUPS.items()),
     )
-    names = (*NAMES, CLUSTER)
+    names = (*NAMES, *GROUPS)
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=NAMES, help="default: all")
     parser.add_argument("--quick", action="store_true", help="small amounts: shows that all works, not how fast it is")
     parser.add_argument("--rounds", type=int, help="of each workload, broker by turns (3, quick: 1); medians count")
@@ -56,8 +56,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.seconds = options.seconds or (0.5 if options.quick else 5.0)
-    if CLUSTER in options.only:
-        options.only = (*options.only, *cluster.PARTS)
+    for group, parts in GROUPS.items():
+        if group in options.only:
+            options.only = (*options.only, *parts)
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds and --seconds must be above 0")
     if options.quick and options.write_docs:
@@ -144,6 +145,7 @@ class Session:
         if "start" in self.only:
             self._start()
         self._cluster()
+        self._mirrors()
         self._growth()
         return self.found
 
@@ -235,6 +237,19 @@ class Session:
             for node in clusters.run(size, parts):
                 self._note_version(node)
             self._save()
+
+    def _mirrors(self) -> None:
+        found = self.found
+        measured = Mirrors(self.kinds, self.rounds, self.seconds, self.quick, self.data, tell)
+        found.mirrored, found.members = measured.mirrored, measured.members
+        found.pause, found.promotion, found.refill = measured.pause, measured.promotion, measured.refill
+        measured.rounds_run, measured.problems = found.rounds, found.problems
+        for part in mirrors.PARTS:
+            if part in self.only:
+                measured.run(part)
+                self._save()
+        for node in measured.nodes:
+            self._note_version(node)
 
     # -- Leveret alone -------------------------------------------------------------------------------------------
 

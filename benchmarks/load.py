@@ -19,7 +19,7 @@ from __future__ import annotations
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks import wire
@@ -255,9 +255,11 @@ def drive(
     copies: int = 1,
     waiting: int = 0,
     finish_s: float = FINISH_S,
+    until: Callable[[], bool] | None = None,
 ) -> Driven:
     """Publish for `seconds` or up to each publisher's `sent_max`, then take in what is left, for `finish_s` at most.
 
+    `until` is asked every few milliseconds, and may end the publishing before `seconds` have passed.
     Each message sent is expected `copies` times, and `waiting` messages are in the queues already. With `copies=0`
     nothing is expected but confirms.
     """
@@ -279,6 +281,8 @@ def drive(
         check_at = now + CHECK_S  # Looking at 2,000 endpoints after every event would cost more than the events.
         if any(endpoint.error for endpoint in endpoints):
             break
+        if now < stop_at and until is not None and until():
+            stop_at = now
         if now >= stop_at:
             for publisher in publishers:
                 publisher.stopped = True

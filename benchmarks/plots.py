@@ -28,6 +28,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
         files.append(_save(_growth(results), folder / "benchmarks-growth.png"))
     if results.away or results.spread or results.declares:
         files.append(_save(_cluster(results), folder / "benchmarks-cluster.png"))
+    if results.mirrored or results.members:
+        files.append(_save(_mirrors(results), folder / "benchmarks-mirrors.png"))
     return files
 
 
@@ -93,22 +95,36 @@ def _cluster(results: Results) -> Figure:
         left.set_title("Clients away from the queue's node", fontsize=10)
         left.legend(frameon=False, fontsize=8)
     if results.spread:
-        _spread(upper, results, brokers)
+        _curve(upper, results.spread, brokers, "Queues spread over the nodes, clients at home", "nodes")
     if results.declares:
         _bars(lower, declare_rows(results), brokers, "declares a second (logarithmic)")
         lower.set_title("Queues declared", fontsize=10)
     return figure
 
 
-def _spread(axes: Axes, results: Results, brokers: Sequence[str]) -> None:
+def _mirrors(results: Results) -> Figure:
+    brokers = results.brokers()
+    figure = _figure(14, 4.5)
+    left, right = figure.subplots(1, 2)
+    if results.mirrored:
+        _bars(left, results.mirrored, brokers, "messages a second (logarithmic)")
+        left.set_title("Mirrored queues, three copies", fontsize=10)
+        left.legend(frameon=False, fontsize=8)
+    if results.members:
+        _curve(right, results.members, brokers, "safe, by copies of the queue", "copies")
+    return figure
+
+
+def _curve(axes: Axes, rows: Rates, brokers: Sequence[str], title: str, unit: str) -> None:
+    """By a number, which is the name of each row."""
     _plain(axes)
-    sizes = [int(size) for size in results.spread]
+    sizes = [int(size) for size in rows]
     for broker in brokers:
-        rates = [rates[broker] for rates in results.spread.values()]
+        rates = [row[broker] for row in rows.values()]
         axes.plot(sizes, rates, marker="o", markersize=4, color=COLOURS[broker], label=TITLES[broker])
-    axes.set_title("Queues spread over the nodes, clients at home", fontsize=10)
+    axes.set_title(title, fontsize=10)
     axes.set_xticks(sizes)
-    axes.set_xlabel("nodes")
+    axes.set_xlabel(unit)
     axes.set_ylabel("messages a second", fontsize=9)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(bottom=0)

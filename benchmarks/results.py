@@ -16,6 +16,7 @@ from typing import Any, Final
 import leveret
 from benchmarks.cluster import WAYS, Rates
 from benchmarks.growth import Point
+from benchmarks.mirrors import ROWS, Figures
 from benchmarks.workloads import WORKLOADS
 
 OURS, OTHER = "leveret", "rabbitmq"
@@ -36,6 +37,11 @@ class Results:
     away: dict[str, Rates] = field(default_factory=dict)  # way → workload → broker → messages a second
     spread: Rates = field(default_factory=dict)  # nodes → broker → messages a second
     declares: dict[str, Rates] = field(default_factory=dict)  # nodes → clients → broker → queues a second
+    mirrored: Rates = field(default_factory=dict)  # row → broker → messages a second
+    members: Rates = field(default_factory=dict)  # copies → broker → messages a second
+    pause: Figures = field(default_factory=dict)  # broker → seconds, and so on
+    promotion: Figures = field(default_factory=dict)
+    refill: Figures = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)  # each run of a workload by itself
     problems: list[str] = field(default_factory=list)
 
@@ -53,11 +59,14 @@ class Results:
 
     def brokers(self) -> list[str]:
         """Ours first, the other one where it was measured."""
-        tables = [self.rates, self.spread, *self.away.values(), *self.declares.values()]
+        tables = [self.rates, self.spread, self.mirrored, self.members, *self.away.values(), *self.declares.values()]
         measured = {
             *self.latency,
             *self.start,
             *self.backlog,
+            *self.pause,
+            *self.promotion,
+            *self.refill,
             *(name for table in tables for rates in table.values() for name in rates),
         }
         return [OURS, OTHER] if OTHER in measured else [OURS]
@@ -99,8 +108,9 @@ def markdown(results: Results) -> str:
     parts = [
         ", ".join(f"{name}: {value}" for name, value in results.environment.items()) + ".",
         _workloads(results),
-        _single(results),
+        _single("", SINGLE, results),
         *(_rates(title, head, rows(results), results) for title, head, rows in CLUSTER),
+        _single("The master is killed; a mirror is filled", MIRRORS, results),
         *(_curve(title, results.growth.get(key, [])) for key, title in CURVES.items()),
     ]
     if results.problems:
@@ -137,7 +147,8 @@ def ratio(ours: float, other: float) -> str:
     return f"{ours / other:.2f}" if other else ""
 
 
-SINGLE: Final[tuple[tuple[str, str, str, Callable[[float], str]], ...]] = (
+Shown = tuple[str, str, str, Callable[[float], str]]  # Field of the results, name in it, title, form.
+SINGLE: Final[tuple[Shown, ...]] = (
     ("backlog", "messages", "backlog: messages", "{:,.0f}".format),
     ("backlog", "fill_per_s", "backlog: filled, messages a second", "{:,.0f}".format),
     ("backlog", "drain_per_s", "backlog: drained, messages a second", "{:,.0f}".format),
@@ -151,14 +162,52 @@ SINGLE: Final[tuple[tuple[str, str, str, Callable[[float], str]], ...]] = (
 )
 
 
-def _single(results: Results) -> str:
+INCIDENTS: Final = {
+    "pause": (
+        ("confirm_s", "2,000 a second, the master killed: longest time without a confirm, s"),
+        ("confirm_s_worst", "the same, worst round"),
+        ("deliver_s", "longest time without a delivery, s"),
+        ("deliver_s_worst", "the same, worst round"),
+        ("calm_s", "longest of both before, s"),
+    ),
+    "promotion": (
+        ("get_s", "a million waiting, the master killed: first message got, s"),
+        ("get_s_worst", "the same, worst round"),
+        ("confirm_s", "first publish confirmed, s"),
+        ("confirm_s_worst", "the same, worst round"),
+    ),
+}
+FILLS: Final = {
+    "same": "a mirror fills, load in the same queue",
+    "beside": "a mirror fills, load in another queue",
+}
+FILL_FIGURES: Final = {
+    "before_per_s": "messages a second before, with two copies",
+    "during_per_s": "messages a second meanwhile",
+    "after_per_s": "messages a second afterwards, with three",
+    "kept": "meanwhile of before",
+    "kept_of_after": "meanwhile of afterwards",
+    "stall_s": "longest time without a delivery, s",
+    "fill_s": "filled after, s",
+}
+MIRRORS: Final[tuple[Shown, ...]] = (
+    *((part, name, title, "{:.3f}".format) for part, rows in INCIDENTS.items() for name, title in rows),
+    *(
+        ("refill", f"{way}_{name}", f"{fill}: {title}", ("{:,.0f}" if name.endswith("per_s") else "{:.2f}").format)
+        for way, fill in FILLS.items()
+        for name, title in FILL_FIGURES.items()
+    ),
+)
+
+
+def _single(head: str, shown: Sequence[Shown], results: Results) -> str:
     brokers, rows = results.brokers(), []
-    for part, name, title, show in SINGLE:
-        values = {broker: row[name] for broker, row in getattr(results, part).items()}
+    for part, name, title, show in shown:
+        values = {broker: row[name] for broker, row in getattr(results, part).items() if name in row}
         if values:
-            row = [title, *(show(values[broker]) for broker in brokers)]
+            row = [title, *(show(values[broker]) if broker in values else "" for broker in brokers)]
             rows.append(row + ([ratio(values[OURS], values[OTHER])] if OTHER in values else []))
-    return table(_head("", brokers), rows) if rows else ""
+    return (f"### {head}\n\n" if head else "") + table(_head("", brokers), rows) if rows else ""
 
 
 def away_rows(results: Results) -> Rates:
@@ -182,10 +231,20 @@ def declare_rows(results: Results) -> Rates:
     }
 
 
+def mirrored_rows(results: Results) -> Rates:
+    return {f"**{row.name}**: {row.about}": results.mirrored.get(row.name, {}) for row in ROWS}
+
+
+def member_rows(results: Results) -> Rates:
+    return {f"{count} cop{'y' if count == '1' else 'ies'}": rates for count, rates in results.members.items()}
+
+
 CLUSTER: Final = (
     ("Three nodes, clients away from the queue", "messages a second", away_rows),
     ("Queues spread over the nodes, clients at home", "messages a second", spread_rows),
     ("Queues declared", "declares a second", declare_rows),
+    ("Mirrored queues, three copies", "messages a second", mirrored_rows),
+    ("Copies of a queue, five nodes: safe", "messages a second", member_rows),
 )
 
 CURVES: Final = {

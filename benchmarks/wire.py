@@ -31,6 +31,7 @@ CHANNEL_OPEN = (20, 10)
 EXCHANGE_DECLARE, EXCHANGE_DELETE = (40, 10), (40, 20)
 QUEUE_DECLARE, QUEUE_BIND, QUEUE_DELETE = (50, 10), (50, 20), (50, 40)
 BASIC_QOS, BASIC_CONSUME, BASIC_PUBLISH, BASIC_DELIVER = (60, 10), (60, 20), (60, 40), (60, 60)
+BASIC_GET, BASIC_GET_OK = (60, 70), (60, 71)
 BASIC_ACK, BASIC_NACK = (60, 80), (60, 120)
 CONFIRM_SELECT = (85, 10)
 
@@ -105,8 +106,14 @@ def bind(queue: str, exchange: str, key: str, nowait: bool = False) -> bytes:
     return method(QUEUE_BIND, names + bytes((NOWAIT_BIND if nowait else 0,)) + table({}))
 
 
-def declare(queue: str) -> bytes:
-    return method(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((DURABLE,)) + table({}))
+def declare(queue: str, kind: str = "") -> bytes:
+    arguments = {"x-queue-type": kind} if kind else {}
+    return method(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((DURABLE,)) + table(arguments))
+
+
+def get(queue: str) -> bytes:
+    """Without acknowledgement."""
+    return method(BASIC_GET, b"\0\0" + short(queue) + b"\1")
 
 
 def delete(queue: str) -> bytes:
@@ -182,8 +189,8 @@ class Connection:
         self.socket.sendall(request)
         return self.expect(answer_to(name))
 
-    def declare_queue(self, name: str) -> None:
-        self.ask(declare(name), QUEUE_DECLARE)
+    def declare_queue(self, name: str, kind: str = "") -> None:
+        self.ask(declare(name, kind), QUEUE_DECLARE)
 
     def count_messages(self, queue: str) -> int:
         answer = self.call(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((PASSIVE,)) + table({}))

@@ -36,6 +36,7 @@ class Workload:
     keys: int = 1
     bindings: int = 1
     rich: bool = False
+    queue_type: str = ""  # What the broker takes without being told.
 
     @property
     def ack_every(self) -> int:
@@ -127,7 +128,8 @@ def run_at(places: Places, workload: Workload, seconds: float, settle_s: float =
     with contextlib.ExitStack() as scenes, contextlib.ExitStack() as opened:
         admin = scenes.enter_context(scene(places.homes[0], [], exchange, workload.exchange))
         for number, home in enumerate(places.homes):
-            scenes.enter_context(scene(home, queues[number :: len(places.homes)]))
+            mine = queues[number :: len(places.homes)]
+            scenes.enter_context(scene(home, mine, queue_type=workload.queue_type))
         keys_of = bind_scene(admin, queues, exchange, workload)
         time.sleep(settle_s)  # What making the scene left to do is not part of what is measured.
         consumers = []
@@ -156,11 +158,13 @@ def bind_scene(admin: Connection, queues: Sequence[str], exchange: str, workload
 
 
 @contextlib.contextmanager
-def scene(port: int, queues: Sequence[str], exchange: str = "", kind: str = "") -> Iterator[Connection]:
+def scene(
+    port: int, queues: Sequence[str], exchange: str = "", kind: str = "", queue_type: str = ""
+) -> Iterator[Connection]:
     """Durable queues, and an exchange if it has a name; deleted at the end."""
     with Connection(port) as admin:
         for queue in queues:
-            admin.declare_queue(queue)
+            admin.declare_queue(queue, queue_type)
         if exchange:
             admin.declare_exchange(exchange, kind)
         yield admin

@@ -5,6 +5,7 @@
     python -m simulation --seed N --shrink                    the fewest steps that still fail
     python -m simulation --soak MINUTES                       seeds nobody has tried, until the time is up
     python -m simulation --mirrored …                         queues are mirrored; with any of the above
+    python -m simulation --varied …                           and by policies and declarations of all kinds
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -97,11 +98,11 @@ def shrink_one(plan: Plan) -> bool:
     return False
 
 
-def soak(minutes: float, steps: int, mirrored: bool) -> bool:
+def soak(minutes: float, steps: int, mirrored: bool, varied: bool) -> bool:
     """New seeds of all sizes until the time is up; False as soon as one fails."""
     first = random.SystemRandom().randrange(10**6, 10**9)
     began = said = time.monotonic()
-    for number, plan in enumerate(endless(first, steps, mirrored)):
+    for number, plan in enumerate(endless(first, steps, mirrored, varied)):
         if time.monotonic() - began >= minutes * 60:
             print(f"{number} runs passed, 0 failed", flush=True)
             return True
@@ -116,10 +117,17 @@ def soak(minutes: float, steps: int, mirrored: bool) -> bool:
     raise AssertionError("seeds never end")
 
 
-def endless(first: int, steps: int, mirrored: bool) -> Iterator[Plan]:
+def endless(first: int, steps: int, mirrored: bool, varied: bool) -> Iterator[Plan]:
     number, sizes = 0, MIRRORED_SIZES if mirrored else SIZES
     while True:
-        yield Plan(first + number, sizes[number % len(sizes)], steps, mirrored=mirrored)
+        # Whoever wants them mirrored, with whatever rules, gets both kinds.
+        yield Plan(
+            first + number,
+            sizes[number % len(sizes)],
+            steps,
+            mirrored=mirrored,
+            varied=varied or (mirrored and number % 2 > 0),
+        )
         number += 1
 
 
@@ -137,16 +145,19 @@ def main() -> int:
     parser.add_argument("--without", type=from_ranges, default=(), metavar="3,7-12", help="steps to leave out")
     parser.add_argument("--noise", type=int, default=0, help="other delays for the same steps")
     parser.add_argument("--mirrored", action="store_true", help="queues are, by policies that change")
+    parser.add_argument("--varied", action="store_true", help="mirrored, by policies and declarations of all kinds")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
     options = parser.parse_args()
+    options.mirrored = options.mirrored or options.varied
     if options.soak is not None:
-        return 0 if soak(options.soak, options.steps, options.mirrored) else 1
+        return 0 if soak(options.soak, options.steps, options.mirrored, options.varied) else 1
     if options.seed is None:
         parser.error("--seed or --soak is needed")
     for seed in range(options.seed, options.seed + options.count):
-        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, options.mirrored)
+        kind = (options.mirrored, options.varied)
+        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kind)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1
     return 0

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from simulation.ledger import Ledger
 from simulation.loop import NodeLoop
+from simulation.protocol import text_entry
 from simulation.sessions import Channel, Closed, Lost, Session
 
 AMQP_PORT: Final = 5672
@@ -156,12 +157,14 @@ class Client:
         session.transport.pause_reading()
         self.loop.call_later(seconds, session.transport.resume_reading)
 
-    async def do_declare(self, queue: str, durable: bool) -> None:
+    async def do_declare(self, queue: str, durable: bool, kind: str | None = None) -> None:
         channel = await self._publisher()
         exclusive = queue.startswith("x")
         if exclusive:
             queue = f"{queue}-{channel.session.name}"
-        await channel.ask("queue.declare-ok", "queue.declare", 0, queue, False, durable, exclusive, False, False, b"")
+        arguments = b"" if kind is None else text_entry("x-queue-type", kind)
+        declare = (0, queue, False, durable, exclusive, False, False, arguments)
+        await channel.ask("queue.declare-ok", "queue.declare", *declare)
         if exclusive:
             self.exclusive.append((queue, channel.session))
         self.note(self.name, f"has declared {queue}")
@@ -332,7 +335,7 @@ class Client:
             answer = await channel.ask(("basic.get-ok", "basic.get-empty"), "basic.get", 0, queue, False)
             if answer.name == "basic.get-empty":
                 break
-            into.append(channel.unacked[channel.last_tag])
+            into.append(channel.unacked[channel.last_tag].number)
         await session.close_channel(channel)
 
     async def do_drain(self, queue: str, into: list[int]) -> None:

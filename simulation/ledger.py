@@ -50,6 +50,7 @@ class Message:
     published_at: float
     body: bytes = b""
     state: str = "sent"  # confirmed, nacked, returned
+    confirmed_at: float | None = None
     acked: bool = False  # Somebody said so; whether it was heard is another question.
     settled_at: float | None = None  # From here on it must not be delivered.
     deliveries: list[Delivery] = field(default_factory=list)
@@ -126,9 +127,9 @@ class Ledger:
 
         return over
 
-    def in_hand(self, numbers: Iterable[int], queue: str, node: str) -> int:
+    def in_hand(self, deliveries: Iterable[Delivery], queue: str, node: str) -> int:
         """How many of the messages that a consumer has in hand count for its prefetch."""
-        return sum(1 for _ in numbers)
+        return sum(1 for _ in deliveries)
 
     def on_disturbed(self, until: float) -> None:
         """Something is done to the world that may cost a connection until then."""
@@ -152,10 +153,10 @@ class Ledger:
     def on_acked(self, number: int) -> None:
         self.messages[number].acked = True
 
-    def on_settled(self, number: int, node: str, at: float) -> None:
-        """An acknowledgement was synced, if the queue's node heard it at all."""
-        message = self.messages[number]
-        if message.settled_at is None and not self._is_late(message.queue, node, message.published_at, at):
+    def on_settled(self, delivery: Delivery, at: float) -> None:
+        """The acknowledgement of a delivery was synced, if the queue's node heard it at all."""
+        message = self.messages[delivery.number]
+        if message.settled_at is None and not self._is_late(message.queue, delivery.node, message.published_at, at):
             message.settled_at = at
 
     def on_delivered(self, delivery: Delivery) -> None:
@@ -185,10 +186,16 @@ class Ledger:
     def _check_settled(self, message: Message, delivery: Delivery) -> None:
         settled_at = message.settled_at
         if settled_at is not None and delivery.written_at > settled_at and not self.queue(message.queue).lost:
+            if self.may_come_back(message, delivery.written_at):
+                return
             self.fail(
                 f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, though "
                 f"its acknowledgement was synced by {settled_at:.6f}"
             )
+
+    def may_come_back(self, message: Message, at: float) -> bool:
+        """Whether the acknowledgement of a message may be lost, though it was synced."""
+        return False
 
     def _check_order(self, message: Message, delivery: Delivery) -> None:
         if delivery.redelivered or not delivery.consumer:
@@ -239,7 +246,12 @@ class Ledger:
             message.number
             for message in self.messages.values()
             if message.queue == queue and message.state == "confirmed" and message.persistent and not message.acked
+            if not self.may_be_lost(message)
         }
+
+    def may_be_lost(self, message: Message) -> bool:
+        """Whether somebody asked for a way of keeping messages that allows it."""
+        return False
 
     def on_drained(self, queue: str, numbers: list[int]) -> None:
         """All that is in a queue, in its order, after everything was healed."""
@@ -259,7 +271,7 @@ class Ledger:
             if number < last.get(message.stream, 0):
                 self.fail(f"{message} is in {queue} behind message {last[message.stream]}, which was published later")
             last[message.stream] = number
-            if message.settled_at is not None and not facts.lost:
+            if message.settled_at is not None and not facts.lost and not self.may_come_back(message, self.clock()):
                 self.fail(f"{message} is still there, though its acknowledgement was synced")
 
     def summary(self) -> str:

@@ -2,6 +2,7 @@
 
     no gap          a policy that replaces a mirror keeps the old one until the new one is in sync
     one master      nobody else leads a queue in the same epoch
+    no force        nobody leads one by force unless a policy or an operator has asked for it
     equal           a block that two members have applied is the same at both, whoever made it
     kept            as in `ledger`, as long as one of the disks survives that the queue's view calls in sync
     served          within a bounded time after all is healed, each queue has a master that serves, and its mirrors are
@@ -15,6 +16,14 @@ by itself. `MirroredLedger` asks what the node that wrote a delivery knew at tha
 that it did not know of, then the delivery is one of an old master's, which nobody can call back; and if the link to the
 master that it knew was lost a moment ago, the master has given to somebody else what still goes out here. All other
 deliveries are held against what all clients were told, across any number of masters.
+
+**What may be lost.** Two things that a user can ask for lose messages: asynchronous replication, in which a confirm
+says only that the master has them, and promotion by force, whether by a policy or by an operator. What is lost is not a
+matter of when, but of logs. Each message is in one block, of one epoch. A master begins with the log it has: blocks of
+older epochs that it lacks are gone for good, whoever still has them and whatever he confirms until he hears of it. So
+`Losses` notes the blocks that messages came in, and the log that each master began with. Of what was confirmed while
+the queue was asynchronous, just those may be missing that a later master's log does not hold; after a promotion by
+force, what came in blocks of older epochs. All else must be there, as if nothing had been asked for.
 """
 
 from __future__ import annotations
@@ -23,14 +32,19 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.queue import Queue
+from leveret.cluster.mirroring import QUORUM_MEMBERS, is_quorum
+from leveret.mirror.frames import Append
+from leveret.mirror.tail import epoch_of
 from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
+    from leveret.cluster.mirroring import Rules
     from leveret.cluster.specs import QueueSpec
     from leveret.log.block import Block
+    from leveret.mirror.master import Master
     from leveret.mirror.view import View
     from leveret.node.node import Node
 
@@ -59,6 +73,54 @@ class Timeline:
         return bisect_right(self.times, since) < bisect_right(self.times, until)
 
 
+class Beginning(NamedTuple):
+    """The log that a master began its epoch with."""
+
+    epoch: int
+    start: int  # The number of its first own block.
+    history: tuple[tuple[int, int], ...]
+    lossy: int  # The epoch of the last promotion by force that led to it; 0: there was none.
+
+    def lacks(self, epoch: int, number: int) -> bool:
+        """Whether a block of an older epoch is not in it."""
+        return epoch < self.epoch and (number >= self.start or epoch_of(self.history, number)[0] != epoch)
+
+
+class Losses:
+    """Of one queue: what may be missing because somebody asked for it."""
+
+    def __init__(self) -> None:
+        self.spans: list[list[float]] = []  # From when to when some node took it for asynchronous,
+        self.saying: set[str] = set()  # and who does.
+        self.blocks: dict[int, tuple[int, int]] = {}  # Epoch and number of the block of each message.
+        self.beginnings: dict[int, Beginning] = {}  # By epoch.
+
+    def on_rules(self, node: str, asynchronous: bool, now: float) -> None:
+        before = bool(self.saying)
+        (self.saying.add if asynchronous else self.saying.discard)(node)
+        if self.saying and not before:
+            self.spans.append([now, float("inf")])
+        elif before and not self.saying:
+            self.spans[-1][1] = now
+
+    def is_loose(self, since: float, until: float) -> bool:
+        """Whether what was promised in this time may have been the master's word alone."""
+        return any(start <= until and since <= end for start, end in self.spans)
+
+    def may_miss(self, message: Message) -> bool:
+        epoch, number = self.blocks.get(message.number, (0, 0))
+        if any(one.lossy > epoch for one in self.beginnings.values()):
+            return True
+        if not epoch or message.confirmed_at is None or not self.is_loose(message.published_at, message.confirmed_at):
+            return False
+        return any(one.lacks(epoch, number) for one in self.beginnings.values())
+
+    def may_forget(self, since: tuple[float, int], until: tuple[float, int]) -> bool:
+        """Whether what was noted at the first of two moments, each with its epoch, may not be known at the second."""
+        later = [one for one in self.beginnings.values() if since[1] < one.epoch <= until[1]]
+        return any(one.lossy > since[1] for one in later) or (until[1] > since[1] and self.is_loose(since[0], until[0]))
+
+
 class MirroredLedger(Ledger):
     """Of a run in which queues have mirrors."""
 
@@ -68,6 +130,25 @@ class MirroredLedger(Ledger):
         super().__init__(fail, note, clock)
         self.agreed: dict[str, Timeline] = {}  # By queue: epoch and master, as soon as anybody knows of them,
         self.known: dict[tuple[str, str], Timeline] = {}  # and as a node, the first of the two, does.
+        self.losses: dict[str, Losses] = {}  # By queue.
+
+    def losses_of(self, queue: str) -> Losses:
+        return self.losses.setdefault(queue, Losses())
+
+    def may_be_lost(self, message: Message) -> bool:
+        return self.losses_of(message.queue).may_miss(message)
+
+    def may_come_back(self, message: Message, at: float) -> bool:
+        assert message.settled_at is not None
+        # An acknowledgement is given some time after the delivery: the promise may be as old as that.
+        since = min(one.written_at for one in message.deliveries)
+        return self._may_forget(message.queue, since, at)
+
+    def _may_forget(self, queue: str, since: float, until: float) -> bool:
+        agreed = self.agreed.get(queue)
+        if agreed is None:
+            return False
+        return self.losses_of(queue).may_forget((since, agreed.at(since)[0]), (until, agreed.at(until)[0]))
 
     def on_wiped(self, node: str) -> None:
         """What that means for a queue follows from its view."""
@@ -83,25 +164,24 @@ class MirroredLedger(Ledger):
         found = self.known.get((node, queue))
         return (0, "") if found is None else found.at(time)
 
-    def in_hand(self, numbers: Iterable[int], queue: str, node: str) -> int:
+    def in_hand(self, deliveries: Iterable[Delivery], queue: str, node: str) -> int:
         """What the last master had given out is none of the new one's business."""
-        here, all_of = self.known.get((node, queue)), list(numbers)
+        here = self.known.get((node, queue))
         since = here.times[-1] if here is not None and here.times else 0.0
         if any(since - LINK_S <= at for at in self._downs(queue, node, self.clock())):
             return 0
-        return sum(self.messages[one].deliveries[-1].written_at > since + GRACE_S for one in all_of)
+        return sum(one.written_at > since + GRACE_S for one in deliveries)
 
-    def on_settled(self, number: int, node: str, at: float) -> None:
-        message = self.messages[number]
-        here, agreed = self.known.get((node, message.queue)), self.agreed.get(message.queue)
-        through = [one.written_at for one in message.deliveries if one.node == node]
-        if message.settled_at is not None or here is None or agreed is None or not through:
+    def on_settled(self, delivery: Delivery, at: float) -> None:
+        """The confirm that tells of it came from the ring. But the acknowledgement counts only if the master that was
+        told is the one that gave out this very delivery: the next one may have given the message to somebody else."""
+        message, since = self.messages[delivery.number], delivery.written_at
+        here, agreed = self.known.get((delivery.node, message.queue)), self.agreed.get(message.queue)
+        if message.settled_at is not None or here is None or agreed is None:
             return
-        since = max(through)
-        # The master that gave it out is the one that was told, and that confirmed what came after.
         if here.changes(since - GRACE_S, at) or agreed.changes(since - GRACE_S, at):
             return
-        if not self._is_late(message.queue, node, since, at):
+        if not self._is_late(message.queue, delivery.node, since, at):
             message.settled_at = at
 
     def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
@@ -132,6 +212,8 @@ class MirroredLedger(Ledger):
 
         While a queue has no mirrors (epoch 0), it is as with every queue."""
         agreed, queue = self.agreed.get(message.queue), message.queue
+        if self._may_forget(queue, first.written_at, second.written_at):
+            return True
         if agreed is None or not agreed.at(message.published_at)[0] or not agreed.at(first.written_at)[0]:
             return self._crashed(queue, message.published_at, second.written_at)
         return agreed.changes(first.written_at - 1.0, min(second.written_at, first.written_at + NOTED_S))
@@ -154,9 +236,11 @@ class MirrorChecker:
         self.views: dict[int, View] = {}  # By queue id, the newest one.
         self.names: dict[int, str] = {}
         self.masters: dict[tuple[int, int], str] = {}  # By queue id and epoch.
-        self.blocks: dict[tuple[int, int], tuple[int, str, str]] = {}  # Id and number: epoch, digest, who had it first.
+        self.blocks: dict[tuple[int, int], tuple[int, str]] = {}  # Id and number: epoch, and who applied it first.
+        self.digests: dict[tuple[int, int, int], tuple[str, str]] = {}  # Id, epoch and number, likewise.
         self.wiped: set[str] = set()  # Ids of data folders that are no more.
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
+        self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
         self.tapped: dict[str, object] = {}
         self.applied: dict[str, int] = {}
 
@@ -170,9 +254,10 @@ class MirrorChecker:
             self.applied[name] = node.cluster.applied_index
             for spec in node.metadata.queues.values():
                 self._on_spec(name, spec)
+                self._on_rules(name, spec.name, node.placing.rules_of(spec))
         for mirror in mirrors:
-            if mirror.member.master is not None and mirror.member.view is not None:
-                self._on_master(name, mirror.spec, mirror.member.view.epoch)
+            if mirror.member.master is not None:
+                self._on_master(name, mirror.spec, mirror.member.master)
 
     def _on_spec(self, name: str, spec: QueueSpec) -> None:
         view, queue, now = spec.view, spec.name, self.clock()
@@ -192,11 +277,22 @@ class MirrorChecker:
         before = self.views.get(spec.id)
         if before is None or before.version < view.version:
             self.views[spec.id] = view
-            if view.lossy != (before.lossy if before is not None else 0):
-                self.ledger.on_lost(queue)
+            if view.lossy > (before.lossy if before is not None else 0) and queue not in self.may_be_forced:
+                self.fail(f"{view.master} leads {queue} by force, and nobody asked for that: {view} after {before}")
             self._look_for_disks(spec.id)
             if before is not None:
                 self._check_leaving(queue, before, view)
+
+    def _on_rules(self, name: str, queue: str, rules: Rules) -> None:
+        """What a node takes for a queue's rules."""
+        if rules.asynchronous or queue in self.ledger.losses:
+            self.ledger.losses_of(queue).on_rules(name, rules.asynchronous, self.clock())
+        if rules.on_failure_always or rules.on_shutdown_always:
+            self.may_be_forced.add(queue)
+
+    def on_force(self, queue: str) -> None:
+        """An operator is about to have some copy lead."""
+        self.may_be_forced.add(queue)
 
     def _check_leaving(self, queue: str, old: View, new: View) -> None:
         """A policy sends no copy away that is needed until another is filled."""
@@ -205,10 +301,15 @@ class MirrorChecker:
         if new.version == old.version + 1 and new.epoch == old.epoch and gone and alone:
             self.fail(f"{queue} gave up the copy of {gone}, with {new.in_sync} left of {new.ring}")
 
-    def _on_master(self, name: str, spec: QueueSpec, epoch: int) -> None:
+    def _on_master(self, name: str, spec: QueueSpec, master: Master) -> None:
+        epoch = master.epoch
         first = self.masters.setdefault((spec.id, epoch), name)
         if first != name:
             self.fail(f"{first} and {name} both lead {spec.name} in epoch {epoch}")
+        beginnings = self.ledger.losses_of(spec.name).beginnings
+        if epoch not in beginnings:
+            history = tuple(master.member.tail.history_to(master.start_number - 1))
+            beginnings[epoch] = Beginning(epoch, master.start_number, history, master.view.lossy)
 
     # -- Disks ---------------------------------------------------------------------------------------------------
 
@@ -232,22 +333,39 @@ class MirrorChecker:
 
     def _tap(self, name: str, store: Any) -> None:
         self.tapped[name] = store
-        apply = store.apply
+        apply, write = store.apply, store.write
 
-        def tapped(effect: Any) -> None:
+        def tapped_apply(effect: Any) -> None:
             for block in effect.blocks:
                 self._on_applied(name, block)
             apply(effect)
 
-        store.apply = tapped
+        def tapped_write(number: int, effect: Any) -> None:
+            if isinstance(effect.change, Append):
+                for block in effect.change.blocks:
+                    self._on_appended(block)
+            write(number, effect)
+
+        store.apply, store.write = tapped_apply, tapped_write
+
+    def _on_appended(self, block: Block) -> None:
+        run = block.enqueued
+        if run is not None and block.queue in self.names:
+            blocks = self.ledger.losses_of(self.names[block.queue]).blocks
+            for content in run.contents:
+                blocks.setdefault(number_of(content), (block.epoch, block.number))
 
     def _on_applied(self, name: str, block: Block) -> None:
-        if self.ledger.queue(self.names.get(block.queue, "?")).lost:
+        queue = self.names.get(block.queue, "?")
+        if self.ledger.queue(queue).lost:
             return
         digest = digest_of(block)
-        epoch, known, by = self.blocks.setdefault((block.queue, block.number), (block.epoch, digest, name))
-        if (epoch, known) != (block.epoch, digest):
-            queue = self.names.get(block.queue, block.queue)
+        known, by = self.digests.setdefault((block.queue, block.epoch, block.number), (digest, name))
+        if known != digest:
+            self.fail(f"block {block.number} of epoch {block.epoch} of {queue} is another one at {name} than at {by}")
+        epoch, by = self.blocks.setdefault((block.queue, block.number), (block.epoch, name))
+        forced = any(one.lossy for one in self.ledger.losses_of(queue).beginnings.values())
+        if epoch != block.epoch and not forced:
             self.fail(f"block {block.number} of {queue}: {name} applies one of epoch {block.epoch}, "
                       f"and {by} has applied another one of epoch {epoch}")  # fmt: skip
 
@@ -285,6 +403,8 @@ class MirrorChecker:
 
     def _wanted(self, queue: str, node: Node, members: set[str]) -> tuple[int, set[str]] | None:
         """How many members its policy gives a queue, and which of them by name; None: it is not to be mirrored."""
+        if is_quorum(node.metadata.queues["/", queue].arguments):
+            return min(QUORUM_MEMBERS, len(members)), set()
         policy = node.metadata.policies.get(("/", "ha"))
         if policy is None or not re.search(policy.pattern, queue):
             return None
@@ -301,6 +421,12 @@ class MirrorChecker:
 
     def summary(self) -> str:
         return f"{len(self.masters)} reigns, {len(self.blocks)} mirrored blocks"
+
+
+def number_of(content: bytes) -> int:
+    """Of a message of a simulated client, as queues hold it: a frame with its header, then those with its body."""
+    body_at = int.from_bytes(content[3:7], "big") + 15
+    return int(content[body_at : body_at + 20].partition(b" ")[0])
 
 
 def digest_of(block: Block) -> str:

@@ -93,6 +93,14 @@ MIRRORED_FAULTS: Final = (
     ("hand_over", 5),
     ("order_sync", 2),
 )
+# With policies and queues of all kinds: what only they make possible, and what strikes in the middle of it.
+VARIED_FAULTS: Final = (
+    *MIRRORED_FAULTS,
+    ("force", 6),
+    ("interrupt", 12),
+    ("stop_some", 3),
+    ("slow_link", 3),
+)
 
 
 @dataclass(frozen=True)
@@ -104,18 +112,24 @@ class Plan:
     steps: int = STEPS
     without: tuple[int, ...] = ()
     noise: int = 0  # Other delays for the same steps.
-    mirrored: bool = False  # Queues are, by policies that change.
+    mirrored: bool = False  # Queues are, by policies that change,
+    varied: bool = False  # and these say more than who mirrors; some queues are quorum queues.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
         words += f" --noise {self.noise}" if self.noise else ""
-        words += " --mirrored" if self.mirrored else ""
+        words += " --varied" if self.varied else " --mirrored" if self.mirrored else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
         """All steps, those that are left out included."""
-        dice = random.Random(f"{self.seed}/{'mirrored ' if self.mirrored else ''}plan/{self.nodes}")
-        faults = MIRRORED_FAULTS if self.mirrored else ALONE_FAULTS if self.nodes == 1 else TOGETHER_FAULTS
+        kind = "varied " if self.varied else "mirrored " if self.mirrored else ""
+        dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
+        faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
+        if self.mirrored:
+            faults = VARIED_FAULTS if self.varied else MIRRORED_FAULTS
+        elif self.nodes == 1:
+            faults = ALONE_FAULTS
         fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if self.mirrored else (0.0, 0.05, 0.1, 0.1, 0.2))
         pace = dice.choice((0.2, 1.0, 1.0, 3.0))
         steps, at = [], 0.0
@@ -123,7 +137,7 @@ class Plan:
             at += dice.random() * 2 * STEP_S * pace
             if dice.random() < fault_rate:
                 what = pick(dice, faults)
-                arguments = draw_fault(dice, what, self.nodes)
+                arguments = draw_fault(dice, what, self.nodes, self.varied)
             else:
                 what = pick(dice, CLIENT_STEPS)
                 arguments = {"client": dice.randrange(CLIENTS), **draw_client(dice, what, self.nodes)}
@@ -133,7 +147,13 @@ class Plan:
     def opening(self) -> tuple[int, dict[str, Any]]:
         """How many of the durable queues are there before the first policy is, and that policy."""
         dice = random.Random(f"{self.seed}/opening/{self.nodes}")
-        return dice.randrange(DURABLE + 1), draw_policy(dice, self.nodes)
+        return dice.randrange(DURABLE + 1), draw_policy(dice, self.nodes, self.varied)
+
+    def quorum(self) -> frozenset[str]:
+        """Those of the durable queues that are quorum queues."""
+        dice = random.Random(f"{self.seed}/quorum/{self.nodes}")
+        chance = dice.choice((0.0, 0.0, 0.3, 0.6)) if self.varied else 0.0
+        return frozenset(f"d{number}" for number in range(DURABLE) if dice.random() < chance)
 
     def taken(self) -> list[Step]:
         left_out = set(self.without)
@@ -205,7 +225,7 @@ def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
     return {}
 
 
-def draw_policy(dice: random.Random, nodes: int) -> dict[str, Any]:
+def draw_policy(dice: random.Random, nodes: int, varied: bool) -> dict[str, Any]:
     """The arguments of a step that sets the policy; without a definition, it is cleared."""
     mode = dice.choice(("all", "all", "exactly", "exactly", "nodes", None))
     definition: dict[str, Any] = {"ha-mode": mode, "ha-sync-mode": dice.choice(("automatic", "automatic", "manual"))}
@@ -213,15 +233,54 @@ def draw_policy(dice: random.Random, nodes: int) -> dict[str, Any]:
         definition["ha-params"] = dice.choice((1, 2, 2, 3))
     elif mode == "nodes":
         definition["ha-params"] = [f"leveret@n{one + 1}" for one in dice.sample(range(nodes), dice.randrange(1, nodes))]
+    if varied and mode:
+        definition |= draw_rules(dice)
     return {"pattern": dice.choice(("", "^d", "^d[01]", "^[dv]")), "definition": definition if mode else None}
 
 
-def draw_fault(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
+def draw_rules(dice: random.Random) -> dict[str, Any]:
+    """What a policy may say beside who mirrors."""
+    rules: dict[str, Any] = {"ha-sync-mode": "manual"} if dice.random() < 0.3 else {}
+    if dice.random() < 0.4:
+        rules["ha-replication"] = "async"
+        if dice.random() < 0.3:
+            rules["ha-replication-window"] = {"messages": dice.choice((1, 5, 50))}
+    for key in ("ha-promote-on-failure", "ha-promote-on-shutdown"):
+        if dice.random() < 0.4:
+            rules[key] = dice.choice(("always", "always", "always", "when-synced"))
+    if dice.random() < 0.2:
+        rules["ha-sync-strategy"] = dice.choice(("full", "incremental"))
+    if dice.random() < 0.2:
+        rules["ha-sync-batch-size"] = dice.choice((1, 3, 100))
+    return rules
+
+
+def draw_interruption(dice: random.Random, nodes: int) -> dict[str, Any]:
+    """Something that changes views, and who leads a queue falls a moment later."""
+    by = dice.choice(("burst", "burst", "burst", "hand_over", "policy", "policy", "order_sync", "force", "fell_master"))
+    first = draw_fault(dice, by, nodes, True)
+    how = dice.choice(("kill", "power", "power", "isolate", "pause"))
+    seconds = round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
+    delay = round(dice.choice((0.0, 0.002, 0.01, 0.05, 0.3)) * dice.random(), 6)
+    delay += 0.1 * dice.random() if by == "burst" else 0.0
+    queue = first.get("queue", durable(dice))
+    return {"by": by, "first": first, "queue": queue, "delay": delay, "how": how, "seconds": seconds}
+
+
+def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict[str, Any]:
     node, seconds = dice.randrange(nodes), round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
     if what in ("power_all", "kill_leader"):
         return {"seconds": seconds}
     if what == "policy":
-        return draw_policy(dice, nodes)
+        return draw_policy(dice, nodes, varied)
+    if what == "interrupt":
+        return draw_interruption(dice, nodes)
+    if what == "force":
+        return {"queue": any_queue(dice), "node": node, "insists": dice.random() < 0.6}
+    if what == "burst":
+        return {"queue": durable(dice), "count": dice.choice((5, 20, 40)), "padding": dice.choice((0, 100, 2_000))}
+    if what == "stop_some":
+        return {"some": sorted(dice.sample(range(nodes), dice.randrange(1, nodes + 1))), "seconds": seconds}
     if what in ("hand_over", "order_sync"):
         return {"queue": any_queue(dice), "node": node, "wanted": dice.random() < 0.8}
     if what == "fell_master":

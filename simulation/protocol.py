@@ -125,6 +125,10 @@ def true_entry(name: str) -> bytes:
     return bytes([len(name)]) + name.encode() + b"t\x01"
 
 
+def text_entry(name: str, text: str) -> bytes:
+    return bytes([len(name)]) + name.encode() + b"S" + struct.pack(">I", len(text)) + text.encode()
+
+
 def table_entry(name: str, entries: bytes) -> bytes:
     return bytes([len(name)]) + name.encode() + b"F" + struct.pack(">I", len(entries)) + entries
 

@@ -58,9 +58,9 @@ class Channel:
         self.prefetch = 0
         self.no_ack = False
         self.last_tag = 0
-        self.unacked: dict[int, int] = {}  # Message numbers by delivery tag.
-        self.acked: list[int] = []  # Of this queue, since they were last known to be synced.
-        self.markers: dict[int, list[int]] = {}  # By the number of the publish that proves them to be.
+        self.unacked: dict[int, Delivery] = {}  # By tag.
+        self.acked: list[Delivery] = []  # Of this queue, since they were last known to be synced.
+        self.markers: dict[int, list[Delivery]] = {}  # By the number of the publish that proves them to be.
         self.drained: list[int] | None = None
         self.busy_at = 0.0  # When something was last delivered or settled.
 
@@ -107,11 +107,11 @@ class Channel:
         for one in tags:
             message = self.unconfirmed.pop(one)
             if message.state == "sent":
-                message.state = state
+                message.state, message.confirmed_at = state, self.session.loop.scheduler.now
             settled = self.markers.pop(one, ())
             if message.state == "confirmed":
-                for number in settled:
-                    self.session.ledger.on_settled(number, self.session.node, self.session.loop.scheduler.now)
+                for delivery in settled:
+                    self.session.ledger.on_settled(delivery, self.session.loop.scheduler.now)
         if not self.unconfirmed and self.all_confirmed is not None and not self.all_confirmed.done():
             self.all_confirmed.set_result(None)
 
@@ -126,12 +126,12 @@ class Channel:
         self.last_tag = tag
         self.busy_at = session.loop.scheduler.now
         number = int(received.body.split(b" ")[0])
-        if not no_ack:
-            self.unacked[tag] = number
-        else:
-            session.ledger.messages[number].acked = True
         written_at = session.transport.written_at
         delivery = Delivery(queue, number, consumer, session.node, redelivered, written_at, received.body)
+        if not no_ack:
+            self.unacked[tag] = delivery
+        else:
+            session.ledger.on_acked(number)
         session.ledger.on_delivered(delivery)
         if consumer and not no_ack and 0 < self.prefetch < len(self.unacked):
             count = session.ledger.in_hand(self.unacked.values(), queue, session.node)
@@ -156,10 +156,10 @@ class Channel:
             else:
                 self.send("basic.nack", tag, False, True)
         for one in tags:
-            number = self.unacked.pop(one)
+            delivery = self.unacked.pop(one)
             if how != "requeue":
-                self.session.ledger.on_acked(number)
-                self.acked.append(number)
+                self.session.ledger.on_acked(delivery.number)
+                self.acked.append(delivery)
 
     def is_hungry(self) -> bool:
         """It consumes, and has room for more."""

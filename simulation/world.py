@@ -17,10 +17,9 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from leveret.broker.queue import Queue
-from leveret.cluster.commands import ClearPolicy, Command, SetPolicy
 from leveret.node.consensus import AdminError
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
@@ -30,11 +29,8 @@ from simulation.loop import NodeLoop, Scheduler
 from simulation.machine import CLUSTER_PORT, Machine
 from simulation.mirrors import MirrorChecker, MirroredLedger
 from simulation.network import Network
+from simulation.operators import Operators
 from simulation.plan import CLIENTS, DURABLE, Plan
-
-if TYPE_CHECKING:
-    from leveret.broker.mirrored import Mirror
-    from leveret.node.node import Node
 
 START_S: Final = 60.0
 SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
@@ -47,7 +43,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World:
+class World(Operators):
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -205,8 +201,11 @@ class World:
         self._declare(range(before, DURABLE))
 
     def _declare(self, numbers: range) -> None:
+        quorum = self.plan.quorum()
         for number in numbers:
-            self.clients[number % CLIENTS].give(Step(0, 0.0, "declare", {"queue": f"d{number}", "durable": True}))
+            declare: dict[str, Any] = {"queue": f"d{number}", "durable": True}
+            declare |= {"kind": "quorum"} if f"d{number}" in quorum else {}
+            self.clients[number % CLIENTS].give(Step(0, 0.0, "declare", declare))
         self._must(START_S, self._all_idle, lambda: f"queues could not be declared: {self._standing()}")
         for number in numbers:
             facts = self.ledger.queue(f"d{number}")
@@ -399,64 +398,6 @@ class World:
         for node in some:
             self.machines[node].kill(power)
             self._start_later(self.machines[node], seconds * (0.5 + self.dice.random()))
-
-    def fault_policy(self, pattern: str, definition: dict[str, Any] | None) -> None:
-        """An operator asks some node that serves to change the policy of all queues."""
-        asked = [machine for machine in self.machines if machine.serving]
-        if not asked:
-            return
-        machine = self.dice.choice(asked)
-        assert machine.server is not None and machine.server.node is not None and machine.loop is not None
-        command: Command = ClearPolicy("/", "ha")
-        if definition is not None:
-            command = SetPolicy("/", "ha", pattern, "queues", 0, definition)
-        task = machine.loop.create_task(machine.server.node.cluster.change(command))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    def _leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
-        """Where a queue is served, if it is."""
-        for machine in self.machines:
-            node = machine.server.node if machine.serving and machine.server is not None else None
-            found = None if node is None or "/" not in node.broker.vhosts else node.broker.vhosts["/"].queues.get(queue)
-            if node is not None and isinstance(found, Queue):
-                return machine, node, found
-        return None
-
-    def fault_hand_over(self, queue: str, node: int, wanted: bool) -> None:
-        """An operator has another node lead a queue."""
-        found = self._leading(queue)
-        if found is not None and found[2].mirror is not None:
-            self._hand_over(found[0], found[1], found[2].mirror, self.machines[node].node_name)
-
-    def _hand_over(self, machine: Machine, node: Node, mirror: Mirror, to: str) -> None:
-        """As if the node did it by itself, in a pass of its own."""
-        assert machine.loop is not None
-
-        def begin() -> None:
-            if mirror.queue is not None and to != machine.node_name:
-                node.broker.mirrors.hand_over(mirror, to)
-                node.schedule()
-
-        machine.loop.call_soon(begin)
-
-    def fault_order_sync(self, queue: str, node: int, wanted: bool) -> None:
-        """An operator has the mirrors of a queue filled, or not: each node that has a copy is told."""
-        for machine in self.machines:
-            there = machine.server.node if machine.serving and machine.server is not None else None
-            if there is not None and machine.loop is not None:
-                machine.loop.call_soon(self._order_sync, there, queue, wanted)
-
-    def _order_sync(self, node: Node, queue: str, wanted: bool) -> None:
-        for mirror in list(node.broker.mirrors):
-            if mirror.spec.name == queue:
-                node.broker.mirrors.order_sync(mirror, wanted)
-        node.schedule()
-
-    def fault_fell_master(self, queue: str, how: str, seconds: float) -> None:
-        """Whoever leads a queue."""
-        found = self._leading(queue)
-        if found is not None:
-            getattr(self, f"fault_{how}")(node=self.machines.index(found[0]), seconds=seconds)
 
     def fault_skew(self, node: int, ms: int) -> None:
         self.machines[node].skew_ms += ms

@@ -92,10 +92,12 @@ class Proposal:
 
 
 class Cluster:
+    member_class: type[Member] = Member
+
     def __init__(self, *names: str, home: str | None = None, **options: Any) -> None:
         self.home = home
         self.order: list[Proposal] = []
-        self.members = {name: Member(self, name, **options) for name in names}
+        self.members = {name: self.member_class(self, name, **options) for name in names}
         self.links: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}  # Of sessions that are up.
         self.held: set[tuple[str, str]] = set()
         self.behind: set[str] = set()

@@ -7,12 +7,17 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.servers import Server
 
 Start = Callable[..., Server]
 LOG_CHARACTERS_SHOWN = 8_000
+
+# How long an example takes says what else runs on the machine, and nothing about it.
+hypothesis.settings.register_profile("leveret", deadline=None)
+hypothesis.settings.load_profile("leveret")
 
 
 @pytest.fixture

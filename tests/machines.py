@@ -42,7 +42,7 @@ from leveret.amqp.connection import Connection
 from leveret.amqp.frames import BODY, HEAD, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame
 from leveret.amqp.limits import Limits, Peer
 from leveret.amqp.properties import Properties, decode, encode
-from leveret.amqp.tables import Table, table_from_python, to_python
+from leveret.amqp.tables import Field, Table, from_python, table_from_python, to_python
 from leveret.broker.batch import Gap
 from leveret.broker.broker import Broker
 from leveret.broker.queue import Queue
@@ -178,6 +178,9 @@ class World:
     def unique_name(self, prefix: str) -> str:
         self.names += 1
         return f"{prefix}{self.names:022}"
+
+    def seed(self) -> int:
+        return 1
 
     def note(self, category: str, level: str, text: str) -> None:
         self.notes.append((category, level, text))
@@ -468,7 +471,7 @@ def publish(
 
 FOSSILS: Final = frozenset({"ticket", "out_of_band", "channel_id", "known_hosts", "cluster_id", "server_properties"})
 BY_NAME: Final = {made.name: made for made in m.METHODS.values()}
-_LINE: Final = re.compile(r"([a-z])(\d*)\s+(\S+)\s*(.*)")
+LINE: Final = re.compile(r"([a-z])(\d*)\s+(\S+)\s*(.*)")
 _MADE_UP: Final = re.compile(r"(amq\.(?:gen|ctag)-)[\w-]{22}")
 
 
@@ -511,12 +514,26 @@ def _spread(text: str) -> str:
     return ", ".join(part if "=" in part else f"{part}=True" for part in parts if part)
 
 
+def table_of(values: dict[str, Any]) -> Table:
+    """The table of a literal; ('b', 5) is a five of field type b."""
+    return {name: field_of(value) for name, value in values.items()}
+
+
+def field_of(value: object) -> Field:
+    if isinstance(value, tuple):
+        kind, inner = value
+        return Field(kind, inner)
+    if isinstance(value, list):
+        return Field("A", [field_of(each) for each in value])
+    return Field("F", table_of(value)) if isinstance(value, dict) else from_python(value)
+
+
 def method_of(name: str, text: str) -> m.Method:
     made = BY_NAME[name]
     given = arguments_of(text)
     for key, value in given.items():
         if isinstance(value, dict):
-            given[key] = table_from_python(value)
+            given[key] = table_of(value)
     for each in fields(made):  # type: ignore[arg-type]
         missing = each.default is MISSING and each.default_factory is MISSING
         if each.name not in given and missing:
@@ -543,7 +560,7 @@ def wire_of(channel: int, word: str, text: str) -> bytes:
     given = arguments_of(text)
     properties = dict(given.pop("properties", {}))
     if "headers" in properties:
-        properties["headers"] = table_from_python(properties["headers"])
+        properties["headers"] = table_of(properties["headers"])
     if word == "header":
         header = bytearray(encode(Properties(**properties), given["size"]))
         header[:2] = given.get("class_id", 60).to_bytes(2, "big")
@@ -609,7 +626,7 @@ def converse(conversation: Conversation, *worlds: World) -> list[str]:
     over: set[str] = set()
     transcript = Transcript()
     for line in client_lines(conversation):
-        match = _LINE.fullmatch(line)
+        match = LINE.fullmatch(line)
         assert match is not None, line
         who, channel, word, text = match[1], int(match[2] or 0), match[3], match[4]
         if who not in clients:

@@ -1,21 +1,26 @@
 """Clusters of real nodes for tests: processes on ports of this machine, killed, frozen and started again at will.
 
 Ports are taken from below those that the system gives to whoever connects: a node that is started again has to find
-the port free that the others know it by.
+the port free that the others know it by. Nor may a test that runs at the same time take it meanwhile, be it of another
+worker or of another run altogether: all of this user's note the ports they use in one file, by locks that go with the
+process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import random
 import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pika
 import pytest
@@ -34,21 +39,43 @@ LIVELY = PeersOptions(silence_ms=400)  # Heartbeats as often as a node with a sm
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
+_reserved: set[int] = set()  # All ports that were tried, ours or not.
+
 
 class Refused(Exception):
     """What a control call was answered with."""
 
 
 def free_port() -> int:
-    """One that nobody listens at now; another process may be quicker, but not often."""
-    while True:
+    """One that nobody listens at, and that no test is given again while this process runs."""
+    while len(_reserved) < len(PORTS):
         port = random.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        if _reserve(port):
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    continue
+                return port
+    raise AssertionError("all ports have been used")
+
+
+def _reserve(port: int) -> bool:
+    """False: it is somebody's, or was ours. The byte of that number in the common file is the lock."""
+    if port in _reserved:
+        return False
+    _reserved.add(port)
+    try:
+        fcntl.lockf(_ports_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):  # POSIX lets a system choose between the two.
+        return False
+    return True
+
+
+@cache
+def _ports_file() -> IO[bytes]:
+    """Opened once and never closed: the first descriptor of it that a process closes ends all locks it has on it."""
+    return open(os.path.join(tempfile.gettempdir(), f"leveret-test-ports-{os.getuid()}"), "wb")
 
 
 class Member(Server):

@@ -6,15 +6,17 @@ into bytes. Those that declare, bind and delete are in `topology`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.amqp import methods as m
-from leveret.amqp.checks import check_consume_arguments, check_topic
+from leveret.amqp.arguments import check_consume_arguments, expiration_problem
+from leveret.amqp.checks import check_topic
 from leveret.amqp.codec import printed
 from leveret.amqp.consumer import ChannelConsumer
+from leveret.amqp.copies import BCC, CC, BadCopies, further_keys, without_bcc
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
-from leveret.amqp.frames import BODY, HEADER, HEADER_AT, OVERHEAD, frame, rechannel, reframe
+from leveret.amqp.frames import BODY, HEADER, OVERHEAD, frame, rechannel, reframe
 from leveret.amqp.intake import frame_error
 from leveret.amqp.properties import BASIC_CLASS, body_size, expiration, headers, user_id
 from leveret.amqp.topology import Topology
@@ -34,8 +36,8 @@ class Channel(Topology):
     """One channel of a connection."""
 
     __slots__ = (
-        "body", "body_left", "confirms", "consumed", "consumers", "delivery_tag", "generation", "header",
-        "new_consumer_prefetch", "prefetch", "route", "unacked",
+        "body", "body_left", "confirms", "consumed", "consumers", "copies", "delivery_tag", "forgiven", "generation",
+        "header", "new_consumer_prefetch", "prefetch", "route", "unacked",
     )
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -53,6 +55,8 @@ class Channel(Topology):
         self.header = b""
         self.body: list[bytes] = []
         self.body_left = 0
+        self.forgiven: set[int] = set()  # Tags that came too late, and may still be acknowledged: see `lateness`.
+        self.copies: list[str] | None = None  # Further keys of the message whose properties were just checked.
 
     def fail(self, fault: ChannelFault) -> None:
         self.connection.close_channel(self, fault)
@@ -151,6 +155,9 @@ class Channel(Topology):
         """Messages of one kind: for each bundle its queues, contents and keys. They share one confirm."""
         confirms, broker = self.confirms, self.broker
         count = sum([len(contents) for _, contents, _ in bundles])
+        if broker.refusing:
+            self._refuse(count)
+            return
         broker.totals.published += count
         pending = None if confirms is None else confirms.begin(count)
         for queues, contents, keys in bundles:
@@ -164,13 +171,18 @@ class Channel(Topology):
         if pending is not None and not pending.waiting:
             pending.confirms.on_complete(pending)
 
-    def publish_one(self, route: Route, content: bytes, kind: int) -> None:
-        """A message whose route has something special to it: it goes by headers, or nowhere."""
+    def publish_one(self, route: Route, content: bytes, kind: int, further: Sequence[str] = ()) -> None:
+        """A message with something special to it: it has further keys, or its route is not plain."""
+        if self.broker.refusing:
+            self._refuse(1)
+            return
+        vhost = self.connection.vhost
+        assert vhost is not None
         queues = route.queues
-        if route.by_headers:
-            vhost = self.connection.vhost
-            assert vhost is not None
-            queues = vhost.route(route, lambda: headers(content, HEADER_AT) or {})
+        if route.varies or further:
+            queues = vhost.route(route.exchange, (route.routing_key, *further), content)
+        if vhost.firehose is not None:
+            vhost.firehose.on_published(self, route.exchange, (route.routing_key, *further), content, queues)
         if queues:
             self.publish([(queues, [content], [route.key])], kind)
             return
@@ -180,6 +192,13 @@ class Channel(Topology):
             self._return(route, content)
         if self.confirms is not None:
             self.confirms.on_complete(self.confirms.begin(1))
+
+    def _refuse(self, count: int) -> None:
+        """Take none of these publishes. Whoever did not ask for confirms is not told, as with a queue that is full."""
+        if self.confirms is not None:
+            pending = self.confirms.begin(count)
+            pending.refused = True
+            self.confirms.on_complete(pending)
 
     def _return(self, route: Route, content: bytes) -> None:
         connection = self.connection
@@ -193,13 +212,25 @@ class Channel(Topology):
             if "impersonator" not in self.broker.tags_of(self.connection.user):
                 text = f"user_id property set to '{sender}' but authenticated user was '{self.connection.user}'"
                 raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, m.BasicPublish)
-        if expiration(data, start) is not None:
-            what = "message expiration"
-        elif {"CC", "BCC"}.intersection(headers(data, start) or ()):
-            what = "routing by CC and BCC headers"
-        else:
-            return
-        raise protocol_error(ReplyCode.NOT_IMPLEMENTED, f"{what} is not supported by this version", m.BasicPublish)
+        time_to_live = expiration(data, start)
+        if time_to_live is not None and (problem := expiration_problem(time_to_live)) is not None:
+            text = f"invalid expiration '{time_to_live}': {problem}"
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, m.BasicPublish)
+        table = headers(data, start) or {}
+        try:
+            self.copies = further_keys(table) if CC in table or BCC in table else None
+        except BadCopies as error:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, str(error), m.BasicPublish) from None
+
+    def publish_copies(self, route: Route, content: bytes, kind: int) -> None:
+        """A message that `check_properties` found to have CC or BCC headers."""
+        further, self.copies = self.copies, None
+        assert further is not None and self.connection.vhost is not None
+        spec = self.broker.metadata.exchanges.get((self.connection.vhost.name, route.exchange))
+        if spec is not None:
+            for key in further:
+                check_topic(self.connection, spec, key, "write", m.BasicPublish)
+        self.publish_one(route, without_bcc(content), kind, further)
 
     def _on_confirmed(self) -> None:
         self.broker.confirming[self] = None
@@ -227,7 +258,10 @@ class Channel(Topology):
             one = self.unacked.take_one(tag)
             taken = None if one is None else [one]
         if taken is None:
-            raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", method)
+            if tag not in self.forgiven:
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", method)
+            self.forgiven.discard(tag)
+            taken = self.unacked.take_range(1, tag) if multiple else []
         self._on_taken(taken)
         return taken
 
@@ -262,15 +296,10 @@ class Channel(Topology):
             if not queue.deleted or not queue.is_local:  # At another node, they are to be forgotten there too.
                 queue.requeue_many(pieces)
 
-    def check_age(self, now_ms: int, timeout_ms: int) -> None:
-        """End the channel if its oldest delivery has waited too long for an acknowledgement."""
-        oldest_ms = self.unacked.oldest_ms()
-        if oldest_ms is not None and now_ms - oldest_ms > timeout_ms and not self.closing:
-            text = (
-                f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms. "
-                "This timeout value can be configured, see consumers doc guide to learn more"
-            )
-            self.connection.close_channel(self, ChannelFault(ReplyCode.PRECONDITION_FAILED, text))
+    def take_back(self, taken: list[Delivered]) -> None:
+        """These are no longer the client's: its queues have them again."""
+        self._on_taken(taken)
+        self._requeue(taken)
 
     def release_all(self) -> None:
         """The channel ends: its consumers go, what was out comes back."""
@@ -278,9 +307,7 @@ class Channel(Topology):
             consumer.queue.remove_consumer(consumer)
         self.consumers.clear()
         self.route, self.header, self.body = None, b"", []
-        taken = self.unacked.take_all()
-        self._on_taken(taken)
-        self._requeue(taken)
+        self.take_back(self.unacked.take_all())
 
     # -- Methods -------------------------------------------------------------------------------------------------
 
@@ -325,9 +352,7 @@ class Channel(Topology):
     def on_basic_recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
         if not method.requeue:
             raise protocol_error(ReplyCode.NOT_IMPLEMENTED, "requeue=false", method)
-        taken = self.unacked.take_all()
-        self._on_taken(taken)
-        self._requeue(taken)
+        self.take_back(self.unacked.take_all())
         if isinstance(method, m.BasicRecover):
             self._reply(m.BasicRecoverOk())
 
@@ -369,7 +394,7 @@ class Channel(Topology):
             lambda done: queue.subscribe(consumer, lambda refused: done(refused or True)),
             method,
             then,
-            lambda _: queue.remove_consumer(consumer),
+            lambda _: consumer.queue.remove_consumer(consumer),  # Its queue may have moved while it waited.
         )
 
     def on_cancel(self, method: m.BasicCancel) -> None:
@@ -411,6 +436,9 @@ class Channel(Topology):
         )
         content = reframe(batch.contents[at], self.number, self.connection.frame_max)
         self.connection.send_content(self.number, ok, content)
+        vhost = self.connection.vhost
+        if vhost is not None and vhost.firehose is not None:
+            vhost.firehose.on_delivered(self, queue, batch, at, at + 1)
         if not method.no_ack:
             self.unacked.add(self.delivery_tag, 1, queue, None, batch, at, self.broker.now_ms)
         elif queue.is_local:  # Otherwise its node has done so.

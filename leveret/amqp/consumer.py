@@ -34,7 +34,7 @@ class ChannelConsumer:
 
     __slots__ = (
         "arguments", "as_stored", "cancels_on_failover", "channel", "exclusive", "head", "key", "no_ack", "pack",
-        "prefetch", "queue", "tag", "tag_bytes", "tail", "unacked",
+        "prefetch", "priority", "queue", "tag", "tag_bytes", "tail", "timeout_ms", "unacked",
     )
 
     def __init__(
@@ -56,6 +56,9 @@ class ChannelConsumer:
         self.arguments = arguments
         cancels = arguments.get("x-cancel-on-ha-failover")
         self.cancels_on_failover = cancels is not None and cancels.value is True
+        priority, timeout = arguments.get("x-priority"), arguments.get("x-consumer-timeout")
+        self.priority: int = 0 if priority is None else priority.value
+        self.timeout_ms: int | None = None if timeout is None else timeout.value
         self.unacked = 0
         raw = tag.encode("utf-8", "surrogateescape")
         self.tag_bytes = bytes((len(raw),)) + raw
@@ -111,6 +114,8 @@ class ChannelConsumer:
             self.unacked += count
             channel.consumed += count
             channel.unacked.add(first_tag, count, self.queue, self, batch, lo, channel.broker.now_ms)
+        if connection.vhost.firehose is not None:  # type: ignore[union-attr]
+            connection.vhost.firehose.on_delivered(channel, self.queue, batch, lo, hi)  # type: ignore[union-attr]
 
     def _one_by_one(self, tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray) -> list[bytes]:
         pieces: list[bytes] = []

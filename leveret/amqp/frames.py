@@ -92,6 +92,11 @@ def split(content: bytes) -> tuple[bytes, bytes]:
     return content[HEADER_AT : second - 1], body
 
 
+def with_header(content: bytes, header_payload: bytes) -> bytes:
+    """The content with other properties; its body frames stay as they are."""
+    return frame(HEADER, content[1] << 8 | content[2], header_payload) + content[_second(content) :]
+
+
 def rechannel(content: bytes, channel: int) -> bytes:
     """The content with every frame on this channel. Its frames must all be on one channel, as they always are."""
     second = _second(content)

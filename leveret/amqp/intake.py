@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.codec import printed
 from leveret.amqp.errors import ConnectionFault, ReplyCode
-from leveret.amqp.frames import BODY, END, HEAD, HEADER, METHOD
+from leveret.amqp.frames import BODY, END, HEAD, HEADER, HEADER_AT, METHOD
 from leveret.amqp.properties import DELICATE, BadProperties, survey
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Intake:
         ):
             return self._begin_content(channel, end)
         known = data[end + 19 : body_at - 1] == self.properties
-        if not known and not self._take_properties(channel, data, end + 7, body_at - 1):
+        if not known and not self._take_properties(channel, route, data, end + 7, body_at - 1, stop):  # type: ignore[arg-type]
             return stop
         if self.queues is not route.queues:  # type: ignore[union-attr]
             self._switch(route.queues)  # type: ignore[union-attr]
@@ -216,8 +216,11 @@ class Intake:
     def _find_route(self, channel: Channel, arguments: bytes) -> None:
         self.route = channel.find_route(arguments)
 
-    def _take_properties(self, channel: Channel, data: bytes, start: int, end: int) -> bool:
-        """Other properties than those of the message before, in the header payload at `start`..`end`."""
+    def _take_properties(
+        self, channel: Channel, route: Route, data: bytes, start: int, end: int, stop: int
+    ) -> bool:
+        """Other properties than those of the message before, in the header payload at `start`..`end`; its content ends
+        at `stop`. False: nothing is left to be done about this message."""
         try:
             kind = survey(data, start, end)
         except BadProperties:
@@ -228,6 +231,9 @@ class Intake:
             if not self._guard(channel, channel.check_properties, data, start):
                 return False
             kind -= DELICATE
+            if channel.copies is not None:
+                self._guard(channel, channel.publish_copies, route, data[start - HEADER_AT : stop], kind)
+                return False
         if kind != self.kind:
             self.submit()
             self.repeat = NOTHING  # It stands for messages of the other kind.
@@ -239,7 +245,7 @@ class Intake:
         """A content that came in several frames, put together."""
         if channel.generation != self.vhost.generation:  # type: ignore[union-attr]
             route = channel.find_route(route.arguments())  # Its queues may be gone since the first frame.
-        if self._take_properties(channel, header, 0, len(header)):
+        if self._take_properties(channel, route, content, HEADER_AT, HEADER_AT + len(header), len(content)):
             channel.publish_one(route, content, self.kind)
 
     def _switch(self, queues: tuple[AnyQueue, ...]) -> None:

@@ -44,7 +44,8 @@ CONTINUATION: Final = 0x0001
 BASIC_CLASS: Final = 60
 FLAGS_AT: Final = 12
 PROPERTIES_AT: Final = 14
-KIND_PERSISTENT: Final = 1  # The bit of a stored message's kind byte.
+KIND_PERSISTENT: Final = 1  # Bits of a stored message's kind byte.
+KIND_EXPIRES: Final = 8
 DELICATE: Final = 256  # No bit of a kind byte: has a property that may be refused, or looks like it (CC, BCC).
 
 _PERSISTENT: Final = 2  # The delivery mode.
@@ -143,7 +144,9 @@ def survey(data: bytes, start: int, stop: int) -> int:
     if at != stop:
         raise BadProperties("properties are cut off" if at > stop else f"{stop - at} bytes after the properties")
     kind = KIND_PERSISTENT if mode == _PERSISTENT else 0
-    if flags & (EXPIRATION | USER_ID) or (flags & HEADERS and data.find(b"CCA", start, stop) >= 0):
+    if flags & EXPIRATION:
+        kind |= KIND_EXPIRES
+    if flags & (EXPIRATION | USER_ID) or (flags & HEADERS and data.find(b"CC", start, stop) >= 0):
         return kind | DELICATE
     return kind
 
@@ -232,6 +235,10 @@ def user_id(data: bytes, start: int = 0) -> str | None:
     return _text(data, start, USER_ID)
 
 
+def correlation_id(data: bytes, start: int = 0) -> str | None:
+    return _text(data, start, CORRELATION_ID)
+
+
 def message_id(data: bytes, start: int = 0) -> str | None:
     return _text(data, start, MESSAGE_ID)
 
@@ -296,6 +303,11 @@ def _read_table(data: bytes, at: int) -> tuple[Table, int]:
 def decode(data: bytes, start: int = 0, end: int | None = None) -> Properties:
     """All properties of data[start:end], which is checked."""
     check(data, start, end)
+    return decode_content(data, start)
+
+
+def decode_content(data: bytes, start: int) -> Properties:
+    """All properties of a content that was checked, and whose header payload is at `start`."""
     flags = data[start + FLAGS_AT] << 8 | data[start + FLAGS_AT + 1]
     at = start + PROPERTIES_AT
     found: dict[str, Any] = {}

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from leveret.amqp import methods as m
+from leveret.amqp.arguments import check_queue_arguments
 from leveret.amqp.checks import (
     check_binding_arguments,
     check_exchange_arguments,
     check_exchange_type,
     check_permission,
-    check_queue_arguments,
     check_topic,
 )
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
@@ -201,6 +201,10 @@ class Topology:
             text = f"queue name '{name}' contains reserved prefix 'amq.*'"
             raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
         check_queue_arguments(vhost.name, name, method)
+        if (letters := method.arguments.get("x-dead-letter-exchange")) is not None:
+            # Who names a dead-letter exchange must be allowed to read the queue and write to the exchange.
+            self._check("queue", name, "read", method)
+            self._check("exchange", letters.value, "write", method)
         owner = broker.id_of(connection) if method.exclusive else None
         home, view = broker.node_name, None
         if broker.placing is not None and not method.exclusive:
@@ -438,12 +442,13 @@ class Topology:
                 if not nowait:
                     self._reply(answer)
                 return
+        there = broker.metadata.exchanges if kind == "exchange" else broker.metadata.queues
+        if spec is not None and command is c.Bind and (vhost.name, destination) in there:
+            check_binding_arguments(spec, key, arguments, method)
         if kind == "queue":
             queue = vhost.queues.get(destination)
             if queue is not None:
                 self._check_owner(queue.spec, method)
-        if spec is not None and command is c.Bind:
-            check_binding_arguments(spec, arguments, method)
 
         def on_bound() -> None:
             if not nowait:

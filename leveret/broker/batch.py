@@ -125,10 +125,11 @@ class Gap:
     Every message that the log holds within these bounds waits here; none of them is out with a consumer.
     """
 
-    __slots__ = ("count", "first", "last", "redelivered")
+    __slots__ = ("body_bytes", "count", "first", "last", "redelivered")
 
     def __init__(self, first: int, last: int, count: int, redelivered: bool = False) -> None:
         self.first = first
         self.last = last
         self.count = count
+        self.body_bytes = 0  # Of their bodies, as far as somebody counts them.
         self.redelivered = redelivered  # All of them were with a consumer, which the log may not know yet.

@@ -14,19 +14,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from leveret.amqp.lateness import check_age
+from leveret.broker.alternates import Alternates
+from leveret.broker.dice import Dice
 from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
+from leveret.broker.letters import Letters
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
+from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
-from leveret.cluster.frames import FAREWELL, RING
+from leveret.cluster.frames import FAREWELL, LINKED, RING
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
+from leveret.cluster.policies import PolicyBook
 from leveret.cluster.proposals import BadFrame
+from leveret.cluster.queue_rules import QueueRules, queue_rules
+from leveret.cluster.refusals import resource
 from leveret.cluster.store import Applied, Metadata
 
 if TYPE_CHECKING:
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.errors import ProtocolError
     from leveret.broker.batch import Gap
+    from leveret.broker.firehose import Firehose
     from leveret.broker.placing import Placing
     from leveret.cluster.specs import Binding, QueueSpec
     from leveret.log.block import Run
@@ -84,6 +93,9 @@ class Shell(Protocol):
     def unique_name(self, prefix: str) -> str:
         """The prefix, and something nobody has used before."""
 
+    def seed(self) -> int:
+        """A number to make choices by; another one each time."""
+
     def note(self, category: str, level: str, text: str) -> None:
         """A line for the log that people read."""
 
@@ -116,9 +128,17 @@ class Broker:
         self.default_cluster_name = cluster_name
         self.python_version = python_version
         self.permissions = Permissions(metadata)
+        self.alternates = Alternates(metadata)
+        self.dice = Dice(shell.seed)
         self.vhosts: dict[str, Vhost] = {}
         self.totals = Totals()
-        self.now_ms = 0  # Of a clock that never jumps; as of the last tick.
+        self.refusing = False  # Publishes are refused, all of them: a fault that tests can ask for.
+        self.now_ms = 0  # Of a clock that never jumps; as of this turn.
+        self.wall_ms = 0  # The time of day, as of this turn.
+        self.timers: Timers[Queue] = Timers()
+        self.idle: Timers[Queue] = Timers()
+        self.book = PolicyBook(metadata)
+        self.letters = Letters(self)
         self.content_bytes = 0
         self.unlogged_bytes = 0
         self.content_bytes_max = content_bytes_max
@@ -131,7 +151,9 @@ class Broker:
         self.delivering: dict[Queue, None] = {}  # Delivered from, and the log does not know how far.
         self.confirming: dict[Channel, None] = {}
         self.writers: dict[Connection, None] = {}
+        self.tapped: dict[Firehose, None] = {}
         self.linked: dict[Edge | Home, None] = {}  # Links that have something to send.
+        self.bequeathed = 0  # Messages that are out with clients, of queues that others lead now.
         self.withheld: dict[Home, None] = {}  # Links whose publishers have to wait.
         self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
         self.homes: dict[str, Home] = {}
@@ -166,7 +188,10 @@ class Broker:
     def pump(self) -> None:
         """Deliver what can be delivered."""
         dirty, unlogged = self.dirty, self.unlogged
-        while dirty:
+        while dirty or self.tapped:
+            if not dirty:
+                self.tapped.popitem()[0].flush()
+                continue
             queue, _ = dirty.popitem()
             if queue.deleted:
                 continue
@@ -180,18 +205,48 @@ class Broker:
                 queue.page_out()
             if queue.has_changes():
                 unlogged[queue] = None
-            elif queue.delivered_through > queue.noted_through:
-                if queue.mirror is not None:  # Its next master may be needed any moment.
-                    queue.note_due = True
-                    unlogged[queue] = None
-                elif queue.durable:
-                    self.delivering[queue] = None
+            elif queue.delivered_through > queue.noted_through and queue.durable:
+                self.delivering[queue] = None
 
-    def end_slow_channels(self, now_ms: int, timeout_ms: int) -> None:
+    def on_time(self) -> bool:
+        """Called every few milliseconds: whose time has come? True if there is something to do."""
+        for queue in self.timers.due(self.wall_ms):
+            if not queue.deleted:
+                self.dirty[queue] = None
+        for queue in self.idle.due(self.now_ms):
+            if not queue.deleted:
+                self._on_idle(queue)
+        return bool(self.dirty)
+
+    def _on_idle(self, queue: Queue) -> None:
+        """A queue that goes when nobody has used it for a while."""
+        expires_ms = queue.rules.expires_ms
+        if expires_ms is None:
+            return
+        is_used = bool(queue.consumers) or queue.departure is not None or queue.frozen
+        due_ms = (self.now_ms if is_used else queue.used_ms) + expires_ms
+        if due_ms > self.now_ms:
+            self.idle.set(queue, due_ms)
+        else:
+            spec = queue.spec
+            self.shell.note("queue", "info", f"{resource('queue', spec.name, spec.vhost)} is unused and expires")
+            self._delete(queue)
+
+    def rules_of(self, spec: QueueSpec) -> QueueRules:
+        return queue_rules(spec.arguments, self.book.effective("queue", spec.vhost, spec.name).definition)
+
+    def _refresh_rules(self) -> None:
+        """Policies have changed."""
+        for queue in self.queues_by_id.values():
+            queue.set_rules(self.rules_of(queue.spec))
+        for vhost in self.vhosts.values():
+            vhost.forget_routes()
+
+    def end_slow_channels(self, timeout_ms: int | None) -> None:
         """Close channels whose consumers do not acknowledge, so that others get the messages."""
         for connection in self.connections:
             for channel in list(connection.channels.values()):
-                channel.check_age(now_ms, timeout_ms)
+                check_age(channel, self.now_ms, timeout_ms)
 
     def note_deliveries(self) -> None:
         """Once in a while: let the log know what was delivered, also where nothing else changes. A message that comes
@@ -245,18 +300,23 @@ class Broker:
             self._unbind(event.binding)
         elif isinstance(event, e.ExchangeDeclared):
             vhosts[event.spec.vhost].router.add_exchange(event.spec.name, event.spec.type, event.spec.arguments)
+            self.alternates.on_declared(vhosts[event.spec.vhost], event.spec.name)
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.ExchangeDeleted):
             vhosts[event.spec.vhost].router.remove_exchange(event.spec.name)
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.VhostAdded):
-            vhosts[event.name] = Vhost(event.name)
+            vhosts[event.name] = Vhost(event.name, self.dice.draw)
         elif isinstance(event, e.VhostDeleted):
             del vhosts[event.name]
             self._close_where(lambda one: one.vhost is not None and one.vhost.name == event.name, "vhost deleted")
         elif isinstance(event, e.UserDeleted):
             self._close_where(lambda one: one.user == event.name, f"user '{event.name}' was deleted")
         elif isinstance(event, e.PolicyChanged | e.ParameterChanged | e.GlobalParameterChanged):
+            if isinstance(event, e.PolicyChanged):
+                self._refresh_rules()
+            if isinstance(event, e.PolicyChanged):
+                self.alternates.on_policies(vhosts[event.vhost])
             if self.placing is not None:
                 self.placing.look_at_all()
                 self.mirrors.governing.refresh_all()
@@ -358,6 +418,7 @@ class Broker:
         self._replace(old, new)
         self._drop_touched(old)
         demote(old, new)
+        self.on_loaded(old)
 
     def _leave(self, old: Queue, remote: RemoteQueue) -> None:
         """A queue of this node is another's now."""
@@ -365,6 +426,7 @@ class Broker:
         self._drop_touched(old)
         if remote.spec.view is not None:
             demote(old, remote)
+            self.on_loaded(old)
             return
         if old.departure is not None:
             old.departure.on_moved(remote)
@@ -419,6 +481,7 @@ class Broker:
         self.homes[peer] = Home(self, peer)
         for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
             queue.resume()
+        self.mirrors.governing.tell_links()
 
     def on_peer_down(self, peer: str) -> None:
         self.mirrors.on_peer_down(peer)
@@ -429,6 +492,7 @@ class Broker:
                 end.on_down()
         if home is not None:
             self.withheld.pop(home, None)
+        self.mirrors.governing.tell_links()
 
     def on_peer_drained(self, peer: str) -> None:
         home = self.homes.get(peer)
@@ -445,6 +509,8 @@ class Broker:
             self.mirrors.on_frame(peer, payload)
         elif kind == FAREWELL:
             self.mirrors.governing.on_farewell(peer)
+        elif kind == LINKED:
+            self.mirrors.governing.on_linked(peer, payload)
         else:
             raise BadFrame(f"frame {kind} is not known to this version")
 
@@ -493,6 +559,15 @@ class Broker:
 
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         self.waiting_for_load.setdefault(queue, []).append(then)
+
+    def successor(self, queue: Queue) -> AnyQueue | None:
+        found = self.queues_by_id.get(queue.spec.id)
+        return None if found is queue else found
+
+    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+        store = self.mirrors.store
+        assert store is not None
+        return list(store.stored(queue.spec.id).live.ranges(first, last))
 
     def on_unused(self, queue: AnyQueue) -> None:
         self._delete(queue)

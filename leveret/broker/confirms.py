@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
+
+
+class Confirmer(Protocol):
+    """Whoever is told when all queues have a publish safe."""
+
+    def on_complete(self, pending: Pending) -> None: ...
 
 
 class Pending:
@@ -16,7 +23,7 @@ class Pending:
 
     __slots__ = ("confirms", "count", "first", "last", "refused", "sent", "waiting")
 
-    def __init__(self, confirms: Confirms, first: int, last: int) -> None:
+    def __init__(self, confirms: Confirmer, first: int, last: int) -> None:
         self.confirms = confirms
         self.first = first
         self.last = last

@@ -18,6 +18,8 @@ class Consumer(Protocol):
     tag: str
     no_ack: bool
     exclusive: bool
+    priority: int  # Others get nothing while one with a higher one has room.
+    timeout_ms: int | None  # How long it may keep a message; None: as its queue says, or the node.
     unacked: int  # Messages out with this consumer.
 
     def room(self, average_bytes: int) -> int:

@@ -20,6 +20,7 @@ from leveret.cluster.refusals import Refusal, not_found, resource
 from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
+    from leveret.broker.bequest import FormerQueue
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
@@ -137,7 +138,7 @@ def _refusal(ask: Ask, code: int, text: bytes) -> Refusal:
     """Why a question is not answered. The home of a queue that was deleted does not know its name any more."""
     if code == ReplyCode.NOT_FOUND and not text:
         return not_found("queue", ask.spec.name, ask.spec.vhost)
-    if code not in REPLY_CODES and not (code == w.MOVED and ask.what == w.SUBSCRIBE):
+    if code not in REPLY_CODES and not (code == w.MOVED and ask.what in (w.SUBSCRIBE, w.GET)):
         raise BadFrame(f"refusal {code} of question {ask.what}")
     return Refusal(code, text.decode("utf-8", "surrogateescape"))
 
@@ -152,6 +153,7 @@ class Edge:
         self.bundles: dict[RemoteQueue, Bundle] = {}
         self.bundled_bytes = 0
         self.verdicts: list[tuple[int, int, int]] = []
+        self.passed: dict[FormerQueue, list[tuple[int, int, int]]] = {}
         self.last_token = 0
         self.pendings: dict[int, list[Pending]] = {}
         self.sent_bytes = 0
@@ -221,6 +223,11 @@ class Edge:
             verdicts.append((verdict, first, last))
         self.broker.linked[self] = None
 
+    def pass_on(self, queue: FormerQueue, verdicts: list[tuple[int, int, int]]) -> None:
+        """What becomes of messages that were given out here before their queue was led there: see `bequest`."""
+        self.passed.setdefault(queue, []).extend(verdicts)
+        self.broker.linked[self] = None
+
     def send_now(self, kind: int, parts: list[bytes]) -> None:
         """After all that gathered before."""
         self.flush()
@@ -244,6 +251,8 @@ class Edge:
         if not self.is_up:
             return  # By now there may be another session, which has nothing to do with this one.
         self.flush_publishes()
+        if self.passed:
+            self._flush_passed()
         if self.verdicts:
             verdicts, self.verdicts = self.verdicts, []
             self.broker.shell.send(self.peer, frames.SETTLE, [w.VERDICT.pack(*one) for one in verdicts])
@@ -251,6 +260,12 @@ class Edge:
             taken, self.taken = self.taken, {}
             parts = [w.TAKEN_ENTRY.pack(one.number, one.taken_bytes) for one in taken]
             self.broker.shell.send(self.peer, frames.TAKEN, parts)
+
+    def _flush_passed(self) -> None:
+        passed, self.passed = self.passed, {}
+        for queue, verdicts in passed.items():
+            head = w.PASSED_HEAD.pack(self.broker.metadata.index, queue.spec.id, *queue.heritage)
+            self.broker.shell.send(self.peer, frames.PASSED, [head, *[w.VERDICT.pack(*one) for one in verdicts]])
 
     # -- Subscriptions -------------------------------------------------------------------------------------------
 
@@ -377,7 +392,7 @@ class Edge:
         self.is_up = False
         pendings = [pending for several in self.pendings.values() for pending in several]
         pendings += [pending for bundle in self.bundles.values() for pending in bundle.pendings]
-        self.pendings, self.bundles, self.verdicts, self.taken = {}, {}, [], {}
+        self.pendings, self.bundles, self.verdicts, self.taken, self.passed = {}, {}, [], {}, {}
         for pending in pendings:
             pending.refused = True
             pending.on_safe()

@@ -3,10 +3,14 @@
 Most of them are options of the ring's member, set whenever they change. Three depend on more than the policy:
 
 **Who may be promoted unsynced.** With `ha-promote-on-failure: always`, a mirror whose master has *failed*: its link was
-lost, and it had not said farewell. A node that stops in good order says so to all others before it goes, and only
-`ha-promote-on-shutdown` lets one of its unsynced mirrors lead: it makes that mirror master itself. A copy that was just
-started has seen nobody fail; so after all nodes were stopped and some are back, nothing is promoted whose master will
-return. What is remembered of this is forgotten with the next epoch.
+lost, it had not said farewell, and no other node has a link to it any more. Where one has, only a cable is broken: the
+master goes on, and with it what only it holds. Therefore nodes tell each other whom they are linked with, whenever that
+changes, and whoever lacks messages waits for the word of all that it reaches itself.
+
+A node that stops in good order says so to all others before it goes, and only `ha-promote-on-shutdown` lets one of its
+unsynced mirrors lead: it makes that mirror master itself. A copy that was just started has seen nobody fail; so after
+all nodes were stopped and some are back, nothing is promoted whose master will return. What is remembered of this is
+forgotten with the next epoch.
 
 **Leaving.** Before a node stops, it lets others lead what it leads: each queue goes to a mirror in sync, those of one
 node spread over the others. Publishes wait meanwhile, and go to the new master with the rest unconfirmed, unlost.
@@ -23,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.mirror_status import lags
 from leveret.cluster import frames
+from leveret.cluster.proposals import BadFrame
 from leveret.mirror.frames import Options
 
 if TYPE_CHECKING:
@@ -41,9 +46,11 @@ class Governing:
         self.broker = broker
         self.wall_ms = 0  # The time of day, as of the last tick.
         self.departed: set[str] = set()  # Nodes that said farewell.
+        self.linked: dict[str, frozenset[str]] = {}  # By node with a link to here: whom it has links to.
         self.bereaved: dict[Mirror, int] = {}  # The epoch whose master failed.
         self.windows: dict[Mirror, Window] = {}  # Of those whose mirrors may be behind only so far.
         self.timed: dict[Mirror, None] = {}  # Of those that are filled only at certain hours.
+        self.blocking: dict[Mirror, None] = {}  # Of those that stand still while they are filled.
         self.late: dict[Mirror, int] = {}  # Whose window is exceeded, and what could be confirmed if it were not.
 
     # -- Options -------------------------------------------------------------------------------------------------
@@ -55,6 +62,7 @@ class Governing:
 
     def refresh(self, mirror: Mirror) -> None:
         options = self._options(mirror)
+        self.broker.mirrors.block(mirror)
         if options != mirror.member.options:
             mirror.member.change_options(options)
             self.broker.mirrors.touched[mirror] = None
@@ -67,11 +75,12 @@ class Governing:
             return PLAIN
         rules = placing.rules_of(mirror.spec)
         self._put(self.windows, mirror, rules.window if rules.asynchronous and rules.window.has_limit else None)
-        if rules.window.hours:
-            self.timed[mirror] = None
-        else:
-            self.timed.pop(mirror, None)
-        failed = view is not None and self.bereaved.get(mirror) == view.epoch
+        for kept, holds in ((self.timed, bool(rules.window.hours)), (self.blocking, rules.blocking)):
+            if holds:
+                kept[mirror] = None
+            else:
+                kept.pop(mirror, None)
+        failed = view is not None and self.bereaved.get(mirror) == view.epoch and not self._is_seen(view.master)
         return replace(
             PLAIN,
             asynchronous=rules.asynchronous,
@@ -89,7 +98,7 @@ class Governing:
             self._on_time(mirror)
 
     def forget(self, mirror: Mirror) -> None:
-        for each in (self.bereaved, self.windows, self.timed, self.late):
+        for each in (self.bereaved, self.windows, self.timed, self.late, self.blocking):
             each.pop(mirror, None)
 
     # -- Others ----------------------------------------------------------------------------------------------------
@@ -99,6 +108,31 @@ class Governing:
 
     def on_peer_up(self, peer: str) -> None:
         self.departed.discard(peer)
+
+    def tell_links(self) -> None:
+        edges = self.broker.edges
+        for peer in edges:
+            self.broker.shell.send(peer, frames.LINKED, ["\n".join(edges).encode()])
+
+    def on_linked(self, peer: str, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        try:
+            self.linked[peer] = frozenset(payload.decode().split("\n"))
+        except UnicodeDecodeError:
+            raise BadFrame("names of nodes that are none") from None
+        self._look_at_bereaved()
+
+    def _is_seen(self, node: str) -> bool:
+        return any(node in others for others in self.linked.values())
+
+    def _look_at_bereaved(self) -> None:
+        for mirror in list(self.bereaved):
+            self.refresh(mirror)
+
+    def on_lost(self, peer: str) -> None:
+        """Its word counts no longer."""
+        if self.linked.pop(peer, None) is not None:
+            self._look_at_bereaved()
 
     def on_peer_down(self, mirror: Mirror, peer: str) -> None:
         view = mirror.member.view

@@ -160,9 +160,9 @@ def check_x_match(arguments: dict[str, Field]) -> str | None:
 def _erlang_term(field: Field) -> str:
     kind, value = field
     if kind == "S":
-        return _erlang_binary(str(value).encode("utf-8", "surrogateescape"))
+        return erlang_binary(str(value).encode("utf-8", "surrogateescape"))
     if kind == "x":
-        return _erlang_binary(bytes(value))
+        return erlang_binary(bytes(value))
     if kind == "t":
         return "true" if value else "false"
     if kind == "V":
@@ -178,7 +178,7 @@ def _erlang_term(field: Field) -> str:
 
 
 def _erlang_entry(name: str, field: Field) -> str:
-    name_term = _erlang_binary(name.encode("utf-8", "surrogateescape"))
+    name_term = erlang_binary(name.encode("utf-8", "surrogateescape"))
     return f"{{{name_term},{type_name(field)},{_erlang_term(field)}}}"
 
 
@@ -188,7 +188,7 @@ ERLANG_ESCAPES: Final = {
 }  # fmt: skip
 
 
-def _erlang_binary(data: bytes) -> str:
+def erlang_binary(data: bytes) -> str:
     """As Erlang prints a binary: text where every byte is printable Latin-1, numbers otherwise."""
     if not data:
         return "<<>>"

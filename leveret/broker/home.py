@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
+from leveret.broker.bequest import reserve
 from leveret.broker.confirms import Confirms
 from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status, unreachable
 from leveret.broker.unacked import Delivered, Unacked
@@ -30,17 +31,27 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 UNLIMITED: Final = 1 << 30
+INDEXED: Final = frozenset({frames.PUBLISH, frames.ASK, frames.PASSED})  # Begin with how far the edge's metadata is.
 
 
 class RemoteConsumer:
     """A consumer at another node."""
 
     __slots__ = (
-        "exclusive", "home", "no_ack", "number", "prefetch", "queue", "sent_bytes", "tag", "taken_bytes", "unacked",
+        "exclusive", "home", "no_ack", "number", "prefetch", "priority", "queue", "sent_bytes", "tag", "taken_bytes",
+        "timeout_ms", "unacked",
     )  # fmt: skip
 
     def __init__(
-        self, home: Home, number: int, queue: Queue, tag: str, no_ack: bool, exclusive: bool, prefetch: int
+        self,
+        home: Home,
+        number: int,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        priority: int,
     ) -> None:
         self.home = home
         self.number = number
@@ -49,6 +60,8 @@ class RemoteConsumer:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0 is no limit.
+        self.priority = priority
+        self.timeout_ms: int | None = None  # Its own node sees to it.
         self.unacked = 0
         self.sent_bytes = self.taken_bytes = 0  # Since it began.
 
@@ -96,6 +109,8 @@ class Home:
         self.is_up = True
         self.is_broken = False  # To be cut: what still comes is not heard.
         self.unacked = Unacked()
+        # What is out by way of the other node, which led these queues before; by queue, epoch and block: see `bequest`.
+        self.inherited: dict[tuple[int, int, int], Unacked] = {}
         self.last_tag = 0
         self.consumers: dict[int, RemoteConsumer] = {}
         self.stalled: dict[AnyQueue, None] = {}  # Had more for a consumer than it could take.
@@ -117,7 +132,7 @@ class Home:
         """Raises `BadFrame`."""
         if self.is_broken:
             return
-        index = w.unpack_one(w.U64, payload)[0] if kind in (frames.PUBLISH, frames.ASK) else 0
+        index = w.unpack_one(w.U64, payload)[0] if kind in INDEXED else 0
         if self.early or index > self.broker.metadata.index:
             self.early.append((index, kind, payload))
         else:
@@ -177,12 +192,29 @@ class Home:
         self._touch()
 
     def _on_settle(self, payload: bytes) -> None:
-        verdicts = w.unpack_all(w.VERDICT, payload)
-        if any(verdict > w.RETURNED for verdict, _, _ in verdicts):  # Before anything is done about the others.
+        self._settle(self.unacked, w.unpack_all(w.VERDICT, payload), w.RETURNED)
+
+    def _on_passed(self, payload: bytes) -> None:
+        """Of a queue that this node leads since a moment ago, and the other one led before."""
+        _, *key = w.unpack_one(w.PASSED_HEAD, payload)
+        number, epoch, block = key
+        verdicts = w.unpack_all(w.VERDICT, payload[w.PASSED_HEAD.size :])
+        out = [(first, last) for verdict, first, last in verdicts if verdict == w.OUT]
+        queue = self.broker.queues_by_id.get(number)
+        unacked = self.inherited.setdefault((number, epoch, block), Unacked())
+        if queue is not None and queue.is_local and queue.heritage == (epoch, block):
+            for batch, lo, hi in reserve(queue, out):
+                unacked.add(batch.first + lo, hi - lo, queue, None, batch, lo, self.broker.now_ms)
+        self._settle(unacked, [one for one in verdicts if one[0] != w.OUT], w.OUT)
+        if not unacked.count:
+            del self.inherited[number, epoch, block]
+
+    def _settle(self, unacked: Unacked, verdicts: list[tuple[int, ...]], verdict_max: int) -> None:
+        if any(verdict > verdict_max for verdict, _, _ in verdicts):  # Before anything is done about the others.
             raise BadFrame("a verdict that is not known")
         back: dict[int, list[Delivered]] = {w.REQUEUED: [], w.RETURNED: []}
         for verdict, first, last in verdicts:
-            taken = self.unacked.take_range(first, last)
+            taken = unacked.take_range(first, last)
             self._on_taken(taken)
             if verdict == w.ACKED:
                 for one in taken:
@@ -252,15 +284,23 @@ class Home:
         elif what == w.PURGE:
             queue.purge_all(lambda answer: self._answer_with(number, answer))
         elif what == w.GET:
-            no_ack = bool(w.unpack_one(w.U8, rest)[0])
-            queue.fetch(no_ack, lambda: self.is_up, lambda got: self._on_got(number, no_ack, got))
+            self._on_get(number, queue, bool(w.unpack_one(w.U8, rest)[0]))
         elif what == w.SUBSCRIBE:
             self._on_subscribe(number, queue, rest)
         else:
             raise BadFrame(f"question {what}")
 
+    def _on_get(self, number: int, queue: AnyQueue, no_ack: bool) -> None:
+        """Never by way of this node: what was got could not be acknowledged when this node is gone, and it may stop."""
+        if queue.is_local and queue.later(lambda found: self._on_get(number, found, no_ack) if self.is_up else None):
+            return
+        if not queue.is_local and queue.spec.node != self.broker.node_name:
+            self._refuse(number, Refusal(w.MOVED, ""))
+        else:
+            queue.fetch(no_ack, lambda: self.is_up, lambda got: self._on_got(number, no_ack, got))
+
     def _on_subscribe(self, number: int, queue: AnyQueue, rest: bytes) -> None:
-        subscription, no_ack, exclusive, prefetch = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
+        subscription, no_ack, exclusive, prefetch, priority = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
         tag = rest[w.SUBSCRIBE_HEAD.size :].decode("utf-8", "surrogateescape")
         if subscription in self.consumers:
             raise BadFrame(f"subscription {subscription} exists")
@@ -271,10 +311,9 @@ class Home:
                 # It is to be led by this node, and is not: no move would ever tell the edge to ask again.
                 self._refuse(number, unreachable(queue.spec))
             return
-        if queue.departure is not None:
-            queue.departure.wait(lambda moved: self._on_subscribe(number, moved, rest))
+        if queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
             return
-        consumer = RemoteConsumer(self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch)
+        consumer = RemoteConsumer(self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch, priority)
 
         def then(refused: Refusal | None) -> None:
             if refused is not None:
@@ -381,15 +420,18 @@ class Home:
         for consumer in consumers.values():
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
-        taken = self.unacked.take_all()
-        self._on_taken(taken)
-        self._requeue(taken)
+        inherited, self.inherited = self.inherited, {}
+        for unacked in (self.unacked, *inherited.values()):
+            taken = unacked.take_all()
+            self._on_taken(taken)
+            self._requeue(taken)
 
 
 _FROM_EDGE: Final[dict[int, Callable[[Home, bytes], None]]] = {
     frames.PUBLISH: Home._on_publish,
     frames.STAGE: Home._on_stage,
     frames.SETTLE: Home._on_settle,
+    frames.PASSED: Home._on_passed,
     frames.ASK: Home._on_ask,
     frames.LIMIT: Home._on_limit,
     frames.TAKEN: Home._on_taken_frame,

@@ -76,13 +76,12 @@ class Journal:
         if leads:
             self.on_sync(mirror)
 
-    def on_order(self, mirror: Mirror, wanted: bool) -> None:
-        """An operator wants the mirrors to be filled, or not."""
+    def on_order(self, mirror: Mirror, wanted: bool) -> bool:
+        """An operator wants the mirrors to be filled, or not. False: there is nothing to do."""
         if wanted and not lacking(mirror):
             self.note(mirror, "Synchronising: all mirrors already synced")
-            return
-        mirror.ordered = wanted
-        self.on_sync(mirror)
+            return False
+        return True
 
     def on_sync(self, mirror: Mirror) -> None:
         """At the master: who lacks messages, or whether they are fetched, may have changed."""
@@ -90,6 +89,7 @@ class Journal:
         if view is None or queue is None or is_syncing(mirror) == mirror.syncing:
             return
         mirror.syncing = not mirror.syncing
+        self.broker.mirrors.block(mirror)
         missing = [name for name in view.ring if view.disk_of(name) is None]
         if mirror.syncing:
             self.note(mirror, f"Synchronising: {queue.ready_count + queue.unacked_count} messages to synchronise")

@@ -76,11 +76,10 @@ def lags(mirror: Mirror, now_ms: int) -> list[Lag]:
         if entry is None or not running or not entry.complete:
             found.append(Lag(name, running, counts, entry is not None and entry.complete, None, None, None))
             continue
-        missing = tail.upto(max(entry.durable, tail.base) + 1, tail.end)
-        taken_ms = next((block.time_ms for block in missing if block.time_ms), now_ms)
-        late_s = max(0, now_ms - taken_ms) / 1000
+        taken_ms = tail.time_after(entry.durable)
+        late_s = 0.0 if taken_ms is None else max(0, now_ms - taken_ms) / 1000
         size = tail.bytes_between(entry.durable, tail.end)
-        found.append(Lag(name, True, counts, True, sum(map(message_count, missing)), size, late_s))
+        found.append(Lag(name, True, counts, True, tail.messages_after(entry.durable), size, late_s))
     return found
 
 

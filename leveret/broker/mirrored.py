@@ -15,9 +15,12 @@ node has no contact to the majority, its master does not serve: nothing is deliv
 **Becoming master.** `Started` brings the blocks that are not applied yet; what is stored plus these is the queue. All
 that was out with consumers of the old master waits again, marked as redelivered.
 
-**Being master no longer.** Messages, deliveries and publishers' waits of this node's `Queue` are void: the new master
-has what counts. Publishers whose messages were not confirmed get a nack, acknowledgements that come late are taken and
-mean nothing, consumers subscribe at the new master by themselves (see `remote`).
+**Being master no longer.** Messages and publishers' waits of this node's `Queue` are void: the new master has what
+counts. Publishers whose messages were not confirmed get a nack, consumers subscribe at the new master by themselves
+(see `remote`), and what they acknowledge of earlier deliveries is passed on (see `bequest`).
+
+**Handing over.** Publishes and questions wait (`Queue.parked`, `Queue.waiting`) from the moment in which the last block
+was taken until there is another master, or none; then they go there. So nobody is refused anything.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.adopting import take_over
 from leveret.broker.claims import Claims
 from leveret.broker.governing import Governing
 from leveret.broker.mirror_journal import Journal
-from leveret.broker.parking import release, unpark
+from leveret.broker.parking import go_on, release
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.cluster.frames import RING
@@ -50,10 +54,13 @@ if TYPE_CHECKING:
     from leveret.cluster.store import Applied
     from leveret.mirror.view import View
 
+BUSY_TICKS: Final = 5  # After a block of any queue, this node counts as one that has work.
+
+
 class Mirror:
     """This node's copy of one queue."""
 
-    __slots__ = ("in_blocks", "joined", "member", "ordered", "proposed", "queue", "spec", "syncing")
+    __slots__ = ("in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied")
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
@@ -61,9 +68,19 @@ class Mirror:
         self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
         self.queue: Queue | None = None  # While this node leads it.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
-        self.ordered: bool | None = None  # Whether its mirrors are to be filled; None: as the policy says.
+        # Confirmed by the master's word alone: the store does not know their messages yet, so the queue must.
+        self.unapplied: deque[tuple[int, Batch]] = deque()
         self.syncing = False  # As the log has been told.
         self.proposed: View | None = None  # What became of it is not known yet.
+
+    @property
+    def ordered(self) -> bool | None:
+        """Whether its mirrors are to be filled; None: as the policy says."""
+        return self.member.ordered
+
+    @ordered.setter
+    def ordered(self, wanted: bool | None) -> None:
+        self.member.ordered = wanted
 
 
 class Mirrors:
@@ -82,6 +99,7 @@ class Mirrors:
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
         self.confirmed = 0  # Messages, since the shell last looked.
+        self.busy = 0  # Ticks for which mirrors that are being filled leave time for others.
         self.journal = Journal(broker)
         self.governing = Governing(broker)
         self.proposed = 0  # Views that not every node has heard of yet.
@@ -127,6 +145,8 @@ class Mirrors:
     def _make(self, spec: QueueSpec, born: bool, existing: Queue | None) -> Mirror:
         store = self.store
         assert store is not None
+        if existing is not None:
+            store.adopt(spec.id, existing.next_seq, take_over(self.broker, existing))
         recovered = store.recovered(spec.id)
         joined = spec.joined[self.me]
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
@@ -181,6 +201,7 @@ class Mirrors:
             self.governing.on_peer_down(mirror, peer)
             self.journal.on_peer_down(mirror, peer)
             self.touched[mirror] = None
+        self.governing.on_lost(peer)
 
     def on_frame(self, peer: str, payload: bytes) -> None:
         """Raises `BadFrame`."""
@@ -216,23 +237,21 @@ class Mirrors:
     def tick(self) -> None:
         self.journal.tick()
         self.governing.tick()
+        self.busy = max(0, self.busy - 1)
         ticking, self.ticking = self.ticking, {}
         for mirror in ticking:
             if mirror.member.wants_tick:
+                mirror.member.filling.yielding = self.busy > 0
                 mirror.member.on_tick()
                 self.touched[mirror] = None
 
     # -- Operators -----------------------------------------------------------------------------------------------
 
     def order_sync(self, mirror: Mirror, wanted: bool) -> None:
-        """Have this copy, if it lacks messages, fetch them, or not. At the master: its mirrors are told the same."""
-        filling = mirror.member.filling
-        if mirror.member.master is not None:
-            self.journal.on_order(mirror, wanted)
-        elif wanted:
-            filling.start()
-        else:
-            filling.stop()
+        """At the master: have the mirrors that lack messages fetch them, or not."""
+        if self.journal.on_order(mirror, wanted):
+            mirror.member.order(wanted)
+            self.journal.on_sync(mirror)
         self.touched[mirror] = None
 
     def force(self, mirror: Mirror) -> bool:
@@ -282,9 +301,12 @@ class Mirrors:
     def on_confirmed(self, mirror: Mirror, durable: int) -> None:
         queue, in_blocks = mirror.queue, mirror.in_blocks
         while in_blocks and in_blocks[0][0] <= durable:
-            _, batch, awaiting = in_blocks.popleft()
+            number, batch, awaiting = in_blocks.popleft()
             if batch is not None and queue is not None:
-                queue.on_logged(batch)
+                if number <= mirror.member.confirmed:
+                    queue.on_logged(batch)
+                else:
+                    mirror.unapplied.append((number, batch))
             for pending in awaiting:
                 self.confirmed += pending.count
                 pending.on_safe()
@@ -318,10 +340,17 @@ class Mirrors:
     def _write(self, mirror: Mirror, effect: f.Write) -> None:
         assert self.store is not None
         self.store.write(mirror.spec.id, effect)
+        if effect.change.__class__ is f.Append:
+            self.busy = BUSY_TICKS
 
     def _apply(self, mirror: Mirror, effect: f.Apply) -> None:
         assert self.store is not None
         self.store.apply(effect)
+        unapplied = mirror.unapplied
+        while unapplied and unapplied[0][0] <= effect.blocks[-1].number:
+            _, batch = unapplied.popleft()
+            if mirror.queue is not None:
+                mirror.queue.on_logged(batch)
 
     def _confirmed(self, mirror: Mirror, effect: f.Confirmed) -> None:
         queue = mirror.queue
@@ -354,6 +383,7 @@ class Mirrors:
         assert self.store is not None
         queue = mirror.queue  # It becomes mirrored as it is.
         mirror.in_blocks.clear()
+        mirror.unapplied.clear()
         if queue is not None:
             queue.note_due = True  # The mirrors will have to know what is out with consumers.
             self.broker.dirty[queue] = None
@@ -363,6 +393,7 @@ class Mirrors:
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number
+        queue.heritage = (mirror.member.tail.epoch_at(effect.number - 1), effect.number - 1)
         queue.claims = Claims(queue)
         queue.frozen = not mirror.member.serving
         mirror.queue = queue
@@ -371,6 +402,7 @@ class Mirrors:
         queue, mirror.queue = mirror.queue, None
         awaiting = [pending for _, _, several in mirror.in_blocks for pending in several]
         mirror.in_blocks.clear()
+        mirror.unapplied.clear()
         if queue is not None:
             awaiting += queue.awaiting
             queue.awaiting = []
@@ -403,16 +435,28 @@ class Mirrors:
 
     def _resumed(self, mirror: Mirror, effect: f.Resumed) -> None:
         self._serve(mirror)
+        if mirror.queue is not None and not self._is_blocked(mirror):
+            go_on(mirror.queue, mirror.queue)
+
+    def block(self, mirror: Mirror) -> None:
+        """A sync has begun or ended, during which the queue stands still if its policy says so."""
         queue = mirror.queue
-        if queue is not None:
-            parked, queue.parked = queue.parked, None
-            unpark(parked or [], queue)
+        if queue is None or not mirror.member.serving:
+            return
+        if self._is_blocked(mirror) and queue.parked is None:
+            queue.frozen, queue.parked = True, []
+        elif not self._is_blocked(mirror) and queue.parked is not None:
+            self._serve(mirror)
+            go_on(queue, queue)
+
+    def _is_blocked(self, mirror: Mirror) -> bool:
+        return mirror.syncing and mirror in self.governing.blocking
 
     def _serve(self, mirror: Mirror) -> None:
         """Whether it serves may have changed."""
         queue = mirror.queue
         if queue is not None:
-            queue.frozen = not mirror.member.serving
+            queue.frozen = not mirror.member.serving or self._is_blocked(mirror)
             if not queue.frozen:
                 self.broker.dirty[queue] = None
                 if queue in self.held_back:

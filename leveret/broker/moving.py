@@ -3,7 +3,7 @@
     home ──▶ target   ADOPT: make an empty queue beside, under the same id, that nobody sees (staged)
     home              takes back what is out with consumers, and stops delivering
     home ──▶ target   STAGE: all messages in order, also those that come meanwhile; each is reported safe
-    home              when all are: publishes wait from now on, unconfirmed (sealed)
+    home              when all are: publishes wait from now on, unconfirmed (sealed), as consumers and gets did before
     all               MoveQueue is agreed on; the staged queue takes the place of the old one
     home              what waited is sent on; consumers everywhere subscribe at the target
 
@@ -23,10 +23,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.broker import peerwire as w
+from leveret.broker.bequest import bequeath
 from leveret.broker.confirms import Confirms
 from leveret.broker.edge import Edge, RemoteBatch, unreachable
 from leveret.broker.home import RemoteConsumer
-from leveret.broker.parking import unpark
+from leveret.broker.parking import go_on, release
 from leveret.broker.remote import RemoteQueue, resubscribe
 from leveret.cluster import commands as c
 from leveret.cluster.refusals import Refusal
@@ -48,6 +49,8 @@ class Departure:
     tag = ""
     no_ack = False
     exclusive = True
+    priority = 0
+    timeout_ms: int | None = None
 
     def __init__(self, queue: Queue, to: str, then: Callable[[str | None], None]) -> None:
         host = queue.host
@@ -63,7 +66,6 @@ class Departure:
         self.under_way = 0
         self.sealed = False
         self.consumers: list[Consumer] = []  # Of the queue; they wait.
-        self.waiting: list[Callable[[AnyQueue], None]] = []
 
     def start(self) -> None:
         edge = self.broker.edges.get(self.to)
@@ -74,13 +76,12 @@ class Departure:
         self.queue.departure = self
         edge.ask(self.queue, w.ADOPT, b"", self._on_adopted)
 
-    def wait(self, call: Callable[[AnyQueue], None]) -> None:
-        """Something to be asked of the queue when it is clear where it is."""
-        self.waiting.append(call)
-
     def _on_adopted(self, answer: bytes | Refusal) -> None:
         queue = self.queue
         if queue.deleted:
+            queue.departure = None
+            release(queue)
+            self.then("the queue was deleted")
             return
         if isinstance(answer, Refusal):
             self._end(answer.text)
@@ -113,14 +114,9 @@ class Departure:
 
     def on_queue_deleted(self) -> None:
         self._abandon()
-        parked, self.queue.parked = self.queue.parked, None
-        for one in parked or ():
-            if one.pending is not None:
-                one.pending.on_safe()
         for consumer in self.consumers:
             consumer.on_queue_deleted()
-        for call in self.waiting:
-            call(self.queue)
+        release(self.queue)
         self.then("the queue was deleted")
 
     # -- Progress ------------------------------------------------------------------------------------------------
@@ -164,29 +160,23 @@ class Departure:
         if self in queue.consumers:
             queue.remove_consumer(self)
         queue.requeue_many(self.pieces, shown=False)
-        parked, queue.parked = queue.parked, None
-        unpark(parked or [], queue)
         for consumer in self.consumers:
             queue.add_consumer(consumer)
-        for call in self.waiting:
-            call(queue)
+        go_on(queue, queue)
         self.then(reason)
 
     def on_moved(self, remote: RemoteQueue) -> None:
         """The queue is at its target."""
         queue = self.queue
         queue.departure = None
-        parked, queue.parked = queue.parked, None
         queue.consumers.clear()
         queue.let_go_of_all()
-        unpark(parked or [], remote)
         for consumer in self.consumers:
             if isinstance(consumer, RemoteConsumer):
                 consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes at the target.
             else:
                 resubscribe(consumer, remote)  # type: ignore[arg-type]  # What is not remote is a channel's.
-        for call in self.waiting:
-            call(remote)
+        go_on(queue, remote)
         self.then(None)
 
 
@@ -216,12 +206,11 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
     """A mirrored queue is led by another node from now on, or by this one in another epoch: what was thought of it
     until now is void, and clients go on with what it is now, unless they asked to be told."""
     broker: Broker = queue.host  # type: ignore[assignment]
-    take_back(broker, queue)
+    if not bequeath(queue, successor):
+        take_back(broker, queue)
     consumers = list(queue.consumers)
     queue.consumers.clear()
     queue.let_go_of_all()
-    parked, queue.parked = queue.parked, None
-    unpark(parked or [], successor)
     for consumer in consumers:
         if not isinstance(consumer, RemoteConsumer) and cast("Subscriber", consumer).cancels_on_failover:
             consumer.on_queue_deleted()
@@ -233,6 +222,7 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
             resubscribe(consumer, successor)  # type: ignore[arg-type]
         else:
             consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes there.
+    go_on(queue, successor)
 
 
 class Staged:

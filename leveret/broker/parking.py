@@ -1,4 +1,8 @@
-"""Publishes for a queue that is between two homes: they wait, unconfirmed, until it is clear where it is."""
+"""Publishes for a queue that is between two homes: they wait, unconfirmed, until it is clear where it is.
+
+So do questions (get, purge, how many are there, consume): `Queue.later` puts them off, `go_on` puts them to whom they
+concern by then.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +40,21 @@ def unpark(parked: list[Parked], queue: AnyQueue) -> None:
             pending.on_safe()  # Done with waiting here; what the queue asks for was counted before.
 
 
+def go_on(queue: Queue, successor: AnyQueue) -> None:
+    """It is clear where the queue is: publishes go there, then whoever has a question asks it."""
+    parked, queue.parked = queue.parked, None
+    waiting, queue.waiting = queue.waiting, []
+    unpark(parked or [], successor)
+    for call in waiting:
+        call(successor)
+
+
 def release(queue: Queue) -> None:
     """The queue is deleted, and whoever did that has taken care of what was put aside."""
     parked, queue.parked = queue.parked, None
     for one in parked or ():
         if one.pending is not None:
             one.pending.on_safe()
+    waiting, queue.waiting = queue.waiting, []
+    for call in waiting:
+        call(queue)

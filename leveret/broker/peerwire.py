@@ -30,16 +30,18 @@ SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
 TAKEN_ENTRY: Final = struct.Struct(">QQ")  # Subscription, bytes in all.
 LIMIT_ENTRY: Final = struct.Struct(">QI")  # Subscription, prefetch.
 ASK_HEAD: Final = struct.Struct(">QQBQ")  # Index, number, what, queue.
-SUBSCRIBE_HEAD: Final = struct.Struct(">QBBI")  # Subscription, no_ack, exclusive, prefetch.
+SUBSCRIBE_HEAD: Final = struct.Struct(">QBBIq")  # Subscription, no_ack, exclusive, prefetch, priority.
 ANSWER_HEAD: Final = struct.Struct(">QH")  # Number, code of a refusal or 0.
 STATUS_ANSWER: Final = struct.Struct(">QI")  # Ready, consumers.
 GET_ANSWER: Final = struct.Struct(">QQ")  # Tag, how many remain.
+PASSED_HEAD: Final = struct.Struct(">QQQQ")  # Index, queue, epoch and number of the block up to which this holds.
 
 # Verdicts
 ACKED: Final = 0
 REQUEUED: Final = 1
 DISCARDED: Final = 2
 RETURNED: Final = 3  # Never shown to the client: goes back as if it had not been sent.
+OUT: Final = 4  # Still with a client of the former master; of messages, by their numbers.
 
 # Questions
 STATUS: Final = 1

@@ -24,13 +24,16 @@ the newest go first, because the oldest are wanted next. A gap at the front is r
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, cast
 
+from leveret.broker import upkeep
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.edge import Got, Status, unreachable
 from leveret.broker.parking import Parked, park
+from leveret.broker.turns import Turns
+from leveret.cluster.queue_rules import PLAIN
 from leveret.cluster.refusals import Refusal, not_found, resource
-from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
+from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, Block, Run
 from leveret.log.ranges import merged
 
 if TYPE_CHECKING:
@@ -40,8 +43,10 @@ if TYPE_CHECKING:
     from leveret.broker.claims import Claims
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Consumer, Subscriber
+    from leveret.broker.host import Host
     from leveret.broker.mirrored import Mirror
     from leveret.broker.moving import Departure
+    from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
 
 CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publishers are slowed down.
@@ -49,34 +54,6 @@ NEVER = 1 << 62
 KEEP_BYTES = 1 << 18  # The front of a queue that stays in memory whatever the cache says.
 BATCH_MESSAGES_MAX = 16_384
 SKIPPED_MAX = 64  # Spans that cannot be forgotten now, after which looking for others is given up.
-
-
-class Host(Protocol):
-    """What a queue asks of the broker it lives in."""
-
-    dirty: dict[Any, None]  # Queues that want a pump or have something for the log.
-    content_bytes: int  # Contents in memory, all queues together.
-    unlogged_bytes: int  # Of those, what no block was taken of yet.
-    content_bytes_max: int  # Above it, contents that the log has are forgotten.
-    spill_bytes_max: int  # Above it, transient ones are put into the log to be forgotten too.
-
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
-        """Put transient messages into the log; they can be loaded from now on."""
-
-    def load(self, queue: Queue, gap: Gap) -> None:
-        """Read the beginning of this gap back; `Queue.on_loaded` follows."""
-
-    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
-        """Call `then` when what is being read back for the queue is there, or the queue is gone."""
-
-    def successor(self, queue: Queue) -> AnyQueue | None:
-        """What stands for the queue since another master leads it."""
-
-    def on_unused(self, queue: Queue) -> None:
-        """The last consumer of an auto-delete queue is gone."""
-
-    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
-        """Which of these messages the log of a mirrored queue holds, ascending."""
 
 
 class Queue:
@@ -109,12 +86,18 @@ class Queue:
         "open_through",
         "parked",
         "ready",
+        "ready_bytes",
         "ready_count",
         "requeued",
+        "rules",
         "settled",
         "spec",
+        "tended",
+        "timed",
         "totals",
+        "turns",
         "unacked_count",
+        "used_ms",
         "waiting",
     )
 
@@ -136,6 +119,7 @@ class Queue:
         self.next_seq = 1
         self.ready: deque[Span | Gap] = deque()
         self.ready_count = 0
+        self.ready_bytes = 0  # Of their bodies; counted only where there is a limit to it.
         self.unacked_count = 0
         self.memory_bytes = 0
         self.delivered_through = 0
@@ -150,11 +134,17 @@ class Queue:
         self.exclusive_consumer: Consumer | None = None
         self.crowded_at = NEVER
         self.deleted = False
+        self.turns: Turns | None = None  # Where its consumers are not all alike.
+        self.rules = PLAIN
+        self.timed = False  # Its messages, or some of them, grow old.
+        self.tended = False  # It does something with its messages by itself: see `upkeep`.
         self.departure: Departure | None = None  # It is on its way to another node.
         self.parked: list[Parked] | None = None  # Publishes that will go there, or come back.
         self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions, likewise.
         self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
         self.totals = Totals()
+        self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
+        self.set_rules(host.rules_of(spec))
 
     def __repr__(self) -> str:
         return f"Queue({self.spec.vhost!r}, {self.spec.name!r})"
@@ -165,6 +155,8 @@ class Queue:
         """Messages of one kind, at the end. True: the queue is crowded, slow down."""
         if self.parked is not None:
             return park(self.parked, contents, keys, kind, size, pending)
+        if self.tended and self._is_refused(contents, keys, kind, pending):
+            return False
         batch = self.open
         if batch is None or (len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored):
             batch = self.open = Batch(self.next_seq)
@@ -172,8 +164,8 @@ class Queue:
         batch.contents += contents
         batch.keys += keys
         batch.kinds += bytes((kind,)) * count
-        if kind & REDELIVERED:
-            batch.redelivered = True
+        if kind & (REDELIVERED | EXPIRES):
+            self._note_kind(batch, kind)
         batch.left += count
         batch.size += size
         self.memory_bytes += size
@@ -198,6 +190,36 @@ class Queue:
         host.dirty[self] = None
         return self.ready_count > self.crowded_at
 
+    def _is_refused(self, contents: list[bytes], keys: list[bytes], kind: int, pending: Pending | None) -> bool:
+        """Count a publish against the limits; True if it exceeds them, and the publisher is to know."""
+        if self.rules.rejects and upkeep.turn_away(self, contents, keys, kind, pending):
+            return True
+        if self.rules.max_bytes is not None:
+            self.ready_bytes += upkeep.bodies(contents)
+        return False
+
+    def _note_kind(self, batch: Batch, kind: int) -> None:
+        if kind & REDELIVERED:
+            batch.redelivered = True
+        if kind & EXPIRES:
+            batch.expires = self.timed = self.tended = True
+
+    def set_rules(self, rules: QueueRules) -> None:
+        """What holds for its messages from now on."""
+        if rules == self.rules:
+            return
+        if rules.expires_ms is not None:
+            self.host.idle.set(self, self.host.now_ms + rules.expires_ms)
+        counted = self.rules.max_bytes is not None
+        self.rules = rules
+        if rules.single_active:
+            self.turns = Turns(self)
+        self.timed = self.timed or rules.ttl_ms is not None
+        self.tended = self.timed or rules.max_length is not None or rules.max_bytes is not None
+        if rules.max_bytes is not None and not counted:
+            self.ready_bytes = sum(map(upkeep.entry_bytes, self.ready))
+        self.host.dirty[self] = None
+
     def set_pressed(self, pressed: bool) -> None:
         """Whether its mirrors do not keep up, so that every publisher should wait."""
         self.crowded_at = -1 if pressed else CROWDED_AT if self.consumers else NEVER
@@ -207,8 +229,8 @@ class Queue:
         return self.parked is not None or self.ready_count * 2 > self.crowded_at
 
     # -- Questions -----------------------------------------------------------------------------------------------
-    # Answered at once, unless the queue is about to have another home. At another node (`RemoteQueue`) they take a while,
-    # hence the form.
+    # Answered at once, unless the queue is about to have another home. At another node (`RemoteQueue`) they take a
+    # while, hence the form.
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the question is put off until it is clear where the queue is. An answer of now might not hold there."""
@@ -222,6 +244,7 @@ class Queue:
         return not_found("queue", self.spec.name, self.spec.vhost)
 
     def status(self, then: Callable[[Status | Refusal], None]) -> None:
+        self.used_ms = self.host.now_ms
         if self.departure is not None and self.parked is None:  # That may take long, and so much is known.
             then(Status(self.ready_count + self.departure.unacked, len(self.departure.consumers)))
         elif not self.later(lambda queue: queue.status(then)):
@@ -248,6 +271,7 @@ class Queue:
         if self.frozen:
             then(unreachable(self.spec))
             return
+        self.used_ms = self.host.now_ms
         got = self.get()
         if isinstance(got, Gap):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
@@ -261,7 +285,8 @@ class Queue:
         if self.deleted:
             then(self._gone())
             return
-        if self.exclusive_consumer is not None or (consumer.exclusive and self.consumers):
+        alone = consumer.exclusive and (bool(self.consumers) or self.rules.single_active)
+        if self.exclusive_consumer is not None or alone:
             then(Refusal(403, f"{resource('queue', self.spec.name, self.spec.vhost)} in exclusive use"))
             return
         self.add_consumer(consumer)
@@ -280,6 +305,11 @@ class Queue:
         if consumer.exclusive:
             self.exclusive_consumer = consumer
         self.consumers.append(consumer)
+        if self.turns is None and consumer.priority:
+            self.turns = Turns(self)
+        elif self.turns is not None:
+            self.turns.choose()
+        self.used_ms = self.host.now_ms
         self.crowded_at = CROWDED_AT
         self.host.dirty[self] = None
 
@@ -288,9 +318,12 @@ class Queue:
             self.departure.consumers.remove(consumer)
             return
         self.consumers.remove(consumer)
+        if self.turns is not None:
+            self.turns.choose()
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
         if not self.consumers:
+            self.used_ms = self.host.now_ms
             self.crowded_at = NEVER
             if self.spec.auto_delete and not self.deleted:
                 self.host.on_unused(self)
@@ -321,15 +354,23 @@ class Queue:
 
     def pump(self) -> None:
         """Hand out what waits, as far as the consumers have room."""
-        ready, consumers = self.ready, self.consumers
         if self.frozen:
             return
+        if self.tended:
+            upkeep.before_pump(self)
+            self._hand_out()
+            upkeep.after_pump(self)
+        else:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        ready, consumers = self.ready, self.consumers
         while ready and consumers:
             head = ready[0]
             if head.first > self.open_through:
                 break
             if head.__class__ is Gap:
-                self._want(head)
+                self.want(head)
                 return
             assert isinstance(head, Span)
             if len(consumers) == 1:
@@ -337,11 +378,11 @@ class Queue:
                 room = consumer.room(head.batch.average_bytes())
                 if room <= 0:
                     break
-                self._hand_over(consumer, head, min(room, head.hi - head.lo))
-            elif not self._share_out(head):
+                self.hand_over(consumer, head, min(room, head.hi - head.lo))
+            elif not (self._share_out(head) if self.turns is None else self.turns.share(head)):
                 break
         if len(ready) > 1 and ready[1].__class__ is Gap and consumers:
-            self._want(ready[1])
+            self.want(ready[1])
         if self.claims is not None:
             self.claims.check()
 
@@ -354,17 +395,17 @@ class Queue:
             consumer = consumers[0]
             consumers.rotate(-1)
             if consumer.room(average_bytes) > 0:
-                self._hand_over(consumer, head, 1)
+                self.hand_over(consumer, head, 1)
                 served, last = served + 1, consumer
                 if head.lo == head.hi or head.first > self.open_through:
                     return True
         if served == 1:  # Nobody to share with: all it can take, at once.
             room = last.room(average_bytes)
             if room > 0:
-                self._hand_over(last, head, min(room, head.hi - head.lo))
+                self.hand_over(last, head, min(room, head.hi - head.lo))
         return served > 0
 
-    def _hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
+    def hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
         batch, lo = head.batch, head.lo
         if batch.first + lo + count - 1 > self.open_through:
             count = self.open_through - batch.first - lo + 1
@@ -372,6 +413,8 @@ class Queue:
         if hi == head.hi:
             self.ready.popleft()
         self.ready_count -= count
+        if self.tended:
+            self._take_bytes(batch, lo, hi)
         through = batch.first + hi - 1
         if through > self.delivered_through:
             self.delivered_through = through
@@ -382,8 +425,10 @@ class Queue:
             self.unacked_count += count
 
     def get(self) -> tuple[Batch, int] | Gap | None:
-        """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first, or one that stands for
-        it until it may be handed out; or None."""
+        """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first, or one that stands
+        for it until it may be handed out; or None."""
+        if self.tended:
+            upkeep.before_pump(self)
         if not self.ready:
             return None
         head = self.ready[0]
@@ -391,9 +436,10 @@ class Queue:
             assert self.claims is not None
             return self.claims.want(head.first)
         if isinstance(head, Gap):
-            self._want(head)
+            self.want(head)
             return head
         batch, at = head.batch, head.lo
+        self._take_bytes(batch, at, at + 1)
         head.lo += 1
         if head.lo == head.hi:
             self.ready.popleft()
@@ -414,7 +460,42 @@ class Queue:
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
         """A consumer rejected messages for good."""
         self.unacked_count -= hi - lo
-        self.settle(batch, lo, hi)
+        self.bury(batch, lo, hi, "rejected")
+
+    def bury(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
+        """These messages, which neither wait nor are out with anybody, leave unserved."""
+        if self.rules.dead_letter_exchange is None or self.deleted:
+            self.settle(batch, lo, hi)
+        else:
+            self.host.letters.send(self, batch, lo, hi, reason)
+
+    def drop_first(self, head: Span, count: int, reason: str) -> None:
+        """The first of those that wait leave unserved."""
+        batch, lo = head.batch, head.lo
+        head.lo += count
+        if head.lo == head.hi:
+            self.ready.popleft()
+        self.ready_count -= count
+        self._take_bytes(batch, lo, lo + count)
+        self.bury(batch, lo, lo + count, reason)
+
+    def drop_gap(self, gap: Gap, count: int) -> int:
+        """As many, or all, of a gap without holes at the front leave, without a letter. Gives how many."""
+        count = min(count, gap.count)
+        self.settled.append((gap.first, gap.first + count - 1))
+        self.ready_count -= count
+        gap.first += count
+        gap.count -= count
+        if not gap.count:
+            self.ready.popleft()
+        if self.loading is gap:
+            self.loading = None  # What is being read begins with what is gone.
+        self.host.dirty[self] = None
+        return count
+
+    def _take_bytes(self, batch: Batch, lo: int, hi: int) -> None:
+        if self.rules.max_bytes is not None:
+            self.ready_bytes -= upkeep.bodies(batch.contents[lo:hi])
 
     def settle(self, batch: Batch, lo: int, hi: int) -> None:
         """These messages are gone."""
@@ -443,6 +524,8 @@ class Queue:
         count = hi - lo
         self.unacked_count -= count
         self.ready_count += count
+        if self.rules.max_bytes is not None and not batch.paged:
+            self.ready_bytes += upkeep.bodies(batch.contents[lo:hi])
         first, last = batch.first + lo, batch.first + hi - 1
         # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
         shown = shown or last < self.delivered_through
@@ -472,7 +555,7 @@ class Queue:
             else:
                 self.settled.append((entry.first, entry.last))
         self.ready.clear()
-        self.ready_count = 0
+        self.ready_count = self.ready_bytes = 0
         self.loading = None
         self.host.dirty[self] = None
         return count
@@ -511,7 +594,7 @@ class Queue:
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
         batch.logged = True
         batch.all_logged = self.mirror is not None or batch.all_persistent()
-        if self.host.content_bytes > self.host.content_bytes_max:
+        if self.rules.lazy or self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
 
     # -- Paging --------------------------------------------------------------------------------------------------
@@ -519,10 +602,11 @@ class Queue:
     def page_out(self) -> None:
         """Forget contents that the log has, from the newest on, until memory is within its bounds."""
         ready, host = self.ready, self.host
+        bytes_max = 0 if self.rules.lazy else host.content_bytes_max
         skipped: list[Span | Gap] = []
         while (
             ready
-            and host.content_bytes > host.content_bytes_max
+            and host.content_bytes > bytes_max
             and self.memory_bytes > KEEP_BYTES
             and len(skipped) < SKIPPED_MAX
         ):
@@ -554,6 +638,8 @@ class Queue:
         # The log learns with the next block that they were given back, and may be read before.
         redelivered = batch.redelivered and all(kind & REDELIVERED for kind in batch.kinds[span.lo : span.hi])
         gap = Gap(span.first, span.last, span.count, redelivered)
+        if self.rules.max_bytes is not None:
+            gap.body_bytes = upkeep.bodies(batch.contents[span.lo : span.hi])
         if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.
             batch.paged = True
             batch.contents, batch.keys = [], []
@@ -568,10 +654,12 @@ class Queue:
             assert isinstance(last, Gap)
             last.last = gap.last
             last.count += gap.count
+            last.body_bytes += gap.body_bytes
         else:
             self.ready.append(gap)
 
-    def _want(self, gap: Gap) -> None:
+    def want(self, gap: Gap) -> None:
+        """Have its beginning read back."""
         if self.loading is None:
             self.loading = gap
             self.host.load(self, gap)
@@ -588,6 +676,10 @@ class Queue:
             batch = Batch.loaded(run)
             if gap.redelivered:
                 batch.mark_redelivered(0, batch.left)
+            if batch.expires:
+                self.timed = self.tended = True
+            if self.rules.max_bytes is not None:
+                self.ready_bytes += upkeep.recount(gap, batch.contents)
             self.memory_bytes += batch.size
             self.host.content_bytes += batch.size
             self.ready.insert(at, Span(batch, 0, batch.left))

@@ -55,13 +55,16 @@ if TYPE_CHECKING:
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
     from leveret.broker.queue import Queue
+    from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
+
 
 class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "broker", "deleted", "is_hopeless", "orphans", "parked", "spec", "subscriptions", "successor", "waiting",
+        "broker", "deleted", "is_hopeless", "orphans", "parked", "rules", "spec", "subscriptions", "successor",
+        "waiting",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -70,6 +73,7 @@ class RemoteQueue:
         self.spec = spec
         self.broker = broker
         self.deleted = False
+        self.rules = broker.rules_of(spec)
         self.subscriptions: dict[Subscriber, Subscription] = {}
         # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
         self.parked: list[Parked] | None = None
@@ -81,6 +85,10 @@ class RemoteQueue:
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.spec.vhost!r}, {self.spec.name!r}, at {self.spec.node!r})"
+
+    def set_rules(self, rules: QueueRules) -> None:
+        """What holds for its messages from now on. Its home sees to it."""
+        self.rules = rules
 
     @property
     def edge(self) -> Edge | None:
@@ -176,8 +184,13 @@ class RemoteQueue:
             return
         edge = self.edge
 
+        def again(queue: AnyQueue) -> None:
+            queue.fetch(no_ack, wanted, then)
+
         def on_answer(answer: bytes | Refusal) -> None:
-            if isinstance(answer, Refusal):
+            if isinstance(answer, Refusal) and answer.code == w.MOVED:
+                self._follow(edge, again)
+            elif isinstance(answer, Refusal):
                 then(answer)
             elif not answer:
                 then(None)
@@ -194,7 +207,7 @@ class RemoteQueue:
                         edge.settle(w.REQUEUED, tag, tag)
                     then(None)
 
-        self._ask(w.GET, w.U8.pack(no_ack), on_answer, lambda queue: queue.fetch(no_ack, wanted, then))
+        self._ask(w.GET, w.U8.pack(no_ack), on_answer, again)
 
     def subscribe(self, consumer: Subscriber, then: Callable[[Refusal | None], None]) -> None:
         def on_the_spot(queue: AnyQueue) -> None:
@@ -224,7 +237,9 @@ class RemoteQueue:
                 then(answer if isinstance(answer, Refusal) else None)
 
         tag = consumer.tag.encode("utf-8", "surrogateescape")
-        head = w.SUBSCRIBE_HEAD.pack(subscription.number, consumer.no_ack, consumer.exclusive, consumer.limit())
+        head = w.SUBSCRIBE_HEAD.pack(
+            subscription.number, consumer.no_ack, consumer.exclusive, consumer.limit(), consumer.priority
+        )
         self._ask(w.SUBSCRIBE, head + tag, on_answer)
 
     def unsubscribe(self, consumer: Subscriber, then: Callable[[], None]) -> None:
@@ -269,6 +284,14 @@ class RemoteQueue:
             return False
         return True
 
+    def _follow(self, asked: Edge | None, again: Callable[[AnyQueue], None]) -> None:
+        """Who was asked says that the queue is elsewhere, and will not answer. If this node has not heard of that yet,
+        it will in a moment."""
+        if self.edge is asked:
+            self.suspend()
+        if not self.later(again):
+            again(self)
+
     def _ask(
         self,
         what: int,
@@ -289,10 +312,9 @@ class RemoteQueue:
         """The queue has another home. What was published through the old one must arrive before what comes now, so a
         question is sent after it; its answer, by way of the old home and the new, says that all of it has."""
         old_edge, subscriptions = self.edge, list(self.subscriptions.values())
-        for subscription in subscriptions:
-            subscription.feed.clear()  # The old home has taken these back.
-            if old_edge is not None:
-                old_edge.drop(subscription)
+        if old_edge is not None:
+            for subscription in subscriptions:
+                old_edge.end(subscription)
         self.spec, self.successor, self.is_hopeless = spec, successor, False
         self.parked = self.parked or []
         self.broker.suspended.pop(self, None)
@@ -307,7 +329,7 @@ class RemoteQueue:
                 continue
             waiting, subscription.then = subscription.then, None
             if not subscription.ends:
-                resubscribe(subscription.consumer, self, waiting)
+                self.orphans[subscription.consumer] = waiting  # Unless its client ends it before that.
         if old_edge is None:
             on_answer(b"")
         else:
@@ -364,9 +386,7 @@ class RemoteQueue:
         self.broker.suspended.pop(self, None)
 
 
-def resubscribe(
-    consumer: Subscriber, queue: AnyQueue, waiting: Callable[[Refusal | None], None] | None = None
-) -> None:
+def resubscribe(consumer: Subscriber, queue: AnyQueue, waiting: Callable[[Refusal | None], None] | None = None) -> None:
     """A consumer goes on where its queue is now; if it cannot, its client is told. `waiting`: it had not begun yet."""
 
     def then(refused: Refusal | None) -> None:
@@ -375,5 +395,3 @@ def resubscribe(
 
     consumer.queue = queue
     queue.subscribe(consumer, waiting or then)
-
-

@@ -19,9 +19,12 @@ The rules are RabbitMQ's:
 - What a binding or an alternate names need not exist; it is passed over until it does.
 - A message with CC or BCC headers has several keys. They are one question, not several (`route_keys`): the alternate is
   visited only where none of the keys match.
+- An exchange of type `x-random` leads to one of what is bound to it, `x-consistent-hash` to one that depends on the
+  message (see `hashing`; of several keys it looks at the first). One rule is not RabbitMQ's: an exchange of any type
+  with the argument `x-single-target: true` leads to one of those that match. `draw` says which, anew for each message.
 
-A route may be remembered by its key for as long as `version` stays, unless `needs_headers` says that it depends on more
-than the key.
+A route may be remembered by its key for as long as `version` stays, unless `varies` says that it depends on more than
+the key: on the headers, on a property, or on what is drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar, cast
 
-from leveret.amqp.tables import Field, canonical
+from leveret.amqp.tables import Field, canonical, type_name
+from leveret.broker import hashing
+from leveret.broker.delayed import DELAYED, DELAYED_TYPE, check_delayed_arguments
 from leveret.broker.headers import HeadersIndex, check_x_match
 from leveret.broker.topic import Many, TopicTrie, holds, joined, parted
 
@@ -38,8 +43,12 @@ T = TypeVar("T", bound=Hashable)
 D = TypeVar("D", bound=Hashable)
 
 Headers = Callable[[], dict[str, Field]]
+Properties = Callable[[str], str | int | None]
 
-EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers")
+HASH: Final = "x-consistent-hash"
+RANDOM: Final = "x-random"
+EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers", HASH, RANDOM)
+SINGLE_TARGET: Final = "x-single-target"
 NO_ARGUMENTS: Final[tuple[Hashable, ...]] = ()
 
 
@@ -57,8 +66,30 @@ class UnknownExchangeType(ValueError):
         self.type = type
 
 
-def check_binding(type: str, arguments: dict[str, Field]) -> str | None:
-    """Why an exchange of this type refuses a binding with these arguments, in RabbitMQ's words; None if it does not."""
+def no_properties(name: str) -> str | int | None:
+    """Of a message that has none."""
+    return None
+
+
+def first_of(count: int) -> int:
+    """What is drawn where nothing is left to chance."""
+    return 0
+
+
+def check_exchange(type: str, arguments: dict[str, Field]) -> str | None:
+    """Why no exchange of this type can have these arguments, in RabbitMQ's words; None if one can."""
+    single = arguments.get(SINGLE_TARGET)
+    if single is not None and single.kind != "t":
+        return f"invalid type '{type_name(single)}' for arg '{SINGLE_TARGET}'"
+    if type == HASH:
+        return hashing.check_hash_arguments(arguments)
+    return check_delayed_arguments(arguments, EXCHANGE_TYPES) if type == DELAYED else None
+
+
+def check_binding(type: str, key: str, arguments: dict[str, Field]) -> str | None:
+    """Why an exchange of this type refuses a binding with these, in RabbitMQ's words; None if it does not."""
+    if type == HASH:
+        return hashing.check_weight(key)
     return check_x_match(arguments) if type == "headers" else None
 
 
@@ -150,22 +181,41 @@ class Hop:
 class Exchange(Generic[D]):
     """One exchange and the bindings of which it is the source."""
 
-    __slots__ = ("_forms", "alternate", "headed", "incoming", "keyed", "name", "outgoing", "type")
+    __slots__ = (
+        "_forms", "alternate", "delays", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming",
+        "keyed", "name", "outgoing", "own_alternate", "single", "type",
+    )  # fmt: skip
 
-    def __init__(self, name: str, type: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        type: str,
+        arguments: dict[str, Field],
+        name_of: Callable[[D], str],
+        draw: Callable[[int], int],
+    ) -> None:
         self.name = name
-        self.type = type
-        self.alternate: str | None = None
+        self.delays = type == DELAYED  # Messages with a delay are to be kept back before they are routed.
+        self.type = type = str(arguments[DELAYED_TYPE].value) if self.delays else type
+        self.alternate = self.own_alternate = _text(arguments, "alternate-exchange")
+        self.draw = draw
+        self.single = type == RANDOM or (SINGLE_TARGET in arguments and arguments[SINGLE_TARGET].value is True)
         self.keyed: KeyIndex[D] | None = None
         self.headed: HeadersIndex[D] | None = None
+        self.hashed: hashing.HashIndex[D] | None = None
+        self.hash_header = self.hash_property = None
         if type == "direct":
             self.keyed = DirectIndex()
-        elif type == "fanout":
+        elif type in ("fanout", RANDOM):
             self.keyed = FanoutIndex()
         elif type == "topic":
             self.keyed = TopicTrie()
         elif type == "headers":
             self.headed = HeadersIndex()
+        elif type == HASH:
+            self.hashed = hashing.HashIndex(name_of)
+            self.hash_header = _text(arguments, hashing.HEADER)
+            self.hash_property = _text(arguments, hashing.PROPERTY)
         else:
             raise UnknownExchangeType(type)
         # Exchanges bound to this one, and the bindings by which this one is bound to others.
@@ -179,8 +229,7 @@ class Exchange(Generic[D]):
         """Whether a route may have changed."""
         if self.headed is not None:
             return self.headed.add(key, destination, arguments)
-        assert self.keyed is not None
-        added = self.keyed.add(key, destination)
+        added = self._by_key().add(key, destination)
         form = canonical(arguments) if arguments else NO_ARGUMENTS
         forms = self._forms.get((destination, key))
         if forms is not None:
@@ -193,46 +242,74 @@ class Exchange(Generic[D]):
         """Whether a route may have changed."""
         if self.headed is not None:
             return self.headed.remove(key, destination, arguments)
-        assert self.keyed is not None
+        index = self._by_key()
         form = canonical(arguments) if arguments else NO_ARGUMENTS
         forms = self._forms.get((destination, key))
         if forms is None:
-            return form == NO_ARGUMENTS and self.keyed.remove(key, destination)
+            return form == NO_ARGUMENTS and index.remove(key, destination)
         forms.discard(form)
         if not forms:
             del self._forms[destination, key]
-            return self.keyed.remove(key, destination)
+            return index.remove(key, destination)
         if forms == {NO_ARGUMENTS}:
             del self._forms[destination, key]
         return False
 
-    def match(self, keys: Sequence[str], headers: Headers) -> tuple[D, ...]:
+    def _by_key(self) -> KeyIndex[D] | hashing.HashIndex[D]:
+        index = self.hashed if self.keyed is None else self.keyed
+        assert index is not None
+        return index
+
+    def varies(self) -> bool:
+        """Whether more than the key decides where its own bindings lead."""
+        return self.headed is not None or self.single or self.hash_header is not None or self.hash_property is not None
+
+    def match(self, keys: Sequence[str], headers: Headers, properties: Properties) -> tuple[D, ...]:
         """What the exchange's own bindings lead to."""
         if self.headed is not None:
-            return self.headed.match(headers())
-        assert self.keyed is not None
-        found = self.keyed.match(keys[0])
-        if len(keys) == 1 or self.type == "fanout":
-            return found
-        union = dict.fromkeys(found)
-        for key in keys[1:]:
-            union.update(dict.fromkeys(self.keyed.match(key)))
-        return tuple(union)
+            found = self.headed.match(headers())
+        elif self.hashed is not None:
+            return self.hashed.choose(self._hash_value(keys[0], headers, properties))
+        else:
+            assert self.keyed is not None
+            found = self.keyed.match(keys[0])
+            if len(keys) > 1 and self.type not in ("fanout", RANDOM):
+                union = dict.fromkeys(found)
+                for key in keys[1:]:
+                    union.update(dict.fromkeys(self.keyed.match(key)))
+                found = tuple(union)
+        return (found[self.draw(len(found))],) if self.single and len(found) > 1 else found
+
+    def _hash_value(self, key: str, headers: Headers, properties: Properties) -> bytes:
+        if self.hash_header is not None:
+            return hashing.header_value(headers().get(self.hash_header))
+        if self.hash_property is not None:
+            value = properties(self.hash_property)
+            return hashing.ABSENT if value is None else str(value).encode("utf-8", "surrogateescape")
+        return key.encode("utf-8", "surrogateescape")
+
+
+def _text(arguments: dict[str, Field], name: str) -> str | None:
+    field = arguments.get(name)
+    return None if field is None else str(field.value)
 
 
 class Router(Generic[T]):
-    """`version` rises with every change that can alter a route."""
+    """`version` rises with every change that can alter a route. `name_of` gives a target's name, which is the same at
+    all nodes; `draw` a number below the one it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[T], str] = str, draw: Callable[[int], int] = first_of) -> None:
         self.version = 0
+        self._name_of = name_of
+        self._draw = draw
         self._exchanges: dict[str, Exchange[T | Hop]] = {}
         self._queues: dict[str, T] = {}
-        self._headers_needed: dict[str, bool] = {}
+        self._varying: dict[str, bool] = {}
 
     def _changed(self) -> None:
         self.version += 1
-        if self._headers_needed:
-            self._headers_needed.clear()
+        if self._varying:
+            self._varying.clear()
 
     def _exchange(self, name: str) -> Exchange[T | Hop]:
         exchange = self._exchanges.get(name)
@@ -244,17 +321,28 @@ class Router(Generic[T]):
 
     def add_exchange(self, name: str, type: str, arguments: dict[str, Field]) -> None:
         assert name not in self._exchanges, name  # A second one would silently lose the bindings of the first.
-        exchange: Exchange[T | Hop] = Exchange(name, type)
-        alternate = arguments.get("alternate-exchange")
-        if alternate is not None:
-            exchange.alternate = str(alternate.value)
-        self._exchanges[name] = exchange
+        self._exchanges[name] = Exchange(name, type, arguments, self._destination_name, self._draw)
         self._changed()
 
-    def set_alternate(self, name: str, alternate: str | None) -> None:
-        """For an alternate exchange that a policy gives or takes away; the exchange's own argument goes first."""
-        self._exchange(name).alternate = alternate
+    def _destination_name(self, destination: T | Hop) -> str:
+        return f"exchange {destination.name}" if isinstance(destination, Hop) else f"queue {self._name_of(destination)}"
+
+    def set_alternate(self, name: str, alternate: str | None) -> bool:
+        """For an alternate exchange that a policy gives or takes away; the exchange's own argument goes first. Whether
+        a route may have changed."""
+        exchange = self._exchange(name)
+        if exchange.own_alternate is not None or exchange.alternate == alternate:
+            return False
+        exchange.alternate = alternate
         self._changed()
+        return True
+
+    def exchange_names(self) -> list[str]:
+        return list(self._exchanges)
+
+    def delays(self, name: str) -> bool:
+        """Whether messages published to this exchange may have to wait before they are routed (`delayed`)."""
+        return name != "" and self._exchange(name).delays
 
     def remove_exchange(self, name: str) -> None:
         """Its bindings go too, those from it and those to it."""
@@ -312,28 +400,34 @@ class Router(Generic[T]):
 
     # Routes
 
-    def route(self, exchange: str, key: str, headers: Headers) -> tuple[T, ...]:
+    def route(
+        self, exchange: str, key: str, headers: Headers, properties: Properties = no_properties
+    ) -> tuple[T, ...]:
         """Each target once, in an order that depends only on what was bound when. Headers are asked for at most once,
-        and only where a headers exchange is met."""
+        and only where an exchange is met that looks at them."""
         if exchange == "":
             target = self._queues.get(key)
             return () if target is None else (target,)
         start = self._exchange(exchange)
-        if start.keyed is not None and not start.outgoing:
+        if start.keyed is not None and not start.outgoing and not start.single:
             found = start.keyed.match(key)
             if found or start.alternate is None:
                 return cast(tuple[T, ...], found)  # No binding to an exchange, so no hop among them.
-        return self._visit(start, (key,), headers)
+        return self._visit(start, (key,), headers, properties)
 
-    def route_keys(self, exchange: str, keys: Sequence[str], headers: Headers) -> tuple[T, ...]:
+    def route_keys(
+        self, exchange: str, keys: Sequence[str], headers: Headers, properties: Properties = no_properties
+    ) -> tuple[T, ...]:
         """For a message that has further keys in its CC and BCC headers; at least one key."""
         assert keys
         if exchange == "":
             named = (self._queues.get(key) for key in keys)
             return tuple(dict.fromkeys(target for target in named if target is not None))
-        return self._visit(self._exchange(exchange), keys, headers)
+        return self._visit(self._exchange(exchange), keys, headers, properties)
 
-    def _visit(self, start: Exchange[T | Hop], keys: Sequence[str], headers: Headers) -> tuple[T, ...]:
+    def _visit(
+        self, start: Exchange[T | Hop], keys: Sequence[str], headers: Headers, properties: Properties
+    ) -> tuple[T, ...]:
         table: dict[str, Field] | None = None
 
         def headers_once() -> dict[str, Field]:
@@ -346,7 +440,7 @@ class Router(Generic[T]):
         seen = {start.name}
         ahead = [start]
         for exchange in ahead:  # Grows as it goes.
-            found = exchange.match(keys, headers_once)
+            found = exchange.match(keys, headers_once, properties)
             if not found and exchange.alternate is not None:
                 found = (Hop(exchange.alternate),)
             for destination in found:
@@ -359,20 +453,20 @@ class Router(Generic[T]):
                         ahead.append(following)
         return tuple(targets)
 
-    def needs_headers(self, exchange: str) -> bool:
-        """Whether a route from here may depend on headers: then the key alone does not say where it leads."""
+    def varies(self, exchange: str) -> bool:
+        """Whether a route from here may depend on more than the key."""
         if exchange == "":
             return False
-        needed = self._headers_needed.get(exchange)
-        if needed is None:
-            needed = self._headers_needed[exchange] = self._meets_headers(self._exchange(exchange))
-        return needed
+        varies = self._varying.get(exchange)
+        if varies is None:
+            varies = self._varying[exchange] = self._meets_varying(self._exchange(exchange))
+        return varies
 
-    def _meets_headers(self, start: Exchange[T | Hop]) -> bool:
+    def _meets_varying(self, start: Exchange[T | Hop]) -> bool:
         seen = {start.name}
         ahead = [start]
         for exchange in ahead:
-            if exchange.headed is not None:
+            if exchange.varies():
                 return True
             names = exchange.outgoing if exchange.alternate is None else {*exchange.outgoing, exchange.alternate}
             for name in names - seen:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
 
 FIRST_TAG = attrgetter("first_tag")
+AGE_MS = 1_000  # What is in one entry was delivered within this time.
 COMPACT_AT = 256  # Taken entries at the front that are carried along before the list is cut.
 
 
@@ -83,6 +84,7 @@ class Unacked:
                 and last.consumer is consumer
                 and last.last_tag + 1 == first_tag
                 and last.lo + first_tag - last.first_tag == lo
+                and at_ms - last.at_ms < AGE_MS
             ):
                 last.last_tag += count
                 return

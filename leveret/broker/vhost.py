@@ -3,18 +3,23 @@
 Publishers repeat themselves. What the raw arguments of a publish (exchange, routing key, bits) lead to is remembered
 in `routes`, so that a repeated publish costs one look-up and no decoding. The memory is bounded, and dropped whole
 when a binding, an exchange, a queue or a permission changes.
+
+A route that leads nowhere, that depends on the message, or that somebody watches (`firehose`) is not plain: its
+publishes are dealt with one by one. So none of these costs the plain ones anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.tables import Field
-from leveret.broker.routing import Router
+from leveret.amqp.frames import HEADER_AT
+from leveret.amqp.properties import correlation_id, headers, message_id, timestamp
+from leveret.broker.routing import Router, first_of
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.firehose import Firehose
 
 ROUTES_MAX = 65_536
 
@@ -23,7 +28,7 @@ class Route:
     """Where one kind of publish goes."""
 
     __slots__ = (
-        "by_headers", "exchange", "immediate", "is_plain", "key", "mandatory", "queues", "routing_key", "writers",
+        "exchange", "immediate", "is_plain", "key", "mandatory", "queues", "routing_key", "varies", "writers",
     )  # fmt: skip
 
     def __init__(self, arguments: bytes) -> None:
@@ -34,8 +39,8 @@ class Route:
         self.mandatory = bool(arguments[-1] & 1)
         self.immediate = bool(arguments[-1] & 2)
         self.queues: tuple[AnyQueue, ...] = ()
-        self.by_headers = False  # Not to be remembered: each message goes its own way.
-        self.is_plain = False  # Leads to at least one queue, whatever the message.
+        self.varies = False  # Not to be remembered: each message goes its own way.
+        self.is_plain = False  # Leads to at least one queue, whatever the message, and nobody watches.
         self.writers: set[str] = set()  # Users whose permission was checked.
 
     def arguments(self) -> bytes:
@@ -46,12 +51,13 @@ class Route:
 class Vhost:
     """The running side of a virtual host; what lasts of it is in the metadata."""
 
-    __slots__ = ("generation", "name", "queues", "router", "routes", "targets")
+    __slots__ = ("firehose", "generation", "name", "queues", "router", "routes", "targets")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, draw: Callable[[int], int] = first_of) -> None:
         self.name = name
         self.queues: dict[str, AnyQueue] = {}
-        self.router: Router[AnyQueue] = Router()
+        self.router: Router[AnyQueue] = Router(lambda queue: queue.spec.name, draw)
+        self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
         self.generation = 0  # Rises when remembered routes are void; connections remember their last one too.
@@ -62,18 +68,30 @@ class Vhost:
         self.targets.clear()
         self.generation += 1
 
-    def route(self, route: Route, headers: Callable[[], dict[str, Field]]) -> tuple[AnyQueue, ...]:
-        return self.router.route(route.exchange, route.routing_key, headers)
+    def route(self, exchange: str, keys: Sequence[str], content: bytes) -> tuple[AnyQueue, ...]:
+        """Where a message goes that has to be looked at, or has several keys."""
+        router = self.router
+        if len(keys) == 1:
+            return router.route(exchange, keys[0], lambda: headers(content, HEADER_AT) or {}, _properties(content))
+        return router.route_keys(exchange, keys, lambda: headers(content, HEADER_AT) or {}, _properties(content))
 
     def resolve(self, arguments: bytes, route: Route) -> None:
         """Find the queues of a route and remember it."""
-        if self.router.needs_headers(route.exchange):
-            route.by_headers = True
+        if self.router.varies(route.exchange):
+            route.varies = True
             return
         if len(self.routes) >= ROUTES_MAX:
             self.forget_routes()
         queues = self.router.route(route.exchange, route.routing_key, dict)
         # One object for equal sets of queues, so that a bundle for the same queues is recognised by identity.
         route.queues = self.targets.setdefault(queues, queues)
-        route.is_plain = bool(queues)
+        # What a queue may refuse is published by itself, so that each message has a fate of its own.
+        route.is_plain = bool(queues) and self.firehose is None and not any(queue.rules.rejects for queue in queues)
         self.routes[arguments] = route
+
+
+_READERS = {"correlation_id": correlation_id, "message_id": message_id, "timestamp": timestamp}
+
+
+def _properties(content: bytes) -> Callable[[str], str | int | None]:
+    return lambda name: _READERS[name](content, HEADER_AT)

@@ -9,6 +9,9 @@ cluster ports that their data names; so these stay as they were, whatever option
 written once the first node has founded the cluster. From then on that node too is told to join, which a node with data
 ignores, and which keeps one whose folder was deleted from founding a second cluster beside the first.
 
+A new cluster gets one policy, which mirrors every queue at all nodes: whoever kills a node is to see that nothing is
+missing. It is a policy like any other, and can be changed or cleared.
+
 Children do not get the terminal's Ctrl-C (they have a session of their own), so that there is one who stops them all,
 once. If this process is killed, they live on; `leveret cluster stop` finds them by what running nodes leave in
 `leveret.node.registry`.
@@ -46,6 +49,7 @@ PORT_MAX: Final = 65_535
 STOP_S: Final = 60.0
 REMIND_S: Final = 10.0
 LINES_SHOWN: Final = 12
+MIRROR_ALL: Final = ("mirror-all", "", '{"ha-mode": "all", "ha-sync-mode": "automatic"}')
 RETRIES: Final = {"INTERVAL": "100ms", "LIMIT": "600"}
 # Who meets whom is decided here. All else that names one node is overridden by the command line.
 NOT_FOR_CHILDREN: Final = ("LEVERET_JOIN", "LEVERET_CLUSTER_FORMATION_")
@@ -303,7 +307,8 @@ class Cluster:
         self.plan = plan
         self.children = [Child(plan, node) for node in plan.nodes]
         self.stopping = False
-        self.all_ready = False
+        self.is_new = not plan.founded
+        self.all_ready = asyncio.Event()
         self.code = OK
 
     async def run(self) -> int:
@@ -313,11 +318,12 @@ class Cluster:
         print(f"starting {len(self.children)} nodes, data and logs in {self.plan.folder}", flush=True)
         for child in self.children:
             await child.spawn()
-        reminder = loop.create_task(self.remind())
+        greeter, reminder = loop.create_task(self.greet()), loop.create_task(self.remind())
         ends = [loop.create_task(self.attend(child)) for child in self.children]
         try:
             await asyncio.gather(*ends)
         finally:
+            greeter.cancel()
             reminder.cancel()
         print("all nodes have stopped", flush=True)
         return self.code
@@ -332,8 +338,27 @@ class Cluster:
             self.plan = self.plan._replace(founded=True)
             write_plan(self.plan)
         if all(one.ready for one in self.children) and not self.stopping:
-            self.all_ready = True
-            print("\n".join(self.welcome()), flush=True)
+            self.all_ready.set()
+
+    async def greet(self) -> None:
+        await self.all_ready.wait()
+        if self.is_new and len(self.children) > 1 and not await self.mirror_all():
+            return
+        print("\n".join(self.welcome()), flush=True)
+
+    async def mirror_all(self) -> bool:
+        """Whether the policy is set. If not, the cluster is not what it is said to be, and stops."""
+        asked = [sys.executable, "-m", "leveret.cli.ctl", "-n", self.plan.nodes[0].name, "--quiet", "set_policy"]
+        asking = await asyncio.create_subprocess_exec(
+            *asked, *MIRROR_ALL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        said, _ = await asking.communicate()
+        if asking.returncode:
+            print(f"the policy {MIRROR_ALL[0]} could not be set:\n{said.decode(errors='replace')}", flush=True)
+            self.code = self.code or SOFTWARE
+            if not self.stopping:
+                self.stop()
+        return not asking.returncode
 
     def on_death(self, child: Child, code: int) -> None:
         assert child.process is not None
@@ -364,7 +389,7 @@ class Cluster:
         self.stopping = True
 
     async def remind(self) -> None:
-        while not self.all_ready:
+        while not self.all_ready.is_set():
             await asyncio.sleep(REMIND_S)
             late = [child for child in self.children if not child.ready]
             if late and not self.stopping:
@@ -387,9 +412,9 @@ class Cluster:
             "",
             "try" + (" (after pip install pika):" if python == "python3" else ":"),
             f"  {connect.format(publish.amqp)}; {declare}; q.basic_publish('', 'tasks', b'hello'); c.close()\"",
+            f"  {_beside_python('leveretctl')} -n {consume.short} list_queues name messages pid slave_pids",
+            f"  kill -9 {pids[0]}    # {publish.name}, which leads the queue: one of its mirrors takes over",
             f"  {connect.format(consume.amqp)}; {declare}; print(q.basic_get('tasks', auto_ack=True)[2])\"",
-            f"  {_beside_python('leveretctl')} -n {publish.short} cluster_status",
-            f"  kill -9 {pids[-1]}    # {consume.name}; the others go on",
             f"Ctrl-C stops all nodes; to go on with them: {_beside_python('leveret')} cluster start --data"
             f" {shlex.quote(self.plan.folder)}",
         ]

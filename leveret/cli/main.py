@@ -6,13 +6,12 @@ A node is to be on its feet in half a second, interpreter included, so what a co
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from leveret import __version__
-from leveret.cli.exits import INTERRUPTED, SOFTWARE, USAGE
+from leveret.cli.exits import USAGE, guarded
 
 DESCRIPTION = """\
 Leveret is a message broker that RabbitMQ's clients, tools and habits work with unchanged.
@@ -27,6 +26,7 @@ examples:
   leveret server --config rabbitmq.conf        with the configuration file of a RabbitMQ node
   leveret config check rabbitmq.conf           does the file hold, and what does it come to?
   leveret log check ~/.leveret/leveret@localhost
+  leveret perf -z 10 -f persistent -c 1000     how fast is it? A load for any AMQP broker
 
 Each command has its own --help.
 """
@@ -102,20 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return USAGE
-    try:
-        return run(parsed)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output, `head` for one, has seen enough. Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
-    except Exception:
-        import traceback
-
-        traceback.print_exc()
-        print("leveret: this is a fault of the program; the lines above say where", file=sys.stderr)
-        return SOFTWARE
+    return guarded("leveret", lambda: run(parsed))
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -136,6 +123,10 @@ def run(parsed: argparse.Namespace) -> int:
             from leveret.cli.log import check_log, repair_log
 
             return repair_log(parsed.folder) if parsed.action == "repair" else check_log(parsed.folder)
+        case "perf":
+            from leveret.cli.perf import perf
+
+            return perf(parsed)
     raise AssertionError(f"command {parsed.command} has a parser and no code")
 
 
@@ -153,6 +144,7 @@ def build_parser() -> Parser:
     _add_cluster(commands)
     _add_config(commands)
     _add_log(commands)
+    _add_perf(commands)
     return parser
 
 
@@ -237,3 +229,18 @@ def _add_log(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     for action in (check, repair):
         action.add_argument("folder", metavar="DIR", help="data folder of the node, which must not be running")
+
+
+def _add_perf(commands: argparse._SubParsersAction[Parser]) -> None:
+    from leveret.perf import options
+
+    perf = commands.add_parser(
+        "perf",
+        help="put a load on a broker, and measure",
+        description=options.DESCRIPTION,
+        epilog=options.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,  # -h is the address, as in PerfTest.
+    )
+    options.add_arguments(perf)

@@ -4,7 +4,7 @@ RabbitMQ's answers, texts and order of checks, taken from a running 3.10 server:
 
 - A queue's exclusive lock comes first and has its own code, 405; the rest is 406.
 - Only the arguments that the queue's type knows are compared, in a fixed order; unknown ones are ignored. Of an
-  exchange's arguments only `alternate-exchange` is.
+  exchange's arguments only `alternate-exchange` is; and `x-single-target`, which RabbitMQ does not have.
 - Values count, types hardly: 5 is 5 as a byte, a long or a timestamp, and text is text whether a string or bytes; but
   5 is neither 5.0 nor true. Where both sides have a value, the text shows only values, so that it may read
   `received '5' but current is '5'`.
@@ -103,7 +103,7 @@ def exchange_mismatch(
     """The text of the 406 for a declaration that differs from the exchange; None if it does not."""
     name = resource("exchange", spec.name, spec.vhost)
     if type != spec.type:
-        return _inequivalent("type", name, f"'{type}'", f"'{spec.type}'")
+        return _inequivalent("type", name, _type(type), _type(spec.type))
     for what, wanted, current in (
         ("durable", durable, spec.durable),
         ("auto_delete", auto_delete, spec.auto_delete),
@@ -111,7 +111,7 @@ def exchange_mismatch(
     ):
         if wanted != current:
             return _inequivalent(what, name, f"'{_bool(wanted)}'", f"'{_bool(current)}'")
-    return _arguments_mismatch(name, ("alternate-exchange",), arguments, spec.arguments)
+    return _arguments_mismatch(name, ("alternate-exchange", "x-single-target"), arguments, spec.arguments)
 
 
 def _arguments_mismatch(name: str, compared: tuple[str, ...], wanted: Table, current: Table) -> str | None:
@@ -144,6 +144,11 @@ def _term(field: Field) -> tuple[str, Any]:
     if kind == "F":
         return "list", [(key, type_name(each), _term(each)) for key, each in sorted(value.items())]
     return type(value).__name__, value
+
+
+def _type(name: str) -> str:
+    """A type is an atom in RabbitMQ, which prints those with a dash in quotes, and puts quotes around that."""
+    return f"''{name}''" if "-" in name else f"'{name}'"
 
 
 def _quoted(field: Field) -> str:

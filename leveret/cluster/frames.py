@@ -13,6 +13,7 @@ FORWARD: Final = 19
 BUSY: Final = 20
 WHEN: Final = 21
 SETTLED: Final = 22
+MEMBERS: Final = 25  # Whom the sender knows to have been agreed on: see `leveret.node.consensus`.
 
 # Calls, in JSON.
 HELLO: Final = 17  # Who are you, and do you belong to a cluster?
@@ -33,12 +34,16 @@ CANCELLED: Final = 47
 CREDIT: Final = 48
 TAKEN: Final = 49
 STAGE: Final = 51  # Messages of a queue that is to move here.
+PASSED: Final = 54  # What is out with clients of a queue that has come here, and what became of it.
 
 # A node's alarms, as text: the names of what is short, with blanks between.
 ALARM: Final = 50
 
 # A node stops in good order: whatever it leads will be led by it again, unless it said otherwise. Empty.
 FAREWELL: Final = 53
+
+# Whom the sender has links to, as text: names, one in a line. See `leveret.broker.governing`.
+LINKED: Final = 55
 
 # The rings of mirrored queues: see `leveret.mirror.wire`.
 RING: Final = 52

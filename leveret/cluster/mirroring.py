@@ -21,6 +21,8 @@ Ours:
 - `ha-sync-strategy`: how one that returns, or is new, gets the messages from before. `incremental` fetches what it
   lacks; `full` drops what it has and fetches all; `event` fetches nothing: a mirror follows what happens from now on,
   and is in sync when all that was there before has been consumed.
+- `ha-sync-blocking`: true, and the queue stands still while mirrors are being filled, as RabbitMQ's does: nothing is
+  delivered, and publishes wait. It is over sooner. Without it the queue is used meanwhile.
 - `ha-replication-window`: an object. With `messages`, `bytes` or `seconds` an asynchronous mirror may be behind so far,
   and then publishers wait. `hours` ("22:00-06:00", several with commas, in UTC) are those in which mirrors may be
   filled; new messages are replicated at all hours.
@@ -148,6 +150,7 @@ class Rules:
     forbidden: bool = False
     asynchronous: bool = False
     strategy: str = "incremental"
+    blocking: bool = False  # Nobody uses the queue while mirrors are being filled.
     window: Window = ALWAYS
     batch: int = 0  # Messages in a piece.
     on_shutdown_always: bool = False
@@ -187,6 +190,7 @@ def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults:
         forbidden=forbidden,
         asynchronous=said.get("ha-replication") == "async",
         strategy=_string(said, "ha-sync-strategy") or "incremental",
+        blocking=said.get("ha-sync-blocking") is True,
         window=ALWAYS if window is None else parse_window(window),
         batch=batch if isinstance(batch, int) else defaults.fill_messages,
         # As in RabbitMQ: who says that even a failure does not promote such a mirror means a shutdown all the more.

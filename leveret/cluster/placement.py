@@ -15,7 +15,7 @@ Everything here is a function of its arguments, without chance: the same at ever
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret.cluster.mirroring import QUORUM
@@ -85,6 +85,14 @@ def extra_members(metadata: Metadata, vhost: str, name: str) -> list[str]:
         return []
     nodes = value.get("nodes")
     return [str(one) for one in nodes] if isinstance(nodes, list) else []
+
+
+def renamed_extra(metadata: Metadata, old: str, new: str) -> Iterator[tuple[tuple[str, str, str], Json]]:
+    """Parameters that name a node which has another name from now on, and what they are then."""
+    for key, value in metadata.parameters.items():
+        nodes = value.get("nodes") if key[0] == LINKS and isinstance(value, dict) else None
+        if isinstance(value, dict) and isinstance(nodes, list) and old in nodes:
+            yield key, {**value, "nodes": [new if name == old else name for name in nodes]}
 
 
 def with_extra(

@@ -44,6 +44,7 @@ class QueueRules:
     single_active: bool = False
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
+    requeues_late: bool = False  # What a consumer keeps too long goes back, and the consumer stays.
     lazy: bool = False
     max_age_ms: int | None = None  # Of streams.
     max_segment_bytes: int | None = None
@@ -64,8 +65,8 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
     said = {name: field.value for name, field in arguments.items() if name.startswith("x-")}
 
     def least(key: str) -> int | None:
-        both = [value for value in (said.get(f"x-{key}"), definition.get(key)) if _is_number(value)]
-        return min(both, default=None)
+        both = (said.get(f"x-{key}"), definition.get(key))
+        return min((value for value in both if isinstance(value, int) and not isinstance(value, bool)), default=None)
 
     def first(key: str) -> str | None:
         both = (said.get(f"x-{key}"), definition.get(key))
@@ -86,15 +87,12 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
         single_active=said.get("x-single-active-consumer") is True,
         delivery_limit=least("delivery-limit"),
         consumer_timeout_ms=least("consumer-timeout"),
+        requeues_late=first("consumer-timeout-action") == "requeue",
         lazy=first("queue-mode") == "lazy",
         max_age_ms=None if age is None else parse_age(age),
         max_segment_bytes=least("stream-max-segment-size-bytes"),
     )
     return PLAIN if rules == PLAIN else rules
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def parse_age(text: str) -> int | None:

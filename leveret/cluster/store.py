@@ -35,6 +35,7 @@ from typing import Any, Final, TypeVar
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.bindings import Bindings
+from leveret.cluster.placement import renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
 from leveret.cluster.snapshot import read_snapshot, write_snapshot
 from leveret.cluster.specs import (
@@ -50,7 +51,7 @@ from leveret.cluster.specs import (
     UserSpec,
     VhostSpec,
 )
-from leveret.mirror.view import View, misfit, renamed, without
+from leveret.mirror.view import View, is_of, misfit, renamed, without
 
 __all__ = ["PREDECLARED", "Applied", "Metadata", "Refusal", "implicit_binding", "resource"]
 
@@ -584,6 +585,9 @@ class Metadata:
             elif queue.node == command.old:
                 self.queues[key] = moved = replace(queue, node=command.new)
                 events.append(e.QueueMoved(moved))
+        for parameter, value in list(renamed_extra(self, command.old, command.new)):
+            self.parameters[parameter] = value
+            events.append(e.ParameterChanged(*parameter))
         return None
 
     def _change_view(self, command: c.ChangeView, events: list[e.Event]) -> Refusal | None:
@@ -591,6 +595,8 @@ class Metadata:
         if queue is None or queue.id != command.id:
             return not_found("queue", command.name, command.vhost)
         problem = misfit(queue.view, command.view)
+        if not all(is_of(*disk, queue.joined) for disk in command.view.in_sync):
+            problem = "a copy that has left the ring is not one that is in sync"
         if problem is None and queue.view is None and command.view.master != queue.node:
             problem = f"the queue is at {queue.node}"
         if problem is not None:

@@ -58,7 +58,7 @@ class Run:
         self.kinds += more.kinds
         for at, time in more.times:
             if not self.times or self.times[-1][1] != time:
-                self.times.append((at + count, time))
+                self.times.append((at + count if self.times else 0, time))
 
     @property
     def last(self) -> int:

@@ -117,7 +117,8 @@ class Records:
         times: list[tuple[int, int]] = []
         count = 0
         for run in runs:
-            times += [(at + count, time) for at, time in run.times]
+            for at, time in run.times:  # Those at the beginning whose time is not known came before the others.
+                times.append((at + count if times else 0, time))
             count += len(run.contents)
         return cls(
             [(run.first, run.last) for run in runs],
@@ -327,7 +328,11 @@ def encode_again(
     stay as they are, so that its messages need not be taken apart."""
     *fields, columns, _, _, _ = BLOCK_HEAD.unpack_from(meta)
     lengths_end = BLOCK_HEAD.size + 4 * columns.bit_count()
-    tail = b"".join((meta[BLOCK_HEAD.size : lengths_end], _U32.pack(len(note)), meta[lengths_end:], note))
+    # Columns lie in the order of their bits, and of those only TIMES comes behind NOTE.
+    after = 1 if columns & TIMES else 0
+    split, end = lengths_end - 4 * after, len(meta) - (_U32.unpack_from(meta, lengths_end - 4)[0] if after else 0)
+    lengths = (meta[BLOCK_HEAD.size : split], _U32.pack(len(note)), meta[split:lengths_end])
+    tail = b"".join((*lengths, meta[lengths_end:end], note, meta[end:]))
     meta_length = BLOCK_HEAD.size + len(tail)
     head = BLOCK_HEAD.pack(meta_length, *fields[1:], columns | NOTE, type, flags, 0)[:-4]
     crc = crc32(tail, crc32(head, crc32(_SALT.pack(segment, offset))))

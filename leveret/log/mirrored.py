@@ -162,8 +162,10 @@ class Mirrors:
         read_at: int,
         confirmed: int,
         mark: int | None = None,
+        delivered: int = 0,
     ) -> None:
-        """The log begins anew behind `cut`; what is stored stays, if it is named in `have`."""
+        """The log begins anew behind `cut`; what is stored stays, if it is named in `have`. Messages up to `delivered`
+        may have been."""
         found, mirror = self.open(queue)
         flags = 0
         if have:
@@ -179,9 +181,9 @@ class Mirrors:
             mirror.disk, mirror.serial = old.disk, max(self._unused(), old.serial)
             flags = FRESH
         mirror.begin(cut, history, bound, have, read_at)
-        found.advance(history[-1][0] if history else 0, cut, bound + 1, 0)
+        found.advance(history[-1][0] if history else 0, cut, bound + 1, delivered)
         entry = MirrorEntry(RESTARTED, flags, found)
-        entry.number = cut
+        entry.number, entry.delivered_through = cut, delivered
         pairs = [number for pair in (*history, *have) for number in pair]
         self._gather(entry, mirror, confirmed, (bound, mirror.disk, read_at, len(history), *pairs), mark)
 

@@ -128,7 +128,8 @@ class Replay:
             bound, mirror.disk, read_at, epochs, *flat = more
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             mirror.begin(header.number, pairs[:epochs], bound, tuple(pairs[epochs:]), read_at)
-            queue.advance(mirror.history[-1][0] if epochs else 0, header.number, bound + 1, 0)
+            epoch = mirror.history[-1][0] if epochs else 0
+            queue.advance(epoch, header.number, bound + 1, header.delivered_through)
         elif header.type == COMPLETED:
             mirror.complete, mirror.read_at = True, more[0]
         elif header.type == RELEASED:

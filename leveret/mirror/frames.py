@@ -75,6 +75,7 @@ class Reset(NamedTuple):  # Left to right: what you lack is no longer there as b
     history: History
     known: int  # Up to here your log equals mine.
     bound: int  # No message of a block up to the cut has a higher number.
+    delivered: int = 0  # Up to this one they may have been delivered.
 
 
 class Fetch(NamedTuple):  # From a member that fills up, to a complete one in sync.
@@ -101,6 +102,7 @@ class Pulse(NamedTuple):  # From the master: I lead and reach the majority (or n
     epoch: int
     working: bool
     end: int
+    fill: bool | None = None  # An operator wants those who lack messages to fetch them, or not; or has said nothing.
 
 
 class Leave(NamedTuple):  # My disk has failed. Do not wait for me.
@@ -151,6 +153,7 @@ class Restart(NamedTuple):
     bound: int
     have: Ranges
     read_at: int
+    delivered: int = 0  # Messages up to here may have been delivered.
 
 
 class Fill(NamedTuple):
@@ -272,6 +275,7 @@ class Recovered(NamedTuple):
     bound: int = 0
     after: int = 0
     have: Ranges = ()
+    delivered: int = 0  # As far as applied blocks say.
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.mirror.blocks import start_block
 from leveret.mirror.frames import Complete, Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
-from leveret.mirror.view import Disk, View, forced
+from leveret.mirror.view import Disk, View, forced, is_of
 
 if TYPE_CHECKING:
     from leveret.mirror.ring import Member
@@ -59,6 +59,7 @@ class Master:
         self.epoch = view.epoch
         self.start_number = member.tail.end + 1
         self.table: dict[str, Entry] = {}  # What the others say, this epoch.
+        self.told_order: dict[str, str] = {}  # Members, with their disks, that know whether they are to be filled.
         self.maybe: set[Disk] = set()
         self.joining: dict[Disk, int] = {}  # Ticks that confirms have waited for each.
         self.tired: dict[Disk, int] = {}  # Who was waited for in vain, and until when it is not again.
@@ -115,19 +116,27 @@ class Master:
         """A newer view of this epoch: whatever was proposed before is decided."""
         self.view = view
         self.maybe.clear()
-        ring, in_sync = set(view.ring), set(view.in_sync)
+        ring, in_sync, joined = set(view.ring), set(view.in_sync), self.member.joined
         self.joining = {key: age for key, age in self.joining.items() if key not in in_sync and key[0] in ring}
-        self.table = {name: entry for name, entry in self.table.items() if name in ring}
+        self.table = {
+            name: entry for name, entry in self.table.items() if name in ring and is_of(name, entry.disk, joined)
+        }
         if self.handing is not None and view.disk_of(self.handing[0]) is None:
             self._give_up()
         self._recount()
 
     def on_entry(self, name: str, entry: Entry) -> None:
         old = self.table.get(name)
-        if name in self.view.ring and name != self.member.me and (old is None or entry.stamp > old.stamp):
-            self.table[name] = entry
+        if name not in self.view.ring or name == self.member.me or (old is not None and entry.stamp <= old.stamp):
+            return
+        if (old is not None and entry.disk == old.disk) or is_of(name, entry.disk, self.member.joined):
+            self.table[name] = entry  # Any other has left, does not know it yet, and will forget all that it has.
+            if not entry.complete and self.member.ordered is not None and self.told_order.get(name) != entry.disk:
+                self.told_order[name] = entry.disk  # It is new, or was restarted, since the order was given.
+                self.pulse(name)
 
     def on_peer_down(self, peer: str) -> None:
+        self.told_order.pop(peer, None)
         if self.view.disk_of(peer) is None:
             self.table.pop(peer, None)  # It has to show itself before it is waited for.
 
@@ -280,7 +289,8 @@ class Master:
                     self.pulse(name)
 
     def pulse(self, to: str) -> None:
-        self.member.send(to, Pulse(self.epoch, self.member.majority, self.member.tail.end))
+        member = self.member
+        member.send(to, Pulse(self.epoch, member.majority, member.tail.end, member.ordered))
 
     def pulse_all(self) -> None:
         for name in self.view.ring:

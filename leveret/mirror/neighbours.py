@@ -174,7 +174,7 @@ class Neighbours:
         if frame.version > member.view.version:  # As far as I know, I am still counted on.
             member.refresh()
         elif member.master is None and member.tail.common(frame.history, frame.cut) < frame.cut:
-            member.restart(frame.cut, frame.history, frame.known, frame.bound)
+            member.restart(frame.cut, frame.history, frame.known, frame.bound, frame.delivered)
             self.feed = src
 
     def on_blocks(self, src: str, frame: Blocks) -> None:
@@ -202,7 +202,7 @@ class Neighbours:
             self._choose(src)
         if not was_matched:
             member.report()
-            self._serve_waiting()
+            self.serve_waiting()
         if frame.version > member.version:
             member.version = frame.version
         member.confirm_to(min(frame.confirmed, tail.end))
@@ -267,12 +267,13 @@ class Neighbours:
             cut = member.confirmed
             # What is forgotten here was confirmed, and that may be a consequence of a view without the asker, which
             # neither of us has seen. It must have seen it before it drops anything; hence not the view's version.
-            member.send(src, Reset(view.epoch, member.version, cut, tail.history_to(cut), known, member.messages))
+            history, messages = tail.history_to(cut), member.messages
+            member.send(src, Reset(view.epoch, member.version, cut, history, known, messages, member.delivered))
             start = cut + 1
         child = self.children[src] = Child(start)
         self._push(src, child, True)
 
-    def _serve_waiting(self) -> None:
+    def serve_waiting(self) -> None:
         waiting, self.waiting = self.waiting, {}
         for peer, attach in waiting.items():
             self.on_attach(peer, attach)

@@ -140,8 +140,7 @@ class Doubt:
         if self.hears:
             self.age, self.standings = 0, None
         elif not member.majority:
-            # A proposal that waits for the majority would depose a master that served all the time.
-            self.age, self.standings = 0, None
+            self.age, self.standings = 0, None  # See `_decide`.
         elif self.age > member.options.orphaned and (self.standings is None or self.poll_age > member.options.retry):
             if self.standings is not None:
                 self._force_best(self.standings)
@@ -202,6 +201,10 @@ class Doubt:
         member, standings = self.member, self.standings
         view = member.view
         if standings is None or view is None or member.proposal_age is not None or not member.in_sync:
+            return
+        if not member.majority:
+            # Nothing can be agreed on now. What waits until it can would depose a master that served all the time, and
+            # with asynchronous replication that loses what it has confirmed.
             return
         if not member.may_lead:
             return  # Named master by force, it lost messages before it heard of that. Only force helps.

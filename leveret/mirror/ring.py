@@ -32,7 +32,7 @@ set when it holds up a confirm, and comes back like any that was away.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leveret.log.block import Block, Run
@@ -109,9 +109,11 @@ class Member:
         self.born = born
         self.out: list[Effect] = []
         self.view: View | None = None
+        self.joined: Mapping[str, int] = {}  # With which version each member joined, where that is known.
         self.version = 0  # The newest of which something here is a consequence: of the view, or of what was confirmed.
         self.links: set[str] = set()
         self.majority = True
+        self.ordered: bool | None = None  # An operator wants mirrors to be filled, or not; None: as the options say.
         self.failed = False
         self.ticks = 0
         self.proposal_age: int | None = None
@@ -119,6 +121,7 @@ class Member:
         self.tail = Tail(found.base, [item for item in found.history if item[1] <= found.base], found.blocks)
         self.confirmed = found.base  # And applied.
         self.messages = found.messages  # No applied block holds a message with a higher number.
+        self.delivered = found.delivered  # Messages up to here may have been, as applied blocks say.
         self.durable = self.tail.end
         self.complete = found.complete
         self.read_at = found.read_at  # Exact, if complete, only from here on: what filled it was read so late.
@@ -237,6 +240,8 @@ class Member:
             self._on_epoch(old, view)
         if self.master is not None:
             self.master.on_view(view)
+        if self.in_sync and view.master != self.me:
+            self.ordered = None
         if self.me not in view.ring:
             if old is not None and self.me in old.ring:
                 self.out.append(Left(view.version))
@@ -323,12 +328,19 @@ class Member:
     def change_options(self, options: Options) -> None:
         """What a policy says from now on."""
         self.options = options
-        self.filling.wanted = options.filling
+        self.filling.wanted = options.filling if self.ordered is None else self.ordered
         if self.view is not None:
             self.neighbours.on_view(self.view, False)
             if self.master is None and self._takes_part:
                 self.neighbours.seek()
         self._report = True
+
+    def order(self, fill: bool) -> None:
+        """For an operator, at the master: who lacks messages is to fetch them, or not, whatever the options say. Those
+        who come while somebody lacks something are told as well."""
+        self.ordered = fill
+        if self.master is not None:
+            self.master.pulse_all()
 
     def force(self) -> bool:
         """Become master whatever is lost by it. For an operator, or a policy that says so. False: not now."""
@@ -361,7 +373,7 @@ class Member:
         self.durable = min(self.durable, number)
         self.neighbours.on_truncated(number)
 
-    def restart(self, cut: int, history: History, known: int, bound: int) -> None:
+    def restart(self, cut: int, history: History, known: int, bound: int, delivered: int = 0) -> None:
         """Begin anew behind the cut. What is stored of a common beginning, up to `known`, is kept."""
         assert self.view is not None
         if self.in_sync and self.view.lossy <= self.tail.last_epoch:
@@ -369,7 +381,8 @@ class Member:
         have = self.filling.kept(known)
         self.read_at = self.read_at if have else 0
         self.tail.restart(cut, history)
-        self.write(Restart(cut, history, bound, have, self.read_at))
+        self.delivered = max(delivered, self.delivered) if have else delivered
+        self.write(Restart(cut, history, bound, have, self.read_at, self.delivered))
         self.floor = self.written
         self.unsynced.clear()
         self.confirmed = self.durable = cut
@@ -388,6 +401,8 @@ class Member:
             last = last_message(block)
             if last > self.messages:
                 self.messages = last
+            if block.delivered_through > self.delivered:
+                self.delivered = block.delivered_through
         self.out.append(Apply(blocks))
         self._forget_due = True
         if not self.complete:
@@ -417,6 +432,7 @@ class Member:
         if leads and (old is not None or self.born) and self.in_sync and self.may_lead:
             self.master = Master(self, view)
             self.master.start()
+            self.neighbours.serve_waiting()  # Who heard of the view first has asked before there was anything to give.
         self.born = False
 
     def _stop(self) -> None:
@@ -475,6 +491,9 @@ class Member:
             self._report = True
             self.doubt.on_pulse(frame.working)
             self.neighbours.on_lag(frame.end)
+            if frame.fill is not None and frame.fill != self.ordered and not self.in_sync:
+                self.ordered = frame.fill
+                self.filling.start() if frame.fill else self.filling.stop()
 
     def on_leave(self, src: str, frame: Leave) -> None:
         self.neighbours.on_peer_down(src)

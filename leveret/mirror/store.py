@@ -128,6 +128,7 @@ class Mirrors(Protocol):
         read_at: int,
         confirmed: int,
         mark: int | None,
+        delivered: int = 0,
     ) -> None: ...
     def fill(
         self,
@@ -201,7 +202,16 @@ class MirrorStore:
             bound=mirror.bound,
             after=mirror.after,
             have=mirror.have,
+            delivered=stored.delivered_through,
         )
+
+    def adopt(self, queue: int, next_seq: int, runs: Iterable[Run]) -> None:
+        """The queue becomes mirrored here. `runs`: messages of it that the log was not told of until now."""
+        stored, mirror = self._mirrors.open(queue)
+        for run in runs:  # Nothing is said of others, and nothing settled: of those after..upto there are none.
+            self._mirrors.fill(queue, run.last, run.last, (), (run,), mirror.read_at, mirror.base, None)
+        if stored.next_seq < next_seq:  # What came last is gone already; its numbers are not used again.
+            self._mirrors.fill(queue, next_seq - 1, next_seq - 1, (), (), mirror.read_at, mirror.base, None)
 
     def disk(self, queue: int) -> int:
         """Another number each time the queue lost something that had been synced."""
@@ -238,8 +248,8 @@ class MirrorStore:
         elif isinstance(change, Truncate):
             mirrors.truncate(queue, change.number, confirmed, mark)
         elif isinstance(change, Restart):
-            cut, history, bound, have, read_at = change
-            mirrors.restart(queue, cut, history, bound, have, read_at, confirmed, mark)
+            cut, history, bound, have, read_at, delivered = change
+            mirrors.restart(queue, cut, history, bound, have, read_at, confirmed, mark, delivered)
         elif isinstance(change, Fill):
             after, upto, live, runs, read_at = change
             mirrors.fill(queue, after, upto, live, runs, read_at, confirmed, mark)

@@ -27,6 +27,11 @@ complete when the disk knows, and only then may it be waited for, enter the in-s
 its own filling, nobody else. `fill_bytes_per_tick` caps the rate. With filling switched off, a member asks now and then
 for what needs no contents, so that it is complete as soon as all that it lacks was consumed.
 
+Messages that are fetched cost the nodes about as much as when they were published, and piece upon piece would come as
+fast as the nodes can work. So while queues are in use (`yielding`) there is a rest between pieces, twice as long as the
+last one took to come: a mirror that is complete some seconds later harms nobody, clients that are slowed down notice. A
+node without other work fills as fast as it can.
+
 A Reset is obeyed only with a view at least as new as the sender's: a member that was taken out of the in-sync set and
 does not know it yet may still be the best copy there is.
 """
@@ -41,6 +46,8 @@ from leveret.mirror.frames import Complete, Fetch, Fill, Piece, Ranges, Read, Re
 if TYPE_CHECKING:
     from leveret.mirror.ring import Member
 
+# From one question to the next while the node has other work: ticks at least, and times what the last piece took.
+YIELD_TICKS, YIELD_TIMES = 3, 3
 HAVE_MAX = 64  # Ranges. Each interrupted filling adds one or two.
 
 
@@ -65,8 +72,10 @@ class Filling:
         self.after = found.after  # Messages up to here are dealt with.
         self.have = found.have
         self.wanted = member.options.filling
+        self.yielding = False  # The shell's word, before each tick.
         self._asked: str | None = None
         self._age = 0  # Ticks since a piece was asked for.
+        self._pace = 0  # The age at which the next one may be, while the node has other work.
         self._turn = 0  # Whose turn it is to be asked.
         self._write = 0  # The last piece's.
         self._budget = member.options.fill_bytes_per_tick
@@ -139,6 +148,8 @@ class Filling:
             return
         if member.synced_to < self._write or (member.options.fill_bytes_per_tick and self._budget <= 0):
             return
+        if self.yielding and self._age < self._pace:
+            return
         sources = [name for name in member.neighbours.left if name in member.links and view.disk_of(name) is not None]
         if not sources:
             return
@@ -157,6 +168,7 @@ class Filling:
         if frame.upto <= frame.after:
             return  # Nothing without contents; the tick asks again.
         self._asked = None
+        self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
         self.after = frame.upto
         member.read_at = max(member.read_at, frame.read_at)
         member.write(Fill(frame.after, frame.upto, frame.live, frame.runs, member.read_at))

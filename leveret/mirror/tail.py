@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from leveret.log.block import Block
-from leveret.mirror.blocks import block_bytes
+from leveret.mirror.blocks import block_bytes, message_count
 from leveret.mirror.frames import History, ProtocolError
 
 HISTORY_MAX = 1024  # Promotions remembered. Whoever has slept through more starts from nothing.
@@ -31,7 +31,7 @@ def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]
 class Tail:
     """Blocks base + 1 to end."""
 
-    __slots__ = ("base", "end", "last_epoch", "history", "_blocks", "_sums", "_base_sum")
+    __slots__ = ("base", "end", "last_epoch", "history", "_blocks", "_sums", "_base_sum", "_counts", "_base_count")
 
     def __init__(self, base: int = 0, history: Iterable[tuple[int, int]] = (), blocks: Iterable[Block] = ()) -> None:
         self.base = self.end = base
@@ -40,6 +40,8 @@ class Tail:
         self._blocks: list[Block] = []
         self._sums: list[int] = []  # Bytes ever appended, up to and with each block.
         self._base_sum = 0
+        self._counts: list[int] = []  # And messages.
+        self._base_count = 0
         for block in blocks:
             self.append(block)
 
@@ -77,12 +79,13 @@ class Tail:
             del self.history[:-HISTORY_MAX]
         self._blocks.append(block)
         self._sums.append((self._sums[-1] if self._sums else self._base_sum) + block_bytes(block))
+        self._counts.append((self._counts[-1] if self._counts else self._base_count) + message_count(block))
 
     def truncate(self, number: int) -> None:
         if number < self.base:
             raise ProtocolError(f"truncate to {number}, below {self.base}")
         keep = number - self.base
-        del self._blocks[keep:], self._sums[keep:]
+        del self._blocks[keep:], self._sums[keep:], self._counts[keep:]
         self.end = min(self.end, number)
         while self.history and self.history[-1][1] > number:
             self.history.pop()
@@ -90,8 +93,8 @@ class Tail:
 
     def restart(self, cut: int, history: History) -> None:
         """All blocks are gone; the next one is cut + 1. Counting bytes goes on."""
-        self._base_sum = self.sum_to(self.end)
-        self._blocks, self._sums = [], []
+        self._base_sum, self._base_count = self.sum_to(self.end), self._count_to(self.end)
+        self._blocks, self._sums, self._counts = [], [], []
         self.base = self.end = cut
         self.history = list(history)
         self.last_epoch = self.history[-1][0] if self.history else 0
@@ -111,8 +114,9 @@ class Tail:
         """Blocks up to `number` are no longer kept."""
         if number <= self.base:
             return
-        self._base_sum = self.sum_to(number)
-        del self._blocks[: number - self.base], self._sums[: number - self.base]
+        self._base_sum, self._base_count = self.sum_to(number), self._count_to(number)
+        forgotten = number - self.base
+        del self._blocks[:forgotten], self._sums[:forgotten], self._counts[:forgotten]
         self.base = number
 
     # -- bytes ---------------------------------------------------------------------
@@ -126,6 +130,20 @@ class Tail:
     def bytes_between(self, low: int, high: int) -> int:
         """Bytes of the blocks low + 1 to high, as far as they are kept."""
         return self.sum_to(high) - self.sum_to(low)
+
+    def messages_after(self, number: int) -> int:
+        """Messages in the blocks behind this one, as far as they are kept."""
+        return self._count_to(self.end) - self._count_to(number)
+
+    def _count_to(self, number: int) -> int:
+        return self._base_count if number <= self.base else self._counts[number - 1 - self.base]
+
+    def time_after(self, number: int) -> int | None:
+        """When the first block behind this one was taken, of those that are kept and say it."""
+        for at in range(max(number - self.base, 0), len(self._blocks)):
+            if self._blocks[at].time_ms:
+                return self._blocks[at].time_ms
+        return None
 
     def first_within(self, bytes_max: int) -> int:
         """The number behind which the kept blocks have at most `bytes_max` bytes together."""

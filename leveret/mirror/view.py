@@ -7,7 +7,9 @@ was committed meanwhile. `misfit` says what else a successor must obey; the meta
 - `epoch` rises with every promotion. Blocks carry it, so that equal numbers of different masters are told apart. A
   queue that becomes mirrored begins with an epoch above that of any block it has: it may have been mirrored before.
 - `in_sync` names members *with their disks*, oldest first. A disk that was wiped, or lost what it had once synced, gets
-  another id: a member that returns without its data must not be taken for the one that was trusted.
+  another id: a member that returns without its data must not be taken for the one that was trusted. So does one that
+  left the ring and joined it again, because it forgets what it had when it hears that it left. Until it does, its words
+  are those of a copy that is about to go: `is_of` tells them from the new one's.
 - `lossy` is the epoch of the last forced promotion. Whoever has blocks of an older epoch knows that what it holds as
   confirmed may be gone.
 - `void` is the epoch of the last forced promotion of a log that lacked messages. What such a log stores is not what its
@@ -19,9 +21,11 @@ neighbour is in sync too, and nobody who is waited for stands behind somebody wh
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 Disk = tuple[str, str]  # A member and the id of its disk.
+JOINED: Final = "+"  # In that id: before the version of the view that a copy began with, unless that was the first.
 
 
 class View(NamedTuple):
@@ -43,6 +47,12 @@ class View(NamedTuple):
             if name == member:
                 return disk
         return None
+
+
+def is_of(member: str, disk: str, joined: Mapping[str, int]) -> bool:
+    """Whether a copy began with the view that its member joined with, as far as that is known."""
+    began = disk.partition(JOINED)[2]
+    return member not in joined or joined[member] == (int(began) if began else 1)
 
 
 def forced(view: View, member: str, disk: str, complete: bool) -> View:

@@ -292,7 +292,7 @@ def _texts(name: str, disk: str) -> bytes:
 
 
 def _put_reset(frame: Reset, parts: list[Buffer]) -> None:
-    _put_numbers((frame.epoch, frame.version, frame.cut, frame.known, frame.bound), parts)
+    _put_numbers((frame.epoch, frame.version, frame.cut, frame.known, frame.bound, frame.delivered), parts)
     _put_history(frame.history, parts)
 
 
@@ -318,9 +318,11 @@ def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
     parts += [piece for piece in body if piece]
 
 
+_ORDERS: Final = (None, True, False)
+
 
 def _put_pulse(frame: Pulse, parts: list[Buffer]) -> None:
-    _put_numbers((frame.epoch, int(frame.working), frame.end), parts)
+    _put_numbers((frame.epoch, int(frame.working), frame.end, _ORDERS.index(frame.fill)), parts)
 
 
 def _put_standing(frame: Standing, parts: list[Buffer]) -> None:
@@ -377,11 +379,11 @@ def _get_entries(reader: FrameReader) -> Numbers:
 
 
 def _get_reset(reader: FrameReader) -> Reset:
-    epoch, version, cut, known, bound = reader.numbers(5)
+    epoch, version, cut, known, bound, delivered = reader.numbers(6)
     history = reader.history()
     if known > cut or (history and history[-1][1] > cut):
         raise BadMessage("a history beyond its cut")
-    return Reset(epoch, version, cut, history, known, bound)
+    return Reset(epoch, version, cut, history, known, bound, delivered)
 
 
 def _get_fetch(reader: FrameReader) -> Fetch:
@@ -422,8 +424,10 @@ def _get_runs(data: memoryview, meta_bytes: int) -> tuple[Run, ...]:
 
 
 def _get_pulse(reader: FrameReader) -> Pulse:
-    epoch, working, end = reader.numbers(3)
-    return Pulse(epoch, working == 1, end)
+    epoch, working, end, order = reader.numbers(4)
+    if order >= len(_ORDERS):
+        raise BadMessage(f"order {order}")
+    return Pulse(epoch, working == 1, end, _ORDERS[order])
 
 
 def _get_standing(reader: FrameReader) -> Standing:

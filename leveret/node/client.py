@@ -71,6 +71,7 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         connection, node = self.connection, self.node
+        node.set_clock()
         try:
             connection.receive(data)
         except Exception:  # A fault of ours must cost this client only, and be seen.

@@ -7,6 +7,11 @@ moves what they say between disk, links and the metadata. The order of things is
 What a crash leaves: a command is applied here after it is on this disk, and it counts as agreed on after it is on the
 disks of a majority. A node that starts again knows of its own log how far it was agreed on when something was last
 written, applies so much, and learns the rest from the leader before it serves anybody.
+
+**Who may link with whom.** Links are for members, and a node that was away may not know all of them: least of all one
+that joined meanwhile and leads by now, which alone could tell it. If it turned that one away, it would wait for ever.
+So members tell each other (`MEMBERS`) whom the newest committed membership names; who is behind links with these too,
+until its own log has come as far. In elections and majorities only its own log counts.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.cluster.difference import events_between
-from leveret.cluster.frames import FORWARD, RAFT
+from leveret.cluster.frames import FORWARD, MEMBERS, RAFT
 from leveret.cluster.proposals import ORIGIN_BYTES, Proposals
 from leveret.cluster.raft import (
     BadChange,
@@ -36,6 +41,8 @@ from leveret.cluster.raft import (
     decode_message,
     encode_message,
 )
+from leveret.cluster.raft.log import Placed
+from leveret.cluster.raft.membership import decode_membership, encode_membership
 from leveret.cluster.store import Applied, Metadata
 from leveret.node.peers import Address
 
@@ -120,7 +127,9 @@ class Consensus:
         self.snapshotting = False
         self.connected: dict[str, str] = {}  # Name and id of each member whose link is up.
         self.lost_at: dict[str, float] = {}
-        self.membership: Membership | None = None  # That the links know of.
+        self.linked: tuple[Membership, Placed | None] | None = None  # That the links know of.
+        self.told: Placed | None = None  # A membership that others know and this node does not yet,
+        self.telling: Placed | None = None  # and the newest that it has told them.
         self.leadership: tuple[str | None, int] = (None, 0)
         self.transfer_at = 0.0  # When a node of higher priority may be asked to lead.
         self.watchers: list[asyncio.Future[None]] = []  # Of anything that happens: see `until`.
@@ -166,22 +175,43 @@ class Consensus:
 
     @property
     def has_majority(self) -> bool:
-        reachable = {self.me.id, *self.connected.values()}
+        return self.has_majority_without("")
+
+    def has_majority_without(self, peer: str) -> bool:
+        reachable = {self.me.id, *(one for name, one in self.connected.items() if name != peer)}
         membership = self.raft.membership
         return membership.is_majority(sum(one in reachable for one in membership.voter_ids))
 
     def _update_members(self) -> None:
-        membership = self.raft.membership
-        if membership is self.membership or not membership.members:
+        membership, agreed = self.raft.membership, self.raft.log.agreed
+        if agreed is not self.telling:
+            self.telling = agreed
+            for name in self.connected:
+                self._tell_members(name, agreed)
+        if self.told is not None and self.told.index <= self.raft.commit:
+            self.told = None
+        if self.linked is not None and membership is self.linked[0] and self.told is self.linked[1]:
             return
-        self.membership = membership
+        if not membership.members:
+            return
+        self.linked = (membership, self.told)
         own = membership.get(self.me.id)
         if own is not None:
             self.me = own
-        self.peers.set_members({one.name: address_of(one) for one in membership.members})
+        others = () if self.told is None else self.told.membership.members
+        self.peers.set_members({one.name: address_of(one) for one in (*membership.members, *others)})
+
+    def _tell_members(self, name: str, agreed: Placed) -> None:
+        self.peers.send(name, MEMBERS, agreed.index.to_bytes(8, "big") + encode_membership(agreed.membership))
+
+    def _on_members(self, payload: bytes) -> None:
+        told = Placed(int.from_bytes(payload[:8], "big"), decode_membership(payload[8:]))
+        if told.index > max(self.raft.commit, self.told.index if self.told is not None else 0):
+            self.told = told
 
     def on_up(self, name: str, uuid: bytes) -> None:
         self.connected[name] = uuid.hex()
+        self._tell_members(name, self.raft.log.agreed)
         self.lost_at.pop(name, None)
         if self.has_majority:
             self.raft.on_majority_linked()
@@ -218,6 +248,8 @@ class Consensus:
         """A frame of the consensus from another member."""
         if kind == RAFT:
             self.raft.step(decode_message(payload))
+        elif kind == MEMBERS:
+            self._on_members(payload)
         else:
             self.proposals.on_frame(self.connected.get(peer, ""), kind, payload)
         self.drive()
@@ -491,7 +523,7 @@ class Consensus:
         done.result()
 
 
-CONSENSUS_FRAMES: Final = frozenset({RAFT, *range(FORWARD, FORWARD + 4)})
+CONSENSUS_FRAMES: Final = frozenset({RAFT, MEMBERS, *range(FORWARD, FORWARD + 4)})
 
 
 def address_of(member: Member) -> Address:

@@ -27,6 +27,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.frames import CONTROL
@@ -92,6 +93,7 @@ class Control:
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.commands: Mapping[str, Command] = COMMANDS
         self.started_s = time.monotonic()
         self.life = asyncio.Lock()  # Joining, resetting: one at a time.
         self.outcomes: dict[str, bytes | None] = {}  # By ticket, the oldest first; None: not answered yet.
@@ -137,7 +139,7 @@ class Control:
 
     async def run(self, name: str, arguments: dict[str, Any]) -> Any:
         """Raises Refused, and nothing else."""
-        command = COMMANDS.get(name)
+        command = self.commands.get(name)
         if command is None:
             raise Refused(USAGE, f"this node knows no command '{name}'")
         checked = command.checked(arguments)

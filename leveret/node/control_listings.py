@@ -19,6 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from leveret.amqp.tables import Field, Table, table_from_python, type_name
+from leveret.broker.firehose import is_traced
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
     NUMBER,
@@ -114,7 +115,7 @@ BINDING: Final[dict[str, Getter]] = {
 }
 VHOST: Final[dict[str, Getter]] = {
     "name": lambda control, spec: spec.name,
-    "tracing": lambda control, spec: False,
+    "tracing": lambda control, spec: is_traced(control.node.broker, spec.name),
     "description": lambda control, spec: spec.description,
     "tags": lambda control, spec: list(spec.tags),
     "cluster_state": lambda control, spec: {

@@ -11,6 +11,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from leveret.broker import firehose
 from leveret.cluster import commands as c
 from leveret.cluster.passwords import known_hashing, verify_password
 from leveret.cluster.permissions import pattern_error
@@ -23,6 +24,7 @@ from leveret.node.control_frame import (
     NUMBER,
     OBJECT,
     PLAIN,
+    RUNNING,
     SOFTWARE,
     TEXT,
     TEXTS,
@@ -115,6 +117,13 @@ async def list_users(control: Control) -> Any:
 def check_vhost(control: Control, vhost: str) -> None:
     if vhost not in control.node.metadata.vhosts:
         raise Refused(DATA_ERROR, f"Virtual host '{vhost}' does not exist", PLAIN)
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, on=FLAG)
+async def set_tracing(control: Control, vhost: str, on: bool) -> None:
+    """Of this node's clients only, and until the node stops; so the others need not agree."""
+    check_vhost(control, vhost)
+    firehose.trace(control.node.broker, vhost, on)
 
 
 @COMMANDS.add(name=TEXT, description=TEXT.or_none(), tags=TEXTS.or_none())

@@ -43,7 +43,6 @@ from leveret.node.control_queues import (
     at_home,
     copies,
     following_cursor,
-    mirror_nodes,
     position,
     queue_here,
     queue_spec,
@@ -96,25 +95,16 @@ def _check_running(control: Control, name: str) -> None:
 
 
 async def _order(control: Control, spec: QueueSpec, wanted: bool) -> bool:
-    """Whether the queue was syncing before. A mirror that does not answer is gone; it comes back as its policy says."""
-    from leveret.node.control import NoAnswer
-
-    arguments = {"queue": spec.id, "wanted": wanted}
-    answer = await at_home(control, spec, "local_order_sync", arguments)
-
-    async def at(name: str) -> None:
-        try:
-            await control.at(name, "local_order_sync", arguments)
-        except (NoAnswer, Refused):
-            pass
-
-    await asyncio.gather(*map(at, mirror_nodes(control, spec) or ()))
+    """Whether the queue was syncing before. Its master tells the mirrors, those that come later, too."""
+    answer = await at_home(control, spec, "local_order_sync", {"queue": spec.id, "wanted": wanted})
     return bool(answer["syncing"])
 
 
 @COMMANDS.add(RUNNING, queue=NUMBER, wanted=FLAG)
 async def local_order_sync(control: Control, queue: int, wanted: bool) -> Any:
     mirror = _copy_here(control, queue)
+    if mirror.member.master is None:
+        raise Refused(UNAVAILABLE, f"node {control.name} does not lead that queue any more; try again")
     syncing = mirror_status.is_syncing(mirror)
     control.node.broker.mirrors.order_sync(mirror, wanted)
     control.node.schedule()

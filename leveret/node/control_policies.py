@@ -28,7 +28,7 @@ OPERATOR_KEYS: Final = frozenset(
 HA_DETAILS: Final = (
     "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
 )  # fmt: skip
-OWN_HA_DETAILS: Final = ("ha-replication", "ha-sync-strategy", "ha-replication-window")
+OWN_HA_DETAILS: Final = ("ha-replication", "ha-sync-strategy", "ha-sync-blocking", "ha-replication-window")
 
 Fits = Callable[[Any], bool]
 
@@ -137,7 +137,7 @@ def _ha_error(definition: Mapping[str, Json]) -> str | None:
         if any(name in definition for name in HA_DETAILS):
             return "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
         if any(name in definition for name in OWN_HA_DETAILS):
-            return "ha-mode must be specified to specify ha-replication, ha-sync-strategy or ha-replication-window"
+            return f"ha-mode must be specified to specify {', '.join(OWN_HA_DETAILS[:-1])} or {OWN_HA_DETAILS[-1]}"
     else:
         bad_mode = _ha_mode_error(definition["ha-mode"], definition.get("ha-params"), "ha-params" in definition)
         if bad_mode is not None:
@@ -160,6 +160,8 @@ def _own_ha_error(definition: Mapping[str, Json]) -> str | None:
         if name in definition and definition[name] not in words:
             listed = ", ".join(f'"{word}"' for word in words[:-1])
             return f'{name} must be {listed} or "{words[-1]}", got {term(definition[name])}'
+    if not _is_flag(definition.get("ha-sync-blocking", False)):
+        return f"ha-sync-blocking must be true or false, got {term(definition['ha-sync-blocking'])}"
     if definition.get("ha-sync-strategy") == "event" and definition.get("ha-sync-mode") == "automatic":
         return 'ha-sync-strategy="event" copies nothing, so ha-sync-mode cannot be "automatic"'
     if "ha-replication-window" not in definition:

@@ -182,11 +182,17 @@ class Node(consensus.Shell):
             self.scheduled = True
             self.loop.call_soon(self.turn)
 
+    def set_clock(self) -> None:
+        """Tell the broker the time: whenever something happens."""
+        self.broker.now_ms = int(self.loop.time() * 1000)
+        self.broker.wall_ms = self.world.wall_ms()
+
     def turn(self) -> None:
         """See the module's head. A failure in here leaves something half done: the node stops before it gets worse."""
         self.scheduled = False
         if self.fatal is not None:
             return
+        self.set_clock()
         try:
             self._turn()
         except Exception as error:
@@ -195,13 +201,13 @@ class Node(consensus.Shell):
 
     def _turn(self) -> None:
         broker = self.broker
-        broker.pump()
         mirrors = broker.mirrors
-        if mirrors.touched:
+        if mirrors.touched:  # First, for what the ring has confirmed may be delivered.
             mirrors.flush()
             if mirrors.confirmed:
                 confirmed, mirrors.confirmed = mirrors.confirmed, 0
                 self.storage.on_confirmed(broker, confirmed)
+        broker.pump()
         if broker.linked:
             broker.flush_links()
         self.peers.flush()
@@ -210,7 +216,7 @@ class Node(consensus.Shell):
         else:
             self.storage.commit(broker)
         if self.storage.log.appended_bytes > self.look_at_bytes:
-            self._look()
+            self.look()
         if broker.confirming:
             broker.tell_confirms()
         if broker.withheld:
@@ -224,6 +230,8 @@ class Node(consensus.Shell):
                     client.flush()
         if self.paced or self.away:
             self._let_go_on()
+        if broker.dirty or mirrors.touched:  # By blocks that were taken for the commit.
+            self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
             for client in behind:
@@ -323,12 +331,12 @@ class Node(consensus.Shell):
         self._syncer = self.loop.call_later(self.settings.fsync_interval_ms / 1000, self._sync)
 
     def _tick(self) -> None:
-        now_ms = int(self.loop.time() * 1000)
-        self.broker.now_ms = now_ms
+        self.set_clock()
+        now_ms = self.broker.now_ms
+        self.broker.letters.try_again()
         for client in list(self.clients):
             client.on_tick(now_ms)
-        if self.settings.consumer_timeout_ms is not None:
-            self.broker.end_slow_channels(now_ms, self.settings.consumer_timeout_ms)
+        self.broker.end_slow_channels(self.settings.consumer_timeout_ms)
         self.broker.note_deliveries()
         self.broker.tick_links()
         self.broker.mirrors.governing.on_minute()
@@ -342,10 +350,10 @@ class Node(consensus.Shell):
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     def _check_alarms(self) -> None:
-        self._look()
+        self.look()
         self._watch = self.loop.call_later(self.settings.memory_monitor_interval_ms / 1000, self._check_alarms)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Compare memory and disk with their limits, and say how much may be written before the next look.
 
         A fast publisher can fill the disk between two looks that only the clock decides on. Then the acks that would
@@ -452,6 +460,9 @@ class Node(consensus.Shell):
     def unique_name(self, prefix: str) -> str:
         return prefix + base64.urlsafe_b64encode(self.world.random_bytes(16)).decode().rstrip("=")
 
+    def seed(self) -> int:
+        return int.from_bytes(self.world.random_bytes(8), "big")
+
     def note(self, category: str, level: str, text: str) -> None:
         logger.getChild(category).log(LOG_LEVELS[level], text)
 
@@ -465,6 +476,8 @@ class Node(consensus.Shell):
         self.schedule()
 
     def on_peer_down(self, peer: str) -> None:
+        if not self.cluster.has_majority_without(peer):
+            self.broker.mirrors.on_majority(False)  # Before a mirror concludes that its master is gone.
         self.broker.on_peer_down(peer)
         self.cluster.on_down(peer)
         self.placing.look_at_all()
@@ -485,6 +498,7 @@ class Node(consensus.Shell):
         self.schedule()
 
     def on_peer_frame(self, peer: str, kind: int, payload: bytes) -> None:
+        self.set_clock()
         if kind == frames.ALARM:
             self._on_alarm_of(peer, frozenset(payload.decode("ascii", "replace").split()))
         else:
@@ -499,7 +513,10 @@ class Node(consensus.Shell):
 
     def on_cluster_tick(self) -> None:
         mirrors = self.broker.mirrors
-        mirrors.governing.wall_ms = self.world.wall_ms()
+        self.set_clock()
+        if self.broker.on_time():
+            self.schedule()
+        mirrors.governing.wall_ms = self.broker.wall_ms
         self.leaderless_ticks = 0 if self.cluster.leader is not None else self.leaderless_ticks + 1
         mirrors.on_majority(self.cluster.has_majority and self.leaderless_ticks <= LEADERLESS_TICKS_MAX)
         mirrors.tick()
@@ -596,10 +613,13 @@ class Node(consensus.Shell):
             self.turn()
             await asyncio.sleep(LEAVE_STEP_S)
         # What others sent here until they knew was passed on. They are to hear what became of it before the link goes.
+        # And what their clients acknowledge meanwhile is not to be given out again.
         quiet, deadline = 0 if has_led else QUIET_STEPS, self.loop.time() + PASSED_ON_S
+        out = self.broker.bequeathed
         while self.fatal is None and quiet < QUIET_STEPS and self.loop.time() < deadline:
             busy = self.broker.mirrors.proposed or any(home.confirms.open for home in homes.values())
-            quiet = 0 if busy else quiet + 1
+            quiet = 0 if busy or self.broker.bequeathed != out else quiet + 1
+            out = self.broker.bequeathed
             self.turn()
             await asyncio.sleep(LEAVE_STEP_S)
 

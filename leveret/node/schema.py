@@ -313,7 +313,7 @@ def default_policy(name: str, text: str) -> Json:
         return int(text) if text.isascii() and text.isdecimal() else [one.strip() for one in text.split(",")]
     if name == "ha-sync-batch-size":
         return whole(1, 1 << 30)(text)
-    if name == FORBID:
+    if name in (FORBID, "ha-sync-blocking"):
         return flag(text)
     if name == "ha-replication-window":
         try:

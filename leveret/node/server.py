@@ -182,7 +182,7 @@ class Server:
                 step.cancel()
         self.prepared = True
         delete_note(world, JOIN_FILE)
-        await self._open_doors(node)
+        await self.open_doors(node)
 
     async def stop_app(self) -> None:
         starting, self.starting = self.starting, None
@@ -192,13 +192,13 @@ class Server:
 
     async def _end_node(self) -> None:
         if self.node is not None and self.prepared:
-            self._close_doors()
+            self.close_doors()
             await self.node.leave()
         node, self.node = self.node, None
         self.prepared = False
         if node is not None:
             self.cluster_id = node.cluster.cluster_id
-        self._close_doors()
+        self.close_doors()
         if node is not None:
             self._leaving = node
             try:
@@ -373,11 +373,11 @@ class Server:
             raise AdminError("the app is not running on this node: start it first, or see: leveretctl help reset")
         if len(node.cluster.members()) == 1:
             raise AdminError("this is the only node of its cluster: nobody could take its queues")
-        self._close_doors()
+        self.close_doors()
         try:
             await node.drain(progress)
         except AdminError:
-            await self._open_doors(node)
+            await self.open_doors(node)
             raise
         await self.stop_app()
         await self.reset()
@@ -450,14 +450,14 @@ class Server:
 
     # -- The doors for clients -----------------------------------------------------------------------------------
 
-    def _close_doors(self) -> None:
+    def close_doors(self) -> None:
         for server in self.listeners:
             server.close()
         self.listeners.clear()
         for name in ("amqp", "amqps"):
             self.ports.pop(name, None)
 
-    async def _open_doors(self, node: Node) -> None:
+    async def open_doors(self, node: Node) -> None:
         settings = self.settings
         context = None if settings.tls is None else tls_context(settings.tls)
         for listeners, tls in ((settings.tcp_listeners, None), (settings.ssl_listeners, context)):

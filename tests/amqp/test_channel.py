@@ -20,6 +20,11 @@ def test_exchanges(conversation: Conversation) -> None:
     assert converse(conversation) == conversation.lines
 
 
+@pytest.mark.parametrize("conversation", written_conversations("routes"))
+def test_routes(conversation: Conversation) -> None:
+    assert converse(conversation) == conversation.lines
+
+
 # -- Permissions ---------------------------------------------------------------------------------------------------
 
 QUEUE = "queue 'q' in vhost '/'"
@@ -104,13 +109,6 @@ def test_an_alternate_exchange_needs_permissions_on_both() -> None:
 # -- What this version does not do, it refuses ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["x-message-ttl", "x-dead-letter-exchange", "x-max-length", "x-expires"])
-def test_arguments_that_would_be_ignored_are_refused(name: str) -> None:
-    answer = World().client().call(m.QueueDeclare(queue="q", arguments={name: Field("I", 5)}))
-    text = f"PRECONDITION_FAILED - invalid arg '{name}' for {QUEUE}: not supported by this version"
-    assert answer == m.ChannelClose(406, text, 50, 10)
-
-
 @pytest.mark.parametrize("kind", ["quorum", "stream", "other"])
 def test_queues_of_other_types_are_refused(kind: str) -> None:
     answer = World().client().call(m.QueueDeclare(queue="q", arguments={"x-queue-type": Field("S", kind)}))
@@ -152,9 +150,11 @@ def test_a_slow_consumer_loses_its_channel() -> None:
     world.broker.now_ms = 1000
     client.send(m.BasicGet(queue="q"), channel=2)
     client.take()
-    world.broker.end_slow_channels(31_000, 30_000)
+    world.broker.now_ms = 31_000
+    world.broker.end_slow_channels(30_000)
     assert client.take() == []
-    world.broker.end_slow_channels(31_001, 30_000)
+    world.broker.now_ms = 31_001
+    world.broker.end_slow_channels(30_000)
     world.turn()
     (reply,) = client.take()
     assert isinstance(reply.method, m.ChannelClose) and reply.channel == 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.amqp import methods as m
-from leveret.amqp.checks import check_consume_arguments, check_queue_arguments
+from leveret.amqp.arguments import check_consume_arguments, check_queue_arguments
 from leveret.amqp.errors import ChannelFault
 from leveret.amqp.tables import table_from_python
 from leveret.cluster.specs import QueueSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from leveret.broker.confirms import Confirms
 from leveret.broker.mirrored import Mirror
 from leveret.cluster import commands as c
+from leveret.cluster.frames import LINKED
 from leveret.cluster.mirroring import FORBID
+from leveret.cluster.proposals import BadFrame
 from leveret.mirror.view import View
 from tests.node.control_world import cluster
 from tests.node.ring_world import Rings
@@ -109,6 +112,92 @@ def test_strategies(rings: Rings, strategy: str, incremental: bool) -> None:
     assert not rings.copy(TWO, number).member.options.filling
 
 
+def test_a_queue_stands_still_while_it_is_filled_if_its_policy_says_so(rings: Rings) -> None:
+    definition: dict[str, Any] = {"ha_mode": "nodes", "ha_params": [ONE, TWO], "ha_sync_blocking": True}
+    policy(rings, **definition)
+    number = rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    queue = rings.copy(ONE, number).queue
+    assert queue is not None and not queue.frozen, "nobody fills it yet"
+    rings.stuck.add(TWO)
+    policy(rings, ha_sync_mode="automatic", **definition)
+    rings.tick(5)
+    assert queue.frozen
+    confirms = publish(rings, queue, 3)
+    rings.tick(5)
+    assert confirms.take() == [] and queue.ready_count == 10
+    rings.stuck.clear()
+    rings.tick(30)
+    assert synced(rings) == {ONE, TWO} and not queue.frozen
+    assert confirms.take() == [(1, False, False)] and queue.ready_count == 13
+
+
+def test_a_queue_that_stands_still_goes_on_when_nobody_is_filled_any_more(rings: Rings) -> None:
+    """The sync is cancelled, or the policy is another, or the mirror is gone."""
+    definition: dict[str, Any] = {"ha_mode": "nodes", "ha_params": [ONE, TWO]}
+    policy(rings, ha_sync_blocking=True, **definition)
+    number = rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    mirror, mirrors = rings.copy(ONE, number), rings.servers[ONE].world.broker.mirrors
+    assert mirror.queue is not None
+    rings.stuck.add(TWO)
+    ends: list[Callable[[], None]] = [
+        lambda: mirrors.order_sync(mirror, False),
+        lambda: policy(rings, **definition),
+        lambda: rings.kill(TWO),
+    ]
+    for end in ends:
+        policy(rings, ha_sync_blocking=True, **definition)
+        mirrors.order_sync(mirror, True)
+        rings.run()
+        assert mirror.queue.frozen and mirror.queue.parked == []
+        end()
+        rings.run()
+        assert not mirror.queue.frozen and mirror.queue.parked is None
+
+
+def ordered(rings: Rings) -> int:
+    """A queue whose mirror at two an operator wants to be filled, which takes a while."""
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO])
+    number = rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    assert view(rings).ring == (ONE, TWO) and synced(rings) == {ONE}
+    mirrors = rings.servers[ONE].world.broker.mirrors
+    mirrors.order_sync(rings.copy(ONE, number), True)
+    return number
+
+
+def test_who_joins_while_others_are_filled_by_order_is_filled_too(rings: Rings) -> None:
+    ordered(rings)
+    rings.servers[TWO].node = None  # It takes its time.
+    policy(rings, ha_mode="all")
+    rings.place()
+    assert {name for name, _ in view(rings, at=THREE).in_sync} == {ONE, THREE}
+
+
+def test_a_mirror_that_restarts_while_it_is_filled_by_order_goes_on(rings: Rings) -> None:
+    number = ordered(rings)
+    rings.restart(TWO)
+    assert rings.copy(TWO, number).member.ordered is None
+    rings.tick(30)
+    assert synced(rings) == {ONE, TWO}
+    assert rings.copy(ONE, number).ordered is rings.copy(TWO, number).ordered is None
+
+
+def test_an_order_ends_with_what_it_was_about(rings: Rings) -> None:
+    """Who joins later begins as the policy says."""
+    ordered(rings)
+    rings.tick(30)
+    assert synced(rings) == {ONE, TWO}
+    policy(rings, ha_mode="all")
+    rings.place()
+    rings.tick(30)
+    assert synced(rings) == {ONE, TWO} and len(view(rings).ring) == 3
+
+
 # -- Promotion ---------------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +211,57 @@ def test_a_failed_master_without_a_synced_mirror(rings: Rings) -> None:
     rings.tick(200)
     assert view(rings).master in (TWO, THREE)
     assert view(rings).lossy == view(rings).epoch
+
+
+def test_a_master_to_which_only_this_link_is_broken_has_not_failed(rings: Rings) -> None:
+    """Another node, which has no copy, still sees it."""
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_promote_on_failure="always")
+    rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    assert view(rings).ring == (ONE, TWO) and synced(rings) == {ONE}
+    here = rings.servers[TWO].world.broker.mirrors
+    here.governing.on_linked(THREE, f"{ONE}\n{TWO}".encode())
+    here.on_peer_down(ONE)
+    rings.servers[ONE].world.broker.mirrors.on_peer_down(TWO)
+    rings.tick(200)
+    assert view(rings).master == ONE
+    here.governing.on_linked(THREE, TWO.encode())
+    rings.tick(200)
+    assert view(rings).master == TWO
+
+
+def test_the_word_of_a_node_that_is_lost_as_well_counts_no_longer(rings: Rings) -> None:
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_promote_on_failure="always")
+    rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    here = rings.servers[TWO].world.broker.mirrors
+    here.governing.on_linked(THREE, ONE.encode())
+    rings.kill(ONE)
+    rings.tick(200)
+    assert view(rings).master == ONE
+    here.on_peer_down(THREE)
+    rings.tick(200)
+    assert view(rings).master == TWO
+
+
+def test_nodes_tell_each_other_whom_they_see(rings: Rings) -> None:
+    broker = rings.servers[ONE].world.broker
+    told: list[tuple[str, int, bytes]] = []
+    rings.servers[ONE].world.send = lambda peer, kind, parts: told.append((peer, kind, b"".join(parts)))  # type: ignore[method-assign]
+    broker.on_peer_up(TWO)
+    broker.on_peer_up(THREE)
+    linked = [(peer, data) for peer, kind, data in told if kind == LINKED]
+    both = f"{TWO}\n{THREE}".encode()
+    assert linked == [(TWO, TWO.encode()), (TWO, both), (THREE, both)]
+    told.clear()
+    broker.on_peer_down(TWO)
+    assert [(peer, data) for peer, kind, data in told if kind == LINKED] == [(THREE, THREE.encode())]
+    broker.on_peer_frame(THREE, LINKED, TWO.encode())
+    assert broker.mirrors.governing.linked == {THREE: {TWO}}
+    with pytest.raises(BadFrame):
+        broker.on_peer_frame(THREE, LINKED, b"\xff")
 
 
 def test_a_master_that_said_farewell_is_waited_for(rings: Rings) -> None:
@@ -222,3 +362,63 @@ def test_confirms_do_not_wait_for_an_asynchronous_mirror_within_its_window(rings
     policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_replication="async")
     rings.run()
     assert confirms.take() == [(1, False, False)] and not late(rings, mirror)
+
+
+# -- Disks -------------------------------------------------------------------------------------------------------------
+
+
+def confirmed(rings: Rings, at: str, number: int, count: int = 1) -> bool:
+    """Whether what is published now is confirmed, in the end."""
+    queue = rings.copy(at, number).queue
+    assert queue is not None
+    confirms = publish(rings, queue, count)
+    rings.tick(100)
+    return confirms.take() == [(1, False, False)]
+
+
+def test_a_mirror_whose_disk_is_full_is_not_waited_for_and_comes_back(rings: Rings) -> None:
+    number = rings.declare("q", ONE, TWO, THREE)
+    rings.stuck.add(TWO)
+    assert confirmed(rings, ONE, number, 10)
+    assert synced(rings) == {ONE, THREE} and set(view(rings).ring) == {ONE, TWO, THREE}
+    assert confirmed(rings, ONE, number, 10), "the ring goes on, past it"
+    rings.stuck.clear()
+    rings.tick(50)
+    assert synced(rings) == {ONE, TWO, THREE}
+    assert rings.stores[TWO].stored(number).live.count == 20
+
+
+def test_a_mirror_whose_sync_failed_leaves(rings: Rings) -> None:
+    number = rings.declare("q", ONE, TWO, THREE)
+    rings.publish(ONE, "q", 10)
+    rings.stuck.add(TWO)
+    rings.servers[TWO].world.broker.mirrors.on_disk_failed()
+    assert confirmed(rings, ONE, number)
+    assert synced(rings) == {ONE, THREE} and view(rings).master == ONE
+
+
+def test_a_master_whose_sync_failed_is_replaced(rings: Rings) -> None:
+    number = rings.declare("q", ONE, TWO, THREE)
+    rings.publish(ONE, "q", 10)
+    rings.stuck.add(ONE)
+    rings.servers[ONE].world.broker.mirrors.on_disk_failed()
+    rings.tick(20)
+    master = view(rings).master
+    assert master in (TWO, THREE) and synced(rings) == {TWO, THREE}
+    assert confirmed(rings, master, number)
+    queue = rings.copy(master, number).queue
+    assert queue is not None and queue.ready_count == 11
+
+
+def test_a_master_with_a_slow_disk_lets_another_lead(rings: Rings) -> None:
+    """By itself, with nothing lost; and what was published meanwhile is confirmed by the next one."""
+    number = rings.declare("q", ONE, TWO, THREE)
+    rings.publish(ONE, "q", 10)
+    rings.stuck.add(ONE)
+    rings.publish(ONE, "q", 5)
+    rings.tick(100)
+    master = view(rings).master
+    assert master in (TWO, THREE)
+    queue = rings.copy(master, number).queue
+    assert queue is not None and queue.ready_count == 15
+    assert confirmed(rings, master, number)

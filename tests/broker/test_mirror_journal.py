@@ -62,7 +62,6 @@ def test_a_sync_on_demand(rings: Rings) -> None:
     mirrors.order_sync(mirror, False)
     assert told(rings, "a") == ["Synchronising: stopped, mirrors [b] are not synchronised"]
     mirrors.order_sync(mirror, True)
-    rings.servers["b"].world.broker.mirrors.order_sync(rings.copy("b", number), True)
     rings.tick()
     assert told(rings, "a")[-1] == "Synchronising: complete"
     assert mirror.ordered is None

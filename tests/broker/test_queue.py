@@ -12,9 +12,12 @@ from leveret.amqp import methods as m
 from leveret.broker import queue as queue_module
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.confirms import Confirms
-from leveret.broker.queue import Queue, merged
+from leveret.broker.queue import Queue
+from leveret.broker.timers import Timers
+from leveret.cluster.queue_rules import PLAIN, QueueRules
 from leveret.cluster.specs import QueueSpec
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
+from leveret.log.ranges import merged
 from tests.machines import MemoryLog, World
 
 
@@ -32,6 +35,13 @@ class Host:
         self.unused: list[Queue] = []
         self.blocks: list[Block] = []
         self.waiting: list[Callable[[], None]] = []
+        self.now_ms = self.wall_ms = 0
+        self.timers: Timers[Queue] = Timers()
+        self.idle: Timers[Queue] = Timers()
+        self.rules = PLAIN
+
+    def rules_of(self, spec: QueueSpec) -> QueueRules:
+        return self.rules
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.wanted.append((queue, gap))

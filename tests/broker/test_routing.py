@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.amqp.tables import Field, Table
-from leveret.broker.routing import Router, UnknownExchange, UnknownExchangeType, check_binding
+from leveret.broker.routing import Router, UnknownExchange, UnknownExchangeType, check_binding, check_exchange
 
 
 def unasked() -> Table:
@@ -47,7 +47,7 @@ def test_default_exchange() -> None:
     router.add_queue("name", "q")
     assert router.route("", "name", unasked) == ("q",)
     assert router.route("", "other", unasked) == ()
-    assert not router.needs_headers("")
+    assert not router.varies("")
     router.remove_queue("name")
     assert router.route("", "name", unasked) == ()
 
@@ -101,7 +101,7 @@ def test_unknown_names() -> None:
         router.add_exchange("y", "nonsense", {})
     for call in (
         lambda: router.route("y", "k", unasked),
-        lambda: router.needs_headers("y"),
+        lambda: router.varies("y"),
         lambda: router.bind_queue("y", "q", "k", {}),
         lambda: router.bind_exchange("x", "y", "k", {}),
         lambda: router.bind_exchange("y", "x", "k", {}),
@@ -116,8 +116,111 @@ def test_unknown_names() -> None:
 def test_check_binding_looks_only_at_headers_exchanges() -> None:
     arguments = {"x-match": Field("I", 5)}
     expected = "Invalid x-match field type signedint (value 5); expected longstr"
-    assert check_binding("headers", arguments) == expected
-    assert [check_binding(type, arguments) for type in ("direct", "fanout", "topic")] == [None] * 3
+    assert check_binding("headers", "k", arguments) == expected
+    others = ("direct", "fanout", "topic", "x-random")
+    assert [check_binding(type, "k", arguments) for type in others] == [None] * len(others)
+
+
+@pytest.mark.parametrize(
+    ("type", "arguments", "problem"),
+    [
+        ("direct", {"x-single-target": Field("t", True), "x-unknown": Field("I", 5)}, None),
+        ("direct", {"x-single-target": Field("I", 1)}, "invalid type 'signedint' for arg 'x-single-target'"),
+        ("x-consistent-hash", {"hash-header": Field("I", 1)}, "invalid type 'signedint' for arg 'hash-header'"),
+        ("direct", {"hash-header": Field("I", 1)}, None),
+        ("x-delayed-message", {}, "Invalid argument, 'x-delayed-type' must be an existing exchange type"),
+    ],
+)
+def test_check_exchange(type: str, arguments: Table, problem: str | None) -> None:
+    assert check_exchange(type, arguments) == problem
+
+
+# One of several
+
+
+class Drawn:
+    """What is drawn, in turn, and from how many."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+        self.counts: list[int] = []
+
+    def __call__(self, count: int) -> int:
+        self.counts.append(count)
+        return self.numbers.pop(0)
+
+
+def test_random_leads_to_one_whatever_the_key() -> None:
+    draw = Drawn(2, 0, 0)
+    router: Router[str] = Router(draw=draw)
+    router.add_exchange("x", "x-random", {})
+    assert router.route("x", "k", unasked) == () and router.varies("x")
+    router.bind_queue("x", "q1", "k", {})
+    assert router.route("x", "l", unasked) == ("q1",)
+    router.bind_queue("x", "q1", "l", {})  # Twice is once.
+    router.bind_queue("x", "q2", "k", {})
+    router.bind_queue("x", "q3", "k", {})
+    assert [router.route("x", "k", unasked) for _ in range(2)] == [("q3",), ("q1",)]
+    assert router.route_keys("x", ("k", "l", "m"), unasked) == ("q1",)
+    assert draw.counts == [3, 3, 3]
+
+
+@pytest.mark.parametrize("type", ["direct", "fanout", "topic", "headers"])
+def test_a_single_target_of_those_that_match(type: str) -> None:
+    draw = Drawn(1, 0)
+    router: Router[str] = Router(draw=draw)
+    router.add_exchange("x", type, {"x-single-target": Field("t", True)})
+    for name in ("q1", "q2"):
+        router.bind_queue("x", name, "k", {})
+    assert [router.route("x", "k", dict) for _ in range(2)] == [("q2",), ("q1",)]
+    assert draw.counts == [2, 2] and router.varies("x")
+
+
+def test_a_single_target_may_be_an_exchange_and_an_alternate_is_none() -> None:
+    router: Router[str] = Router(draw=Drawn(1))
+    router.add_exchange("x", "direct", {"x-single-target": Field("t", True), **alternate("y")})
+    router.add_exchange("y", "fanout", {})
+    router.bind_queue("x", "q1", "k", {})
+    router.bind_exchange("x", "y", "k", {})
+    router.bind_queue("y", "q2", "", {})
+    router.bind_queue("y", "q3", "", {})
+    assert router.route("x", "k", unasked) == ("q2", "q3")
+    assert router.route("x", "other", unasked) == ("q2", "q3")  # By the alternate: all of its own.
+
+
+def test_not_single_if_it_says_so() -> None:
+    router: Router[str] = Router(draw=Drawn())
+    router.add_exchange("x", "fanout", {"x-single-target": Field("t", False)})
+    router.bind_queue("x", "q1", "", {})
+    router.bind_queue("x", "q2", "", {})
+    assert router.route("x", "k", unasked) == ("q1", "q2") and not router.varies("x")
+
+
+def test_a_hash_by_key_can_be_remembered_and_one_by_message_not() -> None:
+    router: Router[str] = Router()
+    router.add_exchange("key", "x-consistent-hash", {})
+    router.add_exchange("header", "x-consistent-hash", {"hash-header": Field("S", "h")})
+    router.add_exchange("property", "x-consistent-hash", {"hash-property": Field("S", "message_id")})
+    assert [router.varies(name) for name in ("key", "header", "property")] == [False, True, True]
+    for name in ("key", "header", "property"):
+        for queue in ("q1", "q2", "q3", "q4"):
+            router.bind_queue(name, queue, "1", {})
+    by_key = {router.route("key", f"{number}", unasked) for number in range(64)}
+    by_header = {router.route("header", "k", Counted({"h": Field("I", number)})) for number in range(64)}
+    by_property = {router.route("property", "k", unasked, f"{{}}{number}".format) for number in range(64)}
+    assert by_key == by_header == by_property == {("q1",), ("q2",), ("q3",), ("q4",)}
+    assert len({router.route("header", f"{number}", dict) for number in range(64)}) == 1
+    assert len({router.route("property", f"{number}", unasked) for number in range(64)}) == 1
+    assert router.route_keys("key", ("1", "2", "3"), unasked) == router.route("key", "1", unasked)
+
+
+def test_a_delayed_exchange_routes_as_its_other_type() -> None:
+    router: Router[str] = Router()
+    router.add_exchange("x", "x-delayed-message", {"x-delayed-type": Field("S", "topic")})
+    router.add_exchange("y", "topic", {})
+    router.bind_queue("x", "q", "a.*", {})
+    assert router.route("x", "a.b", unasked) == ("q",) and router.route("x", "b", unasked) == ()
+    assert [router.delays(name) for name in ("x", "y", "")] == [True, False, False]
 
 
 # What makes a binding
@@ -244,7 +347,7 @@ def test_nothing_of_a_removed_exchange_is_left_at_its_neighbours() -> None:
     router.bind_exchange("b", "c", "", {})
     router.remove_exchange("b")
     router.add_exchange("b", "headers", {})
-    assert not router.needs_headers("a")
+    assert not router.varies("a")
     router.remove_exchange("b")
     router.remove_exchange("c")
     router.remove_exchange("a")
@@ -391,23 +494,23 @@ def test_version_rises_only_where_a_route_may_have_changed() -> None:
     assert rises()
 
 
-def test_needs_headers_looks_along_bindings_and_alternates() -> None:
+def test_varies_looks_along_bindings_and_alternates() -> None:
     router = router_with(a="direct", b="fanout", h="headers")
     router.add_exchange("c", "topic", alternate("h"))
-    assert [router.needs_headers(name) for name in "abch"] == [False, False, True, True]
+    assert [router.varies(name) for name in "abch"] == [False, False, True, True]
     router.bind_exchange("a", "b", "k", {})
     router.bind_exchange("b", "a", "", {})
-    assert not router.needs_headers("a")
+    assert not router.varies("a")
     router.bind_exchange("b", "c", "k", {})
-    assert router.needs_headers("a")
+    assert router.varies("a")
     router.remove_exchange("h")
-    assert not router.needs_headers("a")
+    assert not router.varies("a")
     router.add_exchange("h", "headers", {})
-    assert router.needs_headers("a")
+    assert router.varies("a")
     router.unbind_exchange("b", "c", "k", {})
-    assert not router.needs_headers("a")
+    assert not router.varies("a")
     router.set_alternate("b", "h")
-    assert router.needs_headers("a")
+    assert router.varies("a")
 
 
 # Random graphs against the rules written down plainly
@@ -476,4 +579,4 @@ def test_agrees_with_the_rules_written_down_plainly(
                 assert set(found) == reached(start, key, headers)
                 assert router.route_keys(start, [key], counted) == found
                 answers[len(headers)] = found
-            assert router.needs_headers(start) or answers[0] == answers[1]
+            assert router.varies(start) or answers[0] == answers[1]

@@ -232,7 +232,7 @@ def test_a_cluster_is_started_loses_a_node_is_stopped_and_goes_on(run: Run) -> N
 
     kill = run.line("kill -9 ")
     os.kill(int(kill.split()[2]), signal.SIGKILL)
-    assert "was killed by SIGKILL" in run.line("leveret3@localhost (pid ")
+    assert "was killed by SIGKILL" in run.line("leveret1@localhost (pid ")
     run.line("start it again with:")
     command = ["leveret", *shlex.split(run.line(""))[1:]]
     again = subprocess.Popen(

@@ -282,6 +282,15 @@ def test_health_checks(ctl: Ctl, server: FakeServer) -> None:
     assert ctl("await_startup") == Ended(69, "", "Error:\nleveret_is_not_running\n")
 
 
+def test_tracing(ctl: Ctl) -> None:
+    assert ctl("trace_on").out == 'Starting tracing for vhost "/" ...\nTrace enabled for vhost /\n'
+    assert ctl("-q", "list_vhosts", "name", "tracing").out.splitlines()[-1] == "/\ttrue"
+    assert ctl("trace_off", "-p", "/").out == 'Stopping tracing for vhost "/" ...\nTrace disabled for vhost /\n'
+    assert ctl("-q", "list_vhosts", "name", "tracing").out.splitlines()[-1] == "/\tfalse"
+    ended = ctl("trace_on", "-p", "none")
+    assert ended.code == 65 and "Virtual host 'none' does not exist" in ended.err
+
+
 def test_cluster_commands(ctl: Ctl, server: FakeServer, wire: Wire) -> None:
     two = server.all.add("two@host")
     assert ctl("await_online_nodes", "2").out == (

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from leveret.cli.cluster import free_ports
 from leveret.cluster.frames import CONTROL, HELLO
 from leveret.cluster.link import Identity
 from leveret.node.wire import call
+from tests.members import free_port
 from tests.servers import read_line, until
 
 COOKIE = "oatmeal"
@@ -30,7 +30,7 @@ class Nodes:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
-        self.ports = free_ports("127.0.0.1", count)
+        self.ports = [free_port() for _ in range(count)]
         self.names = [f"n{number}@127.0.0.1" for number in range(1, count + 1)]
         self.config = folder / "leveret.conf"
         self.config.write_text(

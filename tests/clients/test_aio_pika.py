@@ -11,6 +11,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed, DeliveryError
 
 from tests.conftest import Start
+from tests.members import free_port
 from tests.servers import Server
 
 SECONDS = 20
@@ -130,7 +131,7 @@ async def test_errors_are_those_aio_pika_knows(link: AbstractConnection, name: s
 
 async def test_robust_connection_comes_back_after_a_restart(start: Start) -> None:
     """The server goes away without a word and comes back with the same data: consumers go on."""
-    server = start()
+    server = start(begin=False).start(free_port())
     connection = await aio_pika.connect_robust(server.url, reconnect_interval=0.1)
     channel = await connection.channel()
     queue = await channel.declare_queue("q", durable=True)

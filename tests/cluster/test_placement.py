@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from leveret.cluster.commands import AddVhost, DeclareQueue, DeleteQueue, SetParameter
+from leveret.cluster.commands import AddVhost, DeclareQueue, DeleteQueue, RenameNode, SetParameter
+from leveret.cluster.events import ParameterChanged
 from leveret.cluster.placement import LINKS, extra_members, locate, wanted_ring, with_extra
 from leveret.cluster.specs import Json
 from leveret.cluster.store import Metadata
@@ -85,3 +86,17 @@ def test_what_policy_and_operator_want() -> None:
     assert with_extra(None, ["a"], "a", NODES) is None
     assert with_extra(("a", "b"), ["b", "d"], "a", NODES) == ("a", "b", "d")
     assert with_extra(("b",), ["c"], "a", NODES) == ("b", "c")  # The policy wants the master away.
+
+
+def test_a_node_with_another_name_keeps_the_mirrors_that_were_added_by_hand() -> None:
+    metadata = Metadata()
+    metadata.apply(AddVhost("/"))
+    for name in ("q", "r"):
+        metadata.apply(DeclareQueue("/", name))
+    metadata.apply(SetParameter(LINKS, "/", "q", {"queue": metadata.queues["/", "q"].id, "nodes": ["b", "c"]}))
+    metadata.apply(SetParameter(LINKS, "/", "r", {"queue": metadata.queues["/", "r"].id, "nodes": ["c"]}))
+    metadata.apply(SetParameter("other", "/", "s", {"nodes": ["b"]}))
+    applied = metadata.apply(RenameNode("b", "new"))
+    assert applied.events == (ParameterChanged(LINKS, "/", "q"),)
+    assert extra_members(metadata, "/", "q") == ["new", "c"] and extra_members(metadata, "/", "r") == ["c"]
+    assert metadata.parameters["other", "/", "s"] == {"nodes": ["b"]}

@@ -431,7 +431,7 @@ def test_a_binding_costs_at_most_300_bytes(queues: int) -> None:
     store.apply(c.AddVhost("/"))
     for number in range(queues):
         store.apply(c.DeclareQueue("/", f"q{number}"))
-    names = [f"q{number % queues}" for number in range(50_000)]
+    names = [f"q{number % queues}" for number in range(25_000)]
     gc.collect()
     tracemalloc.start()
     try:

@@ -61,6 +61,17 @@ def test_a_late_proposal_is_refused(metadata: Metadata) -> None:
     assert missing.refused is not None and missing.refused.code == 404
 
 
+def test_a_copy_that_left_is_not_in_sync_when_its_member_is_back(metadata: Metadata) -> None:
+    change(metadata, FIRST._replace(version=2, ring=("a", "c"), in_sync=(("a", "A"),)))
+    back = FIRST._replace(version=3, in_sync=(("a", "A"),))
+    change(metadata, back)
+    assert queue(metadata).joined == {"a": 1, "b": 3, "c": 1}
+    old = back._replace(version=4, in_sync=(("a", "A"), ("b", "B")))
+    applied = metadata.apply(c.ChangeView("/", "q", queue(metadata).id, old))
+    assert applied.refused is not None and "has left the ring" in applied.refused.text
+    assert change(metadata, old._replace(in_sync=(("a", "A"), ("b", "B+3")))) == [e.ViewChanged]
+
+
 def test_a_queue_becomes_mirrored_where_it_is(metadata: Metadata) -> None:
     metadata.apply(c.DeclareQueue("/", "plain", node="b"))
     number = metadata.queues["/", "plain"].id

@@ -12,10 +12,12 @@ from leveret.log.block import PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.log.errors import FormatError
 from leveret.log.format import (
     BLOCK_HEAD,
+    MIRRORED,
     NORMAL,
     SPILL,
     Records,
     decode_records,
+    encode_again,
     encode_block,
     encode_group_head,
     group_start,
@@ -38,6 +40,21 @@ def records_of(found: list[tuple[bytes, bytes, int]], spans: list[tuple[int, int
     """Every third message came at another time than the one before."""
     times = [(at, 5_000 + at) for at in range(0, len(found), 3)] if len(found) % 2 else []
     return Records(spans, [m[0] for m in found], [m[1] for m in found], bytes(m[2] for m in found), times)
+
+
+@settings(max_examples=100, deadline=None)
+@given(messages | st.none(), ranges, ranges)
+def test_a_block_that_came_as_bytes_is_as_if_it_were_made_here(
+    found: list[tuple[bytes, bytes, int]] | None, settled: list[tuple[int, int]], requeued: list[tuple[int, int]]
+) -> None:
+    """Whichever columns it has: they lie in one order, and the note among them."""
+    records = records_of(found, []) if found else None
+    fields, note = (7, 2, 9, 5_000, 100, 100 + len(found or ()), 99), pack("<2Q", 4, 8)
+    came, _, _ = encode_block(0, 0, fields, records, settled, requeued, MIRRORED)
+    made, _, _ = encode_block(3, 640, fields, records, settled, requeued, MIRRORED, 0, None, note)
+    again, _ = encode_again(3, 640, came, MIRRORED, 0, note)
+    assert again == made
+    assert list(parse_meta(memoryview(again), 3, 640).note()) == [4, 8]
 
 
 @settings(max_examples=200, deadline=None)
@@ -164,3 +181,15 @@ def test_shared_content_is_stored_once() -> None:
         again.on_done(job)
         assert job.runs == [Run(1, [b"own %d" % queue, content], [b"\0\0"] * 2, bytearray((1, 1)))]
         assert again.queue(queue).message_bytes == len(content) + len(b"own %d" % queue)
+
+
+def test_times_of_several_runs_begin_with_the_first_message() -> None:
+    """Also where the time of the first ones is not known."""
+
+    def run(first: int, *times: tuple[int, int]) -> Run:
+        return Run(first, [b"x"] * 3, [b""] * 3, bytearray(3), list(times))
+
+    assert Records.of([run(1), run(5, (0, 70), (2, 80)), run(9, (1, 90))]).times == [(0, 70), (5, 80), (7, 90)]
+    whole = run(1)
+    whole.join(run(4, (0, 70), (2, 80)))
+    assert whole.times == [(0, 70), (5, 80)]

@@ -149,6 +149,26 @@ def a_wiped_disk_does_not_count() -> None:
 
 
 @scenario
+def a_copy_that_has_left_does_not_count() -> None:
+    """It was sent away and is wanted again, and heard of neither: it will forget what it has when it does."""
+    master = lead()
+    master.joined = {"a": 1, "b": 1, "c": 4}
+    say(master, "b", 1, 1)
+    assert not proposed(say(master, "c", 1, 1))
+    assert proposed(say(master, "c", 1, 1, disk="c.0+4"))[0].in_sync[-1] == ("c", "c.0+4")
+
+
+@scenario
+def what_a_copy_said_before_it_left_does_not_count() -> None:
+    master = lead()
+    say(master, "b", 1, 1)
+    say(master, "c", 1, 1, complete=False)
+    master.joined = {"a": 1, "b": 1, "c": 4}
+    master.on_view(view(4, 2, "a", "ab"))
+    assert master.master is not None and "c" not in master.master.table and "b" in master.master.table
+
+
+@scenario
 def old_words_do_not_replace_newer_ones() -> None:
     master = lead("a")
     master.on_frame("b", Numbers(2, (("b", member("b").entry()._replace(stamp=9, received=1, durable=1)),)))
@@ -453,6 +473,18 @@ def those_in_sync_are_asked_when_the_master_is_gone() -> None:
     effects = drain(mirror)
     assert sent(effects, Poll, "c") == [Poll(2, False, Standing(2, "b.0", 2, 2, False, True))] and not proposed(effects)
     assert proposed(give(mirror, "c", Standing(2, "c.0", 2, 2, False, True))) == [view(3, 3, "b", "bc")]
+
+
+@scenario
+def who_is_cut_off_from_the_majority_proposes_nobody() -> None:
+    """It would wait until it is not, and then depose a master that served all the time."""
+    mirror = follow(found(2, 2))
+    mirror.on_majority(False)
+    mirror.on_peer_down("a")
+    mirror.on_peer_down("c")
+    assert not proposed(tick(mirror, 20))
+    mirror.on_majority(True)
+    assert proposed(tick(mirror, 20))[0].master == "b"
 
 
 @scenario

@@ -24,6 +24,7 @@ from leveret.mirror.frames import (
     Started,
 )
 from leveret.mirror.ring import Member
+from leveret.mirror.sync import YIELD_TICKS, YIELD_TIMES
 
 from .lab import (
     applied,
@@ -73,6 +74,31 @@ def a_reset_member_fills_in_pieces() -> None:
     assert sent(drain(mirror), Fetch)[0].after == 2
     effects = give(mirror, "a", Piece(2, 5, 2, (), 3, (), (), 5))
     assert changes(effects, Complete) and numbers(effects, "b")[-1][2:] == (6, 6, True)
+
+
+@scenario
+def one_whose_node_has_other_work_rests_between_pieces() -> None:
+    mirror = hollow()
+    drain(mirror)
+    mirror.filling.yielding = True
+    effects = give(mirror, "a", Piece(2, 5, 0, (), 1, ((1, 1),), (run_of(1, b"x"),), 5))
+    effects += tick(mirror, YIELD_TICKS - 1)
+    assert not sent(effects, Fetch)
+    assert [one.after for one in sent(tick(mirror), Fetch)] == [1]
+    tick(mirror, 2)
+    effects = give(mirror, "a", Piece(2, 5, 1, (), 2, ((2, 2),), (run_of(2, b"y"),), 5))
+    effects += tick(mirror, 2 * (YIELD_TIMES - 1) - 1)
+    assert not sent(effects, Fetch), "it took two ticks to come: the rest is longer"
+    assert [one.after for one in sent(tick(mirror), Fetch)] == [2]
+
+
+@scenario
+def one_whose_node_has_no_other_work_does_not_rest() -> None:
+    mirror = hollow()
+    drain(mirror)
+    tick(mirror)
+    effects = give(mirror, "a", Piece(2, 5, 0, (), 1, ((1, 1),), (run_of(1, b"x"),), 5))
+    assert [one.after for one in sent(effects, Fetch)] == [1]
 
 
 @scenario

@@ -6,16 +6,16 @@ alone would have missed.
 
 from __future__ import annotations
 
-import os
+from functools import partial
 
 import pytest
 
 from simulation.ring import Plan, run
 from simulation.ring_checker import Violation
+from tests.mutating import failing, missed, only_with_all
 
-from .mutations import MUTATIONS, Mutation, check_meaning, failing_scenario, put
+from .mutations import MUTATIONS, Mutation, failing_scenario, put
 
-ALL = os.environ.get("LEVERET_MUTATIONS") == "all"
 SEEDS = 40
 TIME = 40.0
 # What no scene can show, because it is in the shell or takes several members.
@@ -47,14 +47,9 @@ OBVIOUS = (
 )
 
 
-def failing_seed(limit: int) -> int | None:
-    for seed in range(limit):
-        try:
-            run(Plan(seed, "lossy" if seed % 4 == 3 else "safe", TIME))
-        except Violation as violation:
-            check_meaning(violation)
-            return seed
-    return None
+def failing_seed() -> int | None:
+    plans = (Plan(seed, "lossy" if seed % 4 == 3 else "safe", TIME) for seed in range(SEEDS))
+    return failing(((plan.seed, partial(run, plan)) for plan in plans), Violation)
 
 
 def test_every_rule_is_broken_once() -> None:
@@ -76,18 +71,9 @@ def test_the_scenes_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", OBVIOUS)
 def test_the_seeds_notice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, next(mutation for mutation in MUTATIONS if mutation.name == name))
-    assert failing_seed(SEEDS) is not None
+    assert failing_seed() is not None
 
 
-@pytest.mark.skipif(not ALL, reason="LEVERET_MUTATIONS=all runs the seeds on every bug")
+@only_with_all
 def test_what_the_seeds_notice(capsys: pytest.CaptureFixture[str]) -> None:
-    missed = []
-    for mutation in MUTATIONS:
-        with pytest.MonkeyPatch.context() as patch:
-            put(patch, mutation)
-            if failing_seed(SEEDS) is None:
-                missed.append(mutation.name)
-    with capsys.disabled():
-        print(f"\n{len(MUTATIONS) - len(missed)} of {len(MUTATIONS)} were noticed by {SEEDS} seeds; not these:")
-        print("\n".join(f"  {name}" for name in missed))
-    assert not set(missed) & set(OBVIOUS)
+    assert not missed(MUTATIONS, put, failing_seed, capsys) & set(OBVIOUS)

@@ -85,3 +85,24 @@ def test_common(one: list[int], other: list[int], shared: int) -> None:
     while equal < min(mine.end, theirs.end) and first[equal] == second[equal]:
         equal += 1
     assert mine.common(tuple(theirs.history), theirs.end) == equal
+
+
+def test_messages_and_times_behind_a_number() -> None:
+    """Whatever was cut off, forgotten or begun anew: no block is looked at to count them."""
+    held = [block(1, number, number * 10, (b"x",) * number) for number in range(1, 6)]
+    for one in held[1:]:
+        one.time_ms = one.number * 100
+    held[0].time_ms = 0
+    tail = Tail(blocks=held)
+    assert [tail.messages_after(number) for number in range(6)] == [15, 14, 12, 9, 5, 0]
+    assert [tail.time_after(number) for number in range(6)] == [200, 200, 300, 400, 500, None]
+    tail.truncate(4)
+    tail.append(block(2, 5, 90, (b"x",) * 7))
+    assert tail.messages_after(3) == 11
+    tail.forget_to(3)
+    assert tail.messages_after(1) == tail.messages_after(3) == 11 and tail.messages_after(4) == 7
+    assert tail.time_after(1) == 400
+    tail.restart(20, ((2, 5),))
+    assert tail.messages_after(20) == 0 and tail.time_after(20) is None
+    tail.append(block(2, 21, 99, (b"x", b"y")))
+    assert tail.messages_after(20) == 2

@@ -13,7 +13,17 @@ import pytest
 from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Member
 from tests.mirrors.ledger import Ledger
-from tests.mirrors.rings import await_in_sync, await_master, count, declare, drain, master_of, mirror, settle_durably
+from tests.mirrors.rings import (
+    await_in_sync,
+    await_master,
+    count,
+    declare,
+    drain,
+    fill_fast,
+    master_of,
+    mirror,
+    settle_durably,
+)
 from tests.servers import until
 
 
@@ -120,6 +130,30 @@ def test_a_message_got_and_not_acknowledged_comes_again_marked(nodes: Cluster, n
     fill(other.channel(confirms=True), f"{name}", range(3, 4), properties=PERSISTENT)  # The note is on its way, too.
     master.kill()
     assert drain(one, name) == [(b"0", True), (b"1", True), (b"2", False), (b"3", False)]
+
+
+def test_of_a_backlog_only_what_was_shown_comes_marked(nodes: Cluster, name: str) -> None:
+    """And perhaps a few more. The same for a queue that was not mirrored yet when its messages were shown."""
+    master, one, other = nodes
+    queues = (name, f"later-{name}")
+    mirror(master, name)
+    for queue in queues:
+        declare(master, queue)
+        fill_fast(master, queue, range(20_000))
+    readers = [one.channel(), other.channel()]
+    for reader, queue in zip(readers, queues, strict=True):
+        reader.basic_qos(prefetch_count=50)
+        assert Consumer(reader, queue).bodies(50) == numbers(*range(50))
+    mirror(master, f"later-{name}")
+    await_in_sync(one, queues[1], nodes)
+    master.kill()
+    for reader, queue in zip(readers, queues, strict=True):
+        await_master(one, queue, (one, other))
+        reader.connection.close()
+        taken = drain(other, queue)
+        assert [body for body, _ in taken] == numbers(*range(20_000))
+        marked = [redelivered for _, redelivered in taken]
+        assert all(marked[:50]) and sum(marked) <= 250
 
 
 def test_transient_messages_and_queues(nodes: Cluster, name: str) -> None:

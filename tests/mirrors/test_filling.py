@@ -15,6 +15,7 @@ from tests.mirrors.ledger import Ledger
 from tests.mirrors.rings import (
     await_in_sync,
     await_master,
+    count,
     declare,
     drain,
     fill_fast,
@@ -50,6 +51,31 @@ def test_a_backlog_becomes_mirrored_while_it_is_used(nodes: Cluster, name: str) 
     assert [body for body, _ in drain(one, name)] == numbers(*range(BACKLOG))
 
 
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "not-durable"])
+def test_what_only_memory_held_is_mirrored_too(nodes: Cluster, name: str, durable: bool) -> None:
+    """Transient messages, waiting and with a consumer, among persistent ones, from before the policy was set."""
+    master, one, other = nodes
+    declare(master, name, durable)
+    for start in range(0, 3_000, 500):
+        fill_fast(master, name, range(start, start + 500), persistent=bool(start % 1_000))
+    reader = one.channel()
+    tags = [reader.basic_get(name)[0].delivery_tag for _ in range(20)]
+    reader.basic_ack(tags[9], multiple=True)
+    assert count(one, name) == 2_980
+    mirror(other, name)
+    await_in_sync(one, name, nodes)
+    fill_fast(one, name, range(3_000, 3_100), persistent=False)
+    reader.basic_ack(tags[14], multiple=True)
+    reader.queue_declare(name, passive=True)
+    fill_fast(one, name, range(3_100, 3_200))
+    master.kill()
+    await_master(one, name, (one, other))
+    taken = drain(other, name)
+    assert [body for body, _ in taken] == numbers(*range(15, 3_200))
+    assert all(redelivered for _, redelivered in taken[:5])
+    assert sum(redelivered for _, redelivered in taken) < 50
+
+
 def written_bytes(node: Member) -> int:
     """What a node has written since it began, to files and to others."""
     found = re.search(r"wchar: (\d+)", Path(f"/proc/{node.pid}/io").read_text())
@@ -68,7 +94,8 @@ def test_a_returning_mirror_fetches_only_what_it_lacks(nodes: Cluster, name: str
     fill_fast(master, name, range(BACKLOG, BACKLOG + 1_000), padding=PADDING)
     mirror_.start()
     await_in_sync(master, name, nodes)
-    assert written_bytes(mirror_) < BACKLOG * PADDING // 2
+    # A fifteenth of that is missing; and after a crash, the log clears what lies behind its end.
+    assert written_bytes(mirror_) < BACKLOG * PADDING // 4
     lead_by(nodes, name, mirror_)
     assert [body for body, _ in drain(mirror_, name)] == numbers(*range(BACKLOG + 1_000))
 

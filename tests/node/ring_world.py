@@ -15,7 +15,7 @@ from leveret.broker.mirrored import Mirror
 from leveret.broker.placing import Place, Placing
 from leveret.cluster import commands as c
 from leveret.cluster.store import Applied
-from leveret.log.block import Block
+from leveret.log.block import Block, Run
 from leveret.log.ranges import RangeSet
 from leveret.mirror.frames import Apply, Fill, Recovered, Request, Restart, Write
 from leveret.mirror.ring import Member
@@ -44,6 +44,7 @@ class Kept:
             self.add(block.enqueued.first, len(block.enqueued.contents))
         for low, high in block.settled:
             self.live.remove(low, high)
+        self.delivered_through = max(self.delivered_through, block.delivered_through)
 
 
 class Answer:
@@ -73,10 +74,19 @@ class Store:
         return self.kept.setdefault(queue, Kept())
 
     def recovered(self, queue: int) -> Recovered:
-        return Recovered()
+        return Recovered(messages=self.stored(queue).next_seq - 1)
 
     def disk(self, queue: int) -> int:
         return 0
+
+    def adopt(self, queue: int, next_seq: int, runs: list[Run]) -> None:
+        kept = self.stored(queue)
+        for number in self.world.log.queues.get(queue, {}):
+            kept.add(number, 1)
+        for run in runs:
+            kept.add(run.first, len(run.contents))
+            self.world.log.put(queue, run)
+        kept.next_seq = next_seq
 
     def lost(self, queue: int) -> Callable[[], list[tuple[int, int]]]:
         return lambda: []
@@ -89,6 +99,7 @@ class Store:
         if isinstance(effect.change, Restart):
             self.kept[queue] = Kept()
             self.kept[queue].next_seq = effect.change.bound + 1
+            self.kept[queue].delivered_through = effect.change.delivered
         elif isinstance(effect.change, Fill):
             for run in effect.change.runs:
                 self.stored(queue).add(run.first, len(run.contents))
@@ -109,6 +120,7 @@ class Rings:
     def __init__(self, servers: list[FakeServer]) -> None:
         self.servers = {server.name: server for server in servers}
         self.frames: deque[tuple[str, str, bytes]] = deque()
+        self.stuck: set[str] = set()  # Nodes whose disk is full, or so slow that nothing gets there.
         self.stores = {server.name: Store(server.world) for server in servers}
         for server in servers:
             world = cast(Any, server.world)
@@ -161,6 +173,9 @@ class Rings:
                 broker.mirrors.submit(queue.mirror, 1_000)
         busy = bool(broker.mirrors.touched)
         broker.mirrors.flush()
+        busy |= bool(broker.dirty)
+        if server.name in self.stuck:
+            return busy
         written, store.unsynced = store.unsynced, {}
         for number, write in written.items():
             broker.mirrors.on_synced(number, write)
@@ -213,3 +228,20 @@ class Rings:
         for other in self._running():
             other.world.broker.mirrors.on_peer_down(name)
         self.run()
+
+    def restart(self, name: str) -> None:
+        """A node begins anew, at once, with nothing; whatever was on its way to it is lost."""
+        server, others = self.servers[name], [one for one in self._running() if one.name != name]
+        self.frames = deque(frame for frame in self.frames if name not in frame[:2])
+        mirrors = server.world.broker.mirrors
+        for other in others:
+            other.world.broker.mirrors.on_peer_down(name)
+            mirrors.on_peer_down(other.name)
+        mirrors.mirrors.clear()
+        mirrors.touched.clear()
+        mirrors.ticking.clear()
+        self.stores[name] = Store(server.world)
+        for other in others:
+            other.world.broker.mirrors.on_peer_up(name)
+            mirrors.on_peer_up(other.name)
+        mirrors.open(cast(MirrorStore, self.stores[name]), f"{name}-anew", 2)

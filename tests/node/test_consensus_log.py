@@ -22,7 +22,8 @@ from leveret.node.consensus_log import (
     load_identity,
 )
 from simulation.disk import Crashed, FaultyDisk
-from tests.cluster.raft.mutations import MUTATIONS, Mutation, check_meaning, put
+from tests.cluster.raft.mutations import MUTATIONS, Mutation, put
+from tests.mutating import check_meaning
 
 FIRST = "raft/log-00000000000000000001"
 US = Membership((Member("a", "node a", "host:1"), Member("b", "node b", "host:2", 3)))

@@ -52,7 +52,7 @@ async def test_sync_on_demand_from_any_node(rings: Rings, name: str) -> None:
     server = rings.servers[name]
     assert (await ask(server, "cancel_sync_queue", vhost="/", name="q")) == {"syncing": False}
     await ask(server, "sync_queue", vhost="/", name="q")
-    assert rings.copy(TWO, number).member.filling.wanted
+    assert rings.copy(ONE, number).ordered
     assert (await ask(server, "cancel_sync_queue", vhost="/", name="q")) == {"syncing": True}
     rings.tick()
     assert not rings.copy(TWO, number).member.in_sync

@@ -97,9 +97,11 @@ def test_good(definition: dict[str, Any]) -> None:
         ),
         (
             {"ha-replication": "async"},
-            "ha-mode must be specified to specify ha-replication, ha-sync-strategy or ha-replication-window",
+            "ha-mode must be specified to specify ha-replication, ha-sync-strategy, ha-sync-blocking or "
+            "ha-replication-window",
         ),
         ({"ha-mode": "all", "ha-replication": 1}, 'ha-replication must be "sync" or "async", got 1'),
+        ({"ha-mode": "all", "ha-sync-blocking": "yes"}, 'ha-sync-blocking must be true or false, got <<"yes">>'),
         (
             {"ha-mode": "all", "ha-sync-strategy": "x"},
             'ha-sync-strategy must be "full", "incremental" or "event", got <<"x">>',

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import sys
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final, NamedTuple
+from types import ModuleType
+from typing import Final, NamedTuple
 
 import pytest
+
+from tests.mutating import replace
 
 
 class Mutation(NamedTuple):
@@ -20,33 +21,11 @@ class Mutation(NamedTuple):
     new: str
     first: int = 0  # Seed to begin with.
     mirrored: bool = False
+    varied: bool = False
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
-    """Compile the changed source, and put its functions in place of the real ones.
-
-    They live in the real module's namespace, so that they see the same classes and the same limits as all others. A
-    function that calls super() cannot be replaced this way: a mutation must be in others.
-    """
-    module = _module_with(mutation)
-    source = inspect.getsource(module)
-    changed: dict[str, Any] = {"__name__": module.__name__}
-    exec(compile(source.replace(mutation.old, mutation.new), f"{module.__name__} (mutated)", "exec"), changed)
-    for name, real in list(vars(module).items()):
-        if getattr(real, "__module__", None) != module.__name__:
-            continue
-        if isinstance(real, type):
-            for key, value in vars(changed[name]).items():
-                function = value.fget if isinstance(value, property) else value
-                if isinstance(function, FunctionType) and _meaning(function) != _meaning(vars(real).get(key)):
-                    at_home = _at_home(function, module)
-                    _put_in_tables(patch, module, vars(real).get(key), at_home)
-                    patch.setattr(real, key, property(at_home) if isinstance(value, property) else at_home)
-        elif isinstance(real, FunctionType) and _meaning(changed[name]) != _meaning(real):
-            at_home = _at_home(changed[name], module)
-            for other in [one for key, one in sys.modules.items() if key.startswith("leveret.")]:
-                if vars(other).get(name) is real:  # Others have it by its name.
-                    patch.setattr(other, name, at_home)
+    replace(patch, mutation.name, _module_with(mutation), (mutation.old, mutation.new))
 
 
 def _module_with(mutation: Mutation) -> ModuleType:
@@ -57,32 +36,6 @@ def _module_with(mutation: Mutation) -> ModuleType:
     counts = {module: inspect.getsource(module).count(mutation.old) for module in modules}
     assert sum(counts.values()) == 1, f"{mutation.name}: its text is {sum(counts.values())} times there"
     return max(modules, key=lambda module: counts[module])
-
-
-def _put_in_tables(patch: pytest.MonkeyPatch, module: ModuleType, real: object, changed: FunctionType) -> None:
-    for table in [value for value in vars(module).values() if isinstance(value, dict)]:
-        for key in [key for key, value in table.items() if value is real]:
-            patch.setitem(table, key, changed)
-
-
-def _meaning(value: object) -> object:
-    """What two functions have in common that do the same."""
-    inner = value.fget if isinstance(value, property) else value
-    if not isinstance(inner, FunctionType):
-        return None
-    pending, parts = [inner.__code__], []
-    while pending:
-        code = pending.pop()
-        pending += [one for one in code.co_consts if isinstance(one, CodeType)]
-        parts.append((code.co_code, code.co_names, [one for one in code.co_consts if not isinstance(one, CodeType)]))
-    return parts
-
-
-def _at_home(function: FunctionType, module: ModuleType) -> FunctionType:
-    assert not function.__closure__
-    moved = FunctionType(function.__code__, vars(module), function.__name__, function.__defaults__)
-    moved.__kwdefaults__ = function.__kwdefaults__
-    return moved
 
 
 ALONE: Final = (
@@ -454,5 +407,49 @@ MIRRORED: Final = (
         "            mirror.member.on_peer_down(peer)\n",
         "            pass\n",
         first=7,
+    ),
+)
+
+
+def _varied(name: str, nodes: int, module: str, old: str, new: str, first: int = 0) -> Mutation:
+    return Mutation(name, nodes, module, old, new, first, mirrored=True, varied=True)
+
+
+VARIED: Final = (
+    _varied(
+        "every queue is asynchronous",
+        3,
+        "broker.governing",
+        "            asynchronous=rules.asynchronous,\n",
+        "            asynchronous=True,\n",
+    ),
+    _varied(
+        "a quorum queue is like any other",
+        3,
+        "cluster.mirroring",
+        "    if is_quorum(arguments):\n",
+        "    if False:\n",
+    ),
+    _varied(
+        "mirrors that lack messages are always promoted",
+        3,
+        "broker.governing",
+        "            promote_always=rules.on_failure_always and failed,\n",
+        "            promote_always=True,\n",
+    ),
+    _varied(
+        "mirrors that an operator has filled are not",
+        3,
+        "broker.mirrored",
+        "            filling.start()\n",
+        "            pass\n",
+    ),
+    _varied(
+        "an asynchronous master lets go of what is nowhere yet",
+        3,
+        "broker.mirrored",
+        "                if number <= mirror.member.confirmed:\n",
+        "                if True:\n",
+        first=210,
     ),
 )

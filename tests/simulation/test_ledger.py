@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simulation.ledger import Delivery, Ledger
+from simulation.mirrors import MirroredLedger, Timeline
 
 
 class Story:
@@ -119,7 +120,7 @@ def test_a_delivery_that_comes_late_is_told_by_when_it_was_written(story: Story)
 def test_settled_and_delivered(story: Story) -> None:
     (number,) = story.publish()
     story.deliver(number, 1)
-    story.ledger.on_settled(number, "n1", 2)
+    story.ledger.on_settled(story.ledger.messages[number].deliveries[0], 2)
     story.deliver(number, 1.9, again=True, consumer="before")
     assert story.failures == []
     story.deliver(number, 2.1, again=True, consumer="after")
@@ -130,7 +131,7 @@ def test_a_lost_link_makes_an_acknowledgement_void(story: Story) -> None:
     (number,) = story.publish()
     story.deliver(number, 1, node="n2")
     story.ledger.on_link_down("n2", "n1", 1.5)
-    story.ledger.on_settled(number, "n2", 2)
+    story.ledger.on_settled(story.ledger.messages[number].deliveries[0], 2)
     story.deliver(number, 3, again=True)
     assert story.failures == []
 
@@ -159,3 +160,20 @@ def test_what_nobody_published(story: Story) -> None:
     story.deliver(99, 1)
     story.ledger.on_drained("q", [98])
     assert len(story.failures) == 2
+
+
+def test_an_acknowledgement_counts_at_the_master_that_gave_the_message_out() -> None:
+    """Another master has given it to somebody else by then, through the same node."""
+    failures: list[str] = []
+    ledger = MirroredLedger(failures.append, lambda who, text: None, lambda: 9.0)
+    for timeline in (ledger.agreed.setdefault("q", Timeline()), ledger.known.setdefault(("n1", "q"), Timeline())):
+        timeline.put(0.0, (1, "n2"))
+        timeline.put(2.0, (2, "n1"))
+    message = ledger.on_published("q", "channel", True, 0.5)
+    first, second = (Delivery("q", 1, f"c{at}", "n1", at > 2, at) for at in (1.0, 3.0))
+    ledger.on_delivered(first)
+    ledger.on_delivered(second)
+    ledger.on_settled(first, 4.0)
+    assert message.settled_at is None
+    ledger.on_settled(second, 4.0)
+    assert message.settled_at == 4.0 and not failures

@@ -11,7 +11,7 @@ import pytest
 from simulation.plan import Plan
 from simulation.world import Violation, run
 
-from .mutations import ALONE, MIRRORED, TOGETHER, Mutation, put
+from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, put
 
 SEEDS = 60
 
@@ -19,13 +19,13 @@ SEEDS = 60
 def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
-            run(Plan(seed, mutation.nodes, mirrored=mutation.mirrored))
+            run(Plan(seed, mutation.nodes, mirrored=mutation.mirrored, varied=mutation.varied))
         except Violation:
             return seed
     return None
 
 
-@pytest.mark.parametrize("mutation", ALONE + TOGETHER + MIRRORED, ids=lambda one: one.name)
+@pytest.mark.parametrize("mutation", ALONE + TOGETHER + MIRRORED + VARIED, ids=lambda one: one.name)
 def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, mutation)
     assert failing_seed(mutation) is not None

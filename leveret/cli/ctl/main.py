@@ -7,7 +7,6 @@ asked is in `leveret.node.control`.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -19,7 +18,6 @@ from leveret.cli.ctl.frame import (
     OK,
     ONE_LINE,
     PLAIN,
-    SOFTWARE,
     UNAVAILABLE,
     USAGE,
     VALIDATION,
@@ -31,7 +29,7 @@ from leveret.cli.ctl.frame import (
     Report,
 )
 from leveret.cli.ctl.parse import parse
-from leveret.cli.exits import INTERRUPTED
+from leveret.cli.exits import guarded
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.session import Session
@@ -59,20 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="surrogateescape")  # Names that are no UTF-8 leave as the bytes they are.
-    try:
-        return run(words)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output, `head` for one, has seen enough. Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
-    except Exception:
-        import traceback
-
-        traceback.print_exc()
-        print("leveretctl: this is a fault of the program; the lines above say where", file=sys.stderr)
-        return SOFTWARE
+    return guarded("leveretctl", lambda: run(words))
 
 
 def run(words: list[str]) -> int:

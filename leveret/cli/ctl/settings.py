@@ -84,6 +84,21 @@ def list_operator_policies(session: Session, given: Given) -> Output:
     return table(session, "list_policies", POLICY_COLUMNS, {"vhost": given.vhost, "operator": True})
 
 
+# -- Tracing -------------------------------------------------------------------------------------------------------
+
+
+def trace_on(session: Session, given: Given) -> Output:
+    session.banner(f'Starting tracing for vhost "{given.vhost}" ...')
+    session.ask("set_tracing", {"vhost": given.vhost, "on": True})
+    return Message(f"Trace enabled for vhost {given.vhost}")
+
+
+def trace_off(session: Session, given: Given) -> Output:
+    session.banner(f'Stopping tracing for vhost "{given.vhost}" ...')
+    session.ask("set_tracing", {"vhost": given.vhost, "on": False})
+    return Message(f"Trace disabled for vhost {given.vhost}")
+
+
 # -- Parameters ----------------------------------------------------------------------------------------------------
 
 
@@ -265,5 +280,16 @@ COMMANDS: Final = (
     Command(
         "set_vhost_limits", VHOSTS, "[--vhost <vhost>] <definition>", "Sets virtual host limits",
         "leveretctl set_vhost_limits -p shop '{\"max-queues\":1000}'", set_vhost_limits, 1, 1, VHOST,
+    ),
+    Command(
+        "trace_off", VHOSTS, "[--vhost <vhost>]", "Stops copying messages to the exchange amq.rabbitmq.trace",
+        "leveretctl trace_off -p shop", trace_off, switches=VHOST,
+    ),
+    Command(
+        "trace_on", VHOSTS, "[--vhost <vhost>]",
+        "Starts copying all messages of the node's clients to the exchange amq.rabbitmq.trace",
+        "leveretctl trace_on -p shop", trace_on, switches=VHOST,
+        more="Bind a queue to it with publish.<exchange>, deliver.<queue> or #. It slows down the node's clients in "
+        "that virtual host, and ends when the node stops. Other nodes are not concerned.",
     ),
 )  # fmt: skip

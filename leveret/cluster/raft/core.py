@@ -402,6 +402,11 @@ class Raft:
             free = self.vote == message.sender or (self.vote is None and self.leader is None)
         current = (message.last_term, message.last_index) >= (self.log.last_term, self.last_index)
         granted = free and current
+        if not current and self.leader is None and not self._hurry:
+            # The other one misses the leader too, and cannot follow it: its log is older. This node may have asked all
+            # the others before they noticed, and would wait out an election's time before it asks again.
+            self._hurry = 1
+            self._restart_timeout()
         if granted and not message.pre:
             self.vote = message.sender
             self._elapsed = 0

@@ -52,6 +52,11 @@ class EntryLog:
     def is_membership_committed(self) -> bool:
         return self.memberships[-1].index <= self.commit
 
+    @property
+    def agreed(self) -> Placed:
+        """The newest membership that is committed."""
+        return self.memberships[bisect_right(self.memberships, self.commit, key=lambda placed: placed.index) - 1]
+
     def term_at(self, index: int) -> int | None:
         """None if the entry is compacted, or not there yet."""
         position = index - self.offset

@@ -1,19 +1,16 @@
-"""Deliberate bugs: pieces of source text that are replaced, and the tests that must notice.
-
-A mutated module is executed in a namespace of its own, and the functions of its classes are put into the real ones for
-the time of a test. So the machine under test is the real one but for that piece.
-"""
+"""Deliberate bugs: pieces of source text that are replaced, and the tests that must notice."""
 
 from __future__ import annotations
 
-import inspect
-from types import FunctionType, ModuleType
+from functools import partial
+from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple
 
 import pytest
 
 from leveret.cluster.raft import core, leader, log
 from leveret.node import consensus_log
+from tests.mutating import failing, replace
 
 from .lab import Lab
 from .scenarios import SCENARIOS
@@ -28,44 +25,15 @@ class Mutation(NamedTuple):
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
-    module = mutation.module
-    source = inspect.getsource(module)
-    assert source.count(mutation.old) == 1, f"{mutation.name}: its text is {source.count(mutation.old)} times there"
-    namespace: dict[str, Any] = {"__name__": module.__name__}
-    exec(compile(source.replace(mutation.old, mutation.new), f"{module.__name__} (mutated)", "exec"), namespace)
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-    for name in own:
-        real, mutated = vars(module)[name], namespace[name]
-        if isinstance(real, type):
-            namespace[name] = real  # Two classes of one name would not recognize each other's objects.
-            for key, value in list(vars(mutated).items()):
-                inner = value.fget if isinstance(value, property) else value
-                if isinstance(inner, FunctionType) and _is_movable(inner) and key in vars(real):
-                    patch.setattr(real, key, value)
-        elif isinstance(real, FunctionType):
-            patch.setattr(module, name, mutated)
-
-
-def _is_movable(function: FunctionType) -> bool:
-    code = function.__code__
-    # What calls super() is tied to its class; what dataclasses make comes from no file.
-    return code.co_filename.endswith("(mutated)") and "__class__" not in code.co_freevars
+    replace(patch, mutation.name, mutation.module, (mutation.old, mutation.new))
 
 
 def failing_scenario() -> str | None:
-    for name, (options, script) in SCENARIOS.items():
-        try:
-            Lab(**options).play(script)
-        except Exception as error:
-            check_meaning(error)
-            return name
-    return None
+    return failing((name, partial(_play, *scenario)) for name, scenario in SCENARIOS.items())
 
 
-def check_meaning(error: BaseException) -> None:
-    """A mutation that is no program is noticed by everybody, and proves nothing."""
-    if isinstance(error.__cause__ or error, NameError | AttributeError | SyntaxError | UnboundLocalError):
-        raise RuntimeError("the mutation itself is broken") from error
+def _play(options: dict[str, Any], script: str) -> None:
+    Lab(**options).play(script)
 
 
 def _in(module: ModuleType, by: Literal["scenarios", "log tests"], *pieces: tuple[str, str, str]) -> list[Mutation]:

@@ -319,6 +319,25 @@ scenario(
     election_ticks=10,
 )
 scenario(
+    "whoever has tried in vain tries again when another one misses the leader and cannot lead itself",
+    """
+    voters a b c
+    elect a
+    propose a x
+    settle a b          # c has not got it,
+    cut a
+    link b a            # and has not noticed yet that a is gone.
+    quiet b 13
+    settle b c
+    expect b role=pre_candidate
+    link c a
+    quiet b c 2
+    expect b role=leader
+    expect c leader=b
+    """,
+    election_ticks=10,
+)
+scenario(
     "a message for an earlier incarnation is not taken",
     """
     voters a b

@@ -6,16 +6,16 @@ simulation on all of them too, which takes minutes, and says which the seeds alo
 
 from __future__ import annotations
 
-import os
+from functools import partial
 
 import pytest
 
 from simulation.raft import Plan, run
 from simulation.raft_checker import Violation
+from tests.mutating import failing, missed, only_with_all
 
-from .mutations import MUTATIONS, Mutation, check_meaning, failing_scenario, put
+from .mutations import MUTATIONS, Mutation, failing_scenario, put
 
-ALL = os.environ.get("LEVERET_MUTATIONS") == "all"
 SEEDS = 100
 SEEN = [mutation for mutation in MUTATIONS if mutation.noticed_by == "scenarios"]
 # The seeds must notice at least these, or the simulation's own checkers are blind.
@@ -36,14 +36,8 @@ OBVIOUS = (
 )
 
 
-def failing_seed(limit: int) -> int | None:
-    for seed in range(limit):
-        try:
-            run(Plan(seed), 1)
-        except Violation as violation:
-            check_meaning(violation)
-            return seed
-    return None
+def failing_seed() -> int | None:
+    return failing(((seed, partial(run, Plan(seed), 1)) for seed in range(SEEDS)), Violation)
 
 
 def test_without_a_bug_nothing_fails() -> None:
@@ -59,18 +53,9 @@ def test_the_scenarios_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", OBVIOUS)
 def test_the_seeds_notice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, next(mutation for mutation in MUTATIONS if mutation.name == name))
-    assert failing_seed(SEEDS) is not None
+    assert failing_seed() is not None
 
 
-@pytest.mark.skipif(not ALL, reason="LEVERET_MUTATIONS=all runs the seeds on every bug")
+@only_with_all
 def test_what_the_seeds_notice(capsys: pytest.CaptureFixture[str]) -> None:
-    missed = []
-    for mutation in MUTATIONS:
-        with pytest.MonkeyPatch.context() as patch:
-            put(patch, mutation)
-            if failing_seed(SEEDS) is None:
-                missed.append(mutation.name)
-    with capsys.disabled():
-        print(f"\n{len(MUTATIONS) - len(missed)} of {len(MUTATIONS)} were noticed by {SEEDS} seeds; not these:")
-        print("\n".join(f"  {name}" for name in missed))
-    assert not set(missed) & set(OBVIOUS)
+    assert not missed(MUTATIONS, put, failing_seed, capsys) & set(OBVIOUS)

@@ -1,0 +1,60 @@
+"""A queue becomes mirrored: what of it only memory holds goes to the log, where mirrors can be given it.
+
+Until then the log knows persistent messages of durable queues and nothing else. A mirror is filled with what its
+master's log holds, so a transient message that waits, or is out with a consumer, would be the master's alone, although
+transient messages are mirrored like all others from now on. They are written as what a mirror is filled with is: the
+queue's numbers stay as they are, and so does the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.batch import Batch, Span
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.queue import Queue
+    from leveret.log.block import Run
+
+PIECE_MESSAGES: Final = 1024  # In one record, so that few are read back where few are wanted.
+
+
+def take_over(broker: Broker, queue: Queue) -> list[Run]:
+    """Messages that the log has to be given; whatever becomes of them from now on is recorded."""
+    if queue.open is not None:
+        queue.open.stored = True  # It is the queue's next block.
+    runs: list[Run] = []
+    for batch, lo, hi in chain(_waiting(queue), _out(broker, queue)):
+        if batch is queue.open or batch.all_logged or batch.paged:
+            continue
+        if not batch.times:
+            batch.stamp(broker.wall_ms)
+        for run in batch.transient_runs(lo, hi) if queue.durable else [batch.cut(lo, hi)]:
+            for start in range(0, len(run.contents), PIECE_MESSAGES):
+                runs.append(run.cut(start, min(start + PIECE_MESSAGES, len(run.contents))))
+    for batch, _, _ in chain(_waiting(queue), _out(broker, queue)):
+        if batch is not queue.open:
+            batch.stored = batch.logged = batch.all_logged = True
+    return sorted(runs, key=lambda run: run.first)
+
+
+def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+    for entry in queue.ready:
+        if isinstance(entry, Span):
+            yield entry.batch, entry.lo, entry.hi
+
+
+def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+    """What clients have, of this node and of others."""
+    for connection in broker.connections:
+        for channel in connection.channels.values():
+            for one in channel.unacked:
+                if one.queue is queue:
+                    yield one.batch, one.lo, one.hi
+    for home in broker.homes.values():
+        for one in home.unacked:
+            if one.queue is queue:
+                yield one.batch, one.lo, one.hi

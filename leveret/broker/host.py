@@ -1,0 +1,53 @@
+"""What a queue asks of the broker it lives in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leveret.broker.batch import Gap
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.letters import Letters
+    from leveret.broker.queue import Queue
+    from leveret.broker.timers import Timers
+    from leveret.cluster.queue_rules import QueueRules
+    from leveret.cluster.specs import QueueSpec
+    from leveret.log.block import Run
+
+
+class Host(Protocol):
+    """What a queue asks of the broker it lives in."""
+
+    dirty: dict[Any, None]  # Queues that want a pump or have something for the log.
+    content_bytes: int  # Contents in memory, all queues together.
+    unlogged_bytes: int  # Of those, what no block was taken of yet.
+    content_bytes_max: int  # Above it, contents that the log has are forgotten.
+    spill_bytes_max: int  # Above it, transient ones are put into the log to be forgotten too.
+    now_ms: int  # Of a clock that never jumps.
+    wall_ms: int  # The time of day, as of this turn.
+    timers: Timers[Any]  # Queues that want a pump at a time of day.
+    idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
+    letters: Letters
+
+    def rules_of(self, spec: QueueSpec) -> QueueRules:
+        """What holds for the messages of a queue."""
+
+    def spill(self, queue: Queue, runs: list[Run]) -> None:
+        """Put transient messages into the log; they can be loaded from now on."""
+
+    def load(self, queue: Queue, gap: Gap) -> None:
+        """Read the beginning of this gap back; `Queue.on_loaded` follows."""
+
+    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+        """Call `then` when what is being read back for the queue is there, or the queue is gone."""
+
+    def successor(self, queue: Queue) -> AnyQueue | None:
+        """What stands for the queue since another master leads it."""
+
+    def on_unused(self, queue: Queue) -> None:
+        """The last consumer of an auto-delete queue is gone."""
+
+    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+        """Which of these messages the log of a mirrored queue holds, ascending."""

@@ -1,0 +1,223 @@
+"""Dead letters: messages that leave a queue unserved, and go to its dead-letter exchange with a note of why.
+
+A message dies because it was rejected, because its time was up, because there were too many, or because it came back
+too often. The note is RabbitMQ's `x-death` header: an array with one table for each queue and reason, the latest first,
+that counts how often.
+
+**At least once.** A dead letter is a publish like any other, and the message it is made of stays in its queue, unseen,
+until all the letter's targets have it safe. So whatever dies in between, the message is in one place or the other:
+
+    leaves `ready` ──▶ letter published ──▶ confirmed by all targets ──▶ settled in its queue
+                              └── refused by one: tried again (`keeps_dead`), or given up as RabbitMQ does
+
+If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
+
+**Cycles.** Where a message is about to enter a queue in which it died before, and nobody rejected it on the way round,
+it would go round for ever with nobody looking: it does not go there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from leveret.amqp.frames import HEADER_AT, with_header
+from leveret.amqp.properties import body_size, decode_content, encode
+from leveret.amqp.tables import Field, Table
+from leveret.broker.batch import MESSAGE_OVERHEAD
+from leveret.broker.confirms import Pending
+from leveret.log.block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leveret.broker.batch import Batch
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.queue import Queue
+
+REJECTED: Final = "rejected"
+EXPIRED: Final = "expired"
+MAXLEN: Final = "maxlen"
+DELIVERY_LIMIT: Final = "delivery_limit"
+
+
+class Letter(Pending):
+    """The messages lo..hi - 1 of a batch on their way."""
+
+    __slots__ = ("batch", "hi", "letters", "lo", "queue", "reason")
+
+    def __init__(self, letters: Letters, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
+        super().__init__(letters, lo, hi - 1)
+        self.letters = letters
+        self.queue = queue
+        self.batch = batch
+        self.lo = lo
+        self.hi = hi
+        self.reason = reason
+
+
+class Letters:
+    """Sends the dead letters of one node's queues."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.refused: list[Letter] = []  # To be tried again.
+        self.sent = 0
+        self.dropped = 0  # Refused by a target, and not kept.
+
+    def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
+        """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
+        if not self._has_exchange(queue):
+            queue.settle(batch, lo, hi)
+            return
+        # Neighbours with one way travel together. The way is known only when the headers were looked at.
+        ways = [self._way(queue, batch.contents[at], batch.keys[at], reason) for at in range(lo, hi)]
+        cuts = [at for at, (one, other) in enumerate(pairwise(ways), 1) if one[1:] != other[1:]]
+        for first, last in pairwise((0, *cuts, len(ways))):
+            contents = [way[0] for way in ways[first:last]]
+            _, key, queues = ways[first]
+            letter = Letter(self, queue, batch, lo + first, lo + last, reason)
+            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
+
+    def send_refused(self, queue: Queue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
+        """What never entered the queue, because it was full."""
+        if not self._has_exchange(queue):
+            return
+        for one, key in zip(contents, keys, strict=True):
+            made, new_key, queues = self._way(queue, one, key, MAXLEN)
+            self._post(queues, [made], new_key, bytearray((kind,)), None)
+
+    def _has_exchange(self, queue: Queue) -> bool:
+        return (queue.spec.vhost, queue.rules.dead_letter_exchange) in self.broker.metadata.exchanges
+
+    def _way(self, queue: Queue, old: bytes, key: bytes, reason: str) -> tuple[bytes, bytes, tuple[AnyQueue, ...]]:
+        """The letter, its exchange and key as a delivery wants them, and where it goes."""
+        rules = queue.rules
+        assert rules.dead_letter_exchange is not None
+        made, keys, headers = self._make(queue, old, key, reason)
+        vhost = self.broker.vhosts[queue.spec.vhost]
+        queues = vhost.route(rules.dead_letter_exchange, keys, made)
+        if reason != REJECTED and queues:
+            deaths = headers["x-death"].value
+            queues = tuple(one for one in queues if not is_cycle(one.spec.name, deaths))
+        return made, _short(rules.dead_letter_exchange) + _short(keys[0]), queues
+
+    def _make(self, queue: Queue, old: bytes, key: bytes, reason: str) -> tuple[bytes, list[str], Table]:
+        """The letter, the keys it is routed by, and its headers."""
+        properties = decode_content(old, HEADER_AT)
+        headers = properties.headers or {}
+        middle = 1 + key[0]
+        came_from, came_by = _text(key[1:middle]), _text(key[middle + 1 :])
+        copies = _routes(headers.get("CC"))
+        if queue.rules.dead_letter_key is not None:
+            keys = [queue.rules.dead_letter_key]
+            headers.pop("CC", None)
+        else:
+            keys = [came_by, *copies]
+        death: Table = {
+            "reason": Field("S", reason),
+            "queue": Field("S", queue.spec.name),
+            "time": Field("T", self.broker.wall_ms // 1000),
+            "exchange": Field("S", came_from),
+            "routing-keys": Field("A", [Field("S", each) for each in (came_by, *copies)]),
+        }
+        if properties.expiration is not None:
+            death["original-expiration"] = Field("S", properties.expiration)
+        note_death(headers, death)
+        properties.headers, properties.expiration = headers, None
+        return with_header(old, encode(properties, body_size(old, HEADER_AT))), keys, headers
+
+    def _post(
+        self, queues: Sequence[AnyQueue], contents: list[bytes], key: bytes, kinds: bytearray, letter: Letter | None
+    ) -> None:
+        """Publish letters that go one way. Their kinds may differ: a publish has one."""
+        self.sent += len(contents)
+        kinds = kinds.translate(_LETTER_KIND)
+        start = 0
+        while start < len(contents):
+            end = start + 1
+            while end < len(contents) and kinds[end] == kinds[start]:
+                end += 1
+            some, kind = contents[start:end], kinds[start]
+            size = sum(map(len, some)) + MESSAGE_OVERHEAD * len(some)
+            if len(queues) > 1 and kind & PERSISTENT:
+                kind |= SHARED
+            for queue in queues:
+                queue.enqueue(some, [key] * len(some), kind, size, letter)
+            start = end
+        if letter is not None and not letter.waiting:
+            self.on_complete(letter)
+
+    def on_complete(self, pending: Pending) -> None:
+        """All targets of a letter have answered."""
+        assert isinstance(pending, Letter)
+        queue = pending.queue
+        if queue.deleted:
+            return
+        if pending.refused and queue.rules.keeps_dead:
+            self.refused.append(pending)
+            return
+        if pending.refused:
+            self.dropped += pending.count
+        queue.settle(pending.batch, pending.lo, pending.hi)
+
+    def try_again(self) -> None:
+        """Once in a while: those whose targets were full, or out of reach."""
+        refused, self.refused = self.refused, []
+        for letter in refused:
+            if not letter.queue.deleted:
+                self.send(letter.queue, letter.batch, letter.lo, letter.hi, letter.reason)
+
+
+_LETTER_KIND: Final = bytes(LASTING_KIND[kind] & ~REDELIVERED & PERSISTENT for kind in range(256))
+
+
+def note_death(headers: Table, death: Table) -> None:
+    """Add a death to the headers of a message, as its latest."""
+    known = headers.get("x-death")
+    deaths: list[Field] = known.value if known is not None and known.kind == "A" else []
+    if known is None:
+        headers["x-first-death-reason"] = death["reason"]
+        headers["x-first-death-queue"] = death["queue"]
+        headers["x-first-death-exchange"] = death["exchange"]
+    same = [one for one in deaths if _is_same(one, death)]
+    others = [one for one in deaths if not _is_same(one, death)]
+    count = sum(_count(one) for one in same)
+    latest = {"count": Field("l", count + 1), **(same[0].value if same else death)}
+    latest["count"] = Field("l", count + 1)
+    headers["x-death"] = Field("A", [Field("F", latest), *others])
+
+
+def _is_same(one: Field, death: Table) -> bool:
+    return one.kind == "F" and all(one.value.get(name) == death[name] for name in ("queue", "reason"))
+
+
+def _count(one: Field) -> int:
+    count = one.value.get("count")
+    return count.value if count is not None and isinstance(count.value, int) else 1
+
+
+def is_cycle(queue: str, deaths: Sequence[Field]) -> bool:
+    """Whether a message has died in this queue, and since then, nobody rejected it."""
+    for death in deaths:
+        table = death.value if death.kind == "F" else {}
+        if table.get("reason") == Field("S", REJECTED):
+            return False
+        if table.get("queue") == Field("S", queue):
+            return True
+    return False
+
+
+def _routes(field: Field | None) -> list[str]:
+    if field is None or field.kind != "A":
+        return []
+    return [each.value for each in field.value if each.kind == "S"]
+
+
+def _short(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogateescape")
+    return bytes((len(data),)) + data
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,58 @@
+"""When queues want to be looked at again.
+
+One time a queue: the earliest that was set counts until it has come, or is cleared. A heap finds what is due; entries
+that were overtaken stay in it until they come up, and are cleared out when they are more than half of it.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+Sleeper = TypeVar("Sleeper")
+STALE_MIN: Final = 1_000
+
+
+class Timers(Generic[Sleeper]):
+    """Of one clock."""
+
+    def __init__(self) -> None:
+        self._due: dict[Sleeper, int] = {}
+        self._heap: list[tuple[int, int, Sleeper]] = []
+        self._count = 0  # Breaks ties: sleepers have no order.
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def set(self, sleeper: Sleeper, at_ms: int) -> None:
+        """Wake it then, or earlier if that was asked for before."""
+        known = self._due.get(sleeper)
+        if known is None or at_ms < known:
+            self._put(sleeper, at_ms)
+
+    def move(self, sleeper: Sleeper, at_ms: int) -> None:
+        """Wake it then, whatever was asked for before."""
+        if self._due.get(sleeper) != at_ms:
+            self._put(sleeper, at_ms)
+
+    def clear(self, sleeper: Sleeper) -> None:
+        self._due.pop(sleeper, None)
+
+    def _put(self, sleeper: Sleeper, at_ms: int) -> None:
+        self._due[sleeper] = at_ms
+        self._count += 1
+        heappush(self._heap, (at_ms, self._count, sleeper))
+        if len(self._heap) > 2 * len(self._due) + STALE_MIN:
+            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            heapify(self._heap)
+
+    def due(self, now_ms: int) -> list[Sleeper]:
+        """Those whose time has come; they are set no longer."""
+        found: list[Sleeper] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            at_ms, _, sleeper = heappop(heap)
+            if self._due.get(sleeper) == at_ms:
+                del self._due[sleeper]
+                found.append(sleeper)
+        return found

@@ -1,0 +1,159 @@
+"""A consumer: counts deliveries, acknowledges them, and measures how old they are.
+
+Deliveries of a load look alike: same names, same sizes, only tag and body differ. `Shape` knows one delivery's bytes
+and where they may differ. To see that a bundle of n has n of that shape, each fixed position is compared in all of them
+at once: a slice with a step is one operation, whatever n is. Likewise their stamps are read by one unpacking.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter
+from typing import Final
+
+from leveret.perf import wire
+from leveret.perf.endpoint import Endpoint
+from leveret.perf.histogram import Histogram
+from leveret.perf.publisher import MARK, STAMP, STAMP_AT, STAMPED_BYTES_MIN
+from leveret.perf.wire import BrokerError, Connection
+
+UNSENT_BYTES_MAX: Final = 1 << 20
+TAG_BYTES: Final = 8
+
+
+class Shape:
+    """How a delivery with one body frame looks, learnt from one."""
+
+    def __init__(self, delivery: bytes, tag_at: int, body_at: int) -> None:
+        """`tag_at`: where the delivery tag is, which the redelivered bit follows; `body_at`: where the body is."""
+        self.bytes = len(delivery)
+        body_end = len(delivery) - 1
+        self.is_stamped = delivery.startswith(MARK, body_at) and body_end - body_at >= STAMPED_BYTES_MIN
+        fixed_until = body_at + STAMP_AT if self.is_stamped else body_at
+        positions = [*range(tag_at), *range(tag_at + TAG_BYTES + 1, fixed_until), body_end]
+        self._fixed = [(position, delivery[position : position + 1]) for position in positions]
+        before = body_at + STAMP_AT
+        self._stamp = struct.Struct(f">{before}xQ{self.bytes - before - STAMP.size}x") if self.is_stamped else None
+
+    def fits(self, data: bytes, at: int, count: int) -> bool:
+        """Whether `count` deliveries in a row, from `at` on, look like this."""
+        end, step = at + count * self.bytes, self.bytes
+        return all(data[at + position : end : step] == value * count for position, value in self._fixed)
+
+    def stamps(self, data: bytes, at: int, count: int) -> Counter[tuple[int]] | None:
+        """How many carry which time; None if they carry none."""
+        if self._stamp is None:
+            return None
+        return Counter(self._stamp.iter_unpack(memoryview(data)[at : at + count * self.bytes]))
+
+
+class Consumer(Endpoint):
+    """`ack_every`: 0 is a consumer without acks, 1 acknowledges each by itself, more all of so many at once."""
+
+    def __init__(self, connection: Connection, queues: list[str], *, prefetch: int, ack_every: int) -> None:
+        self.ack_every = ack_every
+        self.received = self.acked = self.cancelled = 0
+        self.latency = Histogram()
+        self._shape: Shape | None = None
+        if prefetch:
+            connection.set_prefetch(prefetch)
+        self.queues = len(queues)
+        for number, queue in enumerate(queues):
+            connection.consume(queue, f"perf-{number:05}", no_ack=ack_every == 0, nowait=number > 0)
+        super().__init__(connection)
+
+    def wants_to_write(self) -> bool:
+        return bool(self.unsent)
+
+    def on_writable(self) -> None:
+        self.send_unsent()
+        if not self.unsent:
+            self._ack()
+
+    # -- Deliveries ------------------------------------------------------------------------------------------------
+
+    def on_data(self, data: bytes) -> bytes:
+        at = 0
+        now_ns = time.time_ns()
+        while True:
+            shape = self._shape
+            count = (len(data) - at) // shape.bytes if shape is not None else 0
+            if shape is not None and count and shape.fits(data, at, count):
+                for (stamp,), number in (shape.stamps(data, at, count) or {}).items():
+                    self.latency.add(now_ns - stamp, number)
+                self.received += count
+                at += count * shape.bytes
+                continue
+            after = self._take_one(data, at, now_ns)
+            if after is None:
+                break
+            at = after
+        if not self.unsent:
+            self._ack()
+        return data[at:]
+
+    def _take_one(self, data: bytes, at: int, now_ns: int) -> int | None:
+        """Whatever comes next, frame by frame; where it ends, or None if it is not all there yet."""
+        start, body_left, body, body_frames, tag_at, body_at = at, -1, b"", 0, 0, 0
+        while body_left:
+            if len(data) - at < wire.OVERHEAD:
+                return None
+            kind, _, size = wire.HEAD.unpack_from(data, at)
+            end: int = at + wire.HEAD.size + size
+            if end >= len(data):
+                return None
+            if kind == wire.METHOD:
+                name = wire.METHOD_ID.unpack_from(data, at + wire.HEAD.size)
+                if name != wire.BASIC_DELIVER:
+                    self._on_method(name, data[at + wire.HEAD.size + wire.METHOD_ID.size : end])
+                    return end + 1
+                consumer_tag_at = at + wire.HEAD.size + wire.METHOD_ID.size
+                tag_at = consumer_tag_at + 1 + data[consumer_tag_at]
+            elif kind == wire.HEADER:
+                body_left = int.from_bytes(data[at + wire.HEAD.size + 4 : at + wire.HEAD.size + 12], "big")
+            elif kind == wire.BODY:
+                body, body_at, body_frames = (
+                    body or data[at + wire.HEAD.size : end],
+                    at + wire.HEAD.size,
+                    body_frames + 1,
+                )
+                body_left -= size
+            elif kind == wire.HEARTBEAT:
+                return end + 1
+            at = end + 1
+        self.received += 1
+        if body.startswith(MARK) and len(body) >= STAMPED_BYTES_MIN:
+            self.latency.add(now_ns - STAMP.unpack_from(body, STAMP_AT)[0])
+        # One from somebody else may differ from ours in nothing but the mark, and must not stand for them.
+        if body_frames == 1 and (body.startswith(MARK) or len(body) < STAMPED_BYTES_MIN):
+            self._shape = Shape(data[start:at], tag_at - start, body_at - start)
+        return at
+
+    def _on_method(self, name: wire.Name, arguments: bytes) -> None:
+        if name == wire.BASIC_CANCEL:
+            self.cancelled += 1
+            if self.cancelled == self.queues:
+                raise BrokerError("the broker cancelled the consumer: its queue was deleted, or its node is gone")
+        elif name not in (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED):
+            raise BrokerError(wire.closing_text(name, arguments))
+
+    # -- Acknowledgements ------------------------------------------------------------------------------------------
+
+    def _ack(self) -> None:
+        """What is due. Tags of a channel count its deliveries, so the last one is the number received."""
+        if self.ack_every == 1 and self.received > self.acked:
+            last = min(self.received, self.acked + UNSENT_BYTES_MAX // wire.ACK_FRAME.size)
+            self.unsent = memoryview(wire.ack_each(self.acked + 1, last))
+            self.acked = last
+        elif self.ack_every > 1 and self.received - self.acked >= self.ack_every:
+            self.acked = self.received - (self.received - self.acked) % self.ack_every
+            self.unsent = memoryview(wire.ack_through(self.acked))
+        self.send_unsent()
+
+    def ack_rest(self) -> None:
+        """At the end: those that are less than a multiple."""
+        if self.ack_every > 1 and self.received > self.acked and not self.unsent:
+            self.acked = self.received
+            self.unsent = memoryview(wire.ack_through(self.acked))
+            self.send_unsent()

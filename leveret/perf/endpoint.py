@@ -1,0 +1,81 @@
+"""A connection whose socket the runner watches."""
+
+from __future__ import annotations
+
+import selectors
+from abc import ABC, abstractmethod
+from typing import Final
+
+from leveret.perf import wire
+from leveret.perf.wire import BrokerError, Connection
+
+READ: Final = selectors.EVENT_READ
+WRITE: Final = selectors.EVENT_WRITE
+
+
+class Endpoint(ABC):
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.socket = connection.socket
+        self.error: str | None = None
+        self.unsent = memoryview(b"")
+        self.rest = bytes(connection.received)
+        self._interest = 0
+        self._selector: selectors.BaseSelector | None = None
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        self.socket.setblocking(False)
+        self._selector = selector
+        self._interest = READ
+        selector.register(self.socket, READ, self)
+        try:
+            self.rest = self.on_data(self.rest)  # What came along with the last answer; perhaps nothing follows.
+        except (OSError, BrokerError) as error:
+            self.fail(str(error))
+        else:
+            self.update_interest()
+
+    def update_interest(self) -> None:
+        interest = READ | (WRITE if self.wants_to_write() else 0)
+        if interest != self._interest and self._selector is not None and self.error is None:
+            self._interest = interest
+            self._selector.modify(self.socket, interest, self)
+
+    def on_ready(self, events: int) -> None:
+        try:
+            if events & READ:
+                self._read()
+            if events & WRITE:
+                self.on_writable()
+        except BlockingIOError:
+            pass  # Ready a moment ago, not any more: the selector will say when it is.
+        except (OSError, BrokerError) as error:
+            self.fail(str(error))
+            return
+        self.update_interest()
+
+    def fail(self, text: str) -> None:
+        self.error = text
+        if self._selector is not None:
+            self._selector.unregister(self.socket)
+        self.socket.close()
+
+    def _read(self) -> None:
+        data = self.socket.recv(wire.RECEIVE_BYTES)
+        if not data:
+            raise BrokerError("the broker closed the connection")
+        self.rest = self.on_data(self.rest + data if self.rest else data)
+
+    def send_unsent(self) -> None:
+        if self.unsent:
+            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+
+    @abstractmethod
+    def wants_to_write(self) -> bool: ...
+
+    @abstractmethod
+    def on_data(self, data: bytes) -> bytes:
+        """Take in what is whole, and give back the rest."""
+
+    @abstractmethod
+    def on_writable(self) -> None: ...

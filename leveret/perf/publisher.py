@@ -1,0 +1,204 @@
+"""A publisher: sends batches of one message with the time in it, and measures how long confirms take.
+
+The body begins with a mark and the time of the send in nanoseconds, as far as there is room, and is filled up with
+zeros. All messages of a batch carry the time at which the batch was put together. A batch is no larger than what may be
+unconfirmed and what the rate allows, so at low rates it is one message, and the time is exact.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from leveret.perf import wire
+from leveret.perf.endpoint import Endpoint
+from leveret.perf.histogram import Histogram
+from leveret.perf.wire import BrokerError, Connection
+
+MARK: Final = b"lvpf"
+STAMP: Final = struct.Struct(">Q")
+STAMP_AT: Final = len(MARK)
+STAMPED_BYTES_MIN: Final = STAMP_AT + STAMP.size
+BATCH_BYTES: Final = 64 << 10
+BATCH_MAX: Final = 500
+
+
+class Target(NamedTuple):
+    exchange: str
+    key: str
+
+
+class Message:
+    """The frames of one message, cut where its time goes in."""
+
+    def __init__(self, target: Target, size: int, persistent: bool, mandatory: bool, frame_max: int) -> None:
+        body = (MARK + bytes(max(size, STAMPED_BYTES_MIN)))[:size]
+        frames = wire.publish(target.exchange, target.key, persistent, mandatory, body, frame_max)
+        self.bytes = len(frames)
+        self.is_stamped = size >= STAMPED_BYTES_MIN
+        at = frames.rindex(MARK + bytes(STAMP.size)) + STAMP_AT if self.is_stamped else 0
+        self._before, self._after = frames[:at], frames[at + STAMP.size :] if self.is_stamped else frames
+
+    def batch(self, count: int, now_ns: int) -> bytes:
+        if not self.is_stamped:
+            return self._after * count
+        return (self._before + STAMP.pack(now_ns) + self._after) * count
+
+
+class Publisher(Endpoint):
+    """`window`: how many may be unconfirmed; None is no confirms. `rate`: messages a second; None is no limit."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        targets: Sequence[Target],
+        *,
+        size: int,
+        persistent: bool = False,
+        mandatory: bool = False,
+        window: int | None = None,
+        rate: float | None = None,
+        messages_max: int | None = None,
+    ) -> None:
+        if window is not None:
+            connection.select_confirms()
+        super().__init__(connection)
+        self.messages = [Message(one, size, persistent, mandatory, connection.frame_max) for one in targets]
+        self.batch_max = max(1, min(BATCH_MAX, BATCH_BYTES // self.messages[0].bytes))
+        self.window, self.rate, self.messages_max = window, rate, messages_max
+        self.sent = self.returned = self.batches = 0
+        self.stopped = self.blocked = False
+        self.began_s = 0.0
+        self.confirms = Confirms()
+
+    # -- Sending ---------------------------------------------------------------------------------------------------
+
+    def room(self, now_s: float) -> int:
+        """How many messages may be sent now."""
+        if self.stopped or self.blocked:
+            return 0
+        room = self.batch_max
+        if self.messages_max is not None:
+            room = min(room, self.messages_max - self.sent)
+        if self.window is not None:
+            room = min(room, self.window - (self.sent - self.confirms.count))
+        if self.rate is not None:
+            room = min(room, int((now_s - self.began_s) * self.rate) + 1 - self.sent)
+        return max(room, 0)
+
+    def next_due_s(self) -> float | None:
+        """When the rate lets it go on; None if the rate is not what it waits for."""
+        if self.rate is None or self.stopped or self.blocked or self.unsent:
+            return None
+        return self.began_s + self.sent / self.rate
+
+    def wants_to_write(self) -> bool:
+        return bool(self.unsent) or self.room(time.perf_counter()) > 0
+
+    def on_writable(self) -> None:
+        if not self.unsent:
+            count = self.room(time.perf_counter())
+            if count:
+                now_ns = time.time_ns()
+                message = self.messages[self.batches % len(self.messages)]
+                self.unsent = memoryview(message.batch(count, now_ns))
+                self.sent += count
+                self.batches += 1
+                if self.window is not None:
+                    self.confirms.begin(count, now_ns)
+        self.send_unsent()
+
+    @property
+    def is_done(self) -> bool:
+        return self.stopped or (self.messages_max is not None and self.sent >= self.messages_max)
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.unsent and (self.window is None or self.confirms.count >= self.sent)
+
+    # -- What comes back -------------------------------------------------------------------------------------------
+
+    def on_data(self, data: bytes) -> bytes:
+        at, size = 0, len(data)
+        now_ns = time.time_ns()
+        while size - at >= wire.OVERHEAD:
+            kind, _, length = wire.HEAD.unpack_from(data, at)
+            end = at + wire.HEAD.size + length
+            if end >= size:
+                break
+            if kind == wire.METHOD:  # The rest are contents of messages that were returned.
+                self._on_method(data[at + wire.HEAD.size : end], now_ns)
+            at = end + 1
+        return data[at:]
+
+    def _on_method(self, payload: bytes, now_ns: int) -> None:
+        name = wire.METHOD_ID.unpack_from(payload)
+        if name in (wire.BASIC_ACK, wire.BASIC_NACK):
+            tag, flags = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
+            self.confirms.on_told(tag, bool(flags & 1), name == wire.BASIC_NACK, now_ns)
+        elif name == wire.BASIC_RETURN:
+            self.returned += 1
+        elif name == wire.CONNECTION_BLOCKED:
+            self.blocked = True
+        elif name == wire.CONNECTION_UNBLOCKED:
+            self.blocked = False
+        else:
+            raise BrokerError(wire.closing_text(name, payload[wire.METHOD_ID.size :]))
+
+
+class Confirms:
+    """Counts confirmed publishes, each once, however a broker mixes those of one and those of all up to one."""
+
+    def __init__(self) -> None:
+        self.count = self.nacked = 0
+        self.latency = Histogram()
+        self._published = 0
+        self._through = 0  # All up to here are confirmed,
+        self._beyond: set[int] = set()  # and these above.
+        # Of each batch not yet confirmed: its first number, and when it was sent.
+        self._firsts: list[int] = []
+        self._times: list[int] = []
+
+    def begin(self, count: int, now_ns: int) -> None:
+        self._firsts.append(self._published + 1)
+        self._times.append(now_ns)
+        self._published += count
+
+    def on_told(self, tag: int, multiple: bool, nack: bool, now_ns: int) -> None:
+        before = self.count
+        if tag > self._through and (multiple or tag not in self._beyond):
+            if multiple:
+                self._note(self._through + 1, tag, now_ns, [one for one in self._beyond if one <= tag])
+                self._beyond = {one for one in self._beyond if one > tag}
+                self._through = tag
+            else:
+                self._note(tag, tag, now_ns, [])
+                self._beyond.add(tag)
+            while self._through + 1 in self._beyond:
+                self._through += 1
+                self._beyond.remove(self._through)
+            self.count = self._through + len(self._beyond)
+            self._forget()
+        if nack:
+            self.nacked += self.count - before
+
+    def _note(self, first: int, last: int, now_ns: int, known: list[int]) -> None:
+        """The latency of `first`..`last`, without those `known` to be confirmed before."""
+        if last > self._published:
+            raise BrokerError(f"the broker confirmed message {last}, and only {self._published} were sent")
+        at = bisect_right(self._firsts, first) - 1
+        while first <= last:
+            end = min(last, self._firsts[at + 1] - 1 if at + 1 < len(self._firsts) else self._published)
+            new = end - first + 1 - sum(first <= one <= end for one in known)
+            if new:
+                self.latency.add(now_ns - self._times[at], new)
+            first, at = end + 1, at + 1
+
+    def _forget(self) -> None:
+        """Batches of which all is confirmed; some at a time, since a list is cut at its front."""
+        done = bisect_right(self._firsts, self._through + 1) - 1
+        if done > 64 or (done and done == len(self._firsts) - 1):
+            del self._firsts[:done], self._times[:done]

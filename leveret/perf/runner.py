@@ -1,0 +1,235 @@
+"""One run: set the scene, drive all clients until it is over, clear up.
+
+It is over when the time is up, or when all have published or consumed as many as they were to. Then publishers stop,
+and what is under way is waited for: confirms until they are there, for a while; deliveries as long as they still come,
+since not all that was sent need arrive (a queue may be limited, or have other consumers).
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from leveret.perf.consumer import Consumer
+from leveret.perf.endpoint import Endpoint
+from leveret.perf.histogram import Histogram
+from leveret.perf.options import Options
+from leveret.perf.publisher import Publisher, Target
+from leveret.perf.report import Counts, Interval, Result
+from leveret.perf.wire import BrokerError, Connection
+
+SELECT_S: Final = 0.05
+CHECK_S: Final = 0.005  # Looking at a thousand clients after every event would cost more than the events.
+IDLE_S: Final = 0.5
+FINISH_S: Final = 30.0
+
+
+def run(options: Options, name: str, on_interval: Callable[[Interval], None]) -> Result:
+    """Raises OSError, BrokerError if not even the scene could be set; what goes wrong later is in the result."""
+    with ExitStack() as stack:
+
+        def connect(role: str, number: int) -> Connection:
+            address = options.addresses[number % len(options.addresses)]
+            connection = Connection(address, f"{name} {role} {number + 1}")
+            stack.callback(connection.close)
+            return connection
+
+        if not options.predeclared:
+            if not options.keep_queues:
+                stack.callback(clear, options, name)
+            declare(options, connect("scene", 0))
+        consumers = [
+            Consumer(
+                connect("consumer", number),
+                share(options.queues, number, options.consumers),
+                prefetch=options.prefetch,
+                ack_every=options.ack_every,
+            )
+            for number in range(options.consumers)
+        ]
+        publishers = [
+            Publisher(
+                connect("publisher", number),
+                targets(options, share(options.queues, number, options.publishers)),
+                size=options.size,
+                persistent=options.persistent,
+                mandatory=options.mandatory,
+                window=options.window,
+                rate=options.rate,
+                messages_max=options.publish_max,
+            )
+            for number in range(options.publishers)
+        ]
+        return Driver(options, publishers, consumers, on_interval).drive()
+
+
+def share(queues: Sequence[str], number: int, of: int) -> list[str]:
+    """Those of one client: every queue has one, and every client has one, however many there are of each."""
+    return list(queues[number::of]) or [queues[number % len(queues)]]
+
+
+def targets(options: Options, queues: Sequence[str]) -> list[Target]:
+    if options.key is not None:
+        return [Target(options.exchange, options.key)]
+    return [Target(options.exchange, queue) for queue in queues]
+
+
+def declare(options: Options, connection: Connection) -> None:
+    if options.exchange:
+        connection.declare_exchange(options.exchange, options.exchange_type)
+    for queue in options.queues:
+        connection.declare_queue(queue, options.queue_arguments)
+        if options.exchange:
+            connection.bind(queue, options.exchange, queue if options.key is None else options.key)
+
+
+def clear(options: Options, name: str) -> None:
+    """Delete the queues that this run made for itself. If the broker is gone, so is the wish."""
+    try:
+        connection = Connection(options.addresses[0], f"{name} end")
+    except (OSError, BrokerError):
+        return
+    try:
+        for queue in options.queues:
+            connection.delete_queue(queue)
+    finally:
+        connection.close()
+
+
+class Driver:
+    """Moves the bytes of all clients, and counts."""
+
+    def __init__(
+        self,
+        options: Options,
+        publishers: Sequence[Publisher],
+        consumers: Sequence[Consumer],
+        on_interval: Callable[[Interval], None],
+    ) -> None:
+        self.options = options
+        self.publishers = publishers
+        self.consumers = consumers
+        self.endpoints: list[Endpoint] = [*consumers, *publishers]
+        self.on_interval = on_interval
+        self.result = Result()
+        self._told = Counts()
+        self._told_s = 0.0
+
+    def drive(self) -> Result:
+        with selectors.DefaultSelector() as selector:
+            began = self._told_s = time.perf_counter()
+            for publisher in self.publishers:
+                publisher.began_s = began
+            for endpoint in self.endpoints:
+                endpoint.register(selector)
+            try:
+                self._publish(selector, began)
+            except KeyboardInterrupt:
+                pass  # The usual end of a run without --time.
+            now = time.perf_counter()
+            if now - self._told_s > self.options.interval_s / 2 or not self.result.intervals:
+                self._tell(now - began)
+            self.result.finish(now - began, self._counts())
+            try:
+                self._finish(selector)
+            except KeyboardInterrupt:
+                self.result.errors.append("interrupted before all was confirmed")
+        self._sum_up()
+        return self.result
+
+    def _publish(self, selector: selectors.BaseSelector, began: float) -> None:
+        options = self.options
+        stop_at = None if options.seconds is None else began + options.seconds
+        tell_at = began + options.interval_s
+        now = began
+        while not self._is_over(now, stop_at):
+            self._step(selector, min(tell_at, stop_at or tell_at))
+            now = time.perf_counter()
+            if now >= tell_at:
+                self._tell(now - began)
+                tell_at += options.interval_s
+
+    def _is_over(self, now: float, stop_at: float | None) -> bool:
+        if stop_at is not None and now >= stop_at:
+            return True
+        if any(endpoint.error is not None for endpoint in self.endpoints):
+            return True
+        wanted = self.options.consume_max
+        if wanted is not None and self.consumers:
+            return all(consumer.received >= wanted for consumer in self.consumers)
+        return bool(self.publishers) and all(publisher.is_done for publisher in self.publishers)
+
+    def _step(self, selector: selectors.BaseSelector, until_s: float) -> None:
+        """Let things happen for some milliseconds, or until the first thing that is due."""
+        step_end = time.perf_counter() + CHECK_S
+        while True:
+            now = time.perf_counter()
+            for publisher in self.publishers if self.options.rate is not None else ():
+                publisher.update_interest()
+            dues = [due for publisher in self.publishers if (due := publisher.next_due_s()) is not None]
+            timeout_s = min(until_s, now + SELECT_S, *dues) - now
+            for key, events in selector.select(max(timeout_s, 0)):
+                key.data.on_ready(events)
+            if time.perf_counter() >= step_end:
+                return
+
+    def _finish(self, selector: selectors.BaseSelector) -> None:
+        """See the module's head."""
+        for publisher in self.publishers:
+            publisher.stopped = True
+            publisher.update_interest()
+        end = time.perf_counter() + FINISH_S
+        idle_since, seen = time.perf_counter(), -1
+        while (now := time.perf_counter()) < end:
+            counts = self._counts()
+            if counts.received != seen:
+                seen, idle_since = counts.received, now
+            settled = all(one.is_settled for one in self.publishers if one.error is None)
+            arrived = counts.received >= counts.sent * self.options.copies or now - idle_since > IDLE_S
+            if settled and (arrived or not self.consumers):
+                break
+            self._step(selector, now + CHECK_S)
+        for consumer in self.consumers:
+            if consumer.error is None:
+                consumer.ack_rest()
+
+    def _counts(self) -> Counts:
+        return Counts(
+            sum(one.sent for one in self.publishers),
+            sum(one.confirms.count - one.confirms.nacked for one in self.publishers),
+            sum(one.confirms.nacked for one in self.publishers),
+            sum(one.returned for one in self.publishers),
+            sum(one.received for one in self.consumers),
+        )
+
+    def _tell(self, at_s: float) -> None:
+        """What came of the time since the last line. The latencies of that time go into those of the run."""
+        now = time.perf_counter()
+        counts = self._counts()
+        latency = Histogram().merge(one.latency for one in self.consumers)
+        confirm = Histogram().merge(one.confirms.latency for one in self.publishers)
+        for consumer in self.consumers:
+            consumer.latency = Histogram()
+        for publisher in self.publishers:
+            publisher.confirms.latency = Histogram()
+        blocked = sum(one.blocked for one in self.publishers)
+        interval = Interval(at_s, max(now - self._told_s, 1e-6), counts.minus(self._told), latency, confirm, blocked)
+        self._told, self._told_s = counts, now
+        self.result.add(interval)
+        self.on_interval(interval)
+
+    def _sum_up(self) -> None:
+        result = self.result
+        result.total = self._counts()
+        result.latency.merge(one.latency for one in self.consumers)
+        result.confirm.merge(one.confirms.latency for one in self.publishers)
+        for kind, endpoints in (("publisher", self.publishers), ("consumer", self.consumers)):
+            result.errors += [
+                f"{kind} {at}: {one.error}" for at, one in enumerate(endpoints, 1) if one.error is not None
+            ]
+        unsettled = sum(one.sent - one.confirms.count for one in self.publishers if one.window and one.error is None)
+        if unsettled:
+            result.errors.append(f"{unsettled} messages were not confirmed within {FINISH_S:g} s after the end")

@@ -1,0 +1,254 @@
+"""The handle of a broker under test, and of a cluster of them."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import secrets
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+from urllib.parse import quote
+
+from leveret.node.settings import DEFAULT_NODE_NAME
+from leveret.testing.admin import Admin
+from leveret.testing.faults import Faults
+from leveret.testing.hosts import Beside, Host, Inside, NotRunning
+from leveret.testing.settings import load_settings
+
+__all__ = ["Broker", "Cluster", "NotRunning"]
+
+HOST: Final = "127.0.0.1"
+Where = Literal["inside", "beside"]
+
+
+class _Closing:
+    """`with` and `async with`: a start that waits, and an end that leaves nothing."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+
+class Broker(_Closing):
+    """One broker. It keeps its ports and its data over `stop`, `kill` and `start`; `close` is the end of both."""
+
+    def __init__(
+        self,
+        *,
+        where: Where = "inside",
+        config: str = "",
+        data: str | Path | None = None,
+        sync: bool = False,
+        name: str = DEFAULT_NODE_NAME,
+        cookie: str | None = None,
+    ) -> None:
+        """`cookie`: the secret that the nodes of a cluster share. Raises ConfigError for a bad `config`."""
+        if where not in ("inside", "beside"):
+            raise ValueError(f"a broker is 'inside' or 'beside' the test's process, not {where!r}")
+        self.where: Where = where
+        self.sync = sync
+        self.host = HOST
+        self._temporary = tempfile.TemporaryDirectory(prefix="leveret-testing-")
+        self.folder = Path(self._temporary.name)
+        self.data = self.folder / "data" if data is None else Path(data)
+        self._config_file = str(self.folder / "broker.conf") if config else None
+        if self._config_file is not None:
+            Path(self._config_file).write_text(config, encoding="utf-8")
+        self.cookie_file = self.folder / "cookie"
+        self.cookie_file.touch(mode=0o600)
+        self.cookie_file.write_text(cookie or secrets.token_hex(), encoding="ascii")
+        self._values = {
+            "node_name": name,
+            "data_dir": os.path.abspath(self.data),
+            "cookie_file": str(self.cookie_file),
+            "host": HOST,
+            "port": "0",
+            "cluster.port": "0",
+        }
+        self._host: Host | None = None
+        try:
+            self.settings = load_settings(self._values, self._config_file)
+        except BaseException:
+            self._temporary.cleanup()
+            raise
+        self.name = name
+        self.user, self.password = self.settings.default_user, self.settings.default_pass
+        self.admin = Admin(self)
+        self.faults = Faults(self)
+
+    def __repr__(self) -> str:
+        return f"<leveret broker {self.name}, {self.url if self.is_running else 'stopped'}>"
+
+    # -- Where it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped or killed since."""
+        return self._host is not None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """By what they are for: amqp, cluster, and amqps if `config` has such a listener. Raises NotRunning."""
+        return self._running().ports
+
+    @property
+    def port(self) -> int:
+        """For AMQP; it stays the same when the broker is started again. Raises NotRunning before the first start."""
+        port = int(self._values["port"])
+        if not port:
+            raise NotRunning("the broker has no port before it is started")
+        return port
+
+    @property
+    def url(self) -> str:
+        return self.url_of(self.settings.default_vhost)
+
+    def url_of(self, vhost: str, user: str | None = None, password: str | None = None) -> str:
+        """To connect to another vhost, or as another user."""
+        names = (user or self.user, password or self.password, vhost)
+        shown_user, shown_password, shown_vhost = (quote(name, safe="") for name in names)
+        return f"amqp://{shown_user}:{shown_password}@{self.host}:{self.port}/{shown_vhost}"
+
+    @property
+    def leveretctl(self) -> list[str]:
+        """What to give leveretctl, before a command, to have it talk to this broker. Raises NotRunning."""
+        return ["--host", self.host, "--port", str(self.ports["cluster"]), "--cookie-file", str(self.cookie_file)]
+
+    @property
+    def log_file(self) -> Path:
+        """Of a broker beside the test. One inside logs to the Python logger `leveret`."""
+        return self.folder / "broker.log"
+
+    # -- Life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Until clients can connect. Raises NotRunning if the broker cannot start."""
+        if self._host is not None:
+            return
+        self.settings = load_settings(self._values, self._config_file)
+        host: Host
+        if self.where == "inside":
+            host = Inside(self.settings, self.sync)
+        else:
+            command = [word for key, value in self._values.items() for word in ("--set", f"{key}={value}")]
+            command += ["--config", self._config_file] if self._config_file is not None else []
+            host = Beside(self.settings, self.sync, command, str(self.log_file))
+        host.start()
+        self._host = host
+        self._values |= {"port": str(host.ports["amqp"]), "cluster.port": str(host.ports["cluster"])}
+        atexit.register(self.close)  # A thread in the middle of something would disturb the end of the interpreter.
+
+    def join(self, member: Broker) -> None:
+        """At the first start, become a member of that broker's cluster. It must be running then."""
+        self._values["join"] = f"{member.host}:{member.ports['cluster']}"
+
+    def stop(self) -> None:
+        """In order: clients are told, everything is written."""
+        host, self._host = self._host, None
+        if host is not None:
+            atexit.unregister(self.close)
+            host.stop()
+
+    def kill(self) -> None:
+        """At once: clients only lose their connections. Confirmed messages are there after the next `start`."""
+        host, self._host = self._host, None
+        if host is not None:
+            atexit.unregister(self.close)
+            host.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it, if it runs, and delete its data, unless its folder was given."""
+        try:
+            self.stop()
+        finally:
+            self._temporary.cleanup()
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """A control call as leveretctl makes it; see `Admin.call`. Raises NotRunning."""
+        return self._running().ask(request)
+
+    def _running(self) -> Host:
+        if self._host is None:
+            raise NotRunning(f"broker {self.name} is not running")
+        return self._host
+
+
+class Cluster(_Closing):
+    """Several brokers of one cluster: `brokers`, each with its own port, admin and faults."""
+
+    def __init__(self, nodes: int, *, where: Where = "inside", config: str = "", sync: bool = False) -> None:
+        if nodes < 1:
+            raise ValueError(f"a cluster of {nodes} nodes")
+        cookie = secrets.token_hex()
+        self.brokers = [
+            Broker(
+                where=where,
+                config=config,
+                sync=sync,
+                name=f"leveret{number}@localhost",
+                cookie=cookie,
+            )
+            for number in range(1, nodes + 1)
+        ]
+
+    @property
+    def urls(self) -> list[str]:
+        """Of all nodes, running or not: clients are to find one that answers."""
+        return [broker.url for broker in self.brokers]
+
+    @property
+    def admin(self) -> Admin:
+        """Of the first node that runs; what it sets holds for all. Raises NotRunning."""
+        for broker in self.brokers:
+            if broker.is_running:
+                return broker.admin
+        raise NotRunning("no broker of the cluster is running")
+
+    def start(self) -> None:
+        """The first founds the cluster, the others join it, all at once."""
+        first, *others = self.brokers
+        first.start()
+        for broker in others:
+            broker.join(first)
+        if others:
+            with ThreadPoolExecutor(len(others)) as executor:
+                list(executor.map(lambda broker: broker.start(), others))
+
+    def stop(self) -> None:
+        for broker in reversed(self.brokers):
+            broker.stop()
+
+    def close(self) -> None:
+        for broker in reversed(self.brokers):
+            broker.close()

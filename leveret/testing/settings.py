@@ -1,0 +1,18 @@
+"""From what a test asks for to the settings of a node, by the same rules as for `leveret server`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from leveret.node.config import COMMAND, Given, load
+
+if TYPE_CHECKING:
+    from leveret.node.settings import Settings
+
+
+def load_settings(values: Mapping[str, str], config_file: str | None) -> Settings:
+    """`values` by their keys in a configuration file. Raises ConfigError. The environment has no say: a test that
+    passes in one shell is to pass in another."""
+    given = [Given(key, value, COMMAND, f"leveret.testing, {key}") for key, value in values.items()]
+    return load(given, {}, config_file).settings

@@ -1,0 +1,243 @@
+"""The world of a broker under test: as real as any, but for what a test has to be able to decide.
+
+Shortage of memory or disk is not waited for but said (`shortages`), and syncs are left out unless they are wanted. All
+else is `Reality`: real files, real sockets, real threads. The faults are control commands (`COMMANDS`) beside those of
+leveretctl, so that a broker in another process is troubled in the same way as one in this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from leveret.cluster import commands as c
+from leveret.cluster.defaults import first_boot
+from leveret.cluster.passwords import SALT_BYTES, verify_password
+from leveret.cluster.specs import Permission
+from leveret.cluster.store import PREDECLARED
+from leveret.log.disk import FileDisk
+from leveret.node import control
+from leveret.node.cluster import CLUSTER_ID
+from leveret.node.control_frame import FLAG, RUNNING, TEXT, UNAVAILABLE, USAGE, Commands, Refused
+from leveret.node.server import Server
+from leveret.node.surroundings import Reality
+
+if TYPE_CHECKING:
+    from leveret.cluster.store import Applied, Metadata
+    from leveret.node.control import Control
+    from leveret.node.node import Node
+    from leveret.node.settings import Listener, Settings
+
+RESOURCES: Final = ("memory", "disk")
+KEPT_PARAMETERS: Final = (CLUSTER_ID, "cluster_name")
+NOT_FOUND: Final = 404
+
+COMMANDS: Final = Commands()
+
+
+class StageDisk(FileDisk):
+    """Real files. Without `synced`, only the loss of power could take what was written."""
+
+    def __init__(self, root: str, synced: bool) -> None:
+        super().__init__(root)
+        self.synced = synced
+        self.is_short = False
+
+    def sync(self, path: str) -> None:
+        if self.synced:
+            super().sync(path)
+
+    def sync_folder(self, path: str) -> None:
+        if self.synced:
+            super().sync_folder(path)
+
+    def free_bytes(self) -> int:
+        return 0 if self.is_short else super().free_bytes()
+
+
+class Stage(Reality):
+    """What a broker under test takes for the world."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, synced: bool, shared: bool) -> None:
+        super().__init__(loop, data_dir)
+        self.files = self.disk = self.stage_disk = StageDisk(data_dir, synced)
+        self.shared = shared  # The process is the test's, and its size says nothing of the broker.
+        self.memory_is_short = False
+
+    def memory_used(self) -> int:
+        if self.memory_is_short:
+            return 1 << 62
+        return 0 if self.shared else super().memory_used()
+
+    def release_memory(self) -> None:
+        if not self.memory_is_short:
+            super().release_memory()
+
+
+def make_server(settings: Settings, cookie: bytes, synced: bool, shared: bool) -> Server:
+    """A server on a stage, for the running event loop."""
+    stage = Stage(asyncio.get_running_loop(), settings.data_dir, synced, shared)
+    server = Server(settings, stage, cookie)
+    server.control.commands = {**control.COMMANDS, **COMMANDS.table}
+    return server
+
+
+def _parts(control: Control) -> tuple[Server, Node, Stage]:
+    server = cast(Server, control.server)
+    if server.node is None:
+        raise Refused(UNAVAILABLE, "the broker is being stopped")
+    return server, server.node, cast(Stage, server.world)
+
+
+def pinned(settings: Settings, ports: Mapping[str, int]) -> Settings:
+    """The same doors at the ports that the system chose for them, so that they can be opened again."""
+
+    def pin(listeners: tuple[Listener, ...], name: str) -> tuple[Listener, ...]:
+        return tuple(one._replace(port=one.port or ports[name]) for one in listeners)
+
+    tcp, tls = pin(settings.tcp_listeners, "amqp"), pin(settings.ssl_listeners, "amqps")
+    return replace(settings, tcp_listeners=tcp, ssl_listeners=tls)
+
+
+# -- Faults --------------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(RUNNING, name=TEXT.or_none())
+async def drop_connections(control: Control, name: str | None) -> Any:
+    """Cut connections as a broken network would. `name`: what the client calls itself, or its addresses."""
+    _, node, _ = _parts(control)
+    dropped = 0
+    for client in list(node.clients):
+        own = client.connection.client_properties.get("connection_name")
+        if name in (None, own, str(client.connection.peer)):
+            client.transport.abort()
+            dropped += 1
+    return {"dropped": dropped}
+
+
+@COMMANDS.add(RUNNING, on=FLAG)
+async def refuse_connections(control: Control, on: bool) -> None:
+    """Nobody listens any more, or again. Connections that are there stay."""
+    server, node, _ = _parts(control)
+    if on:
+        if server.listeners:
+            server.settings = pinned(server.settings, server.ports)
+        server.close_doors()
+    elif not server.listeners:
+        await server.open_doors(node)
+
+
+@COMMANDS.add(RUNNING, on=FLAG)
+async def refuse_publishes(control: Control, on: bool) -> None:
+    _parts(control)[1].broker.refusing = on
+
+
+@COMMANDS.add(RUNNING, resource=TEXT, on=FLAG)
+async def set_alarm(control: Control, resource: str, on: bool) -> None:
+    if resource not in RESOURCES:
+        raise Refused(USAGE, f"an alarm is about {' or '.join(RESOURCES)}, not {resource}")
+    _, node, stage = _parts(control)
+    if resource == "memory":
+        stage.memory_is_short = on
+    else:
+        stage.stage_disk.is_short = on
+    node.look()
+
+
+@COMMANDS.add(RUNNING)
+async def clear_faults(control: Control) -> None:
+    _, node, stage = _parts(control)
+    node.broker.refusing = False
+    stage.memory_is_short = stage.stage_disk.is_short = False
+    node.look()
+    await refuse_connections(control, on=False)
+
+
+# -- A fresh start -------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(RUNNING)
+async def delete_everything(control: Control) -> None:
+    """All that was declared or set since the first boot. Connections stay, but for those to a vhost that goes."""
+    server, node, _ = _parts(control)
+    salt = server.world.random_bytes(SALT_BYTES)
+    for step in fresh_start(node.metadata, server.settings, salt):
+        for applied in await asyncio.gather(*(_change(control, command) for command in step)):
+            if applied.refused is not None and applied.refused.code != NOT_FOUND:  # Something else took it along.
+                raise Refused(UNAVAILABLE, applied.refused.text)
+
+
+async def _change(control: Control, command: c.Command) -> Applied:
+    return await cast("Node", control.node).cluster.change(command)
+
+
+def fresh_start(metadata: Metadata, settings: Settings, salt: bytes) -> list[list[c.Command]]:
+    """The commands that lead back to what a first boot makes, in steps; those of a step need no order."""
+    contents = _contents(metadata, settings.default_vhost)
+    return [_vhosts(metadata, settings), _users(metadata, settings, salt), contents]
+
+
+def _vhosts(metadata: Metadata, settings: Settings) -> list[c.Command]:
+    vhost = settings.default_vhost
+    commands: list[c.Command] = [c.DeleteVhost(name) for name in metadata.vhosts if name != vhost]
+    if vhost not in metadata.vhosts:
+        commands.append(c.AddVhost(vhost, "Default virtual host"))
+    elif metadata.vhosts[vhost].limits:
+        commands.append(c.ClearVhostLimits(vhost))
+    commands += [c.ClearGlobalParameter(name) for name in metadata.global_parameters if name not in KEPT_PARAMETERS]
+    return commands
+
+
+def _users(metadata: Metadata, settings: Settings, salt: bytes) -> list[c.Command]:
+    vhost, name = settings.default_vhost, settings.default_user
+    wanted = Permission(settings.default_configure, settings.default_write, settings.default_read)
+    _, put_user, set_permissions = first_boot(
+        salt, name, settings.default_pass, vhost, wanted, settings.default_user_tags
+    )
+    commands: list[c.Command] = [c.DeleteUser(one) for one in metadata.users if one != name]
+    user = metadata.users.get(name)
+    is_same = (
+        user is not None
+        and user.tags == tuple(settings.default_user_tags)
+        and verify_password(settings.default_pass, user.password_hash, user.hashing)
+    )
+    if not is_same:
+        commands.append(put_user)
+    if user is not None and user.limits:
+        commands.append(c.ClearUserLimits(name))
+    if metadata.permissions.get((name, vhost)) != wanted:
+        commands.append(set_permissions)
+    if (name, vhost) in metadata.topic_permissions:
+        commands.append(c.ClearTopicPermissions(name, vhost))
+    return commands
+
+
+def _contents(metadata: Metadata, vhost: str) -> list[c.Command]:
+    predeclared = {name for name, _, _ in PREDECLARED}
+    queues: list[c.Command] = [
+        c.DeleteQueue(vhost, spec.name, spec.id) for spec in metadata.queues.values() if spec.vhost == vhost
+    ]
+    exchanges: list[c.Command] = [
+        c.DeleteExchange(vhost, name)
+        for where, name in metadata.exchanges
+        if where == vhost and name not in predeclared
+    ]
+    between: list[c.Command] = [
+        c.Unbind(vhost, one.source, one.destination_kind, one.destination, one.key, one.arguments)
+        for source in predeclared
+        if source  # What leads from the default exchange goes with the queue.
+        for one in metadata.bindings_from(vhost, source)
+        if one.destination_kind == "exchange" and one.destination in predeclared
+    ]
+    policies: list[c.Command] = [
+        c.ClearPolicy(vhost, name, operator)
+        for kept, operator in ((metadata.policies, False), (metadata.operator_policies, True))
+        for where, name in kept
+        if where == vhost
+    ]
+    parameters: list[c.Command] = [
+        c.ClearParameter(component, vhost, name) for component, where, name in metadata.parameters if where == vhost
+    ]
+    return queues + exchanges + between + policies + parameters

@@ -1,0 +1,119 @@
+"""Nodes without a world whose queues are mirrored: `tests.brokers` with real rings, on disks that answer at once.
+
+A queue `q` is led by a, and b and c mirror it. What happens between the beginning of a hand-over and its end is tried
+by keeping everybody from applying commands: `begin` has all that the master does before, `end` lets the view come.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from leveret.broker.mirrored import Mirror
+from leveret.cluster import commands as c
+from leveret.mirror.store import MirrorStore
+from leveret.mirror.view import View
+from tests.brokers import Cluster, Member, Then
+from tests.node.ring_world import Store
+
+NAMES = ("a", "b", "c")
+
+
+class RingMember(Member):
+    """Its mirrored queues give their blocks to rings."""
+
+    def __init__(self, cluster: Cluster, name: str, **options: Any) -> None:
+        super().__init__(cluster, name, **options)
+        self.store = Store(self)
+        self.broker.mirrors.open(cast(MirrorStore, self.store), name, 1)
+
+    def own_turn(self) -> None:
+        broker, mirrors = self.broker, self.broker.mirrors
+        busy = True
+        while busy:
+            broker.pump()
+            unlogged, broker.unlogged = broker.unlogged, {}
+            for queue in unlogged:
+                assert queue.mirror is not None, "these nodes have no other queues"
+                mirrors.submit(queue.mirror, 1_000)
+            mirrors.flush()
+            written, self.store.unsynced = self.store.unsynced, {}
+            for number, write in written.items():
+                mirrors.on_synced(number, write)
+            broker.flush_links()
+            broker.tell_confirms()
+            writers, broker.writers = broker.writers, {}
+            for connection in writers:
+                self.clients[connection].flush()
+            if self.loads:
+                self.finish_loads()
+            busy = bool(mirrors.touched or broker.dirty or broker.unlogged or broker.linked or broker.writers)
+
+
+class Rings(Cluster):
+    member_class = RingMember
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
+        super().__init__(*NAMES)
+        view = View(1, 1, "a", NAMES, tuple((name, f"{name}.0") for name in NAMES))
+        self.apply(c.DeclareQueue("/", "q", durable=True, node="a", view=view))
+
+    def propose(self, origin: Member, command: c.Command, then: Then) -> None:
+        if origin.name not in self.lost:
+            super().propose(origin, command, then)
+
+    def lose(self, name: str) -> None:
+        """A node is cut off from the others, and from what they agree on."""
+        self.lost.add(name)
+        self.behind.add(name)
+        for other in NAMES:
+            if other != name:
+                self.close(name, other)
+        self.run()
+
+    def pass_time(self, ticks: int = 5) -> None:
+        for _ in range(ticks):
+            for name in NAMES:
+                if name not in self.lost:
+                    self[name].broker.mirrors.tick()
+            self.run()
+
+    def mend(self) -> None:
+        self.behind -= self.lost
+        for name in self.lost:
+            for other in NAMES:
+                if other != name:
+                    self.join(name, other)
+        self.lost.clear()
+        self.run()
+
+    @property
+    def number(self) -> int:
+        return self["a"].metadata.queues["/", "q"].id
+
+    @property
+    def master(self) -> str:
+        return self["b"].metadata.queues["/", "q"].node
+
+    def mirror(self, name: str) -> Mirror:
+        return self[name].broker.mirrors.mirrors[self.number]
+
+    def begin(self, to: str = "b") -> None:
+        """The master takes nothing more, and the command that makes another one master is on its way."""
+        self.behind = set(NAMES)
+        master = self.master
+        assert self[master].broker.mirrors.hand_over(self.mirror(master), to)
+        self.run()
+        (proposal,) = self.order[self[master].applied :]
+        assert isinstance(proposal.command, c.ChangeView) and proposal.command.view.master == to
+
+    def end(self, *first: str) -> None:
+        """The command is applied; at these nodes before the others."""
+        self.behind = set(NAMES) - set(first) if first else set()
+        self.run()
+        self.behind = set()
+        self.run()
+
+    def hand_over(self, to: str = "b") -> None:
+        self.begin(to)
+        self.end()

@@ -1,0 +1,31 @@
+"""A master that confirms by its own word, before its mirrors have the messages."""
+
+from __future__ import annotations
+
+from leveret.amqp import methods as m
+from leveret.broker.batch import Span
+from leveret.mirror.frames import Options
+from tests.amqp.remote import confirming, types
+from tests.broker.mirrored_brokers import Rings
+
+
+def test_messages_stay_in_memory_until_the_ring_has_them() -> None:
+    """Before, their blocks are not applied: whoever read them back would find that there are none."""
+    rings = Rings()
+    mirror = rings.mirror("a")
+    for other in ("b", "c"):
+        rings.close("a", other)
+    mirror.member.change_options(Options(asynchronous=True))
+    publisher = rings["a"].client()
+    confirming(publisher)
+    publisher.publish("q", b"1", delivery_mode=2)
+    assert types(publisher) == [m.BasicAck]
+    queue = mirror.queue
+    assert queue is not None and isinstance(queue.ready[0], Span)
+    batch = queue.ready[0].batch
+    assert mirror.member.confirmed < mirror.member.own_durable and not batch.all_logged
+    for other in ("b", "c"):
+        rings.join("a", other)
+    rings.run()
+    assert mirror.member.confirmed == mirror.member.tail.end and batch.all_logged and not mirror.unapplied
+    rings.finish()

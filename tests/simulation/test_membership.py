@@ -1,0 +1,40 @@
+"""Members that come and go while others are away."""
+
+from __future__ import annotations
+
+from simulation.plan import Plan
+from simulation.world import World, quiet
+
+SIZE = 5
+
+
+def test_a_node_comes_back_to_a_leader_that_it_does_not_know() -> None:
+    """While it was away another node lost its disk, joined anew, and leads by now: only that one can tell it so."""
+    world = World(Plan(1, SIZE, 0, mirrored=True))
+    away, wiped = world.machines[2], world.machines[0]
+    try:
+        with quiet():
+            world._begin()
+            world.ledger.on_disturbed(1_000.0)
+            world.fault_wipe(0, 0.5)
+            away.kill(power=True)
+            world._must(60.0, lambda: world.wiping is None and wiped.serving, lambda: "it does not join again")
+            world._must(60.0, lambda: _lead(world, wiped.node_name), lambda: "it does not lead")
+            away.start()
+            world._must(60.0, lambda: away.serving, lambda: "a node that was away does not find its leader")
+            assert _lead(world, wiped.node_name)
+    finally:
+        world.close()
+
+
+def _lead(world: World, name: str) -> bool:
+    """Whether this node leads; whoever else does is asked to let it."""
+    for machine in world.machines:
+        node = machine.server.node if machine.serving and machine.server is not None else None
+        if node is not None and node.cluster.raft.is_leader:
+            if machine.node_name == name:
+                return True
+            heir = next((one for one in node.cluster.raft.membership.voters if one.name == name), None)
+            if heir is not None:
+                node.cluster.raft.transfer(heir.id)
+    return False
