@@ -150,6 +150,9 @@ class Ledger:
         self.queue(queue)
         return message
 
+    def on_confirmed(self, message: Message, at: float) -> None:
+        message.state, message.confirmed_at = "confirmed", at
+
     def on_acked(self, number: int) -> None:
         self.messages[number].acked = True
 

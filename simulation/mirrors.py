@@ -3,6 +3,7 @@
     no gap          a policy that replaces a mirror keeps the old one until the new one is in sync
     one master      nobody else leads a queue in the same epoch
     no force        nobody leads one by force unless a policy or an operator has asked for it
+    everywhere      what is confirmed is on the disk of every living member that is in sync
     equal           a block that two members have applied is the same at both, whoever made it
     kept            as in `ledger`, as long as one of the disks survives that the queue's view calls in sync
     served          within a bounded time after all is healed, each queue has a master that serves, and its mirrors are
@@ -131,6 +132,11 @@ class MirroredLedger(Ledger):
         self.agreed: dict[str, Timeline] = {}  # By queue: epoch and master, as soon as anybody knows of them,
         self.known: dict[tuple[str, str], Timeline] = {}  # and as a node, the first of the two, does.
         self.losses: dict[str, Losses] = {}  # By queue.
+        self.check_confirmed: Callable[[Message], None] = lambda message: None
+
+    def on_confirmed(self, message: Message, at: float) -> None:
+        super().on_confirmed(message, at)
+        self.check_confirmed(message)
 
     def losses_of(self, queue: str) -> Losses:
         return self.losses.setdefault(queue, Losses())
@@ -241,6 +247,8 @@ class MirrorChecker:
         self.wiped: set[str] = set()  # Ids of data folders that are no more.
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
         self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
+        self.living: dict[str, Node] = {}
+        ledger.check_confirmed = self._check_confirmed
         self.tapped: dict[str, object] = {}
         self.applied: dict[str, int] = {}
 
@@ -248,6 +256,7 @@ class MirrorChecker:
 
     def observe(self, name: str, node: Node) -> None:
         mirrors = node.broker.mirrors
+        self.living[f"leveret@{name}"] = node
         if mirrors.store is not None and self.tapped.get(name) is not mirrors.store:
             self._tap(name, mirrors.store)
         if self.applied.get(name) != node.cluster.applied_index:
@@ -310,6 +319,27 @@ class MirrorChecker:
         if epoch not in beginnings:
             history = tuple(master.member.tail.history_to(master.start_number - 1))
             beginnings[epoch] = Beginning(epoch, master.start_number, history, master.view.lossy)
+
+    def on_died(self, name: str) -> None:
+        self.living.pop(f"leveret@{name}", None)
+
+    def _check_confirmed(self, message: Message) -> None:
+        """A client was told that a message is safe: so it is on the disk of everybody who counts and lives."""
+        losses = self.ledger.losses_of(message.queue)
+        epoch, number = losses.blocks.get(message.number, (0, 0))
+        of_name = [one for one, name in self.names.items() if name == message.queue and one in self.views]
+        if not epoch or not of_name or losses.is_loose(message.published_at, self.clock()):
+            return
+        if self.ledger.queue(message.queue).lost or any(one.lossy > epoch for one in losses.beginnings.values()):
+            return
+        for name, disk in self.views[max(of_name)].in_sync:
+            node = self.living.get(name)
+            mirror = None if node is None else node.broker.mirrors.mirrors.get(max(of_name))
+            if mirror is None or mirror.member.disk != disk:
+                continue
+            member = mirror.member
+            if member.tail.epoch_at(number) != epoch or (message.persistent and member.own_durable < number):
+                self.fail(f"{message} is confirmed, and {name}, which is in sync, does not have it on disk")
 
     # -- Disks ---------------------------------------------------------------------------------------------------
 

@@ -73,15 +73,14 @@ class Operators:
         machine.loop.call_soon(begin)
 
     def fault_order_sync(self, queue: str, node: int, wanted: bool) -> None:
-        """An operator has the mirrors of a queue filled, or not: each node that has a copy is told."""
-        for machine in self.machines:
-            there = machine.server.node if machine.serving and machine.server is not None else None
-            if there is not None and machine.loop is not None:
-                machine.loop.call_soon(self._order_sync, there, queue, wanted)
+        """An operator has the mirrors of a queue filled, or not: its master is told."""
+        found = self._leading(queue)
+        if found is not None and found[0].loop is not None:
+            found[0].loop.call_soon(self._order_sync, found[1], queue, wanted)
 
     def _order_sync(self, node: Node, queue: str, wanted: bool) -> None:
         for mirror in list(node.broker.mirrors):
-            if mirror.spec.name == queue:
+            if mirror.spec.name == queue and mirror.queue is not None:
                 node.broker.mirrors.order_sync(mirror, wanted)
         node.schedule()
 

@@ -96,7 +96,7 @@ MIRRORED_FAULTS: Final = (
 # With policies and queues of all kinds: what only they make possible, and what strikes in the middle of it.
 VARIED_FAULTS: Final = (
     *MIRRORED_FAULTS,
-    ("force", 6),
+    ("force", 10),
     ("interrupt", 12),
     ("stop_some", 3),
     ("slow_link", 3),
@@ -240,7 +240,7 @@ def draw_policy(dice: random.Random, nodes: int, varied: bool) -> dict[str, Any]
 
 def draw_rules(dice: random.Random) -> dict[str, Any]:
     """What a policy may say beside who mirrors."""
-    rules: dict[str, Any] = {"ha-sync-mode": "manual"} if dice.random() < 0.3 else {}
+    rules: dict[str, Any] = {"ha-sync-mode": "manual"} if dice.random() < 0.5 else {}
     if dice.random() < 0.4:
         rules["ha-replication"] = "async"
         if dice.random() < 0.3:

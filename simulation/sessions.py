@@ -106,8 +106,10 @@ class Channel:
             return
         for one in tags:
             message = self.unconfirmed.pop(one)
-            if message.state == "sent":
-                message.state, message.confirmed_at = state, self.session.loop.scheduler.now
+            if message.state == "sent" and state == "confirmed":
+                self.session.ledger.on_confirmed(message, self.session.loop.scheduler.now)
+            elif message.state == "sent":
+                message.state = state
             settled = self.markers.pop(one, ())
             if message.state == "confirmed":
                 for delivery in settled:

@@ -104,6 +104,8 @@ class World(Operators):
         for over in machine.at_death:
             over()
         machine.at_death.clear()
+        if self.mirrors is not None:
+            self.mirrors.on_died(machine.name)
         if not clean:
             self.ledger.on_crashed(machine.name, self.scheduler.now)
         for other in self.machines:

@@ -146,7 +146,7 @@ class Mirrors:
         store = self.store
         assert store is not None
         if existing is not None:
-            store.adopt(spec.id, existing.next_seq, take_over(self.broker, existing))
+            store.adopt(spec.id, existing.epoch, existing.next_seq, take_over(self.broker, existing))
         recovered = store.recovered(spec.id)
         joined = spec.joined[self.me]
         disk = disk_id(self.disk, self.broker.run, spec.durable, store.disk(spec.id), joined)
@@ -248,8 +248,8 @@ class Mirrors:
     # -- Operators -----------------------------------------------------------------------------------------------
 
     def order_sync(self, mirror: Mirror, wanted: bool) -> None:
-        """At the master: have the mirrors that lack messages fetch them, or not."""
-        if self.journal.on_order(mirror, wanted):
+        """At the master: have the mirrors that lack messages fetch them, or not. It tells them; others have no say."""
+        if mirror.member.master is not None and self.journal.on_order(mirror, wanted):
             mirror.member.order(wanted)
             self.journal.on_sync(mirror)
         self.touched[mirror] = None

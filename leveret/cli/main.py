@@ -232,15 +232,15 @@ def _add_log(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_perf(commands: argparse._SubParsersAction[Parser]) -> None:
-    from leveret.perf import options
+    from leveret.perf import arguments
 
     perf = commands.add_parser(
         "perf",
         help="put a load on a broker, and measure",
-        description=options.DESCRIPTION,
-        epilog=options.EXAMPLES,
+        description=arguments.DESCRIPTION,
+        epilog=arguments.EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         add_help=False,  # -h is the address, as in PerfTest.
     )
-    options.add_arguments(perf)
+    arguments.add_arguments(perf)

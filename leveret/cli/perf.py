@@ -43,9 +43,8 @@ def perf(parsed: argparse.Namespace) -> int:
 
     try:
         result = run(options, name, on_interval)
-    except (OSError, BrokerError) as error:
-        text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        print(f"leveret perf: {', '.join(map(str, options.addresses))}: {text}", file=sys.stderr)
+    except BrokerError as error:
+        print(f"leveret perf: {', '.join(map(str, options.addresses))}: {error}", file=sys.stderr)
         return FAILED
     if options.json:
         print(json.dumps(result.as_json(name), indent=2))

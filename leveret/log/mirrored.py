@@ -225,6 +225,14 @@ class Mirrors:
         queue.refs.append(entry.first, entry.next - entry.first, count, *entry.source, content_bytes)
         self._gather(entry, mirror, confirmed, (), None)
 
+    def begin(self, queue: int, epoch: int) -> None:
+        """Messages that came in no block are stored: as if a first one had held them. Else a member that has no block
+        at all would be given those that follow, and lack nothing that it knows of."""
+        found, mirror = self.open(queue)
+        if not mirror.base:
+            mirror.adopt(1, epoch)
+            found.advance(epoch, 1, 0, 0)
+
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None = None) -> None:
         found, mirror = self.open(queue)
         mirror.complete, mirror.read_at = True, read_at

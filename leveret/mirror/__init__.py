@@ -57,8 +57,8 @@ durable queues transient messages travel in the same blocks; their contents need
 `request.read_at`; read contents of those not in `have`, until `bytes_max` are together; then `on_read`. One that is
 settled meanwhile may be among them.
 
-**Policies.** `change_ring` (master only) for who mirrors; `change_options`; `filling.start` and `filling.stop` for a
-sync on demand, `filling.progress`; `force` for an operator; `master.lag()` and `in_sync` for figures.
+**Policies.** `change_ring` (master only) for who mirrors; `change_options`; `order` (master only) for a sync on demand,
+`filling.progress`; `force` for an operator; `master.lag()` and `in_sync` for figures.
 """
 
 from __future__ import annotations

@@ -491,9 +491,10 @@ class Member:
             self._report = True
             self.doubt.on_pulse(frame.working)
             self.neighbours.on_lag(frame.end)
-            if frame.fill is not None and frame.fill != self.ordered and not self.in_sync:
+            if frame.fill is not None and not self.in_sync:
                 self.ordered = frame.fill
-                self.filling.start() if frame.fill else self.filling.stop()
+                if frame.fill != self.filling.wanted:
+                    self.filling.start() if frame.fill else self.filling.stop()
 
     def on_leave(self, src: str, frame: Leave) -> None:
         self.neighbours.on_peer_down(src)

@@ -142,6 +142,7 @@ class Mirrors(Protocol):
         mark: int | None,
     ) -> None: ...
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None) -> None: ...
+    def begin(self, queue: int, epoch: int) -> None: ...
     def apply(self, blocks: Sequence[Block]) -> None: ...
     def release(self, queue: int, blocks: Sequence[Block]) -> None: ...
     def fetch(
@@ -205,9 +206,11 @@ class MirrorStore:
             delivered=stored.delivered_through,
         )
 
-    def adopt(self, queue: int, next_seq: int, runs: Iterable[Run]) -> None:
+    def adopt(self, queue: int, epoch: int, next_seq: int, runs: Sequence[Run]) -> None:
         """The queue becomes mirrored here. `runs`: messages of it that the log was not told of until now."""
         stored, mirror = self._mirrors.open(queue)
+        if runs:
+            self._mirrors.begin(queue, epoch)
         for run in runs:  # Nothing is said of others, and nothing settled: of those after..upto there are none.
             self._mirrors.fill(queue, run.last, run.last, (), (run,), mirror.read_at, mirror.base, None)
         if stored.next_seq < next_seq:  # What came last is gone already; its numbers are not used again.

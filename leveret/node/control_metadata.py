@@ -254,7 +254,8 @@ async def set_policy(
     if error is not None:
         _invalid(error)
     await control.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator))
-    idle = sorted(key for key in definition if not key.startswith("ha-") and key != "queue-master-locator")
+    acted_on = ("queue-master-locator", "alternate-exchange")
+    idle = sorted(key for key in definition if not key.startswith("ha-") and key not in acted_on)
     if idle:
         logger.warning("policy '%s': this version keeps %s, but does not act on it yet", name, ", ".join(idle))
 

@@ -11,6 +11,6 @@ bytes:
   comes from somebody else, is taken apart frame by frame.
 - Latencies are counted, not kept (`histogram`).
 
-`wire` is the protocol in bytes, `options` what can be asked for, `runner` the loop, `report` what people and programs
-see.
+`wire` is the protocol in bytes, `arguments` and `options` what can be asked for, `runner` the loop, `report` what
+people and programs see.
 """

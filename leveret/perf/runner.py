@@ -8,6 +8,7 @@ since not all that was sent need arrive (a queue may be limited, or have other c
 from __future__ import annotations
 
 import selectors
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,42 +29,52 @@ FINISH_S: Final = 30.0
 
 
 def run(options: Options, name: str, on_interval: Callable[[Interval], None]) -> Result:
-    """Raises OSError, BrokerError if not even the scene could be set; what goes wrong later is in the result."""
+    """Raises BrokerError if not even the scene could be set; what goes wrong later is in the result."""
     with ExitStack() as stack:
-
-        def connect(role: str, number: int) -> Connection:
-            address = options.addresses[number % len(options.addresses)]
-            connection = Connection(address, f"{name} {role} {number + 1}")
-            stack.callback(connection.close)
-            return connection
-
-        if not options.predeclared:
-            if not options.keep_queues:
-                stack.callback(clear, options, name)
-            declare(options, connect("scene", 0))
-        consumers = [
-            Consumer(
-                connect("consumer", number),
-                share(options.queues, number, options.consumers),
-                prefetch=options.prefetch,
-                ack_every=options.ack_every,
-            )
-            for number in range(options.consumers)
-        ]
-        publishers = [
-            Publisher(
-                connect("publisher", number),
-                targets(options, share(options.queues, number, options.publishers)),
-                size=options.size,
-                persistent=options.persistent,
-                mandatory=options.mandatory,
-                window=options.window,
-                rate=options.rate,
-                messages_max=options.publish_max,
-            )
-            for number in range(options.publishers)
-        ]
+        try:
+            publishers, consumers = set_up(options, name, stack)
+        except OSError as error:
+            raise BrokerError(error.strerror or str(error)) from None
         return Driver(options, publishers, consumers, on_interval).drive()
+
+
+def set_up(options: Options, name: str, stack: ExitStack) -> tuple[list[Publisher], list[Consumer]]:
+    """Queues, consumers, then publishers. What has to be undone is on the stack."""
+
+    def connect(role: str, number: int) -> Connection:
+        address = options.addresses[number % len(options.addresses)]
+        connection = Connection(address, f"{name} {role} {number + 1}")
+        stack.callback(connection.close)
+        return connection
+
+    if not options.predeclared:
+        scene = connect("scene", 0)
+        if not options.keep_queues:
+            stack.callback(clear, options, name)
+        declare(options, scene)
+    consumers = [
+        Consumer(
+            connect("consumer", number),
+            share(options.queues, number, options.consumers),
+            prefetch=options.prefetch,
+            ack_every=options.ack_every,
+        )
+        for number in range(options.consumers)
+    ]
+    publishers = [
+        Publisher(
+            connect("publisher", number),
+            targets(options, share(options.queues, number, options.publishers)),
+            size=options.size,
+            persistent=options.persistent,
+            mandatory=options.mandatory,
+            window=options.window,
+            rate=options.rate,
+            messages_max=options.publish_max,
+        )
+        for number in range(options.publishers)
+    ]
+    return publishers, consumers
 
 
 def share(queues: Sequence[str], number: int, of: int) -> list[str]:
@@ -90,13 +101,13 @@ def clear(options: Options, name: str) -> None:
     """Delete the queues that this run made for itself. If the broker is gone, so is the wish."""
     try:
         connection = Connection(options.addresses[0], f"{name} end")
-    except (OSError, BrokerError):
-        return
-    try:
-        for queue in options.queues:
-            connection.delete_queue(queue)
-    finally:
-        connection.close()
+        try:
+            for queue in options.queues:
+                connection.delete_queue(queue)
+        finally:
+            connection.close()
+    except (OSError, BrokerError) as error:
+        print(f"leveret perf: queues {options.queues[0]} ... may be left behind: {error}", file=sys.stderr)
 
 
 class Driver:

@@ -1,4 +1,4 @@
-"""A real broker for tests, ready in some ten milliseconds.
+"""A real broker for tests, ready in milliseconds once its modules are loaded, which takes a quarter of a second.
 
     import leveret.testing
 
@@ -18,7 +18,8 @@ block or not as it likes. *Beside*, it is a process: for tests that keep the int
 -9. Both answer to the same handle, since both are asked over the control calls of leveretctl.
 
 One thing differs from a broker that keeps data for a living: nothing is synced to disk, unless `sync=True`. That is
-most of the time a start takes, and a sync protects from the loss of power alone: what was written outlives any process.
+most of what a start would cost besides, and a sync protects from the loss of power alone: what was written outlives any
+process.
 
 With pytest, use the fixture `leveret_broker`; see `leveret.testing.plugin`. This module imports the broker only when
 one is made, because pytest imports the plugin in every run, also in those that have no use for it.

@@ -86,6 +86,7 @@ class Inside(Host):
         try:
             self._began.result(START_S)
         except TimeoutError:
+            self.kill()
             raise NotRunning(f"the broker was not ready within {START_S:g} s") from None
         except Exception as error:
             self._thread.join()
@@ -105,11 +106,15 @@ class Inside(Host):
         settings = self.settings
         cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
         server = make_server(settings, cookie, self.synced, shared=True)
+        self._server, self._loop = server, asyncio.get_running_loop()
+        starting = self._loop.create_task(server.start())
         try:
-            await server.start()
-            self.ports, self._server, self._loop = dict(server.ports), server, asyncio.get_running_loop()
-            self._began.set_result(None)
-            await server.stopped
+            await asyncio.wait([starting, server.stopped], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                self.ports = dict(server.ports)
+                self._began.set_result(None)
+                await server.stopped
             if self._killed and server.node is not None:
                 for client in list(server.node.clients):
                     client.transport.abort()

@@ -194,15 +194,6 @@ def test_an_impersonator_may_name_somebody_else() -> None:
     assert client.take() == [] and world.queue("q").ready_count == 1
 
 
-def test_expiration_is_refused_because_it_would_be_ignored() -> None:
-    world = World()
-    client = world.client()
-    client.publish("q", b"abc", expiration="1000")
-    (method,) = client.methods()
-    assert isinstance(method, m.ConnectionClose)
-    assert method.reply_text == "NOT_IMPLEMENTED - message expiration is not supported by this version"
-
-
 @pytest.mark.parametrize("copied", [0, 1, 2, 3])
 def test_a_copied_message_among_repeated_ones_keeps_its_place(copied: int) -> None:
     """What looks like the message before is recognised by its bytes; what goes elsewhere must not be taken for it."""

@@ -22,7 +22,10 @@ class Reader:
     """A consumer with a prefetch (0: none)."""
 
     tag = "reader"
+    priority = 0
     exclusive = False
+    priority = 0
+    timeout_ms: int | None = None
 
     def __init__(self, queue: Queue, prefetch: int, no_ack: bool = False) -> None:
         self.queue = queue

@@ -170,9 +170,8 @@ def test_one_that_is_to_be_kept_is_tried_again(world: World, client: Client) -> 
 
 def test_what_a_full_queue_refuses_may_go_to_its_dead_letters(world: World, client: Client) -> None:
     declare(client, "dead")
-    declare(
-        client, "q", max_length=0, overflow="reject-publish-dlx", dead_letter_exchange="", dead_letter_routing_key="dead"
-    )
+    letters = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
+    declare(client, "q", max_length=0, overflow="reject-publish-dlx", **letters)
     client.call(m.ConfirmSelect())
     client.publish("q", b"x")
     assert client.methods() == [m.BasicNack(1, False, False)]

@@ -39,6 +39,7 @@ class Host:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.rules = PLAIN
+        self.letters: Any = None  # No queue here has any.
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
@@ -55,6 +56,12 @@ class Host:
 
     def on_unused(self, queue: Queue) -> None:
         self.unused.append(queue)
+
+    def successor(self, queue: Queue) -> None:
+        """Nobody else leads it."""
+
+    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+        raise AssertionError("there is no mirror")
 
     def finish_load(self, messages_max: int) -> None:
         queue, gap = self.wanted.pop(0)
@@ -82,6 +89,8 @@ class Taker:
         self.left = room
         self.no_ack = no_ack
         self.exclusive = exclusive
+        self.priority = 0
+        self.timeout_ms: int | None = None
         self.unacked = 0
         self.got: list[tuple[Batch, int]] = []
         self.cancelled = False

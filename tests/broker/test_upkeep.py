@@ -47,7 +47,7 @@ def waiting(world: World, name: str) -> int:
 
 
 def got(client: Client, name: str) -> list[bytes]:
-    found = []
+    found: list[bytes] = []
     while True:
         client.send(m.BasicGet(queue=name, no_ack=True))
         (reply,) = [one for one in client.take() if isinstance(one.method, m.BasicGetOk | m.BasicGetEmpty)]

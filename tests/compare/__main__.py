@@ -95,7 +95,8 @@ def report(todo: Todo, found: list[Difference], options: argparse.Namespace) -> 
     meant, pending = listed(DIFFERENCES), listed(PENDING)
     differing = {each.key for each in found}
     if options.prune or options.pend:
-        kept = {key for key in pending if key not in todo or key in differing}
+        known = {(topic, each.title) for topic in topics() for each in read_topic(topic)}
+        kept = {key for key in (pending & known) - meant if key not in todo or key in differing}
         write_pending(kept | (differing - meant) if options.pend else kept)
     unlisted = [each for each in found if each.key not in meant]
     if not options.summary:

@@ -97,7 +97,7 @@ def run_kinds(data: bytes) -> None:
     payload = struct.pack(">HHQ", 60, 0, 0) + data
     properties.check(payload)
     kind = properties.survey(payload, 0, len(payload))
-    assert kind & ~(properties.KIND_PERSISTENT | properties.DELICATE) == 0
+    assert kind & ~(properties.KIND_PERSISTENT | properties.KIND_EXPIRES | properties.DELICATE) == 0
 
 
 def run_contents(data: bytes) -> None:

@@ -334,7 +334,7 @@ def test_a_queue_that_becomes_mirrored_brings_what_only_memory_held(node: Node) 
     plain = [Block(Q, 1, 1, 0, run(1, 4), [], [], 0), Block(Q, 1, 2, 0, run(8, 3), [(2, 2)], [], 2)]
     for one in plain:
         node.log.append(one)
-    node.store.adopt(Q, 15, [run(5, 3, 0), run(12, 1, 0)])
+    node.store.adopt(Q, 1, 15, [run(5, 3, 0), run(12, 1, 0)])
     found = node.recovered()
     assert found._replace(after=0) == Recovered(2, ((1, 1),), 14, delivered=2)
     assert node.live() == [(1, 1), (3, 10), (12, 12)]
@@ -351,6 +351,19 @@ def test_a_queue_that_becomes_mirrored_brings_what_only_memory_held(node: Node) 
         found = node.restart()
         assert (found.base, found.complete, found.messages) == (3, True, 15)
         node.write(Truncate(3))
+
+
+def test_messages_that_came_in_no_block_count_as_one(node: Node) -> None:
+    """Else who has no block would be taken for one that lacks nothing."""
+    node.open([Q])
+    node.store.adopt(Q, 3, 4, [run(1, 3, 0)])
+    found = node.recovered()
+    assert (found.base, found.history, found.messages) == (1, ((3, 1),), 3)
+    node.append(block(2, epoch=4))
+    node.flush()
+    found = node.restart()
+    assert (found.base, found.history[0], found.messages, [one.number for one in found.blocks]) == (1, (3, 1), 3, [2])
+    assert node.load() == [run(1, 3, 0)]
 
 
 def test_reading_for_another_member(node: Node) -> None:

@@ -79,7 +79,7 @@ class Store:
     def disk(self, queue: int) -> int:
         return 0
 
-    def adopt(self, queue: int, next_seq: int, runs: list[Run]) -> None:
+    def adopt(self, queue: int, epoch: int, next_seq: int, runs: list[Run]) -> None:
         kept = self.stored(queue)
         for number in self.world.log.queues.get(queue, {}):
             kept.add(number, 1)

@@ -7,7 +7,8 @@ import argparse
 import pytest
 
 from leveret.cli.main import main
-from leveret.perf.options import Options, add_arguments, to_options
+from leveret.perf.arguments import add_arguments
+from leveret.perf.options import Options, to_options
 from leveret.perf.wire import Address, BadUri, parse_uri
 
 

@@ -171,6 +171,16 @@ def test_lines_until_interrupted(subject: Broker) -> None:
     assert subject.admin.queues() == []
 
 
+def test_output_that_nobody_reads(subject: Broker) -> None:
+    tool = Lines(subject, "-r", "200", "-i", "0.01")
+    tool.until(" s ")
+    assert tool.process.stdout is not None and tool.process.stderr is not None
+    tool.process.stdout.close()
+    assert (tool.process.wait(30), tool.process.stderr.read()) == (130, "")
+    tool.process.stderr.close()
+    assert subject.admin.queues() == []
+
+
 def test_a_broker_that_goes_away(subject: Broker) -> None:
     tool = Lines(subject, "-r", "200", "-i", "0.05")
     tool.until(" s ")

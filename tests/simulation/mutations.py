@@ -440,9 +440,9 @@ VARIED: Final = (
     _varied(
         "mirrors that an operator has filled are not",
         3,
-        "broker.mirrored",
-        "            filling.start()\n",
-        "            pass\n",
+        "mirror.ring",
+        "                self.filling.start() if frame.fill else self.filling.stop()\n",
+        "                pass\n",
     ),
     _varied(
         "an asynchronous master lets go of what is nowhere yet",
@@ -450,6 +450,6 @@ VARIED: Final = (
         "broker.mirrored",
         "                if number <= mirror.member.confirmed:\n",
         "                if True:\n",
-        first=210,
+        first=0,
     ),
 )

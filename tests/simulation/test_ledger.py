@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulation.ledger import Delivery, Ledger
-from simulation.mirrors import MirroredLedger, Timeline
+from simulation.ledger import Delivery, Ledger, Message
+from simulation.mirrors import Beginning, Losses, MirroredLedger, Timeline
 
 
 class Story:
@@ -177,3 +177,44 @@ def test_an_acknowledgement_counts_at_the_master_that_gave_the_message_out() -> 
     assert message.settled_at is None
     ledger.on_settled(second, 4.0)
     assert message.settled_at == 4.0 and not failures
+
+
+def asynchronous() -> tuple[Losses, Message]:
+    """A message in block 7 of epoch 2, confirmed at 1.5 by an asynchronous master."""
+    losses = Losses()
+    losses.on_rules("n1", True, 1.0)
+    losses.blocks[1] = (2, 7)
+    return losses, Message(1, "q", "channel", True, 1.2, confirmed_at=1.5)
+
+
+def test_of_what_was_confirmed_asynchronously_only_that_is_lost_which_the_next_master_lacks() -> None:
+    losses, message = asynchronous()
+    losses.beginnings[2] = Beginning(2, 3, ((1, 1),), 0)
+    assert not losses.may_miss(message)
+    losses.beginnings[3] = Beginning(3, 8, ((1, 1), (2, 3)), 0)
+    assert not losses.may_miss(message), "its log has the block"
+    losses.beginnings[4] = Beginning(4, 7, ((1, 1), (2, 3)), 0)
+    assert losses.may_miss(message)
+
+
+def test_another_block_of_that_number_is_another_block() -> None:
+    losses, message = asynchronous()
+    losses.beginnings[4] = Beginning(4, 9, ((1, 1), (3, 5)), 0)
+    assert losses.may_miss(message)
+
+
+def test_what_was_confirmed_synchronously_is_not_lost() -> None:
+    losses, message = asynchronous()
+    losses.on_rules("n1", False, 1.1)
+    losses.beginnings[3] = Beginning(3, 5, ((1, 1),), 0)
+    assert not losses.may_miss(message)
+
+
+def test_after_a_promotion_by_force_what_came_before_may_be_lost() -> None:
+    losses, message = Losses(), Message(1, "q", "channel", True, 1.2, confirmed_at=1.5)
+    losses.blocks[1] = (2, 7)
+    losses.beginnings[5] = Beginning(5, 9, ((1, 1), (2, 3)), 3)
+    assert losses.may_miss(message)
+    losses.blocks[1] = (3, 8)
+    assert not losses.may_miss(message), "it came with that epoch or later"
+    assert losses.may_forget((1.0, 2), (2.0, 5)) and not losses.may_forget((1.0, 3), (2.0, 5))

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from simulation.ledger import Ledger
+from simulation.mirrors import MirroredLedger
 from simulation.plan import Plan, from_ranges, ranges
 from simulation.shrink import shrink
 from simulation.world import Violation, World, quiet, run
@@ -18,7 +19,8 @@ GROUP = 10
 GROUPS = [
     (nodes, first) for nodes, count in ((1, 100), (3, 120), (5, 30)) for first in range(0, count, GROUP)
 ]  # fmt: skip
-MIRRORED_GROUPS = [(3, 0, 10), (3, 10, 20), (3, 20, 30), (3, 30, 40), (5, 0, 8), (2, 0, 8)]
+MIRRORED_GROUPS = [(3, 0, 10), (3, 10, 20), (5, 0, 6), (2, 0, 6)]
+VARIED_GROUPS = [(3, 0, 8), (3, 8, 16), (2, 0, 5), (5, 0, 3)]
 
 
 @pytest.mark.parametrize(("nodes", "first"), GROUPS)
@@ -37,8 +39,33 @@ def test_mirrored_seeds(nodes: int, first: int, end: int) -> None:
     assert sum(not facts.lost for world in worlds for facts in world.ledger.queues.values()) > len(worlds)
 
 
+@pytest.mark.parametrize(("nodes", "first", "end"), VARIED_GROUPS)
+def test_varied_seeds(nodes: int, first: int, end: int) -> None:
+    worlds = [run(Plan(seed, nodes, mirrored=True, varied=True)) for seed in range(first, end)]
+    ledgers = [world.ledger for world in worlds if isinstance(world.ledger, MirroredLedger)]
+    losses = [one for ledger in ledgers for name, one in ledger.losses.items() if name.startswith("d")]
+    assert len(ledgers) == end - first and any(one.spans for one in losses)  # Some were asynchronous,
+    assert sum(len(one.blocks) for one in losses) > 10 * len(worlds)  # where their messages were is known,
+    assert sum(len(one.beginnings) for one in losses) > 2 * len(losses)  # and who led them afterwards.
+
+
+def test_varied_plans() -> None:
+    """All kinds of what users can ask for are among the first seeds."""
+    plans = [Plan(seed, 3, mirrored=True, varied=True) for seed in range(16)]
+    steps = [step for plan in plans for step in plan.draw()]
+    policies = [step.arguments["definition"] or {} for step in steps if step.what == "policy"]
+    assert {key for policy in policies for key in policy} >= {
+        "ha-mode", "ha-params", "ha-sync-mode", "ha-replication", "ha-replication-window", "ha-sync-strategy",
+        "ha-promote-on-failure", "ha-promote-on-shutdown", "ha-sync-batch-size",
+    }  # fmt: skip
+    assert {step.what for step in steps} >= {"force", "interrupt", "stop_some", "order_sync", "hand_over"}
+    assert {len(plan.quorum()) for plan in plans} >= {0, 2, 3}
+    assert plans[3].command() == "python -m simulation --seed 3 --nodes 3 --steps 120 --varied"
+
+
 def test_mirrored_seeds_are_others() -> None:
     assert Plan(8, mirrored=True).draw() != Plan(8).draw()
+    assert Plan(8, mirrored=True).draw() != Plan(8, mirrored=True, varied=True).draw()
     assert Plan(8, mirrored=True).command() == "python -m simulation --seed 8 --nodes 3 --steps 120 --mirrored"
 
 

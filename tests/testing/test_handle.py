@@ -139,6 +139,19 @@ def test_bad_configuration() -> None:
         leveret.testing.broker(where="outside")  # type: ignore[arg-type]
 
 
+def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, subject: Broker) -> None:
+    """It asks a member again and again that does not let it in."""
+    monkeypatch.setattr("leveret.testing.hosts.START_S", 0.2)
+    lost = Broker(name="lost@localhost")
+    lost.join(subject)  # Which has another cookie.
+    threads = set(threading.enumerate())
+    with pytest.raises(NotRunning, match=r"not ready within 0\.2 s"):
+        lost.start()
+    assert set(threading.enumerate()) == threads
+    assert not lost.is_running
+    lost.close()
+
+
 def test_leveretctl(subject: Broker) -> None:
     publish(subject, "q", 4)
     command = [sys.executable, "-m", "leveret.cli.ctl", *subject.leveretctl, "-q", "list_queues"]
@@ -146,8 +159,9 @@ def test_leveretctl(subject: Broker) -> None:
     assert done.stdout.split("\n")[1] == "q\t4"
 
 
-def test_a_broker_beside_ends_with_its_test() -> None:
+def test_a_broker_beside_ends_with_its_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Even with a test run that was killed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     code = (
         "import os, leveret.testing\n"
         "broker = leveret.testing.broker(where='beside')\n"

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 import aio_pika
@@ -27,8 +26,8 @@ def connect(broker):
 """
 
 
-def test_it_is_installed() -> None:
-    assert [one.value for one in entry_points(group="pytest11", name="leveret")] == ["leveret.testing.plugin"]
+def test_it_is_installed(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.pluginmanager.get_plugin("leveret") is import_module("leveret.testing.plugin")
 
 
 def test_it_costs_nothing() -> None:
