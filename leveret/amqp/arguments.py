@@ -203,7 +203,6 @@ def check_consume_arguments(spec: QueueSpec, tag: str, method: m.BasicConsume) -
             if field.kind != "t":
                 raise _refusal(f"invalid arg '{name}' for {where}: {{unacceptable_type,{type_name(field)}}}", method)
         elif name == "x-priority" and (not isinstance(field.value, int) or field.kind in ("t", "T")):
-            text = f"invalid arg 'x-priority' for {where}: {{unacceptable_type,{type_name(field)}}}"
-            raise _refusal(text, method)
+            raise _refusal(f"invalid arg 'x-priority' for {where}: \"expected integer, got {type_name(field)}\"", method)
         elif name == "x-consumer-timeout" and (problem := _unless_positive(field)) is not None:
             raise _refusal(f"invalid arg '{name}' for {where}: {problem}", method)

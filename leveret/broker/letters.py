@@ -124,6 +124,7 @@ class Letters:
         if properties.expiration is not None:
             death["original-expiration"] = Field("S", properties.expiration)
         note_death(headers, death)
+        headers = dict(sorted(headers.items()))  # As RabbitMQ leaves them.
         properties.headers, properties.expiration = headers, None
         return with_header(old, encode(properties, body_size(old, HEADER_AT))), keys, headers
 
@@ -183,8 +184,9 @@ def note_death(headers: Table, death: Table) -> None:
     same = [one for one in deaths if _is_same(one, death)]
     others = [one for one in deaths if not _is_same(one, death)]
     count = sum(_count(one) for one in same)
-    latest = {"count": Field("l", count + 1), **(same[0].value if same else death)}
-    latest["count"] = Field("l", count + 1)
+    latest = {"count": Field("l", 1), **death}
+    if same:
+        latest = dict(sorted({**same[0].value, "count": Field("l", count + 1)}.items()))
     headers["x-death"] = Field("A", [Field("F", latest), *others])
 
 

@@ -19,7 +19,6 @@ from leveret.amqp.frames import HEADER_AT, with_header
 from leveret.amqp.properties import (
     CONTENT_ENCODING,
     CONTENT_TYPE,
-    CONTINUATION,
     FLAGS_AT,
     HEADERS,
     PROPERTIES_AT,
@@ -43,8 +42,9 @@ LAST: Final = 2
 NEXT: Final = 3
 OFFSET: Final = 4
 TIME: Final = 5  # In milliseconds.
+TIME_MS_MAX: Final = 1 << 62
 _WORDS: Final = {"first": FIRST, "last": LAST, "next": NEXT}
-_INTEGERS: Final = frozenset("bBsuIilL")
+_INTEGERS: Final = frozenset("bBsuIil")
 
 
 class Start(NamedTuple):
@@ -60,7 +60,7 @@ def parse_start(field: Field | None, wall_ms: int) -> Start | None:
     if field is None:
         return Start(NEXT)
     if field.kind == "T":
-        return Start(TIME, field.value * 1000)
+        return Start(TIME, min(field.value * 1000, TIME_MS_MAX))
     if field.kind in _INTEGERS:
         return Start(OFFSET, max(field.value, 0))
     if field.kind != "S":
@@ -86,7 +86,7 @@ def with_offsets(contents: list[bytes], offset: int) -> list[bytes]:
     for each, content in enumerate(contents, offset):
         if not content.startswith(header):
             header = content[: HEADER_AT + _SIZE.unpack_from(content, 3)[0] + 1]
-            if _FIELD[:-1] in header or content[HEADER_AT + FLAGS_AT + 1] & CONTINUATION:
+            if _FIELD[:-1] in header:
                 made.append(_with_own(content, each))
                 header = b"\x00"
                 continue

@@ -158,7 +158,9 @@ class Placing:
         if queue.mirror is None:
             if wanted is None or wanted == (spec.node,):
                 return True
-            self._begin(queue, places[spec.node])
+            here = places.get(spec.node)
+            if here is not None:  # Else this node is about to leave the cluster, or to learn that it has left.
+                self._begin(queue, here)
             return False
         return self._adjust(queue.mirror, wanted or (spec.node,), running)
 

@@ -422,6 +422,7 @@ VARIED: Final = (
         "broker.governing",
         "            asynchronous=rules.asynchronous,\n",
         "            asynchronous=True,\n",
+        first=2,
     ),
     _varied(
         "a quorum queue is like any other",
@@ -429,6 +430,7 @@ VARIED: Final = (
         "cluster.mirroring",
         "    if is_quorum(arguments):\n",
         "    if False:\n",
+        first=2,
     ),
     _varied(
         "mirrors that lack messages are always promoted",
@@ -436,6 +438,7 @@ VARIED: Final = (
         "broker.governing",
         "            promote_always=rules.on_failure_always and failed,\n",
         "            promote_always=True,\n",
+        first=16,
     ),
     _varied(
         "mirrors that an operator has filled are not",
@@ -443,6 +446,7 @@ VARIED: Final = (
         "mirror.ring",
         "                self.filling.start() if frame.fill else self.filling.stop()\n",
         "                pass\n",
+        first=4,
     ),
     _varied(
         "an asynchronous master lets go of what is nowhere yet",
