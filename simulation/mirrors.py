@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 0.02  # From when a node knows of another master until all is written that it had from the last one.
 LINK_S: Final = 20.0  # After a link was lost, until the last that it had brought is written.
-NOTED_S: Final = 6.0  # Within this time after a delivery, all mirrors know of it.
 
 
 class Timeline:
@@ -214,15 +213,14 @@ class MirroredLedger(Ledger):
                 )
 
     def _may_be_forgotten(self, message: Message, first: Delivery, second: Delivery) -> bool:
-        """Whether the first of two deliveries may be: the master was lost before others knew of it.
-
-        While a queue has no mirrors (epoch 0), it is as with every queue."""
+        """Whether the first of two deliveries may be. Not while a queue has mirrors, unless somebody asked for what
+        allows it: they know of a delivery before it is made. Without mirrors (epoch 0) it is as with every queue."""
         agreed, queue = self.agreed.get(message.queue), message.queue
         if self._may_forget(queue, first.written_at, second.written_at):
             return True
         if agreed is None or not agreed.at(message.published_at)[0] or not agreed.at(first.written_at)[0]:
             return self._crashed(queue, message.published_at, second.written_at)
-        return agreed.changes(first.written_at - 1.0, min(second.written_at, first.written_at + NOTED_S))
+        return False
 
 
 class MirrorChecker:

@@ -70,6 +70,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.queues: dict[int, dict[int, tuple[bytes, bytes, int]]] = {}
+        self.times: dict[tuple[int, int], int] = {}  # By queue and number, where it is known.
 
     def append(self, block: Block) -> None:
         kept = self.queues.setdefault(block.queue, {})
@@ -89,6 +90,8 @@ class MemoryLog:
         for at, (content, key, kind) in enumerate(zip(run.contents, run.keys, run.kinds, strict=True)):
             if kind & wanted == wanted:
                 kept[run.first + at] = (content, key, kind)
+                if run.times:
+                    self.times[queue, run.first + at] = [time for start, time in run.times if start <= at][-1]
 
     def read(self, queue: int, first: int, last: int, messages_max: int) -> tuple[list[Run], int]:
         """Live messages within the bounds, in runs, and the number to go on with."""
@@ -99,6 +102,8 @@ class MemoryLog:
             content, key, kind = self.queues[queue][seq]
             if not runs or runs[-1].last + 1 != seq:
                 runs.append(Run(seq, [], [], bytearray()))
+            if (queue, seq) in self.times:
+                runs[-1].times.append((len(runs[-1].contents), self.times[queue, seq]))
             runs[-1].contents.append(content)
             runs[-1].keys.append(key)
             runs[-1].kinds.append(kind)
@@ -129,6 +134,7 @@ class World:
         self.holds_metadata = self.holds_disk = self.holds_loads = False
         self.proposals: list[tuple[c.Command, Callable[[Applied], None]]] = []
         self.loads: list[tuple[Queue, Gap]] = []
+        self.ranges: list[tuple[int, int, int, Callable[[list[Run] | None, int], None]]] = []  # To be read.
         self.load_messages_max = 1000
         self._awaiting: list[Any] = []
         self._logged: list[tuple[Queue, Block]] = []
@@ -166,6 +172,11 @@ class World:
         self.loads.append((queue, gap))
         if not self.holds_loads:
             self._may_load = True
+
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        self.ranges.append((queue, first, last, then))
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         for run in runs:
@@ -205,6 +216,9 @@ class World:
             runs, after = self.log.read(queue.spec.id, gap.first, gap.last, self.load_messages_max)
             queue.on_loaded(gap, runs, after)
             self.broker.on_loaded(queue)
+        ranges, self.ranges = self.ranges, []
+        for number, first, last, then in ranges:
+            then(*self.log.read(number, first, last, self.load_messages_max))
 
     def sync(self) -> None:
         """All blocks taken so far are on disk."""
@@ -225,7 +239,7 @@ class World:
             broker.pump()
             broker.flush_links()
             for queue in broker.unlogged:
-                block = queue.take_block(0)
+                block = queue.take_block(broker.wall_ms)
                 if block is not None:
                     self.log.append(block)
                     self.blocks.append(block)
@@ -242,7 +256,7 @@ class World:
                 client = self.clients.get(connection)
                 if client is not None:
                     client.flush()
-            if self.loads and not self.holds_loads:
+            if (self.loads or self.ranges) and not self.holds_loads:
                 self.finish_loads()
             elif not broker.dirty and not broker.writers and not broker.linked:
                 return

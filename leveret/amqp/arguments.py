@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.errors import ReplyCode, protocol_error, resource
 from leveret.amqp.tables import Field, type_name
-from leveret.cluster.mirroring import LEADER_LOCATORS, LOCATORS, MIRROR_ARGUMENTS, is_quorum
-from leveret.cluster.queue_rules import OVERFLOWS, parse_age
+from leveret.cluster.mirroring import LEADER_LOCATORS, LOCATORS, MIRROR_ARGUMENTS
+from leveret.cluster.queue_rules import OVERFLOWS, PRIORITY_MAX, parse_age
 
 if TYPE_CHECKING:
     from leveret.amqp import methods as m
@@ -24,8 +24,8 @@ Problem = Callable[[Field], str | None]  # What is wrong with a value, as it sta
 QUEUE_TYPES: Final = {
     "classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue",
 }  # fmt: skip
+CLASSIC: Final = Field("S", "classic")
 EXPIRY_MS_MAX: Final = 10 * 365 * 86_400_000
-PRIORITY_MAX: Final = 255
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 
 # What queues of other types know, and those of a type do not.
@@ -44,9 +44,11 @@ OF_OTHER_TYPES: Final = {
     "quorum": frozenset(_CLASSIC_ONLY | _STREAM_ONLY),
     "stream": frozenset(_CLASSIC_ONLY | _QUORUM_ONLY | _NOT_STREAM),
 }
-
-# Refused, because a promise that is taken and not kept is worse than none.
-_NOT_YET: Final = frozenset({"x-max-priority", "x-delivery-limit"})
+_CONSUMERS_OF_OTHER_TYPES: Final = {
+    "classic": frozenset({"x-stream-offset"}),
+    "quorum": frozenset({"x-stream-offset", "x-cancel-on-ha-failover"}),
+    "stream": frozenset({"x-priority", "x-cancel-on-ha-failover"}),
+}
 
 
 def check_queue_arguments(vhost: str, name: str, method: m.QueueDeclare) -> None:
@@ -56,21 +58,16 @@ def check_queue_arguments(vhost: str, name: str, method: m.QueueDeclare) -> None
     exchange = arguments.get("x-dead-letter-exchange")
     if exchange is not None and exchange.kind != "S":
         raise _refusal(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {where}", method)
-    kind = arguments.get("x-queue-type", Field("S", "classic"))
+    kind = arguments.get("x-queue-type", CLASSIC)
     problem = _unless_text(kind) or (
         None if kind.value in QUEUE_TYPES else f"\"unsupported queue type '{kind.value}'\""
     )
     if problem is not None:
         raise _refusal(f"invalid arg 'x-queue-type' for {where}: {problem}", method)
-    if kind.value == "stream":
-        raise _refusal(f"invalid arg 'x-queue-type' for {where}: not supported by this version", method)
     others = OF_OTHER_TYPES[kind.value]
     for key in arguments:
         if key in others:
             raise _refusal(f"invalid arg '{key}' for {where} of queue type {QUEUE_TYPES[kind.value]}", method)
-    for key in arguments:
-        if key in _NOT_YET:
-            raise _refusal(f"invalid arg '{key}' for {where}: not supported by this version", method)
     for key, check in _CHECKS.items():
         if key in arguments and (problem := check(arguments[key])) is not None:
             raise _refusal(f"invalid arg '{key}' for {where}: {problem}", method)
@@ -148,7 +145,7 @@ def _one_of(values: tuple[str, ...], otherwise: str) -> Problem:
 
 def _unless_age(field: Field) -> str | None:
     """RabbitMQ ends the connection over some of these; a channel that is told why serves its client better."""
-    return _unless_text(field) or (None if parse_age(field.value) is not None else "invalid_max_age")
+    return _unless_text(field) or (None if parse_age(field.value) else "invalid_max_age")
 
 
 _CHECKS: Final[dict[str, Problem]] = {
@@ -196,10 +193,12 @@ def expiration_problem(text: str) -> str | None:
 
 def check_consume_arguments(spec: QueueSpec, tag: str, method: m.BasicConsume) -> None:
     where = resource("queue", spec.name, spec.vhost)
+    kind = spec.arguments.get("x-queue-type", CLASSIC).value
+    for name in method.arguments:
+        if name in _CONSUMERS_OF_OTHER_TYPES[kind]:
+            raise _refusal(f"invalid arg '{name}' for {where} of queue type {QUEUE_TYPES[kind]}", method)
     for name, field in method.arguments.items():
         if name == "x-cancel-on-ha-failover":
-            if is_quorum(spec.arguments):
-                raise _refusal(f"invalid arg '{name}' for {where} of queue type {QUEUE_TYPES['quorum']}", method)
             if field.kind != "t":
                 raise _refusal(f"invalid arg '{name}' for {where}: {{unacceptable_type,{type_name(field)}}}", method)
         elif name == "x-priority" and (not isinstance(field.value, int) or field.kind in ("t", "T")):

@@ -16,12 +16,24 @@ from leveret.amqp.codec import printed
 from leveret.amqp.consumer import ChannelConsumer
 from leveret.amqp.copies import BCC, CC, BadCopies, further_keys, without_bcc
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
-from leveret.amqp.frames import BODY, HEADER, OVERHEAD, frame, rechannel, reframe
+from leveret.amqp.frames import BODY, HEADER, HEADER_AT, OVERHEAD, frame, rechannel, reframe
 from leveret.amqp.intake import frame_error
-from leveret.amqp.properties import BASIC_CLASS, body_size, expiration, headers, user_id
+from leveret.amqp.properties import (
+    BASIC_CLASS,
+    body_size,
+    delivery_mode,
+    expiration,
+    headers,
+    reply_to,
+    user_id,
+    with_reply_to,
+)
+from leveret.amqp.streams import refuse_for_stream, refuse_return, start_of
 from leveret.amqp.topology import Topology
+from leveret.amqp.transactions import Transaction
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
-from leveret.broker.confirms import Confirms
+from leveret.broker.confirms import Confirms, Pending
+from leveret.broker.replies import ADDRESS
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.broker.vhost import Route
 from leveret.log.block import PERSISTENT, REDELIVERED, SHARED
@@ -30,14 +42,15 @@ if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.broker.broker import AnyQueue
     from leveret.broker.edge import Got
+    from leveret.broker.replies import Inbox
 
 
 class Channel(Topology):
     """One channel of a connection."""
 
     __slots__ = (
-        "body", "body_left", "confirms", "consumed", "consumers", "copies", "delivery_tag", "forgiven", "generation",
-        "header", "new_consumer_prefetch", "prefetch", "route", "unacked",
+        "asks", "body", "body_left", "confirms", "consumed", "consumers", "copies", "delivery_tag", "forgiven",
+        "generation", "header", "inbox", "new_consumer_prefetch", "prefetch", "route", "transaction", "unacked",
     )
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -49,6 +62,7 @@ class Channel(Topology):
         self.prefetch = 0  # For all consumers together; 0 is no limit.
         self.new_consumer_prefetch = 0
         self.confirms: Confirms | None = None
+        self.transaction: Transaction | None = None  # After tx.select, for good.
         # The content under assembly: the route it will take, then its header, then body frames.
         self.route: Route | None = None
         self.generation = 0  # Of the vhost's routes, when the route was found.
@@ -56,7 +70,10 @@ class Channel(Topology):
         self.body: list[bytes] = []
         self.body_left = 0
         self.forgiven: set[int] = set()  # Tags that came too late, and may still be acknowledged: see `lateness`.
-        self.copies: list[str] | None = None  # Further keys of the message whose properties were just checked.
+        # Of the message whose properties were just checked: its further keys, None if there is nothing special to it.
+        self.copies: list[str] | None = None
+        self.asks = False  # It has to be given an address for the answer.
+        self.inbox: Inbox | None = None  # For such answers.
 
     def fail(self, fault: ChannelFault) -> None:
         self.connection.close_channel(self, fault)
@@ -158,9 +175,13 @@ class Channel(Topology):
         if broker.refusing:
             self._refuse(count)
             return
-        broker.totals.published += count
-        pending = None if confirms is None else confirms.begin(count)
+        self.send(bundles, kind, None if confirms is None else confirms.begin(count))
+
+    def send(
+        self, bundles: list[tuple[tuple[AnyQueue, ...], list[bytes], list[bytes]]], kind: int, pending: Pending | None
+    ) -> None:
         for queues, contents, keys in bundles:
+            self.broker.totals.published += len(contents)
             if self.number != 1:
                 contents = [rechannel(content, 1) for content in contents]
             size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
@@ -173,7 +194,7 @@ class Channel(Topology):
 
     def publish_one(self, route: Route, content: bytes, kind: int, further: Sequence[str] = ()) -> None:
         """A message with something special to it: it has further keys, or its route is not plain."""
-        if self.broker.refusing:
+        if self.broker.refusing and self.transaction is None:  # That is refused as a whole.
             self._refuse(1)
             return
         vhost = self.connection.vhost
@@ -181,17 +202,24 @@ class Channel(Topology):
         queues = route.queues
         if route.varies or further:
             queues = vhost.route(route.exchange, (route.routing_key, *further), content)
+        if not route.exchange:
+            self.broker.replies.answer(self, (route.routing_key, *further), route.key, content)
         if vhost.firehose is not None:
             vhost.firehose.on_published(self, route.exchange, (route.routing_key, *further), content, queues)
-        if queues:
+        if self.transaction is not None:
+            self.transaction.publish(route, queues, content, kind)
+        elif queues:
             self.publish([(queues, [content], [route.key])], kind)
-            return
+        else:
+            self.on_unroutable(route, content)
+            if self.confirms is not None:
+                self.confirms.on_complete(self.confirms.begin(1))
+
+    def on_unroutable(self, route: Route, content: bytes) -> None:
         self.broker.totals.published += 1
         self.broker.totals.unroutable += 1
         if route.mandatory:
             self._return(route, content)
-        if self.confirms is not None:
-            self.confirms.on_complete(self.confirms.begin(1))
 
     def _refuse(self, count: int) -> None:
         """Take none of these publishes. Whoever did not ask for confirms is not told, as with a queue that is full."""
@@ -207,6 +235,9 @@ class Channel(Topology):
 
     def check_properties(self, data: bytes, start: int) -> None:
         """The properties that can make a message unacceptable. `data` has the header payload at `start`."""
+        self.asks = reply_to(data, start) == ADDRESS
+        if self.asks and self.inbox is None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist", m.BasicPublish)
         sender = user_id(data, start)
         if sender is not None and sender != self.connection.user:
             if "impersonator" not in self.broker.tags_of(self.connection.user):
@@ -216,15 +247,21 @@ class Channel(Topology):
         if time_to_live is not None and (problem := expiration_problem(time_to_live)) is not None:
             text = f"invalid expiration '{time_to_live}': {problem}"
             raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, m.BasicPublish)
+        mode = delivery_mode(data, start)
+        if mode not in (None, 1, 2):
+            text = f"invalid message: {{delivery_mode_unknown,{mode}}}"
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, m.BasicPublish)
         table = headers(data, start) or {}
         try:
-            self.copies = further_keys(table) if CC in table or BCC in table else None
+            self.copies = further_keys(table) if CC in table or BCC in table or self.asks else None
         except BadCopies as error:
             raise protocol_error(ReplyCode.PRECONDITION_FAILED, str(error), m.BasicPublish) from None
 
     def publish_copies(self, route: Route, content: bytes, kind: int) -> None:
-        """A message that `check_properties` found to have CC or BCC headers."""
+        """A message that `check_properties` found to have CC or BCC headers, or to want an answer."""
         further, self.copies = self.copies, None
+        if self.asks and self.inbox is not None:
+            content = with_reply_to(content, HEADER_AT, self.inbox.address)
         assert further is not None and self.connection.vhost is not None
         spec = self.broker.metadata.exchanges.get((self.connection.vhost.name, route.exchange))
         if spec is not None:
@@ -246,7 +283,15 @@ class Channel(Topology):
     # -- Acknowledging -------------------------------------------------------------------------------------------
 
     def on_ack(self, tag: int, multiple: int) -> None:
-        for delivered in self._take(tag, bool(multiple), m.BasicAck):
+        taken = self._take(tag, bool(multiple), m.BasicAck)
+        if self.transaction is None:
+            self._acknowledge(taken)
+        else:
+            self.transaction.settle(self._acknowledge, taken)
+
+    def _acknowledge(self, taken: list[Delivered]) -> None:
+        self._on_taken(taken)
+        for delivered in taken:
             delivered.queue.settle_delivered(delivered.batch, delivered.lo, delivered.hi)
 
     def _take(self, tag: int, multiple: bool, method: type[m.Method]) -> list[Delivered]:
@@ -262,7 +307,6 @@ class Channel(Topology):
                 raise protocol_error(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}", method)
             self.forgiven.discard(tag)
             taken = self.unacked.take_range(1, tag) if multiple else []
-        self._on_taken(taken)
         return taken
 
     def _on_taken(self, taken: list[Delivered]) -> None:
@@ -282,11 +326,17 @@ class Channel(Topology):
 
     def _on_nack(self, tag: int, multiple: bool, requeue: bool, method: type[m.Method]) -> None:
         taken = self._take(tag, multiple, method)
-        if requeue:
-            self._requeue(taken)
+        action = self.take_back if requeue else self._discard
+        if self.transaction is None:
+            action(taken)
         else:
-            for delivered in taken:
-                delivered.queue.discard(delivered.batch, delivered.lo, delivered.hi)
+            self.transaction.settle(action, taken)
+        refuse_return(taken, "basic.nack and basic.reject", method)
+
+    def _discard(self, taken: list[Delivered]) -> None:
+        self._on_taken(taken)
+        for delivered in taken:
+            delivered.queue.discard(delivered.batch, delivered.lo, delivered.hi)
 
     def _requeue(self, taken: list[Delivered]) -> None:
         by_queue: dict[AnyQueue, list[tuple[Batch, int, int]]] = {}
@@ -307,6 +357,9 @@ class Channel(Topology):
             consumer.queue.remove_consumer(consumer)
         self.consumers.clear()
         self.route, self.header, self.body = None, b"", []
+        self._close_inbox()
+        if self.transaction is not None:
+            self.transaction.rollback()
         self.take_back(self.unacked.take_all())
 
     # -- Methods -------------------------------------------------------------------------------------------------
@@ -317,8 +370,6 @@ class Channel(Topology):
         handler = HANDLERS.get(type(method))
         if handler is not None:
             handler(self, method)
-        elif method.name.startswith("tx."):
-            raise protocol_error(ReplyCode.NOT_IMPLEMENTED, f"{method.name} is not supported by this version", method)
         else:
             raise protocol_error(ReplyCode.COMMAND_INVALID, "unimplemented method", method)
 
@@ -352,6 +403,7 @@ class Channel(Topology):
     def on_basic_recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
         if not method.requeue:
             raise protocol_error(ReplyCode.NOT_IMPLEMENTED, "requeue=false", method)
+        refuse_return(self.unacked, method.name, method)
         self.take_back(self.unacked.take_all())
         if isinstance(method, m.BasicRecover):
             self._reply(m.BasicRecoverOk())
@@ -368,7 +420,29 @@ class Channel(Topology):
             self.new_consumer_prefetch = method.prefetch_count
         self._reply(m.BasicQosOk())
 
+    def on_tx_select(self, method: m.TxSelect) -> None:
+        if self.confirms is not None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode", method)
+        if self.transaction is None:
+            self.connection.forget_publish()  # What looks like the last one is no longer dealt with like that one.
+            self.transaction = Transaction(self)
+        self._reply(m.TxSelectOk())
+
+    def on_tx_commit(self, method: m.TxCommit) -> None:
+        self._ask(self._transaction(method).commit, method, lambda _: self._reply(m.TxCommitOk()))
+
+    def on_tx_rollback(self, method: m.TxRollback) -> None:
+        self._transaction(method).rollback()
+        self._reply(m.TxRollbackOk())
+
+    def _transaction(self, method: m.Method) -> Transaction:
+        if self.transaction is None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, "channel is not transactional", method)
+        return self.transaction
+
     def on_confirm_select(self, method: m.ConfirmSelect) -> None:
+        if self.transaction is not None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode", method)
         if self.confirms is None:
             self.confirms = Confirms(self._on_confirmed)
         if not method.nowait:
@@ -376,14 +450,37 @@ class Channel(Topology):
 
     # -- Consuming -----------------------------------------------------------------------------------------------
 
+    def _open_inbox(self, method: m.BasicConsume) -> None:
+        """Consume from the pseudo-queue of direct reply-to."""
+        if method.consumer_tag in self.consumers:
+            text = f"attempt to reuse consumer tag '{method.consumer_tag}'"
+            raise protocol_error(ReplyCode.NOT_ALLOWED, text, method)
+        if not method.no_ack:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge", method)
+        if self.inbox is not None:
+            raise protocol_error(ReplyCode.PRECONDITION_FAILED, "reply consumer already set", method)
+        tag = method.consumer_tag or self.broker.unique_name("amq.ctag-")
+        self.inbox = self.broker.replies.open(self, tag)
+        if not method.nowait:
+            self._reply(m.BasicConsumeOk(tag))
+
+    def _close_inbox(self) -> None:
+        if self.inbox is not None:
+            self.broker.replies.close(self.inbox)
+            self.inbox = None
+
     def on_consume(self, method: m.BasicConsume) -> None:
+        if method.queue == ADDRESS:
+            self._open_inbox(method)
+            return
         queue = self._queue(self._queue_name(method.queue, method), "read", method)
         tag = method.consumer_tag or self.broker.unique_name("amq.ctag-")
         if tag in self.consumers:
             raise protocol_error(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method)
         check_consume_arguments(queue.spec, tag, method)
+        start = start_of(self, queue.spec, method)
         prefetch = 0 if method.no_ack else self.new_consumer_prefetch
-        consumer = ChannelConsumer(self, queue, tag, method.no_ack, method.exclusive, prefetch, method.arguments)
+        consumer = ChannelConsumer(self, queue, tag, method.no_ack, method.exclusive, prefetch, method.arguments, start)
 
         def then(_: bool) -> None:
             self.consumers[tag] = consumer
@@ -399,6 +496,9 @@ class Channel(Topology):
 
     def on_cancel(self, method: m.BasicCancel) -> None:
         consumer = self.consumers.get(method.consumer_tag)
+        if self.inbox is not None and self.inbox.tag == method.consumer_tag:
+            self._close_inbox()
+            consumer = None
         if consumer is None:
             if not method.nowait:
                 self._reply(m.BasicCancelOk(method.consumer_tag))
@@ -413,6 +513,7 @@ class Channel(Topology):
 
     def on_get(self, method: m.BasicGet) -> None:
         queue = self._queue(self._queue_name(method.queue, method), "read", method)
+        refuse_for_stream(queue.spec, "basic.get", method)
 
         def then(got: Got | None) -> None:
             if got is None:
@@ -434,8 +535,10 @@ class Channel(Topology):
             key[middle + 1 :].decode("utf-8", "surrogateescape"),
             got.remaining,
         )
-        content = reframe(batch.contents[at], self.number, self.connection.frame_max)
-        self.connection.send_content(self.number, ok, content)
+        content = batch.contents[at]
+        if queue.is_local and queue.returns is not None:  # Else its own node has done so.
+            (content,) = queue.returns.labelled(batch, at, at + 1, always=True)
+        self.connection.send_content(self.number, ok, reframe(content, self.number, self.connection.frame_max))
         vhost = self.connection.vhost
         if vhost is not None and vhost.firehose is not None:
             vhost.firehose.on_delivered(self, queue, batch, at, at + 1)
@@ -470,4 +573,7 @@ HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.BasicRecover: Channel.on_basic_recover,
     m.BasicRecoverAsync: Channel.on_basic_recover,
     m.ConfirmSelect: Channel.on_confirm_select,
+    m.TxSelect: Channel.on_tx_select,
+    m.TxCommit: Channel.on_tx_commit,
+    m.TxRollback: Channel.on_tx_rollback,
 }

@@ -32,6 +32,7 @@ from leveret.amqp.tables import to_python
 if TYPE_CHECKING:
     from leveret.amqp.limits import Limits, Peer
     from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.replies import BusyLink, Inbox
     from leveret.broker.vhost import Vhost
 
 LEAVE_TICKS_MAX: Final = 3  # Without a majority, exclusive queues are deleted when there is one again.
@@ -67,6 +68,7 @@ class Connection(Intake):
         self.out: list[bytes] = []
         self.out_bytes = 0  # Estimated, since the last write.
         self.writable = True  # The shell's socket buffer takes more.
+        self.inboxes: dict[Inbox, None] = {}  # With answers that the socket did not take.
         self.stalled: dict[AnyQueue, None] = {}  # Queues that had more for this connection than it could take.
 
         self.rest = b""
@@ -75,7 +77,7 @@ class Connection(Intake):
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
         self.blocked = False  # An alarm keeps the shell from reading.
-        self.crowding: AnyQueue | None = None  # A queue this connection fills faster than it empties.
+        self.crowding: AnyQueue | BusyLink | None = None  # A queue this connection fills faster than it empties.
 
         self.generation = -1
 
@@ -240,9 +242,8 @@ class Connection(Intake):
         elif self.handshake is not None:
             self.handshake.on_method(method)
         elif isinstance(method, m.ConnectionUpdateSecret):
-            raise ConnectionFault(
-                ReplyCode.NOT_IMPLEMENTED, "update-secret: passwords here do not expire", *ids_of(method)
-            )
+            # For credentials that expire, which passwords do not: RabbitMQ takes any secret then.
+            self.send(0, m.ConnectionUpdateSecretOk())
         else:
             text = "unexpected method in connection state running"
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, text, *ids_of(method))
@@ -332,8 +333,10 @@ class Connection(Intake):
 
     def on_room(self) -> bool:
         """All that was made is written and the socket takes more. True: there is more to do, have another turn."""
-        if not self.stalled and not self.full:
+        if not self.stalled and not self.full and not self.inboxes:
             return False
+        for inbox in list(self.inboxes):
+            inbox.on_room()
         self.broker.dirty.update(self.stalled)
         self.stalled.clear()
         if self.full:

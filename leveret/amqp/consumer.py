@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leveret.amqp.tables import Table
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.offsets import Start
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
 UNLIMITED: Final = 1 << 30
@@ -33,8 +34,8 @@ class ChannelConsumer:
     """One basic.consume."""
 
     __slots__ = (
-        "arguments", "as_stored", "cancels_on_failover", "channel", "exclusive", "head", "key", "no_ack", "pack",
-        "prefetch", "priority", "queue", "tag", "tag_bytes", "tail", "timeout_ms", "unacked",
+        "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "head", "key", "no_ack",
+        "pack", "prefetch", "priority", "queue", "tag", "tag_bytes", "tail", "timeout_ms", "unacked",
     )
 
     def __init__(
@@ -46,6 +47,7 @@ class ChannelConsumer:
         exclusive: bool,
         prefetch: int,
         arguments: Table,
+        start: Start | None = None,
     ) -> None:
         self.channel = channel
         self.queue = queue
@@ -54,6 +56,7 @@ class ChannelConsumer:
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0 is no limit.
         self.arguments = arguments
+        self.begins_at = start
         cancels = arguments.get("x-cancel-on-ha-failover")
         self.cancels_on_failover = cancels is not None and cancels.value is True
         priority, timeout = arguments.get("x-priority"), arguments.get("x-consumer-timeout")
@@ -105,6 +108,9 @@ class ChannelConsumer:
             pieces[2::3] = contents
         else:
             kinds = batch.kinds if whole else batch.kinds[lo:hi]
+            queue = self.queue
+            if batch.redelivered and queue.is_local and queue.returns is not None:  # Else its own node has done so.
+                contents = queue.returns.labelled(batch, lo, hi)
             pieces = self._one_by_one(first_tag, contents, keys, kinds)
         connection = channel.connection
         connection.out += pieces

@@ -26,8 +26,10 @@ CAPABILITIES: Final = (
     "basic.nack",
     "consumer_cancel_notify",
     "connection.blocked",
+    "consumer_priorities",
     "authentication_failure_close",
     "per_consumer_qos",
+    "direct_reply_to",
 )
 # What RabbitMQ calls the states in which these are expected.
 STATES: Final[dict[type[m.Method], str]] = {

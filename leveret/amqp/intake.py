@@ -178,7 +178,7 @@ class Intake:
             return stop
         if self.queues is not route.queues:  # type: ignore[union-attr]
             self._switch(route.queues)  # type: ignore[union-attr]
-        if route.is_plain:  # type: ignore[union-attr]
+        if route.is_plain and channel.transaction is None:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
             if known and body_size:  # Seen twice, so it may come a third time.

@@ -24,6 +24,11 @@ def printed_value(field: Field) -> str:
     return _term(field)
 
 
+def printed_field(field: Field) -> str:
+    """With its type, as the pair that it is in Erlang."""
+    return f"{{{type_name(field)},{_term(field)}}}"
+
+
 def _term(field: Field) -> str:
     kind, value = field
     if kind == "S":
@@ -39,7 +44,7 @@ def _term(field: Field) -> str:
     if kind in ("f", "d"):
         return printed_float(value)
     if kind == "A":
-        return f"[{','.join(f'{{{type_name(each)},{_term(each)}}}' for each in value)}]"
+        return f"[{','.join(map(printed_field, value))}]"
     if kind == "F":
         entries = [f"{{{_binary(name)},{type_name(each)},{_term(each)}}}" for name, each in value.items()]
         return f"[{','.join(entries)}]"

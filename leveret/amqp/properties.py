@@ -46,9 +46,11 @@ FLAGS_AT: Final = 12
 PROPERTIES_AT: Final = 14
 KIND_PERSISTENT: Final = 1  # Bits of a stored message's kind byte.
 KIND_EXPIRES: Final = 8
-DELICATE: Final = 256  # No bit of a kind byte: has a property that may be refused, or looks like it (CC, BCC).
+DELICATE: Final = 256  # No bit of a kind byte: has a property that may be refused or changed, or looks like it.
 
-_PERSISTENT: Final = 2  # The delivery mode.
+_TRANSIENT: Final = 1  # Delivery modes.
+_PERSISTENT: Final = 2
+_ASKS: Final = b"\x15amq.rabbitmq.reply-to"  # To be replaced by an address: see `leveret.broker.replies`.
 
 _HEAD: Final = struct.Struct(">HHQH")
 _SIZE: Final = struct.Struct(">I")
@@ -122,13 +124,13 @@ def check(data: bytes, start: int = 0, end: int | None = None) -> None:
 def survey(data: bytes, start: int, stop: int) -> int:
     """Check the properties of a header payload, and tell in one pass what every publish is asked for.
 
-    The result has KIND_PERSISTENT set if the message is, and DELICATE if it has a property that may be refused.
+    The result has KIND_PERSISTENT set if the message is, and DELICATE if it has a property that has to be looked at.
     """
     at = start + PROPERTIES_AT
     if at > stop:
         raise BadProperties("content header is cut off")
     flags = data[at - 2] << 8 | data[at - 1]
-    mode = 0
+    mode = _TRANSIENT
     for form in _PLANS.get(flags) or _plan(flags):
         if at >= stop:
             raise BadProperties("properties are cut off")
@@ -147,6 +149,8 @@ def survey(data: bytes, start: int, stop: int) -> int:
     if flags & EXPIRATION:
         kind |= KIND_EXPIRES
     if flags & (EXPIRATION | USER_ID) or (flags & HEADERS and data.find(b"CC", start, stop) >= 0):
+        return kind | DELICATE
+    if (flags & REPLY_TO and data.find(_ASKS, start, stop) >= 0) or not _TRANSIENT <= mode <= _PERSISTENT:
         return kind | DELICATE
     return kind
 
@@ -245,6 +249,16 @@ def message_id(data: bytes, start: int = 0) -> str | None:
 
 def reply_to(data: bytes, start: int = 0) -> str | None:
     return _text(data, start, REPLY_TO)
+
+
+def with_reply_to(content: bytes, start: int, address: str) -> bytes:
+    """A content that has the property, with another one. Its header payload is at `start`, behind its size."""
+    at = _find(content, start, REPLY_TO)
+    assert at is not None
+    end, raw = at + 1 + content[at], address.encode("utf-8", "surrogateescape")
+    size = _SIZE.unpack_from(content, start - 4)[0] + at + 1 + len(raw) - end
+    head = content[: start - 4] + _SIZE.pack(size)
+    return b"".join((head, content[start:at], bytes((len(raw),)), raw, content[end:]))
 
 
 def has(data: bytes, flags: int, start: int = 0) -> bool:

@@ -20,6 +20,8 @@ from leveret.amqp.checks import (
     check_topic,
 )
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
+from leveret.amqp.streams import refuse_for_stream
+from leveret.broker.replies import ADDRESS
 from leveret.cluster import commands as c
 from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
 from leveret.cluster.refusals import Refusal, not_found
@@ -188,6 +190,9 @@ class Topology:
         vhost = connection.vhost
         assert vhost is not None
         name = method.queue = in_one_line(method.queue)
+        if name.startswith(ADDRESS):
+            self._declare_inbox(method)
+            return
         if method.passive:
             self._declared(method, self._queue(name, None, method))
             return
@@ -236,6 +241,18 @@ class Topology:
                 broker.on_unused(queue)  # Nobody else can ever use or delete it.
 
         self._propose(command, method, on_declared, on_abandoned)
+
+    def _declare_inbox(self, method: m.QueueDeclare) -> None:
+        """The pseudo-queue of direct reply-to, or the address of somebody who waits for an answer; always passive."""
+        assert self.connection.vhost is not None
+        name, nobody = method.queue, not_found("queue", method.queue, self.connection.vhost.name)
+
+        def then(_: bool) -> None:
+            self.last_queue = name
+            if not method.nowait:
+                self._reply(m.QueueDeclareOk(name, 0, 1))
+
+        self._ask(lambda done: self.broker.replies.ask(name, lambda there: done(there or nobody)), method, then)
 
     def _redeclare(self, method: m.QueueDeclare, name: str) -> None:
         """The queue exists: it must be what is wanted."""
@@ -314,6 +331,7 @@ class Topology:
 
     def on_queue_purge(self, method: m.QueuePurge) -> None:
         queue = self._queue(self._queue_name(method.queue, method), "read", method)
+        refuse_for_stream(queue.spec, "queue.purge", method)
 
         def then(count: int) -> None:
             if not method.nowait:

@@ -26,6 +26,8 @@ def take_over(broker: Broker, queue: Queue) -> list[Run]:
     """Messages that the log has to be given; whatever becomes of them from now on is recorded."""
     if queue.open is not None:
         queue.open.stored = True  # It is the queue's next block.
+    if queue.rules.max_priority:  # No number says which of them are out.
+        queue.requeued += [(batch.first + lo, batch.first + hi - 1) for batch, lo, hi in _out(broker, queue)]
     runs: list[Run] = []
     for batch, lo, hi in chain(_waiting(queue), _out(broker, queue)):
         if batch is queue.open or batch.all_logged or batch.paged:
@@ -51,7 +53,7 @@ def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
     """What clients have, of this node and of others."""
     for connection in broker.connections:
         for channel in connection.channels.values():
-            for one in channel.unacked:
+            for one in channel.unacked.all_out():
                 if one.queue is queue:
                     yield one.batch, one.lo, one.hi
     for home in broker.homes.values():

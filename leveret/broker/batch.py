@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import itemgetter
+from typing import TYPE_CHECKING, Self
 
 from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, Run
+
+if TYPE_CHECKING:
+    from leveret.log.ranges import RangeSet
 
 _INDEX = itemgetter(0)
 MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the object's head, its places in lists.
@@ -39,7 +43,7 @@ class Batch(Run):
         self.expires = False  # Some have a time to live of their own.
 
     @classmethod
-    def loaded(cls, run: Run) -> Batch:
+    def loaded(cls, run: Run) -> Self:
         """A batch read back from the log."""
         batch = cls(run.first)
         batch.contents, batch.keys, batch.kinds = run.contents, run.keys, run.kinds
@@ -122,14 +126,18 @@ class Span:
 class Gap:
     """`count` waiting messages within `first`..`last` whose contents are in the log only.
 
-    Every message that the log holds within these bounds waits here; none of them is out with a consumer.
+    Every message that the log holds within these bounds waits here; none of them is out with a consumer. Unless it has
+    `ranges`: then just these.
     """
 
-    __slots__ = ("body_bytes", "count", "first", "last", "redelivered")
+    __slots__ = ("body_bytes", "count", "first", "last", "ranges", "redelivered")
 
-    def __init__(self, first: int, last: int, count: int, redelivered: bool = False) -> None:
+    def __init__(
+        self, first: int, last: int, count: int, redelivered: bool = False, ranges: RangeSet | None = None
+    ) -> None:
         self.first = first
         self.last = last
         self.count = count
         self.body_bytes = 0  # Of their bodies, as far as somebody counts them.
         self.redelivered = redelivered  # All of them were with a consumer, which the log may not know yet.
+        self.ranges = ranges  # Of a queue with priorities: see `levels`.

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 
 from leveret.broker import peerwire as w
 from leveret.broker.batch import Batch, Gap, Span
+from leveret.broker.levels import gap_of, rows_of
 from leveret.broker.remote import RemoteQueue
-from leveret.log.ranges import merged
+from leveret.log.ranges import RangeSet, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +69,7 @@ def bequeath(queue: Queue, successor: AnyQueue) -> bool:
     through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # What is in blocks.
     out: list[tuple[int, int]] = []
     for unacked, is_of_others in _all_unacked(broker):
-        for one in unacked:
+        for one in unacked.all_out():
             if one.queue is queue:
                 out.append((one.batch.first + one.lo, one.batch.first + one.hi - 1))
                 broker.bequeathed += one.count
@@ -97,9 +98,17 @@ def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:
 def reserve(queue: Queue, ranges: list[tuple[int, int]]) -> list[Piece]:
     """Take messages with these numbers, ascending, from those that wait. What is with somebody already is not there."""
     taken: list[Piece] = []
+    for row in rows_of(queue.ready):
+        taken += _reserve_from(queue, row, deque(ranges))
+    queue.unacked_count += sum(hi - lo for _, lo, hi in taken)
+    queue.ready_count = sum(entry.count for entry in queue.ready)
+    return taken
+
+
+def _reserve_from(queue: Queue, row: deque[Span | Gap], wanted: deque[tuple[int, int]]) -> list[Piece]:
+    taken: list[Piece] = []
     kept: deque[Span | Gap] = deque()
-    wanted = deque(ranges)
-    for entry in queue.ready:
+    for entry in row:
         low, end = entry.first, entry.last
         while wanted and wanted[0][0] <= end:
             first, last = max(low, wanted[0][0]), min(end, wanted[0][1])
@@ -111,9 +120,8 @@ def reserve(queue: Queue, ranges: list[tuple[int, int]]) -> list[Piece]:
                 break
             wanted.popleft()
         _keep(queue, kept, entry, low, end)
-    count = sum(entry.count for entry in kept)
-    queue.unacked_count += sum(hi - lo for _, lo, hi in taken)
-    queue.ready, queue.ready_count = kept, count
+    row.clear()
+    row.extend(kept)
     return taken
 
 
@@ -124,6 +132,10 @@ def _keep(queue: Queue, kept: deque[Span | Gap], entry: Span | Gap, first: int, 
         kept.append(Span(entry.batch, first - entry.batch.first, last - entry.batch.first + 1))
     elif (first, last) == (entry.first, entry.last):
         kept.append(entry)  # Perhaps it is being read.
+    elif entry.ranges is not None:
+        numbers = RangeSet(entry.ranges.ranges(first, last))
+        if numbers:
+            kept.append(gap_of(numbers, entry.redelivered))
     else:
         count = sum(end - start + 1 for start, end in queue.host.stored_within(queue, first, last))
         if count:
@@ -136,7 +148,8 @@ def _take(queue: Queue, entry: Span | Gap, first: int, last: int) -> list[Piece]
     if queue.loading is entry:
         queue.loading = None  # It is read again, without these.
     taken: list[Piece] = []
-    for start, end in queue.host.stored_within(queue, first, last):
+    within = queue.host.stored_within(queue, first, last) if entry.ranges is None else entry.ranges.ranges(first, last)
+    for start, end in within:
         batch = Batch(start)
         batch.left = end - start + 1
         batch.kinds = bytearray(batch.left)

@@ -22,13 +22,16 @@ from leveret.broker.home import FROM_EDGE, Home
 from leveret.broker.letters import Letters
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
+from leveret.broker.parking import release
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
+from leveret.broker.replies import Replies
+from leveret.broker.stream import make_queue
 from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
-from leveret.cluster.frames import FAREWELL, LINKED, RING
+from leveret.cluster.frames import FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
 from leveret.cluster.policies import PolicyBook
@@ -65,6 +68,11 @@ class Shell(Protocol):
 
     def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
+
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        """Read messages of a queue by their numbers: see `Host`."""
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         """Put transient messages into the log, to be loaded again."""
@@ -139,7 +147,9 @@ class Broker:
         self.idle: Timers[Queue] = Timers()
         self.book = PolicyBook(metadata)
         self.letters = Letters(self)
+        self.replies = Replies(self)
         self.content_bytes = 0
+        self.uncommitted_bytes = 0  # Of publishes that wait for their commit, of all transactions.
         self.unlogged_bytes = 0
         self.content_bytes_max = content_bytes_max
         self.spill_bytes_max = max(spill_bytes_max, content_bytes_max)
@@ -344,6 +354,7 @@ class Broker:
             self.mirrors.on_deleted(spec)
         elif isinstance(queue, Queue):
             self._forget(queue)
+            release(queue)
         self.arrivals.drop(spec.id)
 
     def _local(self, spec: QueueSpec) -> Queue | None:
@@ -355,7 +366,7 @@ class Broker:
 
     def make_queue(self, spec: QueueSpec) -> Queue:
         """A queue of this node, with what the log holds of it."""
-        queue = Queue(spec, self)
+        queue = make_queue(spec, self)
         self.shell.adopt(queue)
         return queue
 
@@ -492,6 +503,7 @@ class Broker:
                 end.on_down()
         if home is not None:
             self.withheld.pop(home, None)
+        self.replies.on_down(peer)
         self.mirrors.governing.tell_links()
 
     def on_peer_drained(self, peer: str) -> None:
@@ -507,6 +519,8 @@ class Broker:
             self.edges[peer].on_frame(kind, payload)
         elif kind == RING:
             self.mirrors.on_frame(peer, payload)
+        elif kind in (REPLY, REPLY_ASK, REPLY_ANSWER):
+            self.replies.on_frame(peer, kind, payload)
         elif kind == FAREWELL:
             self.mirrors.governing.on_farewell(peer)
         elif kind == LINKED:
@@ -540,6 +554,11 @@ class Broker:
     def load(self, queue: Queue, gap: Gap) -> None:
         self.shell.load(queue, gap)
 
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        self.shell.read_range(queue, first, last, bytes_max, then)
+
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         self.shell.spill(queue, runs)
 
@@ -547,7 +566,7 @@ class Broker:
         """Consumers without a prefetch limit may hold a whole backlog in hand; memory need not."""
         for connection in self.connections:
             for channel in connection.channels.values():
-                for delivered in channel.unacked:
+                for delivered in channel.unacked.all_out():
                     if self.content_bytes <= self.content_bytes_max:
                         return
                     delivered.queue.page_out_unacked(delivered.batch, delivered.count)
@@ -573,7 +592,11 @@ class Broker:
         self._delete(queue)
 
     def _delete(self, queue: AnyQueue, then: Callable[[Applied], None] = lambda applied: None) -> None:
+        """Nothing keeps the queue any more. Clients may know that before it is agreed on (they were told that its last
+        consumer is gone): what they ask from now on, they ask of a queue that is not there."""
         spec = queue.spec
+        if queue.is_local:
+            queue.doomed = True
         self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), then, patient=True)
 
     # -- What connections ask ------------------------------------------------------------------------------------

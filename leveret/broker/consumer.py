@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.offsets import Start
 
 
 class Consumer(Protocol):
@@ -21,6 +22,7 @@ class Consumer(Protocol):
     priority: int  # Others get nothing while one with a higher one has room.
     timeout_ms: int | None  # How long it may keep a message; None: as its queue says, or the node.
     unacked: int  # Messages out with this consumer.
+    begins_at: Start | None  # Of a stream's consumer: where it begins, or goes on.
 
     def room(self, average_bytes: int) -> int:
         """How many messages of about this size it may be given in this turn; 0 or less: none."""

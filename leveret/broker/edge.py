@@ -14,7 +14,9 @@ from leveret.amqp.errors import ReplyCode
 from leveret.amqp.frames import BadContent
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Span
+from leveret.broker.offsets import OFFSET, Start, offset_of
 from leveret.cluster import frames
+from leveret.cluster.mirroring import is_stream
 from leveret.cluster.proposals import BadFrame
 from leveret.cluster.refusals import Refusal, not_found, resource
 from leveret.log.block import REDELIVERED
@@ -207,13 +209,16 @@ class Edge:
         self.bundles, self.bundled_bytes = {}, 0
         self.broker.shell.send(self.peer, frames.PUBLISH, parts)
 
-    def stage(self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending) -> None:
-        """Messages of a queue of this node that moves to the other one."""
+    def stage(
+        self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending, counts: list[tuple[int, int]]
+    ) -> None:
+        """Messages of a queue of this node that moves to the other one, and how often some of them were given back."""
         self.flush_publishes()
         self.last_token += 1
         self.pendings[self.last_token] = [pending]
         run = w.pack_run(batch.contents[lo:hi], batch.keys[lo:hi], batch.kinds[lo:hi])
-        self.broker.shell.send(self.peer, frames.STAGE, [w.BUNDLE.pack(queue, self.last_token), *run])
+        parts = [w.BUNDLE.pack(queue, self.last_token), *run, *(w.COUNT_ENTRY.pack(*one) for one in counts)]
+        self.broker.shell.send(self.peer, frames.STAGE, parts)
 
     def settle(self, verdict: int, first: int, last: int) -> None:
         verdicts = self.verdicts
@@ -297,6 +302,8 @@ class Edge:
             subscription.stuck_ticks = 0
             subscription.taken_bytes += sum(map(len, span.batch.contents[lo:hi])) + MESSAGE_OVERHEAD * (hi - lo)
             consumer.deliver(span.batch, lo, hi)
+            if consumer.begins_at is not None:  # Of a stream: where it goes on if another node leads that.
+                consumer.begins_at = Start(OFFSET, offset_of(span.batch.contents[hi - 1]) + 1)
             if span.lo == span.hi:
                 span.batch.contents, span.batch.keys = [], []  # The home keeps what may come back.
             self.taken[subscription] = None
@@ -332,6 +339,8 @@ class Edge:
         for subscription in self.subscriptions.values():
             if subscription.feed and not subscription.consumer.no_ack:
                 subscription.stuck_ticks += 1
+                if is_stream(subscription.queue.spec.arguments):
+                    continue  # Everybody gets all of it.
                 if subscription.stuck_ticks > 1 and subscription.consumer.shares_prefetch():
                     subscription.stuck_ticks = 0
                     self.give_back(subscription)

@@ -20,6 +20,7 @@ from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.bequest import reserve
 from leveret.broker.confirms import Confirms
 from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status, unreachable
+from leveret.broker.offsets import OFFSET, STARTS, Start
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
@@ -38,8 +39,8 @@ class RemoteConsumer:
     """A consumer at another node."""
 
     __slots__ = (
-        "exclusive", "home", "no_ack", "number", "prefetch", "priority", "queue", "sent_bytes", "tag", "taken_bytes",
-        "timeout_ms", "unacked",
+        "begins_at", "exclusive", "home", "no_ack", "number", "prefetch", "priority", "queue", "sent_bytes", "tag",
+        "taken_bytes", "timeout_ms", "unacked",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +53,7 @@ class RemoteConsumer:
         exclusive: bool,
         prefetch: int,
         priority: int,
+        start: Start | None = None,
     ) -> None:
         self.home = home
         self.number = number
@@ -61,6 +63,7 @@ class RemoteConsumer:
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0 is no limit.
         self.priority = priority
+        self.begins_at = start
         self.timeout_ms: int | None = None  # Its own node sees to it.
         self.unacked = 0
         self.sent_bytes = self.taken_bytes = 0  # Since it began.
@@ -86,6 +89,8 @@ class RemoteConsumer:
         home.last_tag += count
         whole = count == len(batch.contents)
         contents = batch.contents if whole else batch.contents[lo:hi]
+        if batch.redelivered and self.queue.returns is not None:
+            contents = self.queue.returns.labelled(batch, lo, hi)
         keys = batch.keys if whole else batch.keys[lo:hi]
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         self.sent_bytes += size
@@ -174,7 +179,8 @@ class Home:
     def _on_stage(self, payload: bytes) -> None:
         """Messages of a queue that moves here; of a kind each, since they may have been delivered before."""
         number, token = w.unpack_one(w.BUNDLE, payload)
-        (contents, keys, kinds), _ = w.unpack_run(payload, w.BUNDLE.size)
+        (contents, keys, kinds), end = w.unpack_run(payload, w.BUNDLE.size)
+        counts = w.unpack_all(w.COUNT_ENTRY, payload[end:])
         pending = self.confirms.begin(1)
         if pending.last != token:
             raise BadFrame(f"token {token} after {pending.last - 1}")
@@ -182,6 +188,9 @@ class Home:
         if staged is None:
             pending.refused = True
         else:
+            if staged.queue.returns is not None:
+                known = [(at, count) for at, count in counts if at < len(contents)]
+                staged.queue.returns.arrive(staged.queue.next_seq, known)
             for kind, group in groupby(range(len(kinds)), kinds.__getitem__):
                 places = list(group)
                 cut = slice(places[0], places[-1] + 1)
@@ -300,7 +309,10 @@ class Home:
             queue.fetch(no_ack, lambda: self.is_up, lambda got: self._on_got(number, no_ack, got))
 
     def _on_subscribe(self, number: int, queue: AnyQueue, rest: bytes) -> None:
-        subscription, no_ack, exclusive, prefetch, priority = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
+        subscription, no_ack, exclusive, prefetch, priority, *begin = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
+        if begin[0] not in STARTS:
+            raise BadFrame(f"a subscription that begins at {begin}")
+        start = Start(*begin) if begin[0] else None
         tag = rest[w.SUBSCRIBE_HEAD.size :].decode("utf-8", "surrogateescape")
         if subscription in self.consumers:
             raise BadFrame(f"subscription {subscription} exists")
@@ -313,14 +325,17 @@ class Home:
             return
         if queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
             return
-        consumer = RemoteConsumer(self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch, priority)
+        consumer = RemoteConsumer(
+            self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch, priority, start
+        )
 
         def then(refused: Refusal | None) -> None:
             if refused is not None:
                 self._refuse(number, refused)
             else:
                 self.consumers[subscription] = consumer
-                self._answer(number)
+                begun = consumer.begins_at
+                self._answer(number, [w.U64.pack(begun.value)] if begun is not None and begun.kind == OFFSET else None)
 
         queue.subscribe(consumer, then)
 
@@ -339,7 +354,10 @@ class Home:
             return
         batch, at, remaining, queue = got
         self.last_tag += 1
-        run = w.pack_run(batch.contents[at : at + 1], batch.keys[at : at + 1], batch.kinds[at : at + 1])
+        contents = batch.contents[at : at + 1]
+        if queue.is_local and queue.returns is not None:
+            contents = queue.returns.labelled(batch, at, at + 1, always=True)
+        run = w.pack_run(contents, batch.keys[at : at + 1], batch.kinds[at : at + 1])
         self._answer(number, [w.GET_ANSWER.pack(self.last_tag, remaining), *run])
         if no_ack:
             if queue.is_local:  # Otherwise its node has done so.

@@ -40,6 +40,13 @@ class Host(Protocol):
     def load(self, queue: Queue, gap: Gap) -> None:
         """Read the beginning of this gap back; `Queue.on_loaded` follows."""
 
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        """Read what the log holds of the messages `first`..`last` of the queue with this id, in order: whole blocks
+        until they have `bytes_max`, and always one. `then` gets them, and the number to go on with; or None if they
+        cannot be read. A queue keeps its numbers for ever, so this is how what is in the log is read in bulk."""
+
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
 

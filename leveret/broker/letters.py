@@ -184,9 +184,8 @@ def note_death(headers: Table, death: Table) -> None:
     same = [one for one in deaths if _is_same(one, death)]
     others = [one for one in deaths if not _is_same(one, death)]
     count = sum(_count(one) for one in same)
-    latest = {"count": Field("l", 1), **death}
-    if same:
-        latest = dict(sorted({**same[0].value, "count": Field("l", count + 1)}.items()))
+    latest = {**(same[0].value if same else death), "count": Field("l", count + 1)}
+    latest = {"count": latest["count"], **latest} if known is None else dict(sorted(latest.items()))
     headers["x-death"] = Field("A", [Field("F", latest), *others])
 
 

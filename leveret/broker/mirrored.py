@@ -30,11 +30,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.adopting import take_over
-from leveret.broker.claims import Claims
 from leveret.broker.governing import Governing
 from leveret.broker.mirror_journal import Journal
 from leveret.broker.parking import go_on, release
-from leveret.broker.queue import Queue
+from leveret.broker.priorities import claims_of
+from leveret.broker.stream import StreamQueue, make_queue, restore_stream
 from leveret.cluster import commands as c
 from leveret.cluster.frames import RING
 from leveret.cluster.proposals import BadFrame
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import Broker
     from leveret.broker.confirms import Pending
+    from leveret.broker.queue import Queue
     from leveret.cluster.specs import QueueSpec
     from leveret.cluster.store import Applied
     from leveret.mirror.view import View
@@ -386,15 +387,21 @@ class Mirrors:
         mirror.unapplied.clear()
         if queue is not None:
             queue.note_due = True  # The mirrors will have to know what is out with consumers.
+            if queue.returns is not None:
+                queue.returns.tell_all()
             self.broker.dirty[queue] = None
         else:
-            queue = Queue(mirror.spec, self.broker)
-            batches = restore_queue(queue, self.store.stored(mirror.spec.id), effect)
+            queue = make_queue(mirror.spec, self.broker)
+            stored = self.store.stored(mirror.spec.id)
+            if isinstance(queue, StreamQueue):
+                batches = restore_stream(queue, stored, effect)
+            else:
+                batches = restore_queue(queue, stored, effect)
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number
         queue.heritage = (mirror.member.tail.epoch_at(effect.number - 1), effect.number - 1)
-        queue.claims = Claims(queue)
+        queue.claims = claims_of(queue)
         queue.frozen = not mirror.member.serving
         mirror.queue = queue
 
@@ -407,6 +414,11 @@ class Mirrors:
             awaiting += queue.awaiting
             queue.awaiting = []
             queue.mirror = None
+            # Until the view says who leads it now, it takes nothing in and gives nothing out. What would come in is
+            # parked: its block would be in no ring, and its publisher must not hear that it is safe.
+            queue.frozen = True
+            if queue.parked is None:
+                queue.parked = []
             self.held_back.pop(queue, None)
         for pending in awaiting:
             pending.refused = True

@@ -30,12 +30,14 @@ from leveret.broker.home import RemoteConsumer
 from leveret.broker.parking import go_on, release
 from leveret.broker.remote import RemoteQueue, resubscribe
 from leveret.cluster import commands as c
+from leveret.cluster.mirroring import is_stream
 from leveret.cluster.refusals import Refusal
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.consumer import Consumer, Subscriber
+    from leveret.broker.offsets import Start
     from leveret.broker.queue import Queue
     from leveret.cluster.store import Applied
 
@@ -51,6 +53,7 @@ class Departure:
     exclusive = True
     priority = 0
     timeout_ms: int | None = None
+    begins_at: Start | None = None
 
     def __init__(self, queue: Queue, to: str, then: Callable[[str | None], None]) -> None:
         host = queue.host
@@ -109,7 +112,9 @@ class Departure:
         pending = self.confirms.begin(1)
         pending.waiting = 1
         self.under_way += batch.average_bytes() * (hi - lo)
-        self.edge.stage(self.queue.spec.id, batch, lo, hi, pending)
+        returns = self.queue.returns
+        counts = [] if returns is None else returns.within(batch, lo, hi)
+        self.edge.stage(self.queue.spec.id, batch, lo, hi, pending, counts)
         self.broker.linked[self.edge] = None
 
     def on_queue_deleted(self) -> None:
@@ -188,7 +193,7 @@ def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
     void = RemoteBatch(nowhere, 0, w.Messages([], [], bytearray()))
     for connection in broker.connections:
         for channel in connection.channels.values():
-            for one in channel.unacked:
+            for one in channel.unacked.all_out():
                 if one.queue is queue:
                     pieces.append((one.batch, one.lo, one.hi))
                     one.queue, one.batch = RemoteQueue(queue.spec, broker), void
@@ -206,7 +211,7 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
     """A mirrored queue is led by another node from now on, or by this one in another epoch: what was thought of it
     until now is void, and clients go on with what it is now, unless they asked to be told."""
     broker: Broker = queue.host  # type: ignore[assignment]
-    if not bequeath(queue, successor):
+    if is_stream(queue.spec.arguments) or not bequeath(queue, successor):
         take_back(broker, queue)
     consumers = list(queue.consumers)
     queue.consumers.clear()
@@ -283,6 +288,8 @@ def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
     """Move a queue of this node."""
     if isinstance(queue, RemoteQueue):
         then(unreachable(queue.spec).text)
+    elif is_stream(queue.spec.arguments):
+        then("a stream goes with its members only: its messages must keep their offsets")
     elif queue.departure is not None:
         then("it is being moved already")
     else:

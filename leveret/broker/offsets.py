@@ -4,7 +4,7 @@ A message's *offset* is its number in the queue less one: the first message ever
 header `x-stream-offset`, as in RabbitMQ. Contents are stored without it, so that what is published is what is stored.
 It is put in when a batch is first read, for all readers at once:
 
-    header frame: … flags | content type, encoding | table size | ◀ here ▶ what else is in the table | …
+    header frame: … flags | content type, encoding | table size | what else is in the table ◀ here ▶ | …
 
 Messages of one publisher tend to have equal header frames. For a stretch of those, everything before and behind the
 number is made once, and a message costs a comparison, a number and a join.
@@ -42,6 +42,7 @@ LAST: Final = 2
 NEXT: Final = 3
 OFFSET: Final = 4
 TIME: Final = 5  # In milliseconds.
+STARTS: Final = frozenset({0, FIRST, LAST, NEXT, OFFSET, TIME})  # 0: nowhere, of a queue that is no stream.
 TIME_MS_MAX: Final = 1 << 62
 _WORDS: Final = {"first": FIRST, "last": LAST, "next": NEXT}
 _INTEGERS: Final = frozenset("bBsuIil")
@@ -103,9 +104,10 @@ def _cut(content: bytes) -> tuple[bytes, int]:
     for flag in (CONTENT_TYPE, CONTENT_ENCODING):
         if flags & flag:
             at += 1 + content[at]
-    table_bytes, behind, grown = 0, at, 4 + _FIELD_BYTES
+    table, behind, grown = b"", at, 4 + _FIELD_BYTES
     if flags & HEADERS:
-        table_bytes, behind, grown = _SIZE.unpack_from(content, at)[0], at + 4, _FIELD_BYTES
+        behind = at + 4 + _SIZE.unpack_from(content, at)[0]
+        table, grown = content[at + 4 : behind], _FIELD_BYTES
     frame_bytes = _SIZE.unpack_from(content, 3)[0] + grown
     flags |= HEADERS
     before = (
@@ -114,7 +116,8 @@ def _cut(content: bytes) -> tuple[bytes, int]:
         content[HEADER_AT:flags_at],
         bytes((flags >> 8, flags & 0xFF)),
         content[flags_at + 2 : at],
-        _SIZE.pack(table_bytes + _FIELD_BYTES),
+        _SIZE.pack(len(table) + _FIELD_BYTES),
+        table,
         _FIELD,
     )
     return b"".join(before), behind

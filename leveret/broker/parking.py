@@ -51,6 +51,7 @@ def go_on(queue: Queue, successor: AnyQueue) -> None:
 
 def release(queue: Queue) -> None:
     """The queue is deleted, and whoever did that has taken care of what was put aside."""
+    queue.doomed = False
     parked, queue.parked = queue.parked, None
     for one in parked or ():
         if one.pending is not None:

@@ -21,19 +21,23 @@ UNIFORM: Final = 0x8000_0000
 COUNT_MAX: Final = 1 << 20
 
 U8: Final = struct.Struct(">B")
+U16: Final = struct.Struct(">H")
 U32: Final = struct.Struct(">I")
 U64: Final = struct.Struct(">Q")
 BUNDLE: Final = struct.Struct(">QQ")  # Queue, token.
 DELIVERY: Final = struct.Struct(">QQ")  # Subscription, first tag.
 VERDICT: Final = struct.Struct(">BQQ")  # What became of the deliveries with these tags.
 SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
+COUNT_ENTRY: Final = struct.Struct(">II")  # Place of a message in its run, how often it was given back.
 TAKEN_ENTRY: Final = struct.Struct(">QQ")  # Subscription, bytes in all.
 LIMIT_ENTRY: Final = struct.Struct(">QI")  # Subscription, prefetch.
 ASK_HEAD: Final = struct.Struct(">QQBQ")  # Index, number, what, queue.
-SUBSCRIBE_HEAD: Final = struct.Struct(">QBBIq")  # Subscription, no_ack, exclusive, prefetch, priority.
+# Subscription, no_ack, exclusive, prefetch, priority; where in a stream it begins, 0: it is no stream.
+SUBSCRIBE_HEAD: Final = struct.Struct(">QBBIqBq")
 ANSWER_HEAD: Final = struct.Struct(">QH")  # Number, code of a refusal or 0.
 STATUS_ANSWER: Final = struct.Struct(">QI")  # Ready, consumers.
 GET_ANSWER: Final = struct.Struct(">QQ")  # Tag, how many remain.
+REPLY_ANSWER: Final = struct.Struct(">QB")  # Number, whether somebody waits for replies there.
 PASSED_HEAD: Final = struct.Struct(">QQQQ")  # Index, queue, epoch and number of the block up to which this holds.
 
 # Verdicts
@@ -103,9 +107,7 @@ def unpack_run(data: bytes, at: int) -> tuple[Messages, int]:
             if len(keys) + messages > count:
                 raise BadFrame("more keys than messages")
             key = data[at : at + length]
-            middle = 1 + key[0] if key else 0
-            if middle >= len(key) or middle + 1 + key[middle] != length:  # Two short strings, and nothing else.
-                raise BadFrame("a key that is no exchange and routing key")
+            check_key(key, length)
             keys += [key] * messages
             at += length
         (size,) = U32.unpack_from(data, at)
@@ -127,6 +129,13 @@ def unpack_run(data: bytes, at: int) -> tuple[Messages, int]:
     if end > len(data) or len(keys) != count or len(contents) != count or len(kinds) != count:
         raise BadFrame("a run of messages that is not what its head says")
     return Messages(contents, keys, kinds), end
+
+
+def check_key(key: bytes, length: int) -> None:
+    """Two short strings, and nothing else; of this length."""
+    middle = 1 + key[0] if key else 0
+    if middle >= len(key) or middle + 1 + key[middle] != length:
+        raise BadFrame("a key that is no exchange and routing key")
 
 
 def unpack_all(entry: struct.Struct, data: bytes) -> list[tuple[int, ...]]:

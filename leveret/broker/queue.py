@@ -30,6 +30,7 @@ from leveret.broker import upkeep
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.edge import Got, Status, unreachable
 from leveret.broker.parking import Parked, park
+from leveret.broker.returns import Returns
 from leveret.broker.turns import Turns
 from leveret.cluster.queue_rules import PLAIN
 from leveret.cluster.refusals import Refusal, not_found, resource
@@ -68,6 +69,7 @@ class Queue:
         "delivered_through",
         "deleted",
         "departure",
+        "doomed",
         "durable",
         "epoch",
         "exclusive_consumer",
@@ -89,6 +91,7 @@ class Queue:
         "ready_bytes",
         "ready_count",
         "requeued",
+        "returns",
         "rules",
         "settled",
         "spec",
@@ -134,8 +137,10 @@ class Queue:
         self.exclusive_consumer: Consumer | None = None
         self.crowded_at = NEVER
         self.deleted = False
+        self.doomed = False  # Its node is deleting it: whoever asks for it waits until there is none.
         self.turns: Turns | None = None  # Where its consumers are not all alike.
         self.rules = PLAIN
+        self.returns: Returns | None = None  # Where it is counted how often messages come back.
         self.timed = False  # Its messages, or some of them, grow old.
         self.tended = False  # It does something with its messages by itself: see `upkeep`.
         self.departure: Departure | None = None  # It is on its way to another node.
@@ -215,7 +220,10 @@ class Queue:
         if rules.single_active:
             self.turns = Turns(self)
         self.timed = self.timed or rules.ttl_ms is not None
-        self.tended = self.timed or rules.max_length is not None or rules.max_bytes is not None
+        limits = (rules.max_length, rules.max_bytes, rules.delivery_limit)
+        self.tended = self.timed or any(limit is not None for limit in limits)
+        if rules.counts_returns and self.returns is None:
+            self.returns = Returns()
         if rules.max_bytes is not None and not counted:
             self.ready_bytes = sum(map(upkeep.entry_bytes, self.ready))
         self.host.dirty[self] = None
@@ -229,12 +237,12 @@ class Queue:
         return self.parked is not None or self.ready_count * 2 > self.crowded_at
 
     # -- Questions -----------------------------------------------------------------------------------------------
-    # Answered at once, unless the queue is about to have another home. At another node (`RemoteQueue`) they take a
-    # while, hence the form.
+    # Answered at once, unless the queue is about to go, or to have another home. At another node (`RemoteQueue`) they
+    # take a while, hence the form.
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the question is put off until it is clear where the queue is. An answer of now might not hold there."""
-        if self.parked is None and self.departure is None:
+        if self.parked is None and self.departure is None and not self.doomed:
             return False
         self.waiting.append(call)
         return True
@@ -414,7 +422,7 @@ class Queue:
             self.ready.popleft()
         self.ready_count -= count
         if self.tended:
-            self._take_bytes(batch, lo, hi)
+            self.take_bytes(batch, lo, hi)
         through = batch.first + hi - 1
         if through > self.delivered_through:
             self.delivered_through = through
@@ -439,7 +447,7 @@ class Queue:
             self.want(head)
             return head
         batch, at = head.batch, head.lo
-        self._take_bytes(batch, at, at + 1)
+        self.take_bytes(batch, at, at + 1)
         head.lo += 1
         if head.lo == head.hi:
             self.ready.popleft()
@@ -447,6 +455,8 @@ class Queue:
         self.unacked_count += 1
         self.delivered_through = max(self.delivered_through, batch.first + at)
         self.host.dirty[self] = None  # The log is to know of it.
+        if self.timed:
+            upkeep.before_pump(self)  # So that nobody is told of more that would not be given.
         return batch, at
 
     # -- Settling ------------------------------------------------------------------------------------------------
@@ -476,13 +486,15 @@ class Queue:
         if head.lo == head.hi:
             self.ready.popleft()
         self.ready_count -= count
-        self._take_bytes(batch, lo, lo + count)
+        self.take_bytes(batch, lo, lo + count)
         self.bury(batch, lo, lo + count, reason)
 
     def drop_gap(self, gap: Gap, count: int) -> int:
         """As many, or all, of a gap without holes at the front leave, without a letter. Gives how many."""
         count = min(count, gap.count)
         self.settled.append((gap.first, gap.first + count - 1))
+        if self.returns is not None:
+            self.returns.forget(gap.first, gap.first + count - 1)
         self.ready_count -= count
         gap.first += count
         gap.count -= count
@@ -493,7 +505,7 @@ class Queue:
         self.host.dirty[self] = None
         return count
 
-    def _take_bytes(self, batch: Batch, lo: int, hi: int) -> None:
+    def take_bytes(self, batch: Batch, lo: int, hi: int) -> None:
         if self.rules.max_bytes is not None:
             self.ready_bytes -= upkeep.bodies(batch.contents[lo:hi])
 
@@ -501,8 +513,10 @@ class Queue:
         """These messages are gone."""
         if self.deleted:
             return
+        first, last = batch.first + lo, batch.first + hi - 1
+        if self.returns is not None:
+            self.returns.forget(first, last)
         if batch.stored:
-            first, last = batch.first + lo, batch.first + hi - 1
             settled = self.settled
             if settled and settled[-1][1] == first - 1:
                 settled[-1] = (settled[-1][0], last)
@@ -527,19 +541,22 @@ class Queue:
         if self.rules.max_bytes is not None and not batch.paged:
             self.ready_bytes += upkeep.bodies(batch.contents[lo:hi])
         first, last = batch.first + lo, batch.first + hi - 1
+        if self.returns is not None and shown:
+            self.returns.add(batch, lo, hi, self.rules.delivery_limit)
         # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
         shown = shown or last < self.delivered_through
         if shown:
             batch.mark_redelivered(lo, hi)
             if batch.stored:
                 self.requeued.append((first, last))
-        entry: Span | Gap = Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi)
-        ready = self.ready
-        at = 0
+        self._put_back(Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi))
+        self.host.dirty[self] = None
+
+    def _put_back(self, entry: Span | Gap) -> None:
+        ready, first, at = self.ready, entry.first, 0
         while at < len(ready) and ready[at].first < first:
             at += 1
         ready.insert(at, entry)
-        self.host.dirty[self] = None
 
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True) -> None:
         """Many at once (a channel closed): last first, so that each insertion is near the front."""
@@ -554,6 +571,8 @@ class Queue:
                 self.settle(entry.batch, entry.lo, entry.hi)
             else:
                 self.settled.append((entry.first, entry.last))
+                if self.returns is not None:
+                    self.returns.forget(entry.first, entry.last)
         self.ready.clear()
         self.ready_count = self.ready_bytes = 0
         self.loading = None
@@ -579,7 +598,9 @@ class Queue:
         self.note_due, self.noted_through = False, self.delivered_through
         settled, self.settled = merged(self.settled), []
         requeued, self.requeued = merged(self.requeued), []
-        return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, self.delivered_through)
+        counts = None if self.returns is None else self.returns.take_untold()
+        through = self.delivered_through
+        return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, counts)
 
     def _on_taken(self, batch: Batch) -> None:
         self.host.unlogged_bytes -= batch.unlogged_bytes
@@ -669,6 +690,8 @@ class Queue:
         if self.loading is not gap:
             return  # Purged meanwhile.
         self.loading = None
+        if self.returns is not None:
+            self.returns.due = bool(self.returns.overdue)
         at = self.ready.index(gap)
         del self.ready[at]
         count = 0

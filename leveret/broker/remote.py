@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Literal
 from leveret.broker import peerwire as w
 from leveret.broker.batch import Batch
 from leveret.broker.edge import COUNT_MAX, Edge, Got, RemoteBatch, Status, Subscription, unreachable
+from leveret.broker.offsets import OFFSET, Start
 from leveret.broker.parking import Parked, park, unpark
 from leveret.cluster import frames
 from leveret.cluster.refusals import Refusal, not_found
@@ -230,6 +231,8 @@ class RemoteQueue:
                 return  # The queue has moved meanwhile, and another subscription is on its way.
             if isinstance(answer, Refusal) and answer.code == w.MOVED:
                 return  # As soon as this node knows where to.
+            if answer and not isinstance(answer, Refusal):  # Where its next message stands, whoever leads it then.
+                consumer.begins_at = Start(OFFSET, *w.unpack_one(w.U64, answer))
             if subscription.then is not None:
                 subscription.then = None
                 if isinstance(answer, Refusal):
@@ -238,7 +241,12 @@ class RemoteQueue:
 
         tag = consumer.tag.encode("utf-8", "surrogateescape")
         head = w.SUBSCRIBE_HEAD.pack(
-            subscription.number, consumer.no_ack, consumer.exclusive, consumer.limit(), consumer.priority
+            subscription.number,
+            consumer.no_ack,
+            consumer.exclusive,
+            consumer.limit(),
+            consumer.priority,
+            *(consumer.begins_at or (0, 0)),
         )
         self._ask(w.SUBSCRIBE, head + tag, on_answer)
 

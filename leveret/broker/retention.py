@@ -1,10 +1,10 @@
 """What of a stream is given up, by size and by age.
 
-A stream is kept in *stretches* of about `x-stream-max-segment-size-bytes`. The last one is being written; all others are
-closed, and the oldest of them goes as a whole when the stream is larger than `x-max-length-bytes` allows, or when the
-newest message in it is older than `x-max-age`. So what is given up is one range at the front, seldom, and nothing is
-done about single messages. The last stretch stays whatever the limits say: a stream that was written to once is never
-found empty.
+A stream is kept in *stretches* of about `x-stream-max-segment-size-bytes`. The last one is being written; all others
+are closed, and the oldest of them goes as a whole when the stream is larger than `x-max-length-bytes` allows, or when
+the newest message in it is older than `x-max-age`. So what is given up is one range at the front, seldom, and nothing
+is done about single messages. The last stretch stays whatever the limits say: a stream that was written to once is
+never found empty.
 
 If there is a limit to the age, a stretch is also closed after an eighth of that time, so that a stream in which little
 is published does not keep messages for as long as it takes to fill a stretch.

@@ -22,6 +22,8 @@ The rules are RabbitMQ's:
 - An exchange of type `x-random` leads to one of what is bound to it, `x-consistent-hash` to one that depends on the
   message (see `hashing`; of several keys it looks at the first). One rule is not RabbitMQ's: an exchange of any type
   with the argument `x-single-target: true` leads to one of those that match. `draw` says which, anew for each message.
+- A message that is to be delayed goes no further than the first delayed exchange on its way: it leads to that exchange's
+  keeper (see `delayed`), which routes it again when its time has come.
 
 A route may be remembered by its key for as long as `version` stays, unless `varies` says that it depends on more than
 the key: on the headers, on a property, or on what is drawn.
@@ -35,9 +37,10 @@ from typing import Final, Generic, Protocol, TypeVar, cast
 
 from leveret.amqp.tables import Field, canonical, type_name
 from leveret.broker import hashing
-from leveret.broker.delayed import DELAYED, DELAYED_TYPE, check_delayed_arguments
+from leveret.broker.delayed import DELAYED_TYPE, check_delayed_arguments, delay_ms
 from leveret.broker.headers import HeadersIndex, check_x_match
 from leveret.broker.topic import Many, TopicTrie, holds, joined, parted
+from leveret.cluster.keepers import DELAYED, is_keeper, keeper_name
 
 T = TypeVar("T", bound=Hashable)
 D = TypeVar("D", bound=Hashable)
@@ -182,8 +185,8 @@ class Exchange(Generic[D]):
     """One exchange and the bindings of which it is the source."""
 
     __slots__ = (
-        "_forms", "alternate", "delays", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming",
-        "keyed", "name", "outgoing", "own_alternate", "single", "type",
+        "_forms", "alternate", "draw", "hash_header", "hash_property", "hashed", "headed", "incoming", "keeper", "keyed",
+        "name", "outgoing", "own_alternate", "single", "type",
     )  # fmt: skip
 
     def __init__(
@@ -195,8 +198,8 @@ class Exchange(Generic[D]):
         draw: Callable[[int], int],
     ) -> None:
         self.name = name
-        self.delays = type == DELAYED  # Messages with a delay are to be kept back before they are routed.
-        self.type = type = str(arguments[DELAYED_TYPE].value) if self.delays else type
+        self.keeper = keeper_name(name) if type == DELAYED else None  # The queue for messages that have to wait.
+        self.type = type = str(arguments[DELAYED_TYPE].value) if type == DELAYED else type
         self.alternate = self.own_alternate = _text(arguments, "alternate-exchange")
         self.draw = draw
         self.single = type == RANDOM or (SINGLE_TARGET in arguments and arguments[SINGLE_TARGET].value is True)
@@ -262,7 +265,8 @@ class Exchange(Generic[D]):
 
     def varies(self) -> bool:
         """Whether more than the key decides where its own bindings lead."""
-        return self.headed is not None or self.single or self.hash_header is not None or self.hash_property is not None
+        by_header = self.headed is not None or self.hash_header is not None or self.keeper is not None
+        return by_header or self.single or self.hash_property is not None
 
     def match(self, keys: Sequence[str], headers: Headers, properties: Properties) -> tuple[D, ...]:
         """What the exchange's own bindings lead to."""
@@ -304,6 +308,7 @@ class Router(Generic[T]):
         self._draw = draw
         self._exchanges: dict[str, Exchange[T | Hop]] = {}
         self._queues: dict[str, T] = {}
+        self._keepers: dict[str, T] = {}
         self._varying: dict[str, bool] = {}
 
     def _changed(self) -> None:
@@ -340,10 +345,6 @@ class Router(Generic[T]):
     def exchange_names(self) -> list[str]:
         return list(self._exchanges)
 
-    def delays(self, name: str) -> bool:
-        """Whether messages published to this exchange may have to wait before they are routed (`delayed`)."""
-        return name != "" and self._exchange(name).delays
-
     def remove_exchange(self, name: str) -> None:
         """Its bindings go too, those from it and those to it."""
         exchange = self._exchange(name)
@@ -358,12 +359,14 @@ class Router(Generic[T]):
         self._changed()
 
     def add_queue(self, name: str, target: T) -> None:
-        self._queues[name] = target
+        queues = self._keepers if is_keeper(name) else self._queues
+        queues[name] = target
         self._changed()
 
     def remove_queue(self, name: str) -> None:
         """From the default exchange. Bindings to the queue are unbound one by one: no index by queue is kept here."""
-        if self._queues.pop(name, None) is not None:
+        queues = self._keepers if is_keeper(name) else self._queues
+        if queues.pop(name, None) is not None:
             self._changed()
 
     # Bindings. To unbind what is not bound, or no longer, is no error: AMQP has it so, and a removal that cascades may
@@ -409,7 +412,7 @@ class Router(Generic[T]):
             target = self._queues.get(key)
             return () if target is None else (target,)
         start = self._exchange(exchange)
-        if start.keyed is not None and not start.outgoing and not start.single:
+        if start.keyed is not None and not start.outgoing and not start.single and start.keeper is None:
             found = start.keyed.match(key)
             if found or start.alternate is None:
                 return cast(tuple[T, ...], found)  # No binding to an exchange, so no hop among them.
@@ -440,6 +443,9 @@ class Router(Generic[T]):
         seen = {start.name}
         ahead = [start]
         for exchange in ahead:  # Grows as it goes.
+            if exchange.keeper is not None and delay_ms(headers_once()):
+                targets[self._keepers[exchange.keeper]] = None
+                continue
             found = exchange.match(keys, headers_once, properties)
             if not found and exchange.alternate is not None:
                 found = (Hop(exchange.alternate),)

@@ -11,22 +11,23 @@ acknowledgement is credit for more and nothing else. What is given up at the fro
 next block, as if it had been consumed, so that its space comes back as that of any other queue.
 
 **Only what is committed is read.** A queue may deliver what is not on disk yet; if the node dies, the message was never
-confirmed and comes again. Not so here, because clients remember offsets: a message that was seen under a number which
+confirmed and comes again. Not so here, because clients remember offsets: a message that was seen under a number that
 another one gets after the crash would make them miss that other one. So readers get what `on_logged` has told of:
 what is on disk, and of a mirrored stream, on the disks of all mirrors that count. Offsets never change their meaning,
 whatever node leads the stream.
 
-**Where contents come from.** The newest batches stay in memory (`tail`), up to some megabytes while the node has them to
-spare. Readers that keep up are given those, the very same bytes for each of them. A reader that is further back has a
-*piece* of the log read at its position; pieces are shared by whoever comes to them, a few are kept, and the one that
-was not used for longest goes. One read is under way at a time, for the readers in turn, and if there are many of them
-that are far apart, pieces are smaller. So memory does not depend on how many readers there are.
+**Where contents come from.** What has just come is in memory (`tail`) until all readers that keep up have it, but never
+more than some megabytes: they are given the very same bytes. A reader that is further back has a *piece* of the log
+read at its position; pieces are shared by whoever comes to them, a few are kept, and the one that was not used for
+longest goes. One read is under way at a time, for the readers in turn, and if there are many of them that are far
+apart, pieces are smaller. So memory does not depend on how many readers there are, and a stream that nobody reads holds
+none.
 
 **Times.** Blocks know when their messages came. To begin at a time, the log is searched by halves: one block is read
 for each step, some twenty in all, and nothing has to be kept for it.
 
-**When a consumer's stream has another master**, it subscribes there by itself, like every consumer. Its `start` says
-where it goes on: behind the last message that its client was given.
+**When a consumer's stream has another master**, it subscribes there by itself, like every consumer. Its `begins_at`
+says where it goes on: behind the last message that its client was given.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.offsets import FIRST, LAST, NEXT, OFFSET, TIME, Start, with_offsets
 from leveret.broker.parking import park
+from leveret.broker.priorities import PriorityQueue
 from leveret.broker.queue import KEEP_BYTES, NEVER, Queue
 from leveret.broker.retention import Retention
 from leveret.cluster.mirroring import is_stream
+from leveret.cluster.queue_rules import max_priority
 from leveret.cluster.refusals import Refusal, resource
 from leveret.log.block import PERSISTENT, SHARED, Block, Run
 
@@ -63,10 +66,11 @@ PIECE_BYTES_MIN: Final = 64 << 10
 BROKEN_MAX: Final = 1_000
 
 _FIRST = attrgetter("first")
+_LAST = attrgetter("last")
 
 
 class StreamBatch(Batch):
-    """Messages of a stream. `dressed`: they have their offsets among their headers, and are not for the log any more."""
+    """Messages of a stream. `dressed`: they have their offsets among their headers, and are no longer for the log."""
 
     __slots__ = ("dressed",)
 
@@ -109,7 +113,6 @@ class StreamQueue(Queue):
     def __init__(self, spec: QueueSpec, host: Host) -> None:
         self.retention = Retention()
         super().__init__(spec, host)
-        self.retention.set_rules(self.rules)
         self.first = 1  # The oldest message that is kept.
         self.committed = 0
         self.last_batch = 1  # With which message the batch begins that was committed last.
@@ -151,6 +154,8 @@ class StreamQueue(Queue):
 
     def set_rules(self, rules: QueueRules) -> None:
         """Of those that there are, a stream has limits to its age and size."""
+        if rules == self.rules:
+            return
         self.rules = rules
         self.retention.set_rules(rules)
         self.host.dirty[self] = None
@@ -178,7 +183,7 @@ class StreamQueue(Queue):
         self.consumers.append(consumer)
         self.used_ms = self.host.now_ms
         reader = self.reader_of[consumer] = Reader(consumer)
-        kind, value = consumer.start or Start(NEXT)
+        kind, value = consumer.begins_at or Start(NEXT)
         if kind == TIME:
             self._seek(reader, value)
         elif kind == OFFSET:
@@ -188,7 +193,7 @@ class StreamQueue(Queue):
 
     def _begin(self, reader: Reader, position: int) -> None:
         reader.position = max(position, self.first)
-        reader.consumer.start = Start(OFFSET, reader.position - 1)
+        reader.consumer.begins_at = Start(OFFSET, reader.position - 1)
         self.host.dirty[self] = None
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -222,8 +227,8 @@ class StreamQueue(Queue):
         for reader in self.reader_of.values():
             if not reader.seeking and self._serve(reader) and hungry is None and reader.position not in self.broken:
                 hungry = reader
-        if self.pieces and all(self._is_warm(reader.position) for reader in self.reader_of.values()):
-            self._drop_pieces(0)
+        if self.tail or self.pieces:
+            self._let_go_of_read()
         if self.reading:
             return
         if hungry is not None:
@@ -249,6 +254,7 @@ class StreamQueue(Queue):
             hi = min(lo + room, len(batch.contents))
             reader.position = batch.first + hi
             consumer.deliver(batch, lo, hi)
+            consumer.begins_at = Start(OFFSET, reader.position - 1)
         return False
 
     def _find(self, reader: Reader) -> StreamBatch | None:
@@ -266,6 +272,14 @@ class StreamQueue(Queue):
                 return batches[at - 1]
             reader.position = batches[at].first if at < len(batches) else following
         return None
+
+    def _let_go_of_read(self) -> None:
+        """Forget what nobody is about to be given."""
+        warm = [reader.position for reader in self.reader_of.values() if self._is_warm(reader.position)]
+        if self.pieces and len(warm) == len(self.reader_of):
+            self._drop_pieces(0)
+        lowest = min(warm, default=self.committed + 1)
+        self._drop_tail(bisect_left(self.tail, lowest, key=_LAST))
 
     def _is_warm(self, position: int) -> bool:
         """Whether everything from there on is in memory."""
@@ -329,14 +343,20 @@ class StreamQueue(Queue):
 
     def _shrink_tail(self, bytes_max: int) -> None:
         """From the oldest on. The last batch stays: who waits for it is about to be given it."""
-        at = 0
-        while self.tail_bytes > bytes_max and at < len(self.tail) - 1:
-            self.tail_bytes -= self.tail[at].size
+        at, rest = 0, self.tail_bytes
+        while rest > bytes_max and at < len(self.tail) - 1:
+            rest -= self.tail[at].size
             at += 1
-        self._forget(self.tail[:at])
-        del self.tail[:at]
+        self._drop_tail(at)
 
-    def _forget(self, batches: Sequence[StreamBatch]) -> None:
+    def _drop_tail(self, count: int) -> None:
+        if count:
+            dropped = self.tail[:count]
+            self.tail_bytes -= sum(batch.size for batch in dropped)
+            self._release(dropped)
+            del self.tail[:count]
+
+    def _release(self, batches: Sequence[StreamBatch]) -> None:
         """Clients may still have some in hand; their contents they have been given."""
         for batch in batches:
             self._count(-batch.size)
@@ -345,7 +365,7 @@ class StreamQueue(Queue):
 
     def _drop_pieces(self, kept: int) -> None:
         while len(self.pieces) > kept:
-            self._forget(self.pieces.pop(0).batches)
+            self._release(self.pieces.pop(0).batches)
 
     def _read(self, position: int) -> None:
         """Have a piece read that begins there."""
@@ -375,7 +395,7 @@ class StreamQueue(Queue):
         while kept > PIECES_BYTES and len(self.pieces) > 1:
             oldest = self.pieces.pop(0)
             kept -= oldest.bytes
-            self._forget(oldest.batches)
+            self._release(oldest.batches)
 
     def _read_ahead(self, piece: Piece) -> None:
         """While readers are given a piece, read the one behind it."""
@@ -440,10 +460,7 @@ class StreamQueue(Queue):
             self.settled.append((self.first, last))
             self.ready_count -= last - self.first + 1
             self.first = last + 1
-            gone = bisect_right(self.tail, last, key=attrgetter("last"))
-            self.tail_bytes -= sum(batch.size for batch in self.tail[:gone])
-            self._forget(self.tail[:gone])
-            del self.tail[:gone]
+            self._drop_tail(bisect_right(self.tail, last, key=_LAST))
         due_ms = retention.due_ms()
         if due_ms is not None:
             host.timers.set(self, due_ms)
@@ -471,13 +488,14 @@ class StreamQueue(Queue):
         """What the log holds can be read, all of it. What it weighs is told by `weigh`."""
         self.number, self.epoch, self.next_seq = number, epoch, next_seq
         self.first = first if count else next_seq
-        self.committed = self.last_batch = next_seq - 1
+        self.committed = next_seq - 1
+        self.last_batch = max(self.committed, self.first)
         self.ready_count = count
 
     def weigh(self, stored: Stored) -> None:
-        pieces = stored.refs.pieces(self.retention.stretch_bytes)
+        pieces = stored.pieces(self.retention.stretch_bytes)
         self.retention.restore((first, last, size) for first, last, size in pieces if last >= self.first)
-        self.last_batch = max(stored.refs.last_first or 1, self.first)
+        self.last_batch = max(stored.last_block_first, self.first)
 
 
 def _first_time(run: Run) -> int:
@@ -495,7 +513,10 @@ def unsupported(what: str, spec: QueueSpec) -> Refusal:
 
 def make_queue(spec: QueueSpec, host: Host) -> Queue:
     """A queue of the type that it was declared with."""
-    return StreamQueue(spec, host) if is_stream(spec.arguments) else Queue(spec, host)
+    if is_stream(spec.arguments):
+        return StreamQueue(spec, host)
+    highest = max_priority(spec.arguments)
+    return PriorityQueue(spec, host, highest) if highest else Queue(spec, host)
 
 
 def restore_stream(queue: StreamQueue, stored: Stored, started: Started) -> list[tuple[int, Batch]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -62,15 +63,33 @@ class Delivered:
 class Unacked:
     """All `Delivered` of a channel. `count` is the number of messages."""
 
-    __slots__ = ("count", "entries", "head")
+    __slots__ = ("aside", "count", "entries", "head")
 
     def __init__(self) -> None:
         self.entries: list[Delivered] = []
+        self.aside: list[Delivered] = []  # Taken by acks that a transaction has not committed: still out.
         self.head = 0  # Entries before this one are gone.
         self.count = 0
 
     def __iter__(self) -> Iterator[Delivered]:
         return iter(self.entries[self.head :])
+
+    def all_out(self) -> Iterator[Delivered]:
+        """Those too that are set aside."""
+        return chain(self, self.aside) if self.aside else iter(self)
+
+    def set_aside(self, taken: list[Delivered]) -> None:
+        self.aside += taken
+
+    def put_back(self) -> None:
+        """What was set aside is as it was."""
+        if self.aside:
+            self.count += sum([one.count for one in self.aside])
+            self.entries, self.head = sorted(chain(self, self.aside), key=FIRST_TAG), 0
+            self.aside = []
+
+    def forget_aside(self) -> None:
+        self.aside = []
 
     def add(
         self, first_tag: int, count: int, queue: AnyQueue, consumer: Consumer | None, batch: Batch, lo: int, at_ms: int

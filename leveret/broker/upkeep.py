@@ -11,6 +11,8 @@ has room at once, or to none: so what is due exactly now is dropped after the qu
 **Number.** Limits count what waits, not what is out with consumers. `drop-head` makes room after the queue has been
 handed out. The other two modes turn publishers away: see `turn_away`.
 
+**Returns.** What consumers give back too often leaves before anything is handed out: see `returns`.
+
 Whatever leaves goes through `Letters`, which sends it on to the dead-letter exchange if there is one.
 """
 
@@ -20,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.properties import body_size, expiration
 from leveret.broker.batch import Gap, Span
-from leveret.cluster.queue_rules import REJECT_TO_DLX
+from leveret.broker.returns import bury_overdue
+from leveret.cluster.queue_rules import DROP_HEAD, REJECT_TO_DLX
 from leveret.log.block import EXPIRES
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ def before_pump(queue: Queue) -> None:
     now_ms = queue.host.wall_ms
     if queue.open is not None:
         queue.open.stamp(now_ms)
+    if queue.returns is not None and queue.returns.due:
+        bury_overdue(queue, queue.returns)
     if queue.timed:
         _expire(queue, now_ms - 1)
 
@@ -47,6 +52,8 @@ def after_pump(queue: Queue) -> None:
     rules = queue.rules
     if queue.timed:
         _expire(queue, queue.host.wall_ms)
+    if rules.overflow != DROP_HEAD:
+        return
     if rules.max_length is not None and queue.ready_count > rules.max_length:
         _drop(queue, queue.ready_count - rules.max_length)
     if rules.max_bytes is not None:
@@ -105,8 +112,9 @@ def _drop(queue: Queue, count: int) -> None:
     while count > 0 and ready:
         head = ready[0]
         if isinstance(head, Gap):
-            if queue.rules.dead_letter_exchange is not None or head.last - head.first >= head.count:
-                queue.want(head)  # Their contents are needed, or which of the numbers they are.
+            is_sorted = not queue.rules.max_priority
+            if queue.rules.dead_letter_exchange is not None or head.last - head.first >= head.count or not is_sorted:
+                queue.want(head)  # Their contents are needed, or which of the numbers they are, or in which order.
                 return
             count -= queue.drop_gap(head, count)
             continue

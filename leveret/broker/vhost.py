@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from leveret.amqp.frames import HEADER_AT
 from leveret.amqp.properties import correlation_id, headers, message_id, timestamp
+from leveret.broker.replies import PREFIX
 from leveret.broker.routing import Router, first_of
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Vhost:
         if self.router.varies(route.exchange):
             route.varies = True
             return
+        if not route.exchange and route.routing_key.startswith(PREFIX):
+            return  # The address of somebody who waits for an answer: see `replies`.
         if len(self.routes) >= ROUTES_MAX:
             self.forget_routes()
         queues = self.router.route(route.exchange, route.routing_key, dict)

@@ -135,7 +135,7 @@ class ClearTopicPermissions:
 
 @dataclass(frozen=True, slots=True)
 class DeclareExchange:
-    """Make an exchange, unless one of that name exists."""
+    """Make an exchange, unless one of that name exists. Of a delayed one, `node` and `view` say where its keeper is."""
 
     vhost: str
     name: str
@@ -144,6 +144,8 @@ class DeclareExchange:
     auto_delete: bool = False
     internal: bool = False
     arguments: Table = field(default_factory=dict)
+    node: str = ""
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True)

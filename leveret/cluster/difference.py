@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from leveret.cluster import events as e
-from leveret.cluster.store import same_json
+from leveret.cluster.sameness import same_json
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import Binding, Json

@@ -36,6 +36,11 @@ TAKEN: Final = 49
 STAGE: Final = 51  # Messages of a queue that is to move here.
 PASSED: Final = 54  # What is out with clients of a queue that has come here, and what became of it.
 
+# Direct reply-to: see `leveret.broker.replies`.
+REPLY: Final = 56
+REPLY_ASK: Final = 57
+REPLY_ANSWER: Final = 58
+
 # A node's alarms, as text: the names of what is short, with blanks between.
 ALARM: Final = 50
 

@@ -5,6 +5,7 @@ Who speaks, the first that does:
 1. `x-queue-type: quorum`. Such a queue has so many members (`x-quorum-initial-group-size`, else three) that replicate
    synchronously and fill by themselves, and only one that is in sync is ever promoted. No `ha-` key touches it, for
    whoever declared it has asked for just that.
+   So with `stream`, whose members are as many as `x-initial-cluster-size` says, else all nodes.
 2. A policy with `ha-mode`.
 3. The argument `ha-mirror-queues`: true mirrors the queue as the configuration's default says, or if there is none, at
    all nodes; false keeps the default away from it.
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 QUORUM: Final = "quorum"  # Stands for `ha-mode` where the queue's type says who its members are.
 QUORUM_MEMBERS: Final = 3
+STREAM_MEMBERS: Final = 1 << 16  # As many as there are.
 FORBID: Final = "ha-forbid-copying"
 MIRROR_ARGUMENTS: Final = ("ha-mirror-queues", "ha-mirror- queues")  # The second is how its inventors spelled it.
 EVERYWHERE: Final[Mapping[str, Json]] = {"ha-mode": "all", "ha-sync-mode": "automatic"}
@@ -171,11 +173,13 @@ class Rules:
 def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults: Defaults, forbidden: bool) -> Rules:
     """`definition`: of the policy that holds for the queue. `forbidden`: copying is, in the whole cluster."""
     forbidden = forbidden or defaults.forbid_copying or definition.get(FORBID) is True
-    if is_quorum(arguments):
-        size = arguments.get("x-quorum-initial-group-size")
+    if is_quorum(arguments) or is_stream(arguments):
+        size, usual = arguments.get("x-quorum-initial-group-size"), QUORUM_MEMBERS
+        if is_stream(arguments):
+            size, usual = arguments.get("x-initial-cluster-size"), STREAM_MEMBERS
         wanted = _text(arguments, "x-queue-leader-locator") or _string(definition, "queue-leader-locator")
         return Rules(
-            {"ha-mode": QUORUM, "ha-params": QUORUM_MEMBERS if size is None else size.value},
+            {"ha-mode": QUORUM, "ha-params": usual if size is None else size.value},
             automatic=True,
             batch=defaults.fill_messages,
             locator=LEADER_LOCATORS[wanted or defaults.leader_locator],
@@ -217,6 +221,10 @@ def _said(
 
 def is_quorum(arguments: Table) -> bool:
     return _text(arguments, "x-queue-type") == "quorum"
+
+
+def is_stream(arguments: Table) -> bool:
+    return _text(arguments, "x-queue-type") == "stream"
 
 
 def _text(arguments: Table, key: str) -> str | None:

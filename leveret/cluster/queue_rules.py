@@ -23,6 +23,7 @@ REJECT: Final = "reject-publish"
 REJECT_TO_DLX: Final = "reject-publish-dlx"
 OVERFLOWS: Final = (DROP_HEAD, REJECT, REJECT_TO_DLX)
 AT_LEAST_ONCE: Final = "at-least-once"
+PRIORITY_MAX: Final = 255
 AGE_UNITS_MS: Final = {
     "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000,
 }  # fmt: skip
@@ -43,6 +44,7 @@ class QueueRules:
     max_priority: int = 0
     single_active: bool = False
     delivery_limit: int | None = None
+    counts_returns: bool = False  # How often messages come back is counted.
     consumer_timeout_ms: int | None = None
     requeues_late: bool = False  # What a consumer keeps too long goes back, and the consumer stays.
     lazy: bool = False
@@ -72,8 +74,17 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
         both = (said.get(f"x-{key}"), definition.get(key))
         return next((value for value in both if isinstance(value, str)), None)
 
-    exchange = first("dead-letter-exchange")
     age = first("max-age")
+    if said.get("x-queue-type") == "stream":  # Nothing else applies to it.
+        return QueueRules(
+            max_bytes=least("max-length-bytes"),
+            consumer_timeout_ms=least("consumer-timeout"),
+            requeues_late=first("consumer-timeout-action") == "requeue",
+            max_age_ms=None if age is None else parse_age(age),
+            max_segment_bytes=least("stream-max-segment-size-bytes"),
+        )
+    exchange = first("dead-letter-exchange")
+    limit = least("delivery-limit")
     rules = QueueRules(
         ttl_ms=least("message-ttl"),
         expires_ms=least("expires"),
@@ -83,9 +94,10 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
         dead_letter_exchange=exchange,
         dead_letter_key=first("dead-letter-routing-key") if exchange is not None else None,
         keeps_dead=first("dead-letter-strategy") == AT_LEAST_ONCE,
-        max_priority=said.get("x-max-priority", 0),
+        max_priority=max_priority(arguments),
         single_active=said.get("x-single-active-consumer") is True,
-        delivery_limit=least("delivery-limit"),
+        delivery_limit=limit,
+        counts_returns=limit is not None or said.get("x-queue-type") == "quorum",
         consumer_timeout_ms=least("consumer-timeout"),
         requeues_late=first("consumer-timeout-action") == "requeue",
         lazy=first("queue-mode") == "lazy",
@@ -93,6 +105,12 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
         max_segment_bytes=least("stream-max-segment-size-bytes"),
     )
     return PLAIN if rules == PLAIN else rules
+
+
+def max_priority(arguments: Table) -> int:
+    """Of the messages of a queue; 0: all are alike."""
+    field = arguments.get("x-max-priority")
+    return 0 if field is None else min(field.value, PRIORITY_MAX)
 
 
 def parse_age(text: str) -> int | None:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.codec import BadEncoding, dump_line, dump_record, dump_table, load_line, load_record, load_table
+from leveret.cluster.keepers import is_keeper
 from leveret.cluster.specs import (
     Binding,
     DestinationKind,
@@ -165,7 +166,7 @@ def _read_queue(metadata: Metadata, *values: Any) -> None:
     spec = load_record(QueueSpec, values)
     assert spec.id <= metadata.last_queue_id  # Or the next queue would get the id of another.
     metadata.queues[spec.vhost, spec.name] = spec
-    metadata.queue_counts[spec.vhost] += 1
+    metadata.queue_counts[spec.vhost] += not is_keeper(spec.name)
 
 
 def _read_bindings(metadata: Metadata, vhost: str, source: str, bindings: list[Any]) -> None:

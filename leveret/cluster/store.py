@@ -28,15 +28,18 @@ Names in a vhost are keys `(vhost, name)` of plain dictionaries, to be read by a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.bindings import Bindings
+from leveret.cluster.keepers import DELAYED, exchange_of, is_keeper, keeper_name, make_keeper
+from leveret.cluster.listings import Listings, implicit_binding
 from leveret.cluster.placement import renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
+from leveret.cluster.sameness import same_json
 from leveret.cluster.snapshot import read_snapshot, write_snapshot
 from leveret.cluster.specs import (
     NO_ARGUMENTS,
@@ -78,7 +81,7 @@ class Applied:
     events: tuple[e.Event, ...]
 
 
-class Metadata:
+class Metadata(Listings):
     """The state of the fold. Read its dictionaries freely; only `apply` and `restore` change them."""
 
     def __init__(self) -> None:
@@ -124,27 +127,6 @@ class Metadata:
         fresh = Metadata()
         read_snapshot(data, fresh)
         self.__dict__.update(fresh.__dict__)
-
-    # Listings
-
-    def bindings_from(self, vhost: str, exchange: str) -> list[Binding]:
-        """What is bound to an exchange; to the default exchange, every queue by its name."""
-        if exchange:
-            return self.bindings.from_source(vhost, exchange)
-        return [implicit_binding(spec) for (where, _), spec in self.queues.items() if where == vhost]
-
-    def bindings_to(self, vhost: str, kind: DestinationKind, name: str) -> list[Binding]:
-        """What leads to a queue (its implicit binding first) or an exchange."""
-        found = self.bindings.to_destination(vhost, kind, name)
-        queue = self.queues.get((vhost, name)) if kind == "queue" else None
-        return found if queue is None else [implicit_binding(queue), *found]
-
-    def all_bindings(self, vhost: str | None = None) -> Iterator[Binding]:
-        """All bindings of a vhost or of all, implicit ones first. Do not apply commands while iterating."""
-        for spec in self.queues.values():
-            if vhost is None or spec.vhost == vhost:
-                yield implicit_binding(spec)
-        yield from self.bindings if vhost is None else self.bindings.in_vhost(vhost)
 
     # Vhosts
 
@@ -321,6 +303,8 @@ class Metadata:
             return None
         if not fits(command.name):
             return unfit("exchange name", command.name)
+        if command.view is not None and (problem := misfit(None, command.view)) is not None:
+            return Refusal(406, f"exchange '{command.name}' cannot be mirrored so: {problem}")
         spec = ExchangeSpec(
             vhost.name,
             command.name,
@@ -332,7 +316,15 @@ class Metadata:
         )
         self.exchanges[vhost.name, command.name] = spec
         events.append(e.ExchangeDeclared(spec))
+        if spec.type == DELAYED:
+            self._add_keeper(spec, command.node, command.view, events)
         return None
+
+    def _add_keeper(self, exchange: ExchangeSpec, node: str, view: View | None, events: list[e.Event]) -> None:
+        self.last_queue_id += 1
+        spec = make_keeper(self.last_queue_id, exchange, node or min(self.runs, default=""), view)
+        self.queues[spec.vhost, spec.name] = spec
+        events.append(e.QueueDeclared(spec))
 
     def _delete_exchange(self, command: c.DeleteExchange, events: list[e.Event]) -> Refusal | None:
         vhost, name = command.vhost, command.name
@@ -365,6 +357,8 @@ class Metadata:
                 if unused is not None and cascade:
                     doomed.append(unused)
             events.append(e.ExchangeDeleted(spec))
+            if spec.type == DELAYED:
+                self._drop_queue(self.queues[spec.vhost, keeper_name(spec.name)], events)
 
     def _remove_binding(self, binding: Binding, events: list[e.Event]) -> ExchangeSpec | None:
         """Remove a binding; gives its source if that is to go too."""
@@ -383,6 +377,8 @@ class Metadata:
             return None
         if not command.name or not fits(command.name):  # The caller makes the name of a server-named queue.
             return unfit("queue name", command.name)
+        if is_keeper(command.name):
+            return Refusal(403, f"queue name '{command.name}' contains reserved prefix 'amq.*'")
         limit = vhost.limits.get("max-queues", -1)
         if 0 <= limit <= self.queue_counts[vhost.name]:
             text = f"cannot declare queue '{command.name}': queue limit in vhost '{vhost.name}' ({limit}) is reached"
@@ -412,7 +408,7 @@ class Metadata:
         if command.vhost not in self.vhosts:
             return no_vhost(command.vhost)
         spec = self.queues.get((command.vhost, command.name))
-        if spec is None or (command.id is not None and command.id != spec.id):
+        if spec is None or (command.id is not None and command.id != spec.id) or is_keeper(spec.name):
             return not_found("queue", command.name, command.vhost)
         self._drop_queue(spec, events)
         return None
@@ -424,7 +420,7 @@ class Metadata:
             if source is not None:
                 unused.append(source)
         del self.queues[spec.vhost, spec.name]
-        self.queue_counts[spec.vhost] -= 1
+        self.queue_counts[spec.vhost] -= not is_keeper(spec.name)
         events.append(e.QueueDeleted(spec))
         if cascade:
             for source in unused:
@@ -475,7 +471,8 @@ class Metadata:
         if (vhost, source) not in self.exchanges:
             return not_found("exchange", source, vhost)
         there: dict[tuple[str, str], Any] = self.queues if command.destination_kind == "queue" else self.exchanges
-        if (vhost, destination) not in there:
+        is_hidden = command.destination_kind == "queue" and is_keeper(destination)
+        if (vhost, destination) not in there or is_hidden:
             return not_found(command.destination_kind, destination, vhost)
         return None if fits(command.key) else unfit("routing key", command.key)
 
@@ -559,7 +556,6 @@ class Metadata:
                 self._drop_exchange(exchange, events, cascade)
         return None
 
-
     def _forget_node(self, command: c.ForgetNode, events: list[e.Event]) -> Refusal | None:
         self.runs.pop(command.node, None)
         for queue in list(self.queues.values()):
@@ -573,6 +569,8 @@ class Metadata:
                 self._put_view(queue, view, events)
             elif queue.node == command.node:
                 self._drop_queue(queue, events)
+                if is_keeper(queue.name):  # What it kept is lost with the node. Its exchange goes on with another.
+                    self._add_keeper(self.exchanges[queue.vhost, exchange_of(queue)], "", None, events)
         return None
 
     def _rename_node(self, command: c.RenameNode, events: list[e.Event]) -> Refusal | None:
@@ -627,22 +625,6 @@ class Metadata:
         self.queues[key] = moved = replace(queue, node=command.new)
         events.append(e.QueueMoved(moved))
         return None
-
-
-def implicit_binding(queue: QueueSpec) -> Binding:
-    """The binding every queue has to the default exchange."""
-    return Binding(queue.vhost, "", "queue", queue.name, queue.name)
-
-
-def same_json(one: Json, other: Json) -> bool:
-    """Equality that tells 1 from true and from 1.0, as JSON's readers do and Python's `==` does not."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_json(value, other[name]) for name, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(same_json(a, b) for a, b in zip(one, other, strict=True))
-    return one == other
 
 
 def _without(values: dict[str, _T], name: str | None) -> dict[str, _T]:

@@ -89,9 +89,14 @@ class Block:
     `settled` and `requeued` are inclusive ranges of sequence numbers, ascending and apart from each other. A range may
     cover numbers that are not waiting (settled before, never stored), which changes nothing, but none that are still to
     be given: what is settled stays settled. Within a block the order is: enqueued, then requeued, then settled.
+
+    `counts` says how often messages have been given back in all, for queues that keep count: (first, last, count) for
+    each stretch. Of two counts of a message the larger one holds, so that a block may be applied twice.
     """
 
-    __slots__ = ("queue", "epoch", "number", "time_ms", "enqueued", "settled", "requeued", "delivered_through")
+    __slots__ = (
+        "queue", "epoch", "number", "time_ms", "enqueued", "settled", "requeued", "delivered_through", "counts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,6 +108,7 @@ class Block:
         settled: list[tuple[int, int]],
         requeued: list[tuple[int, int]],
         delivered_through: int,
+        counts: list[tuple[int, int, int]] | None = None,
     ) -> None:
         self.queue = queue
         self.epoch = epoch
@@ -112,6 +118,7 @@ class Block:
         self.settled = settled
         self.requeued = requeued
         self.delivered_through = delivered_through
+        self.counts = counts or []
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Block):

@@ -17,11 +17,12 @@ from .errors import FormatError
 from .format import pack_u64, unpack_u64
 from .mirror import Mirror
 from .queue import QueueLog
-from .ranges import RangeSet
+from .ranges import RangeSet, stretches
 
 _MAGIC = b"LVRC"
 _VERSION = 1
 _VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
+_VERSION_COUNTED = 3  # And, before that, one about queues that count how often messages are given back.
 _HEAD = Struct("<4sHHQQII")  # magic, version, flags, file length, through, segments, queues
 _SEGMENT = Struct("<QQ")  # number, length that was synced
 # queue, epoch, number, next_seq, delivered_through, floor, live, gone, redelivered (in ranges)
@@ -34,7 +35,9 @@ def checkpoint_path(folder: str) -> str:
 
 
 class QueueState:
-    __slots__ = ("epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered", "mirror")
+    __slots__ = (
+        "epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered", "counts", "mirror",
+    )  # fmt: skip
 
     epoch: int
     number: int
@@ -44,6 +47,7 @@ class QueueState:
     live: RangeSet
     gone: RangeSet
     redelivered: RangeSet
+    counts: dict[int, int]
     mirror: Mirror | None
 
 
@@ -68,9 +72,16 @@ def encode_checkpoint(through: int, segments: dict[int, int], queues: Collection
         )  # fmt: skip
         parts += [one.pack() for one in ranges]
     version = _VERSION
+    counted = [queue for queue in queues if queue.counts]
+    if counted:
+        version = _VERSION_COUNTED
+        parts.append(pack_u64((len(counted),)))
+    for queue in counted:
+        counts = stretches(queue.counts)
+        parts.append(pack_u64((queue.id, len(counts), *(number for stretch in counts for number in stretch))))
     for queue in queues:
         if queue.mirror is not None:
-            version = _VERSION_MIRRORED
+            version = max(version, _VERSION_MIRRORED)
             numbers = queue.mirror.pack(queue.id, segments)
             parts += (pack_u64((len(numbers),)), pack_u64(numbers))
     body = b"".join(parts)
@@ -87,8 +98,9 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
         raise FormatError("checkpoint head is wrong")
     if crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise FormatError("checkpoint checksum is wrong")
-    if version not in (_VERSION, _VERSION_MIRRORED) or flags:
-        raise FormatError(f"checkpoint has format version {version}; this program reads version {_VERSION}")
+    if not _VERSION <= version <= _VERSION_COUNTED or flags:
+        known = f"this program reads versions up to {_VERSION_COUNTED}"
+        raise FormatError(f"checkpoint has format version {version}; {known}")
     at = _HEAD.size
     view = memoryview(data)[: -_CRC.size]
     try:
@@ -109,15 +121,31 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
                 sets.append(RangeSet.unpack(view[at : at + 16 * count]))
                 at += 16 * count
             state.live, state.gone, state.redelivered = sets
-            state.mirror = None
+            state.counts, state.mirror = {}, None
             queues[queue] = state
-        if version == _VERSION_MIRRORED:
+        if version == _VERSION_COUNTED:
+            at = _decode_counts(unpack_u64(view[at:]), queues, at)
+        if version >= _VERSION_MIRRORED:
             at = _decode_mirrors(unpack_u64(view[at:]), queues, at)
-    except (ValueError, StructError) as error:
+    except (IndexError, ValueError, StructError) as error:
         raise FormatError(f"checkpoint is inconsistent: {error}") from None
     if at != len(view):
         raise FormatError("checkpoint is inconsistent: its parts do not fill it")
     return CheckpointState(through, segments, queues)
+
+
+def _decode_counts(numbers: array[int], queues: dict[int, QueueState], at: int) -> int:
+    """Returns where they end."""
+    index = 1
+    for _ in range(numbers[0]):
+        queue, count = numbers[index], numbers[index + 1]
+        start, index = index + 2, index + 2 + 3 * count
+        if index > len(numbers) or queue not in queues:
+            raise FormatError("checkpoint is inconsistent: counts are cut off, or of an unknown queue")
+        for place in range(start, index, 3):
+            low, high, value = numbers[place : place + 3]
+            queues[queue].counts.update(dict.fromkeys(range(low, high + 1), value))
+    return at + 8 * index
 
 
 def _decode_mirrors(numbers: array[int], queues: dict[int, QueueState], at: int) -> int:

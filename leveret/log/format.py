@@ -44,6 +44,7 @@ _U32 = Struct("<I")
 _KEY = Struct("<IH")
 _BACK = Struct("<Q")
 _TIME = Struct("<IQ")
+_COUNT = Struct("<QQI")
 
 # Block types.
 NORMAL = 0
@@ -77,7 +78,8 @@ REQUEUED = 32  # u64 pairs
 SHARES = 64  # u64 distance back to the shared contents, then (u32 position, u32 crc) a record
 NOTE = 128  # u64s of a mirrored queue's record: its place in their order, what is confirmed, and what its type needs
 TIMES = 256  # (u32 index, u64 ms) for each stretch of messages that came at a time; absent: all at the block's
-_COLUMNS_KNOWN = 511
+COUNTS = 512  # (u64 first, u64 last, u32 count) for each stretch of messages that were given back so often
+_COLUMNS_KNOWN = 1023
 _OWN = 0xFFFFFFFF  # In SHARES: this record's content is in the block's own body.
 
 _COUNT_MAX = 1 << 28
@@ -87,6 +89,7 @@ _STORED_KIND = bytes((kind | PERSISTENT) & (PERSISTENT | REDELIVERED | EXPIRES) 
 _SPILLED_KIND = bytes(kind & (REDELIVERED | EXPIRES) for kind in range(256))
 
 Ranges = Sequence[tuple[int, int]]
+Counts = Sequence[tuple[int, int, int]]
 
 
 class Records:
@@ -166,6 +169,14 @@ class Header:
 
     def requeued(self) -> list[tuple[int, int]]:
         return unpack_ranges(self.columns.get(REQUEUED, _EMPTY))
+
+    def counts(self) -> list[tuple[int, int, int]]:
+        if COUNTS not in self.columns:
+            return []
+        counts = list(_COUNT.iter_unpack(self.columns[COUNTS]))
+        if any(first > last for first, last, _ in counts) or any(one[1] >= two[0] for one, two in pairwise(counts)):
+            raise FormatError("counts do not ascend")
+        return counts
 
     def stored(self) -> list[tuple[int, int]]:
         """Numbers whose contents this block holds."""
@@ -258,6 +269,7 @@ def encode_block(
     flags: int = 0,
     shared: tuple[int, dict[int, tuple[int, int]]] | None = None,
     note: bytes = b"",
+    counts: Counts = (),
 ) -> tuple[bytes, list[bytes], int]:
     """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An
     empty `records.ranges` means that all of first..next-1 is stored. `shared`: (offset of the shared body, position
@@ -313,11 +325,15 @@ def encode_block(
         columns |= TIMES
         parts.append(b"".join([_TIME.pack(*stretch) for stretch in records.times]))
         lengths.append(len(parts[-1]))
+    if counts:
+        columns |= COUNTS
+        parts.append(b"".join([_COUNT.pack(*stretch) for stretch in counts]))
+        lengths.append(len(parts[-1]))
     tail = _LENGTHS[len(lengths)].pack(*lengths) + b"".join(parts)
     meta_length = BLOCK_HEAD.size + len(tail)
     head = BLOCK_HEAD.pack(meta_length, sum(map(len, body)), *fields, count, body_crc, columns, type, flags, 0)[:-4]
     crc = crc32(tail, crc32(head, crc32(_SALT.pack(segment, offset))))
-    overhead = meta_length - 16 * (len(settled) + len(requeued))
+    overhead = meta_length - 16 * (len(settled) + len(requeued)) - _COUNT.size * len(counts)
     return head + _U32.pack(crc) + tail, body, overhead
 
 
@@ -328,9 +344,10 @@ def encode_again(
     stay as they are, so that its messages need not be taken apart."""
     *fields, columns, _, _, _ = BLOCK_HEAD.unpack_from(meta)
     lengths_end = BLOCK_HEAD.size + 4 * columns.bit_count()
-    # Columns lie in the order of their bits, and of those only TIMES comes behind NOTE.
-    after = 1 if columns & TIMES else 0
-    split, end = lengths_end - 4 * after, len(meta) - (_U32.unpack_from(meta, lengths_end - 4)[0] if after else 0)
+    # Columns lie in the order of their bits, and of those only TIMES and COUNTS come behind NOTE.
+    after = (columns & (TIMES | COUNTS)).bit_count()
+    split = lengths_end - 4 * after
+    end = len(meta) - sum(_LENGTHS[after].unpack_from(meta, split))
     lengths = (meta[BLOCK_HEAD.size : split], _U32.pack(len(note)), meta[split:lengths_end])
     tail = b"".join((*lengths, meta[lengths_end:end], note, meta[end:]))
     meta_length = BLOCK_HEAD.size + len(tail)
@@ -454,7 +471,7 @@ def parse_meta(data: memoryview, segment: int, offset: int) -> Header:
     header.columns = _split_columns(data, header.meta_length, columns)
     _check_columns(header)
     header.overhead = header.meta_length - len(header.columns.get(SETTLED, _EMPTY))
-    header.overhead -= len(header.columns.get(REQUEUED, _EMPTY))
+    header.overhead -= len(header.columns.get(REQUEUED, _EMPTY)) + len(header.columns.get(COUNTS, _EMPTY))
     return header
 
 
@@ -498,6 +515,8 @@ def _check_columns(header: Header) -> None:
         raise FormatError("note column has a wrong length")
     if TIMES in columns and (len(columns[TIMES]) % _TIME.size or not columns[TIMES] or not count):
         raise FormatError("times column has a wrong length")
+    if COUNTS in columns and (len(columns[COUNTS]) % _COUNT.size or not columns[COUNTS]):
+        raise FormatError("counts column has a wrong length")
     if count and header.type not in (CONTENTS,) and RANGES not in columns and header.next - header.first != count:
         raise FormatError("count does not fit first and next")
 

@@ -42,7 +42,7 @@ class Entry:
 
     __slots__ = (
         "type", "flags", "queue", "epoch", "number", "time_ms", "first", "next", "delivered_through", "held", "settled",
-        "requeued", "bytes", "serial", "block", "source", "records",
+        "requeued", "counts", "bytes", "serial", "block", "source", "records",
     )  # fmt: skip
 
     def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
@@ -58,6 +58,7 @@ class Entry:
         self.held: Records | None = None  # All its messages.
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
+        self.counts: list[tuple[int, int, int]] = []
         self.bytes = 0
         self.serial = 0
         self.block: Block | None = None  # Durable once this entry is.
@@ -245,7 +246,7 @@ class Write:
         )  # fmt: skip
         return encode_block(
             self.segment, at, fields, records, entry.settled, entry.requeued, entry.type, entry.flags,
-            shared if refers else None, note,
+            shared if refers else None, note, entry.counts,
         )  # fmt: skip
 
 
@@ -418,7 +419,7 @@ class Compact:
         entry = MirrorEntry(MIRRORED, COPY, queue)
         entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
         entry.first, entry.next, entry.delivered_through = header.first, header.next, header.delivered_through
-        entry.settled, entry.requeued = header.settled(), header.requeued()
+        entry.settled, entry.requeued, entry.counts = header.settled(), header.requeued(), header.counts()
         entry.held = records
         entry.item = item
         entry.source = (self.segment, offset)

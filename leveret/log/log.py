@@ -197,13 +197,16 @@ class Log:
         entry.epoch, entry.number, entry.time_ms = block.epoch, block.number, block.time_ms
         entry.delivered_through = block.delivered_through
         entry.settled, entry.requeued, entry.block = block.settled, block.requeued, block
-        entry.bytes = 16 * (len(block.settled) + len(block.requeued))
+        entry.counts = block.counts
+        entry.bytes = 16 * (len(block.settled) + len(block.requeued)) + 20 * len(block.counts)
         if run is not None and run.contents:
             self._append_run(entry, run)
         self.gather(entry)
         queue.advance(block.epoch, block.number, entry.next, block.delivered_through)
         if block.requeued:
             queue.requeue(block.requeued)
+        if block.counts:
+            queue.count_returns(block.counts)
         if block.settled:
             queue.settle(block.settled)
 

@@ -111,7 +111,7 @@ class Mirrors:
         entry = MirrorEntry(MIRRORED, 0, queue)
         entry.epoch, entry.number, entry.time_ms = block.epoch, block.number, block.time_ms
         entry.delivered_through = block.delivered_through
-        entry.settled, entry.requeued = block.settled, block.requeued
+        entry.settled, entry.requeued, entry.counts = block.settled, block.requeued, block.counts
         if raw is not None:
             content_bytes, count = self._hold_raw(entry, block, raw)
         else:
@@ -197,8 +197,10 @@ class Mirrors:
         read_at: int,
         confirmed: int,
         mark: int | None = None,
+        counts: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        """Of the messages after + 1 to upto only `live` are left; these are contents of some."""
+        """Of the messages after + 1 to upto only `live` are left; these are contents of some, and how often some were
+        given back."""
         found, mirror = self.open(queue)
         found.settle(outside(after + 1, upto, live))
         bundles = _together(found, runs)
@@ -206,7 +208,10 @@ class Mirrors:
             self._store(found, mirror, bundle, confirmed)
         mirror.after, mirror.read_at = upto, read_at
         found.advance(0, 0, upto + 1, 0)
+        found.count_returns(counts)
         entry = MirrorEntry(FILLED, 0, found)
+        entry.counts = list(counts)
+        entry.bytes = 20 * len(counts)
         flat = (number for pair in live for number in pair)
         self._gather(entry, mirror, confirmed, (after, upto, read_at, len(bundles), *flat), mark)
 
@@ -290,6 +295,8 @@ class Mirrors:
                 self._enqueue(queue, item)
             if block.requeued:
                 queue.requeue(block.requeued)
+            if block.counts:
+                queue.count_returns(block.counts)
             if block.settled:
                 queue.settle(block.settled)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 class QueueLog:
     __slots__ = (
-        "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "spilled", "refs",
-        "spill_refs", "floor", "mirror",
+        "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "counts", "spilled",
+        "refs", "spill_refs", "floor", "mirror",
     )  # fmt: skip
 
     def __init__(self, id: int, shares: dict[int, Share]) -> None:
@@ -32,6 +32,7 @@ class QueueLog:
         self.live = RangeSet()  # Stored and not settled.
         self.gone = RangeSet()  # Settled, ever.
         self.redelivered = RangeSet()  # Part of live.
+        self.counts: dict[int, int] = {}  # How often messages were given back that are not settled yet.
         self.spilled = RangeSet()  # Transient, not settled, put away on disk until the node stops.
         self.refs = Refs(shares)
         self.spill_refs = Refs(shares)
@@ -45,6 +46,14 @@ class QueueLog:
     @property
     def message_bytes(self) -> int:
         return self.refs.bytes
+
+    def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]:
+        return self.refs.pieces(piece_bytes)
+
+    @property
+    def last_block_first(self) -> int:
+        """The number of the first message of the last block with messages."""
+        return self.refs.last_first
 
     def advance(self, epoch: int, number: int, next_seq: int, delivered_through: int) -> None:
         if epoch > self.epoch:
@@ -69,9 +78,30 @@ class QueueLog:
             for start, end in self.live.ranges(low, high):
                 self.redelivered.add(start, end)
 
+    def count_returns(self, counts: Iterable[tuple[int, int, int]]) -> None:
+        """Of two counts the larger holds. A mirror may hear of one before it has the message: see `mirror.sync`."""
+        known = self.counts
+        for low, high, count in counts:
+            for number in range(low, min(high + 1, self.next_seq)):
+                if count > known.get(number, 0) and number not in self.gone:
+                    known[number] = count
+
+    def uncount(self, low: int, high: int) -> None:
+        """Nobody will ask again how often these were given back."""
+        known = self.counts
+        if not known:
+            return
+        if high - low < len(known):
+            for number in range(low, high + 1):
+                known.pop(number, None)
+        else:
+            self.counts = {number: count for number, count in known.items() if not low <= number <= high}
+
     def settle(self, ranges: Iterable[tuple[int, int]]) -> None:
         for low, high in ranges:
             self.gone.add(low, high)
+            if self.counts:
+                self.uncount(low, high)
             self.refs.settle(low, high, self.live)
             self.live.remove(low, high)
             if self.redelivered:

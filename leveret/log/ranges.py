@@ -267,6 +267,18 @@ class RangeSet:
         return one
 
 
+def stretches(values: dict[int, int]) -> list[tuple[int, int, int]]:
+    """(first, last, value) for each row of numbers with one value, ascending."""
+    found: list[tuple[int, int, int]] = []
+    for number in sorted(values):
+        value = values[number]
+        if found and found[-1][1] == number - 1 and found[-1][2] == value:
+            found[-1] = (found[-1][0], number, value)
+        else:
+            found.append((number, number, value))
+    return found
+
+
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same numbers as ascending ranges that do not touch."""
     if len(ranges) < 2:

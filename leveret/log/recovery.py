@@ -206,6 +206,7 @@ class Recovery:
             queue.advance(state.epoch, state.number, state.next_seq, state.delivered_through)
             queue.floor = state.floor
             queue.live, queue.gone, queue.redelivered = state.live, state.gone, state.redelivered
+            queue.counts = state.counts
             queue.mirror = state.mirror
         reset = {
             number: found.index.segment
@@ -244,10 +245,12 @@ class Recovery:
             for low, high in fold.enqueued:
                 queue.enqueue(low, high)
             queue.requeue(fold.requeued)
+            queue.count_returns((number, number, count) for number, count in fold.counts.items())
             for low, high in fold.settled:
                 queue.gone.add(low, high)
                 queue.live.remove(low, high)
                 queue.redelivered.remove(low, high)
+                queue.uncount(low, high)
             if fold.records:
                 dropped = replay.run(queue, segment, fold.records)
                 columns = _less(columns, dropped) if columns is not None else None
@@ -274,11 +277,14 @@ class Recovery:
                     self.damages.append(Damage(f"{self.folder}/segments", 0, 0, queue.id, None, low, high, what))
                     queue.live.remove(low, high)
                     queue.redelivered.remove(low, high)
+                    queue.uncount(low, high)
                 self.missing[queue.id] = list(missing)
             for item in queue.mirror.tail if queue.mirror is not None else ():
                 log.mirrors.keep(queue, item)
             for low, high in queue.live.ranges(0, queue.delivered_through):
                 queue.redelivered.add(low, high)
+            if queue.counts and queue.mirror is None:  # Those of transient messages, which are no more.
+                queue.counts = {number: count for number, count in queue.counts.items() if number in queue.live}
 
     # -- damage ------------------------------------------------------------------------
 

@@ -112,6 +112,29 @@ class Refs:
                         yield chunk.at(index)
             at += 1
 
+    def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]:
+        """What lives, in pieces of about so many bytes: the numbers between which it lies, and its content bytes."""
+        pieces: list[tuple[int, int, int]] = []
+        first, total = 0, 0
+        for chunk in self._chunks:
+            for index, size in enumerate(chunk.bytes):
+                if chunk.live[index]:
+                    if not first:
+                        first = chunk.first[index]
+                    total += size
+                    if total >= piece_bytes:
+                        pieces.append((first, chunk.first[index] + chunk.span[index] - 1, total))
+                        first, total = 0, 0
+        if first:
+            last = self._chunks[-1]
+            pieces.append((first, last.first[-1] + last.span[-1] - 1, total))
+        return pieces
+
+    @property
+    def last_first(self) -> int:
+        """The first number of the last block; 0 if there is none."""
+        return self._chunks[-1].first[-1] if self._chunks else 0
+
     # -- changing --------------------------------------------------------------
 
     def append(self, first: int, span: int, live: int, segment: int, offset: int, content_bytes: int) -> None:

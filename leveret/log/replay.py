@@ -109,6 +109,7 @@ class Replay:
                 parts.append(Part(header, place))
             else:
                 self._fill(queue, mirror, parts, more)
+                queue.count_returns(header.counts())
             return
         self._leave(mirror, parts)
         if header.type == MIRRORED:
@@ -169,6 +170,7 @@ class Replay:
                 queue.enqueue(item.first, item.last)
                 self.rows.append((item.first, item.count, item.count, *item.place, item.length, item.bytes, item.extra))
             queue.requeue(header.requeued())
+            queue.count_returns(header.counts())
             settle(queue, header.settled())
 
     def _break(self, queue: QueueLog, place: tuple[int, int], what: str) -> None:
@@ -228,7 +230,7 @@ class Replay:
             mirror.blocks.append(
                 Block(
                     queue.id, header.epoch, header.number, header.time_ms, run, header.settled(), header.requeued(),
-                    header.delivered_through,
+                    header.delivered_through, header.counts(),
                 )
             )  # fmt: skip
 
@@ -239,6 +241,7 @@ def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
         queue.gone.add(low, high)
         queue.live.remove(low, high)
         queue.redelivered.remove(low, high)
+        queue.uncount(low, high)
 
 
 def _place(mirror: Mirror, item: Unapplied, header: Header, place: tuple[int, int]) -> None:

@@ -70,8 +70,8 @@ class Fold:
     """What one segment says about one queue."""
 
     __slots__ = (
-        "reset", "epoch", "number", "next_seq", "delivered_through", "enqueued", "settled", "requeued", "refs",
-        "records",
+        "reset", "epoch", "number", "next_seq", "delivered_through", "enqueued", "settled", "requeued", "counts",
+        "refs", "records",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -83,6 +83,7 @@ class Fold:
         self.enqueued = RangeSet()
         self.settled = RangeSet()
         self.requeued = RangeSet()
+        self.counts: dict[int, int] = {}
         # (first, span, count, offset, length, content bytes, overhead)
         self.refs: list[tuple[int, int, int, int, int, int, int]] = []
         self.records: list[tuple[int, bytes]] = []  # Offset and meta of what a mirrored queue wrote, in order.
@@ -107,6 +108,9 @@ class Fold:
             self.settled.add(low, high)
         for low, high in header.requeued():
             self.requeued.add(low, high)
+        for low, high, count in header.counts():
+            for number in range(low, high + 1):
+                self.counts[number] = max(count, self.counts.get(number, 0))
 
 
 class SegmentIndex:

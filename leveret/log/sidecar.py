@@ -13,18 +13,21 @@ from struct import Struct
 from zlib import crc32
 
 from .errors import FormatError
-from .ranges import RangeSet
+from .ranges import RangeSet, stretches
 from .refs import Columns
 from .segment import Fold, SegmentIndex
 
 _MAGIC = b"LVRI"
 _VERSION = 1
 _VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
+_VERSION_COUNTED = 3  # And, before that, one about queues that count how often messages are given back.
 _HEAD = Struct("<4sHHQQQIIQ")  # magic, version, flags, file length, segment, length, blocks, chain, queues
 # queue, reset, epoch, number, next_seq, delivered_through, refs, enqueued, settled, requeued (in ranges)
 _QUEUE = Struct("<QQQQQQIIII")
 _CRC = Struct("<I")
 _MIRROR = Struct("<QI")  # queue, records
+_COUNTED = Struct("<QI")  # queue, stretches; for all such queues: 0 and how many there are
+_COUNT = Struct("<QQI")  # first, last, count
 _RECORD = Struct("<QI")  # offset, length of its meta
 _COLUMNS = "QIIIIII"  # first, span, count, offset, length, bytes, overhead
 _REF_BYTES = 8 + 6 * 4
@@ -70,12 +73,18 @@ def encode_sidecar(index: SegmentIndex) -> list[bytes]:
                     column.byteswap()
                 parts.append(column.tobytes())
         parts += [one.pack() for one in ranges]
+    counted = {queue: counts for queue, fold in index.queues.items() if (counts := _counts(fold))}
+    if counted:
+        parts.append(_COUNTED.pack(0, len(counted)))
+    for queue, counts in counted.items():
+        parts.append(_COUNTED.pack(queue, len(counts)))
+        parts += [_COUNT.pack(*stretch) for stretch in counts]
     mirrors = {queue: fold.records for queue, fold in index.queues.items() if fold.records}
     for queue, records in mirrors.items():
         parts.append(_MIRROR.pack(queue, len(records)))
         for offset, meta in records:
             parts += (_RECORD.pack(offset, len(meta)), meta)
-    version = _VERSION_MIRRORED if mirrors else _VERSION
+    version = _VERSION_COUNTED if counted else _VERSION_MIRRORED if mirrors else _VERSION
     length = _HEAD.size + sum(map(len, parts)) + _CRC.size
     head = _HEAD.pack(
         _MAGIC, version, 0, length, index.segment, index.length, index.blocks, index.chain, len(index.queues)
@@ -84,6 +93,10 @@ def encode_sidecar(index: SegmentIndex) -> list[bytes]:
     for part in parts:
         crc = crc32(part, crc)
     return [head, *parts, _CRC.pack(crc)]
+
+
+def _counts(fold: Fold) -> list[tuple[int, int, int]]:
+    return stretches({number: count for number, count in fold.counts.items() if number not in fold.settled})
 
 
 def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, Entry]]:
@@ -95,8 +108,8 @@ def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, E
         raise FormatError("index head is wrong")
     if crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise FormatError("index checksum is wrong")
-    if version not in (_VERSION, _VERSION_MIRRORED) or flags:
-        raise FormatError(f"index has format version {version}; this program reads version {_VERSION}")
+    if not _VERSION <= version <= _VERSION_COUNTED or flags:
+        raise FormatError(f"index has format version {version}; this program reads versions up to {_VERSION_COUNTED}")
     if number != segment:
         raise FormatError(f"index is of segment {number}")
     index = SegmentIndex(segment)
@@ -113,7 +126,9 @@ def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, E
         fold.settled = reader.ranges(settled)
         fold.requeued = reader.ranges(requeued)
         entries[queue] = Entry(fold, columns)
-    while version == _VERSION_MIRRORED and not reader.at_end:
+    if version == _VERSION_COUNTED:
+        _decode_counts(reader, index)
+    while version >= _VERSION_MIRRORED and not reader.at_end:
         queue, count = _MIRROR.unpack(reader.take(_MIRROR.size))
         if queue not in index.queues:
             raise FormatError("index has records of an unknown queue")
@@ -121,6 +136,15 @@ def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, E
             offset, size = _RECORD.unpack(reader.take(_RECORD.size))
             index.queues[queue].records.append((offset, bytes(reader.take(size))))
     return index, entries
+
+
+def _decode_counts(reader: _Reader, index: SegmentIndex) -> None:
+    for _ in range(_COUNTED.unpack(reader.take(_COUNTED.size))[1]):
+        queue, count = _COUNTED.unpack(reader.take(_COUNTED.size))
+        if queue not in index.queues:
+            raise FormatError("index has counts of an unknown queue")
+        for low, high, value in _COUNT.iter_unpack(reader.take(_COUNT.size * count)):
+            index.queues[queue].counts.update(dict.fromkeys(range(low, high + 1), value))
 
 
 class _Reader:

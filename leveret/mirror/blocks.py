@@ -32,7 +32,7 @@ class PackedBlock(Block):
             raise FormatError("a block was damaged on its way")
         self.meta, self.body = meta, body
         self.queue, self.epoch, self.number, self.time_ms = header.queue, header.epoch, header.number, header.time_ms
-        self.settled, self.requeued = header.settled(), header.requeued()
+        self.settled, self.requeued, self.counts = header.settled(), header.requeued(), header.counts()
         self.delivered_through = header.delivered_through
         self.size = _size(header.count, len(body), self)
         self.prompt = KINDS in header.columns
@@ -53,7 +53,7 @@ class PackedBlock(Block):
 
 def _size(count: int, content_bytes: int, block: Block) -> int:
     ranges = len(block.settled) + len(block.requeued)
-    return OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * count + content_bytes + 16 * ranges
+    return OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * count + content_bytes + 16 * ranges + 20 * len(block.counts)
 
 
 def block_bytes(block: Block) -> int:
@@ -105,5 +105,5 @@ def pack_block(block: Block) -> tuple[bytes, list[bytes]]:
         records = Records([], run.contents, run.keys, bytes(kinds), run.times)
         first, following = run.first, run.last + 1
     fields = (block.queue, block.epoch, block.number, block.time_ms, first, following, block.delivered_through)
-    meta, body, _ = encode_block(0, 0, fields, records, block.settled, block.requeued)
+    meta, body, _ = encode_block(0, 0, fields, records, block.settled, block.requeued, counts=block.counts)
     return meta, [piece for piece in body if piece]

@@ -15,6 +15,7 @@ from leveret.mirror.view import View
 
 History = tuple[tuple[int, int], ...]  # (epoch, number of its first block), ascending.
 Ranges = tuple[tuple[int, int], ...]  # Inclusive ranges of message numbers, ascending.
+Counts = tuple[tuple[int, int, int], ...]  # The same, with a number for each.
 
 
 class ProtocolError(AssertionError):
@@ -96,6 +97,7 @@ class Piece(NamedTuple):
     live: Ranges  # these live,
     runs: tuple[Run, ...]  # and these are the contents of those that the asker lacks.
     read_at: int  # The source's confirmed number when it looked.
+    counts: Counts = ()  # How often those that live were given back.
 
 
 class Pulse(NamedTuple):  # From the master: I lead and reach the majority (or no longer), and my log ends here.
@@ -165,6 +167,7 @@ class Fill(NamedTuple):
     live: Ranges
     runs: tuple[Run, ...]
     read_at: int
+    counts: Counts = ()
 
 
 class Complete(NamedTuple):  # Nothing is missing any more once blocks up to here are applied.

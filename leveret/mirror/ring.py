@@ -43,6 +43,7 @@ from leveret.mirror.frames import (
     Attach,
     Blocks,
     Change,
+    Counts,
     Deny,
     Detach,
     Effect,
@@ -289,10 +290,12 @@ class Member:
         if not self.complete:
             self.filling.on_tick()
 
-    def on_read(self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int) -> None:
+    def on_read(
+        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+    ) -> None:
         """The answer to a Read: what lives of request.after + 1 to `upto`, and contents of what the asker lacks. An
         upto below the bound: there is more, or (`bytes_max` 0) the next one cannot be given without its content."""
-        self.source.on_read(request, live, runs, upto)
+        self.source.on_read(request, live, runs, upto, counts)
 
     def on_read_failed(self, request: Request) -> None:
         if self.source.reads.get(request.to) is request:

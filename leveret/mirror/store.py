@@ -39,12 +39,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.log.block import Block, Run
-from leveret.log.ranges import RangeSet
+from leveret.log.ranges import RangeSet, stretches
 from leveret.mirror.blocks import PackedBlock
 from leveret.mirror.frames import (
     Append,
     Apply,
     Complete,
+    Counts,
     Fill,
     History,
     Lost,
@@ -109,9 +110,14 @@ class Stored(Protocol):
     @property
     def redelivered(self) -> RangeSet: ...
     @property
+    def counts(self) -> dict[int, int]: ...
+    @property
     def next_seq(self) -> int: ...
     @property
     def delivered_through(self) -> int: ...
+    @property
+    def last_block_first(self) -> int: ...
+    def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]: ...
 
 
 class Mirrors(Protocol):
@@ -140,6 +146,7 @@ class Mirrors(Protocol):
         read_at: int,
         confirmed: int,
         mark: int | None,
+        counts: Sequence[tuple[int, int, int]] = (),
     ) -> None: ...
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None) -> None: ...
     def begin(self, queue: int, epoch: int) -> None: ...
@@ -154,24 +161,29 @@ class Mirrors(Protocol):
 class Reader(Protocol):
     """A member that asked for a Read."""
 
-    def on_read(self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int) -> None: ...
+    def on_read(
+        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+    ) -> None: ...
 
 
 class Reading:
     """What lives was looked up; contents are being read, if there is a job."""
 
-    __slots__ = ("request", "job", "_live", "_upto")
+    __slots__ = ("request", "job", "_counts", "_live", "_upto")
 
-    def __init__(self, request: Request, live: list[tuple[int, int]], upto: int, job: Loading | None) -> None:
+    def __init__(
+        self, request: Request, live: list[tuple[int, int]], upto: int, job: Loading | None, counts: Counts = ()
+    ) -> None:
         self.request = request
         self.job = job
+        self._counts = counts
         self._live = tuple(live)
         self._upto = upto
 
     def answer(self, member: Reader) -> None:
         """The job is done."""
         runs = tuple(self.job.runs) if self.job is not None else ()
-        member.on_read(self.request, self._live, runs, self._upto)
+        member.on_read(self.request, self._live, runs, self._upto, self._counts)
 
 
 # -- the store -----------------------------------------------------------------------------
@@ -254,8 +266,8 @@ class MirrorStore:
             cut, history, bound, have, read_at, delivered = change
             mirrors.restart(queue, cut, history, bound, have, read_at, confirmed, mark, delivered)
         elif isinstance(change, Fill):
-            after, upto, live, runs, read_at = change
-            mirrors.fill(queue, after, upto, live, runs, read_at, confirmed, mark)
+            after, upto, live, runs, read_at, counts = change
+            mirrors.fill(queue, after, upto, live, runs, read_at, confirmed, mark, counts)
         elif isinstance(change, Complete):
             mirrors.complete(queue, change.read_at, confirmed, mark)
 
@@ -265,7 +277,9 @@ class MirrorStore:
 
     def read(self, queue: int, request: Request) -> Reading:
         live, upto, job = self._mirrors.fetch(queue, request.after, request.bound, request.have, request.bytes_max)
-        return Reading(request, live, upto, job)
+        known = self._mirrors.open(queue)[0].counts
+        counts = stretches({number: known[number] for number in known if request.after < number <= upto})
+        return Reading(request, live, upto, job, tuple(counts))
 
     def synced(self, job: Written) -> dict[int, int]:
         """By queue: the write up to which all are durable now, for `Member.on_synced`."""
@@ -302,7 +316,18 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
         run = block.enqueued
         if run is not None and run.contents:
             batches.append((block.number, _batch(queue, run, settled, marks)))
+    if queue.returns is not None:
+        queue.returns.restore(_counts(stored.counts, tail, settled, queue.next_seq), queue.rules.delivery_limit)
     return batches
+
+
+def _counts(stored: dict[int, int], tail: Sequence[Block], settled: RangeSet, next_seq: int) -> dict[int, int]:
+    """How often messages that wait were given back, in what is applied and in what is not."""
+    counts = dict(stored)
+    for low, high, count in [one for block in tail for one in block.counts]:
+        for number in range(low, min(high + 1, next_seq)):
+            counts[number] = max(count, counts.get(number, 0))
+    return {number: count for number, count in counts.items() if number not in settled}
 
 
 def _gaps(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:

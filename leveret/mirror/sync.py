@@ -17,6 +17,8 @@ confirmed number `read_at` of its source, which may be ahead of the asker or beh
 - Settled after read_at: that block is above the cut, so it passes the asker, before the piece (then the settle is
   remembered, and the message not stored when it comes) or after it.
 - Enqueued above the cut: comes in its block.
+- Given back, in a queue that keeps count: the piece says how often until read_at, for all that live, had or not; later
+  counts come in blocks, before the message or after it, and of two the larger holds.
 
 So the copy is exact when all pieces are in and the asker's own confirmed number has reached the highest read_at, those
 of pieces fetched before an interruption included: their source may have been restarted since, and know of less that is
@@ -41,7 +43,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.log.block import Run
-from leveret.mirror.frames import Complete, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
+from leveret.mirror.frames import Complete, Counts, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
 
 if TYPE_CHECKING:
     from leveret.mirror.ring import Member
@@ -171,7 +173,7 @@ class Filling:
         self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
         self.after = frame.upto
         member.read_at = max(member.read_at, frame.read_at)
-        member.write(Fill(frame.after, frame.upto, frame.live, frame.runs, member.read_at))
+        member.write(Fill(frame.after, frame.upto, frame.live, frame.runs, member.read_at, frame.counts))
         self._write = member.written
         self._budget -= sum(sum(map(len, run.contents)) for run in frame.runs)
         self.check()
@@ -204,10 +206,13 @@ class Source:
         self.reads[src] = request = Request(src, cut, after, bound, have, bytes_max, member.confirmed)
         member.out.append(Read(request))
 
-    def on_read(self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int) -> None:
+    def on_read(
+        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+    ) -> None:
         member, view = self.member, self.member.view
         if view is None or self.reads.get(request.to) is not request:
             return  # Its link broke, or the epoch is another.
         del self.reads[request.to]
-        piece = Piece(view.epoch, request.cut, request.after, request.have, upto, live, runs, request.read_at)
+        cut, after, have, read_at = request.cut, request.after, request.have, request.read_at
+        piece = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts)
         member.send(request.to, piece)

@@ -25,11 +25,12 @@ from typing import Any, Final
 from leveret.cluster.raft.packing import BadMessage, Reader, pack_text
 from leveret.log.block import LASTING_KIND, Block, Run
 from leveret.log.errors import FormatError
-from leveret.log.format import Records, decode_records, encode_block, pack_ranges, parse_meta, unpack_ranges
+from leveret.log.format import Header, Records, decode_records, encode_block, pack_ranges, parse_meta, unpack_ranges
 from leveret.mirror.blocks import PackedBlock, pack_block
 from leveret.mirror.frames import (
     Attach,
     Blocks,
+    Counts,
     Deny,
     Detach,
     Entry,
@@ -306,13 +307,15 @@ def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
     _put_ranges(frame.have, parts)
     _put_ranges(frame.live, parts)
     runs = [run for run in frame.runs if run.contents]
-    if not runs:
+    if not runs and not frame.counts:
         parts.append(_BLOCK.pack(0, 0))
         return
-    records = Records.of(runs)
-    records.kinds = records.kinds.translate(LASTING_KIND)
-    fields = (0, 0, 0, 0, runs[0].first, runs[-1].last + 1, 0)
-    meta, body, _ = encode_block(0, 0, fields, records, (), ())
+    records, fields = None, (0, 0, 0, 0, 0, 0, 0)
+    if runs:
+        records = Records.of(runs)
+        records.kinds = records.kinds.translate(LASTING_KIND)
+        fields = (0, 0, 0, 0, runs[0].first, runs[-1].last + 1, 0)
+    meta, body, _ = encode_block(0, 0, fields, records, (), (), counts=frame.counts)
     parts.append(_BLOCK.pack(len(meta), sum(map(len, body))))
     parts.append(meta)
     parts += [piece for piece in body if piece]
@@ -396,19 +399,27 @@ def _get_piece(reader: FrameReader) -> Piece:
     have, live = reader.ranges(), reader.ranges()
     meta_bytes, body_bytes = _BLOCK.unpack_from(reader.data, reader.need(_BLOCK.size))
     at = reader.need(meta_bytes + body_bytes)
-    runs = _get_runs(memoryview(reader.data)[at : at + meta_bytes + body_bytes], meta_bytes) if meta_bytes else ()
+    runs: tuple[Run, ...] = ()
+    counts: Counts = ()
+    if meta_bytes:
+        runs, counts = _get_contents(memoryview(reader.data)[at : at + meta_bytes + body_bytes], meta_bytes)
     if (live and not after < live[0][0] <= live[-1][1] <= upto) or (runs and not after < runs[0].first):
         raise BadMessage("a piece reaches beyond what it is about")
-    if runs and runs[-1].last > upto:
+    if (runs and runs[-1].last > upto) or (counts and not after < counts[0][0] <= counts[-1][1] <= upto):
         raise BadMessage("a piece reaches beyond what it is about")
-    return Piece(epoch, cut, after, have, upto, live, runs, read_at)
+    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts)
 
 
-def _get_runs(data: memoryview, meta_bytes: int) -> tuple[Run, ...]:
+def _get_contents(data: memoryview, meta_bytes: int) -> tuple[tuple[Run, ...], Counts]:
     header = parse_meta(data, 0, 0)
-    if header.meta_length != meta_bytes or header.length != len(data) or not header.count:
+    counts = tuple(header.counts())
+    if header.meta_length != meta_bytes or header.length != len(data) or not (header.count or counts):
         raise BadMessage("contents that no piece has")
-    records = decode_records(header, data[meta_bytes:], {})
+    return (_get_runs(header, data[meta_bytes:]) if header.count else ()), counts
+
+
+def _get_runs(header: Header, body: memoryview) -> tuple[Run, ...]:
+    records = decode_records(header, body, {})
     whole = Run(0, records.contents, records.keys, bytearray(records.kinds), records.times)
     runs, start, last = [], 0, 0
     for low, high in records.ranges:

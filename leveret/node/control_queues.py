@@ -18,9 +18,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.amqp.arguments import CLASSIC
 from leveret.broker import mirror_status
 from leveret.broker.batch import Gap
 from leveret.broker.queue import Queue
+from leveret.broker.stream import StreamQueue
 from leveret.cluster.commands import DeleteQueue
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
@@ -145,7 +147,7 @@ QUEUE: Final[dict[str, Getter]] = {
     "memory": _counted(lambda queue: queue.memory_bytes),
     "idle_since": lambda control, pair: "" if pair[1] is None else _idle_since(control, pair[1]),
     "state": _state,
-    "type": lambda control, pair: "classic",
+    "type": lambda control, pair: pair[0].arguments.get("x-queue-type", CLASSIC).value,
     "node": lambda control, pair: pair[0].node,
     # Those of queue types that there are not.
     "leader": lambda control, pair: "",
@@ -374,6 +376,9 @@ async def purge_queue(control: Control, vhost: str, name: str) -> Any:
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)
 async def local_purge_queue(control: Control, vhost: str, name: str) -> Any:
-    count = queue_here(control, queue_spec(control, vhost, name, UNAVAILABLE, "not_found")).purge()
+    queue = queue_here(control, queue_spec(control, vhost, name, UNAVAILABLE, "not_found"))
+    if isinstance(queue, StreamQueue):
+        raise Refused(USAGE, queue.refusal("queue.purge").text)
+    count = queue.purge()
     control.node.schedule()
     return {"messages": count}

@@ -21,6 +21,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.moving import move
 from leveret.broker.placing import Place, Placing
 from leveret.broker.queue import Queue
+from leveret.broker.stream import StreamQueue
 from leveret.cluster import frames
 from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from leveret.broker.batch import Gap
     from leveret.broker.mirrored import Mirror
     from leveret.broker.remote import RemoteQueue
+    from leveret.broker.replies import BusyLink
     from leveret.cluster.events import Event
     from leveret.cluster.raft import Member
     from leveret.cluster.specs import QueueSpec
@@ -93,7 +95,7 @@ class Node(consensus.Shell):
         self.clients: dict[Client, None] = {}
         self.by_connection: dict[object, Client] = {}
         self.paced: dict[Client, Queue] = {}
-        self.away: dict[Client, RemoteQueue] = {}
+        self.away: dict[Client, RemoteQueue | BusyLink] = {}
         self.behind: dict[Client, None] = {}
         self.told_alarms: dict[str, frozenset[str]] = {}
         self.scheduled = False
@@ -429,9 +431,18 @@ class Node(consensus.Shell):
             # Another epoch: the last run may have lost blocks that others have, if the queue was mirrored once.
             epoch, through = state.epoch + 1, state.delivered_through
             queue.restore(state.number, epoch, state.next_seq, first, last, state.count, through)
+            if queue.returns is not None:
+                queue.returns.restore(state.counts, queue.rules.delivery_limit)
+            if isinstance(queue, StreamQueue):
+                queue.weigh(state)
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
+
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        self.storage.read_range(queue, first, last, bytes_max, then)
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         self.storage.log.spill(queue.spec.id, runs)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.queue import Queue
+    from leveret.log.block import Run
     from leveret.log.jobs import Write
     from leveret.log.log import Log
     from leveret.node.surroundings import Surroundings
@@ -111,6 +112,8 @@ class Storage:
             if queue.mirror is not None:
                 broker.mirrors.submit(queue.mirror, now_ms)
                 continue
+            if queue.spec.view is not None:
+                continue  # It is led here no longer, and what it changed since means nothing.
             batch = queue.open
             block = queue.take_block(now_ms)
             if block is not None:
@@ -240,19 +243,38 @@ class Storage:
     # -- Reading back --------------------------------------------------------------------------------------------
 
     def load(self, queue: Queue, gap: Gap, then: Callable[[], None]) -> None:
-        load = self.log.load(queue.spec.id, gap.first, gap.last, LOAD_BYTES)
+        def on_read(runs: list[Run] | None, following: int) -> None:
+            if runs is None:
+                # The queue stands still before what cannot be read; all others go on. Skipping would lose messages.
+                logger.error("%s stands still, its messages cannot be read back", queue)
+                return
+            queue.on_loaded(gap, runs, following)
+            then()
+
+        self.read_range(queue.spec.id, gap.first, gap.last, LOAD_BYTES, on_read)
+
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        """Read messages by their numbers: see `Host`."""
+        load = self.log.load(queue, first, last, bytes_max)
+
+        def answer(runs: list[Run] | None, following: int) -> None:
+            then(runs, following)
+            self.on_turn()
+
         if load is None:
-            self.loop.call_soon(self._on_loaded, queue, gap, [], gap.last + 1, then)
+            self.loop.call_soon(answer, [], last + 1)
             return
 
         def on_done(error: Exception | None) -> None:
             if error is None:
                 self.log.on_done(load)
-                self._on_loaded(queue, gap, load.runs, load.next, then)
+                answer(load.runs, load.next)
             else:
-                # The queue stands still before what cannot be read; all others go on. Skipping would lose messages.
                 self.log.on_failed(load, error)
-                logger.error("%s stands still, its messages cannot be read back: %s", queue, error)
+                logger.error("messages %d to %d of queue %d cannot be read: %s", first, last, queue, error)
+                answer(None, first)
 
         self.reader.submit(lambda: load.perform(self.disk), on_done)
 
@@ -270,11 +292,6 @@ class Storage:
             self.on_turn()
 
         self.reader.submit(lambda: job.perform(self.disk), on_done)
-
-    def _on_loaded(self, queue: Queue, gap: Gap, runs: list[Any], following: int, then: Callable[[], None]) -> None:
-        queue.on_loaded(gap, runs, following)
-        then()
-        self.on_turn()
 
     def stop(self) -> None:
         for worker in (self.writer, self.reader, self.keeper):

@@ -91,9 +91,9 @@ def test_what_is_taken(arguments: dict[str, Any]) -> None:
             "invalid arg 'x-queue-type' for queue 'q' in vhost '/': {unacceptable_type,long}",
         ),
         (
-            {"x-queue-type": "stream"},
+            {"x-queue-type": "stream", "x-max-age": "0s"},
             {},
-            "invalid arg 'x-queue-type' for queue 'q' in vhost '/': not supported by this version",
+            "invalid arg 'x-max-age' for queue 'q' in vhost '/': invalid_max_age",
         ),
         (
             {"x-queue-master-locator": "foo"},

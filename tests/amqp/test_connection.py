@@ -110,6 +110,32 @@ def test_a_refusal_that_comes_late_closes_the_channel() -> None:
     assert not client.connection.held
 
 
+@pytest.mark.parametrize(
+    "question", [m.QueueDeclare(queue="q", auto_delete=True), m.BasicConsume(queue="q"), m.BasicGet(queue="q")]
+)
+def test_a_queue_that_is_about_to_go_with_its_last_consumer_is_nobodys(question: m.Method) -> None:
+    """Whoever was told of that consumer's end, and asks for the queue then, finds none, or declares another one."""
+    world = World()
+    client, other = world.client(), world.client()
+    client.declare("q", auto_delete=True)
+    first = world.queue("q").spec.id
+    client.consume("q")
+    world.holds_metadata = True
+    assert client.call(m.BasicCancel(consumer_tag="c")) == m.BasicCancelOk("c")
+    other.send(question, m.QueueBind(queue="q", exchange="amq.direct"))
+    world.turn()
+    assert other.take() == []
+    world.release_metadata()
+    world.turn()
+    if isinstance(question, m.QueueDeclare):
+        assert other.methods() == [m.QueueDeclareOk("q", 0, 0), m.QueueBindOk()]
+        assert world.queue("q").spec.id != first
+    else:
+        (method,) = other.methods()
+        assert isinstance(method, m.ChannelClose)
+        assert (method.reply_code, method.reply_text) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")
+
+
 # -- Errors --------------------------------------------------------------------------------------------------------
 
 

@@ -44,7 +44,7 @@ class RingMember(Member):
             writers, broker.writers = broker.writers, {}
             for connection in writers:
                 self.clients[connection].flush()
-            if self.loads:
+            if self.loads or self.ranges:
                 self.finish_loads()
             busy = bool(mirrors.touched or broker.dirty or broker.unlogged or broker.linked or broker.writers)
 

@@ -71,7 +71,7 @@ def test_bad_questions() -> None:
         ask(cluster, w.GET),
         ask(cluster, w.CANCEL, b"x"),
         ask(cluster, w.SUBSCRIBE, b"x"),
-        ask(cluster, w.SUBSCRIBE, w.SUBSCRIBE_HEAD.pack(1, 0, 0, 0, 0) + b"again"),  # There is a subscription 1.
+        ask(cluster, w.SUBSCRIBE, w.SUBSCRIBE_HEAD.pack(1, 0, 0, 0, 0, 0, 0) + b"again"),  # There is a subscription 1.
     ):
         with pytest.raises(BadFrame):
             broker.on_peer_frame("a", frames.ASK, payload)

@@ -47,9 +47,7 @@ async def test_a_thousand_confirms_at_once(link: AbstractConnection, name: str) 
     await channel.declare_queue(name, durable=True)
     publishes = [
         channel.default_exchange.publish(
-            aio_pika.Message(
-                b"%d" % number, delivery_mode=aio_pika.DeliveryMode.PERSISTENT if number % 2 else None
-            ),
+            aio_pika.Message(b"%d" % number, delivery_mode=aio_pika.DeliveryMode.PERSISTENT if number % 2 else None),
             name,
         )
         for number in range(1000)

@@ -21,9 +21,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case", ["roundtrip", "confirms", "exchanges", "prefetch", "cancelled", "errors", "heartbeat"]
-)
+@pytest.mark.parametrize("case", ["roundtrip", "confirms", "exchanges", "prefetch", "cancelled", "errors", "heartbeat"])
 def test_amqplib(broker: Server, case: str) -> None:
     assert NODE is not None
     run = subprocess.run(

@@ -85,9 +85,7 @@ def test_messages_over_tls(start: Start, certificates: Path) -> None:
 
 
 def test_peer_must_have_a_certificate(start: Start, certificates: Path) -> None:
-    server = start(
-        config(certificates, "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true")
-    )
+    server = start(config(certificates, "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true"))
     assert connect(server, client_context(certificates, "client")).is_open
     with pytest.raises((pika.exceptions.AMQPConnectionError, ssl.SSLError)):
         connect(server, client_context(certificates))

@@ -13,8 +13,21 @@ from leveret.log.disk import Job
 from leveret.log.jobs import Load
 from leveret.log.jobs import Write as WriteJob
 from leveret.log.log import Log
+from leveret.log.ranges import stretches
 from leveret.mirror.blocks import PackedBlock, pack_block
-from leveret.mirror.frames import Append, Apply, Change, Complete, Fill, Ranges, Recovered, Request, Restart, Truncate
+from leveret.mirror.frames import (
+    Append,
+    Apply,
+    Change,
+    Complete,
+    Counts,
+    Fill,
+    Ranges,
+    Recovered,
+    Request,
+    Restart,
+    Truncate,
+)
 from leveret.mirror.frames import Write as WriteEffect
 from leveret.mirror.store import MirrorStore, Reading
 from leveret.mirror.sync import merged
@@ -60,6 +73,15 @@ class Copy:
         for block in self.truth[:number]:
             stored.apply(block)
         return stored
+
+    def counts_at(self, number: int) -> dict[int, int]:
+        """How often messages that live there were given back. That rises with the number of the block."""
+        counts = {
+            seq: count for block in self.truth[:number] for low, high, count in block.counts
+            for seq in range(low, high + 1)
+        }  # fmt: skip
+        live = self.truth_at(number).live
+        return {seq: count for seq, count in counts.items() if seq in live}
 
     def history_to(self, number: int) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
@@ -192,7 +214,8 @@ class MirrorWorld(World):
             settled = set(live[: rng.randrange(len(live) + 1)] if rng.random() < 0.5 else rng.sample(live, 1))
         requeued = set(rng.sample(live, 1)) - settled if live and rng.random() < 0.1 else set()
         queue = next(number for number, one in self.copies.items() if one is copy)
-        return Block(queue, epoch, number, 5, run, ranges_of(settled), ranges_of(requeued), 0)
+        counts = [(low, high, number) for low, high in ranges_of(requeued)]
+        return Block(queue, epoch, number, 5, run, ranges_of(settled), ranges_of(requeued), 0, counts)
 
     def grow(self, copy: Copy) -> None:
         """The ring agrees on another block."""
@@ -201,6 +224,7 @@ class MirrorWorld(World):
             copy.truth.append(self.make_block(copy, len(copy.truth) + 1, copy.epoch, 1, []))
             copy.truth[-1].enqueued = None
             copy.truth[-1].settled = []
+            copy.truth[-1].counts = []
             return
         stored = copy.truth_at(len(copy.truth))
         live = sorted(stored.live)
@@ -292,7 +316,9 @@ class MirrorWorld(World):
             contents = [source.live[seq] for seq in range(low, high + 1)]
             kinds = bytearray(PERSISTENT if content[:1] == b"p" else 0 for content in contents)
             runs.append(Run(low, contents, [b"k"] * len(contents), kinds))
-        change = Fill(found.after, upto, tuple(ranges_of(set(live))), tuple(runs), max(found.read_at, read_at))
+        known = copy.counts_at(read_at)
+        counts = tuple(stretches({seq: known[seq] for seq in live if seq in known}))
+        change = Fill(found.after, upto, tuple(ranges_of(set(live))), tuple(runs), max(found.read_at, read_at), counts)
         self.write_change(queue, copy, change)
         self.check_live(queue, copy)
 
@@ -329,10 +355,12 @@ class MirrorWorld(World):
                     copy.synced = copy.start + number
 
     def check_live(self, queue: int, copy: Copy) -> None:
-        _, stored = copy.state()
+        state, stored = copy.state()
         found = self.log.queue(queue)
         assert flat(found.live) == set(stored.live)
         assert found.next_seq - 1 == stored.last
+        if state.complete:
+            assert found.counts == copy.counts_at(copy.applied)
 
     def check_recovered(self, queue: int, copy: Copy, found: Recovered, log: Log) -> None:
         for writes in copy.candidates():
@@ -347,6 +375,8 @@ class MirrorWorld(World):
         copy.start = copy.synced = len(writes)
         live = flat(log.queue(queue).live)
         assert live == set(stored.live), f"queue {queue} has {live}"
+        if found.complete:
+            assert log.queue(queue).counts == copy.counts_at(found.base)
         assert log.mirrors.lost(queue) == ranges_of(set(range(1, stored.last + 1)) - live)
         self.check_contents(queue, log, stored)
 
@@ -407,7 +437,9 @@ class Asker:
         self.request = request
         self.live = live
 
-    def on_read(self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int) -> None:
+    def on_read(
+        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+    ) -> None:
         assert request is self.request and request.after <= upto <= request.bound
         expected = {seq for seq in self.live if request.after < seq <= upto}
         assert flat(live) == expected

@@ -50,8 +50,9 @@ def test_a_block_that_came_as_bytes_is_as_if_it_were_made_here(
     """Whichever columns it has: they lie in one order, and the note among them."""
     records = records_of(found, []) if found else None
     fields, note = (7, 2, 9, 5_000, 100, 100 + len(found or ()), 99), pack("<2Q", 4, 8)
-    came, _, _ = encode_block(0, 0, fields, records, settled, requeued, MIRRORED)
-    made, _, _ = encode_block(3, 640, fields, records, settled, requeued, MIRRORED, 0, None, note)
+    counts = [(low, high, 1) for low, high in requeued]
+    came, _, _ = encode_block(0, 0, fields, records, settled, requeued, MIRRORED, counts=counts)
+    made, _, _ = encode_block(3, 640, fields, records, settled, requeued, MIRRORED, 0, None, note, counts)
     again, _ = encode_again(3, 640, came, MIRRORED, 0, note)
     assert again == made
     assert list(parse_meta(memoryview(again), 3, 640).note()) == [4, 8]
@@ -77,12 +78,14 @@ def test_round_trip(
             stored = [(first + 2, first + 2)]
         records = records_of(found, stored)
     fields = (queue, 3, number, 1234, first, after, 77)
-    meta, pieces, _ = encode_block(9, offset, fields, records, settled, requeued)
+    counts = [(low, high, at + 1) for at, (low, high) in enumerate(requeued)]
+    meta, pieces, overhead = encode_block(9, offset, fields, records, settled, requeued, counts=counts)
     body = b"".join(pieces)
     header = parse_meta(memoryview(meta + body), 9, offset)
     assert (header.queue, header.epoch, header.number, header.time_ms) == (queue, 3, number, 1234)
     assert (header.first, header.next, header.delivered_through) == (first, after, 77)
-    assert (header.settled(), header.requeued()) == (settled, requeued)
+    assert (header.settled(), header.requeued(), header.counts()) == (settled, requeued, counts)
+    assert header.overhead == overhead
     assert header.length == len(meta) + len(body)
     if records is not None:
         back = decode_records(header, body, {})

@@ -36,6 +36,7 @@ class Node:
         first: int | None = None,
         requeued: list[tuple[int, int]] | None = None,
         delivered: int = 0,
+        counts: list[tuple[int, int, int]] | None = None,
     ) -> Block:
         number = self.numbers[queue] = self.numbers.get(queue, 0) + 1
         start = first or self.seqs.get(queue, 1)
@@ -44,7 +45,7 @@ class Node:
             contents = [b"%d" % seq + bytes(size) for seq in range(start, start + count)]
             run = Run(start, contents, [b"\0\1k"] * count, bytearray([kind]) * count)
             self.seqs[queue] = max(self.seqs.get(queue, 1), start + count)
-        block = Block(queue, 1, number, 0, run, settled or [], requeued or [], delivered)
+        block = Block(queue, 1, number, 0, run, settled or [], requeued or [], delivered, counts)
         self.log.append(block)
         return block
 
@@ -458,3 +459,50 @@ def test_options_are_checked() -> None:
         LogOptions(sync="sometimes")  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         LogOptions(segment_bytes=1 << 40)
+
+
+# -- how often messages were given back -------------------------------------------------------------
+
+
+def test_counts_outlive_a_restart_and_go_with_their_messages() -> None:
+    node = Node()
+    node.append(10)
+    node.append(requeued=[(2, 5)], counts=[(2, 4, 1), (5, 5, 3)])
+    node.append(requeued=[(3, 3)], counts=[(3, 3, 2)])
+    node.append(settled=[(4, 4)])
+    node.append(counts=[(4, 4, 9), (5, 5, 2)])  # Too late; and of two the larger holds.
+    node.flush()
+    assert node.log.queues[1].counts == {2: 1, 3: 2, 5: 3}
+    assert node.restart().queues[1].counts == {2: 1, 3: 2, 5: 3}
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_counts_outlive_the_segment_they_were_written_to(sealed: bool) -> None:
+    """In the indexes of segments, in checkpoints, and when messages are moved."""
+    node = Node(LogOptions(segment_bytes=2_000, checkpoint_segments=1 if sealed else 1000, sparse_percent=90))
+    node.append(3)
+    node.flush()
+    node.append(requeued=[(1, 2)], counts=[(1, 1, 4), (2, 2, 1)])
+    node.flush()
+    for _ in range(20):
+        node.append(20)
+        node.flush()
+        last = node.seqs[1] - 1
+        node.append(settled=[(last - 18, last)])
+        node.flush()
+        node.settle_down()
+    through = node.log.upkeep.through
+    assert (through > 1) or not sealed
+    node.append(counts=[(3, 3, 7)], settled=[(2, 2)])
+    node.flush()
+    assert node.restart().queues[1].counts == {1: 4, 3: 7}
+    node.settle_down()
+    assert node.restart().queues[1].counts == {1: 4, 3: 7}
+
+
+def test_counts_of_what_was_never_written_are_dropped_at_start() -> None:
+    node = Node()
+    node.append(2, kind=0)
+    node.append(counts=[(1, 1, 2)], requeued=[(1, 1)])
+    node.flush()
+    assert node.restart().queues[1].counts == {}

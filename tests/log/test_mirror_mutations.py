@@ -13,6 +13,7 @@ from leveret.log.errors import LogDamaged
 from leveret.log.jobs import MirrorEntry
 from leveret.log.mirror import Mirror
 from leveret.log.mirrored import Mirrors
+from leveret.log.queue import QueueLog
 from leveret.log.replay import Judgement, Replay
 
 from . import test_mirror_damage
@@ -93,10 +94,26 @@ def epochs_are_forgotten(patch: Patch) -> None:
     patch.setattr(Mirror, "cut_history", lambda self, number: None)
 
 
+def counts_that_come_before_their_message_are_dropped(patch: Patch) -> None:
+    real = QueueLog.count_returns
+
+    def strict(self: QueueLog, counts: Any) -> None:
+        real(self, counts)
+        self.counts = {number: count for number, count in self.counts.items() if number in self.live}
+
+    patch.setattr(QueueLog, "count_returns", strict)
+
+
+def counts_are_not_filled(patch: Patch) -> None:
+    real = Mirrors.fill
+    patch.setattr(Mirrors, "fill", lambda self, *arguments: real(self, *arguments[:8]))
+
+
 CRASHES: list[Callable[[Patch], None]] = [
     applied_at_once, cut_off_blocks_are_referred_to, truncation_is_not_written,
     waiting_blocks_do_not_keep_their_segment, fillings_settle_nothing, beginning_anew_keeps_what_is_stored,
     confirmed_is_not_noted, durable_with_the_first_block, epochs_are_forgotten,
+    counts_that_come_before_their_message_are_dropped, counts_are_not_filled,
 ]  # fmt: skip
 
 

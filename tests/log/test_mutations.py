@@ -7,8 +7,10 @@ from struct import Struct
 
 import pytest
 
+from leveret.log import checkpoint as log_checkpoint
 from leveret.log import format as log_format
 from leveret.log import segment as log_segment
+from leveret.log import sidecar as log_sidecar
 from leveret.log.errors import FormatError, LogDamaged
 from leveret.log.jobs import Checkpoint, Reclaim, Write
 from leveret.log.log import Log
@@ -113,10 +115,18 @@ def unsynced_predecessor(patch: Patch) -> None:
     patch.setattr(Log, "_prepare", hasty)
 
 
+def checkpoints_without_counts(patch: Patch) -> None:
+    patch.setattr(log_checkpoint, "stretches", lambda counts: [])
+
+
+def indexes_without_counts(patch: Patch) -> None:
+    patch.setattr(log_sidecar, "_counts", lambda fold: [])
+
+
 MUTATIONS: list[Callable[[Patch], None]] = [
     skipped_sync, deleted_without_checkpoint, checkpoint_ahead_of_the_log, unsynced_folder, stale_bytes_taken_for_new,
     copies_lack_what_was_settled_later, contents_skipped_under_a_checkpoint, spare_before_its_checkpoint,
-    forgetting_is_not_written, unsynced_predecessor,
+    forgetting_is_not_written, unsynced_predecessor, checkpoints_without_counts, indexes_without_counts,
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from leveret.log.block import PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.log.disk import Job
 from leveret.log.jobs import Compact, Load, Write
 from leveret.log.log import Log, LogOptions
+from leveret.log.ranges import stretches
 from simulation.disk import Crashed, FaultyDisk
 
 Message = tuple[bytes, bytes, int]
@@ -30,12 +31,14 @@ class Step:
     requeued: set[int]
     delivered_through: int
     next_seq: int
+    counts: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class ModelQueue:
     base: dict[int, Message] = field(default_factory=dict)
     base_redelivered: set[int] = field(default_factory=set)
+    base_counts: dict[int, int] = field(default_factory=dict)
     base_delivered: int = 0
     base_number: int = 0
     base_next: int = 1
@@ -60,6 +63,14 @@ class ModelQueue:
                 for seq in step.settled:
                     live.pop(seq, None)
         return live
+
+    def counts(self, number: int) -> dict[int, int]:
+        """How often messages were given back."""
+        counts = dict(self.base_counts)
+        for step in self.steps:
+            if step.number <= number:
+                counts.update(step.counts)
+        return counts
 
     def live(self) -> dict[int, Message]:
         return self.fold(self.number)
@@ -200,7 +211,9 @@ class World:
         delivered = max(before, *settled, *requeued, rng.choice(waiting), 0) if waiting else before
         stored = {seq: message for seq, message in new.items() if message[2] & PERSISTENT}
         self.order += 1
-        step = Step(self.order, queue.number + 1, stored, settled, requeued, delivered, first + len(messages))
+        known = queue.counts(queue.number)
+        counts = {seq: known.get(seq, 0) + 1 for seq in requeued}
+        step = Step(self.order, queue.number + 1, stored, settled, requeued, delivered, first + len(messages), counts)
         queue.transient.update({seq: message for seq, message in new.items() if seq not in stored})
         for seq in settled:
             queue.transient.pop(seq, None)
@@ -210,8 +223,11 @@ class World:
         if messages:
             run = Run(first, [m[0] for m in messages], [m[1] for m in messages], bytearray(m[2] for m in messages))
         self.log.append(
-            Block(number, 1, step.number, 1000 + self.order, run, ranges_of(settled), ranges_of(requeued), delivered)
-        )
+            Block(
+                number, 1, step.number, 1000 + self.order, run, ranges_of(settled), ranges_of(requeued), delivered,
+                stretches(counts),
+            )
+        )  # fmt: skip
 
     def perform(self, job: Job) -> None:
         try:
@@ -368,6 +384,9 @@ class World:
         assert actual <= {*live, *begun}, f"queue {number}: {actual - {*live, *begun}} came back"
         assert found.count == len(actual)
         self.check_redelivered(queue, found, reached, actual)
+        counts = {seq: count for seq, count in queue.counts(reached).items() if seq in actual}
+        assert found.counts == counts, f"queue {number}: given back {found.counts}, truly {counts}"
+        queue.base_counts = counts
         contents = {**live, **begun}
         self.load_all(number, {seq: contents[seq] for seq in actual})
         queue.base = {seq: contents[seq] for seq in actual}

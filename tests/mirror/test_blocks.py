@@ -15,6 +15,7 @@ BLOCKS = [
     block(3, 9, 5, (b"x",), kind=0),
     start_block(7, 4, 10, [(1, 5), (9, 9)]),
     Block(7, 3, 9, 1_234, RUN, [(1, 2), (4, 4)], [(3, 3)], 8),
+    Block(7, 3, 9, 1_234, None, [], [(3, 5)], 8, [(3, 4, 1), (5, 5, 7)]),
     block(3, 9, 1, tuple(b"%d" % at * 9_000 for at in range(5))),
 ]
 
@@ -47,7 +48,7 @@ def test_passing_on_changes_no_byte(one: Block) -> None:
 
 
 def test_prompt_is_what_holds_a_transient_message() -> None:
-    assert [is_prompt(one) for one in BLOCKS] == [False, False, True, False, True, False]
+    assert [is_prompt(one) for one in BLOCKS] == [False, False, True, False, True, False, False]
 
 
 def test_damage_is_noticed() -> None:

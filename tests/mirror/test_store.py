@@ -41,7 +41,8 @@ def run(first: int, count: int, kind: int = PERSISTENT) -> Run:
 def block(
     number: int, enqueued: Run | None = None, settled: list[tuple[int, int]] | None = None, epoch: int = 1, **more: Any
 ) -> Block:
-    return Block(Q, epoch, number, 5, enqueued, settled or [], more.get("requeued", []), more.get("through", 0))
+    requeued, through, counts = more.get("requeued", []), more.get("through", 0), more.get("counts")
+    return Block(Q, epoch, number, 5, enqueued, settled or [], requeued, through, counts)
 
 
 def packed(one: Block) -> PackedBlock:
@@ -385,15 +386,78 @@ def test_reading_for_another_member(node: Node) -> None:
         reading.answer(Member())
         return got.pop()
 
-    assert read(0, (), 0) == ((), (), 0)
-    assert read(0, ((1, 5),), 0) == (((1, 2), (4, 5)), (), 5)
-    assert read(0, ((1, 20),), 0) == (((1, 2), (4, 20)), (), 20)
-    live, runs, upto = read(4, ((7, 8),), 40)
+    assert read(0, (), 0) == ((), (), 0, ())
+    assert read(0, ((1, 5),), 0) == (((1, 2), (4, 5)), (), 5, ())
+    assert read(0, ((1, 20),), 0) == (((1, 2), (4, 20)), (), 20, ())
+    live, runs, upto, _ = read(4, ((7, 8),), 40)
     assert (live, upto) == (((5, upto),), upto) and upto < 20
     assert [seq for one in runs for seq in range(one.first, one.last + 1)][:3] == [5, 6, 9]
-    live, runs, upto = read(0, (), 1 << 20)
+    live, runs, upto, _ = read(0, (), 1 << 20)
     assert (live, upto) == (((1, 2), (4, 20)), 20)
     assert [(one.first, one.last) for one in runs] == [(1, 2), (4, 20)]
+
+
+# -- how often messages were given back --------------------------------------------------------------
+
+
+def test_counts_are_applied_with_their_block_and_outlive_a_restart(node: Node) -> None:
+    blocks = [block(1, run(1, 5)), block(2, counts=[(1, 2, 1), (4, 4, 1)]), block(3, counts=[(2, 2, 2)])]
+    node.append(*map(packed, blocks))
+    node.flush()
+    assert node.log.queue(Q).counts == {}
+    node.apply(*map(packed, blocks[:2]))
+    assert node.log.queue(Q).counts == {1: 1, 2: 1, 4: 1}
+    node.append(block(4, settled=[(1, 1)]))  # Its record says that the first two are confirmed.
+    node.flush()
+    found = node.restart()
+    assert node.log.queue(Q).counts == {1: 1, 2: 1, 4: 1}
+    assert [one.counts for one in found.blocks] == [[(2, 2, 2)], []]
+    node.apply(*found.blocks)
+    assert node.log.queue(Q).counts == {2: 2, 4: 1}
+
+
+def test_a_piece_says_how_often_all_that_live_were_given_back(node: Node) -> None:
+    blocks = [block(1, run(1, 6)), block(2, counts=[(1, 1, 7), (2, 3, 1), (6, 6, 2)])]
+    node.append(*blocks)
+    node.apply(*blocks)
+    got: list[Any] = []
+
+    class Member:
+        def on_read(self, *answer: Any) -> None:
+            got.append(answer[-1])
+
+    node.store.read(Q, Request("n2", 0, 1, 4, ((1, 6),), 0, 2)).answer(Member())
+    assert got == [((2, 3, 1),)]
+
+
+def test_a_copy_that_is_filled_takes_over_what_was_counted_before(node: Node) -> None:
+    """Whether it hears of a later return before the message comes, or after it."""
+    node.write(Restart(5, ((1, 1),), 4, (), 0))
+    later = block(6, counts=[(2, 2, 3)])
+    node.append(later)
+    node.apply(later)
+    node.write(Fill(0, 4, ((2, 4),), (run(2, 3),), 5, ((2, 2, 2), (4, 4, 1))))
+    node.flush()
+    assert node.log.queue(Q).counts == {2: 3, 4: 1}
+    node.append(block(7, counts=[(4, 4, 2)], settled=[(2, 2)]))
+    node.apply(block(7, counts=[(4, 4, 2)], settled=[(2, 2)]))
+    node.append(block(8))
+    node.flush()
+    node.restart()
+    assert node.log.queue(Q).counts == {4: 2}
+
+
+def test_a_new_master_knows_what_the_tail_counts(node: Node) -> None:
+    blocks = [block(1, run(1, 5)), block(2, counts=[(1, 2, 1)])]
+    tail = [block(3, run(6, 1), counts=[(2, 2, 2), (6, 6, 1)]), block(4, settled=[(1, 1)], counts=[(1, 1, 2)])]
+    node.append(*blocks, *tail)
+    node.apply(*blocks)
+    host = Host(node)
+    host.rules = QueueRules(counts_returns=True, delivery_limit=1)
+    queue = Queue(QueueSpec(Q, "/", "q"), host)  # type: ignore[arg-type]
+    restore_queue(queue, node.store.stored(Q), Started(8, 5, tuple(tail), False))
+    assert queue.returns is not None
+    assert queue.returns.counts == {2: 2, 6: 1} and queue.returns.overdue == {2}
 
 
 # -- promotion -----------------------------------------------------------------------------------------
@@ -406,9 +470,10 @@ class Host:
         self.content_bytes = self.unlogged_bytes = 0
         self.content_bytes_max = self.spill_bytes_max = 1 << 40
         self.now_ms = 0
+        self.rules = QueueRules()
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
-        return QueueRules()
+        return self.rules
 
     def load(self, queue: Queue, gap: Gap) -> None:
         job = self.node.log.load(Q, gap.first, gap.last, 30)

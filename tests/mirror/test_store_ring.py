@@ -107,7 +107,8 @@ class Check:
         self.live = node.stored.live
         self.request = reading.request
 
-    def on_read(self, request: Any, live: Any, runs: Any, upto: int) -> None:
+    def on_read(self, request: Any, live: Any, runs: Any, upto: int, counts: Any = ()) -> None:
+        assert not counts
         expected = {seq for seq in self.live if request.after < seq <= upto}
         assert {seq for low, high in live for seq in range(low, high + 1)} == expected
         for run in runs:

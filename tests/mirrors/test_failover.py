@@ -322,3 +322,29 @@ def test_messages_of_any_size(nodes: Cluster, name: str) -> None:
         channel.basic_publish("", name, body, PERSISTENT)
     master.kill()
     assert get_all(other.channel(), name) == sent
+
+
+def test_a_new_master_knows_how_often_messages_came_back(nodes: Cluster, name: str) -> None:
+    """What was out when the old one was lost has come back by that, too."""
+    master, *others = nodes
+    mirror(master, name, **{"delivery-limit": 3})
+    declare(master, name)
+    await_in_sync(master, name, nodes)
+    channel = others[0].channel(confirms=True)
+    channel.basic_publish("", name, b"often", PERSISTENT)
+    for expected in (0, 1):
+        method, properties, _ = channel.basic_get(name)
+        assert properties.headers == {"x-delivery-count": expected}
+        channel.basic_nack(method.delivery_tag, requeue=True)
+    channel.basic_publish("", name, b"out", PERSISTENT)
+    often, _, _ = channel.basic_get(name)
+    assert channel.basic_get(name)[2] == b"out"
+    channel.basic_nack(often.delivery_tag, requeue=True)
+    channel.basic_publish("", name, b"last", PERSISTENT)  # Confirmed behind the nack.
+    master.kill()
+    await_master(others[0], name, others)
+    until(lambda: count(others[0], name) == 3, "all wait again")
+    taken = [channel.basic_get(name, auto_ack=True) for _ in range(3)]
+    found = [(body, properties.headers["x-delivery-count"]) for _, properties, body in taken]
+    assert found == [(b"often", 3), (b"out", 1), (b"last", 0)]
+    nodes.start()

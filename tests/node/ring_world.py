@@ -31,6 +31,7 @@ class Kept:
     def __init__(self) -> None:
         self.live = RangeSet()
         self.redelivered = RangeSet()
+        self.counts: dict[int, int] = {}
         self.next_seq = 1
         self.delivered_through = 0
 
@@ -39,9 +40,18 @@ class Kept:
             self.live.add(first, first + count - 1)
             self.next_seq = max(self.next_seq, first + count)
 
+    @property
+    def last_block_first(self) -> int:
+        return self.live.last or 0
+
+    def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]:
+        return [(low, high, high - low + 1) for low, high in self.live]
+
     def apply(self, block: Block) -> None:
         if block.enqueued is not None:
             self.add(block.enqueued.first, len(block.enqueued.contents))
+        for low, high, count in block.counts:
+            self.counts.update(dict.fromkeys(range(low, high + 1), count))
         for low, high in block.settled:
             self.live.remove(low, high)
         self.delivered_through = max(self.delivered_through, block.delivered_through)

@@ -385,3 +385,33 @@ def test_stop_in_order_keeps_what_was_not_confirmed(start: Start) -> None:
         channel.connection.process_data_events(5)
     server.start()
     assert get_all(server.channel(), "q") == [b"%d" % number for number in range(2000)]
+
+
+# -- Returns ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_how_often_a_message_came_back_outlives_a_restart(start: Start, end: str) -> None:
+    server = start()
+    channel = server.channel(confirms=True)
+    channel.queue_declare("dead", durable=True)
+    limited = {"x-delivery-limit": 2, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum", **limited})
+    channel.basic_publish("", "q", b"m", PERSISTENT)
+    for expected in (0, 1):
+        method, properties, _ = channel.basic_get("q")
+        assert properties.headers == {"x-delivery-count": expected}
+        channel.basic_nack(method.delivery_tag, requeue=True)
+    channel.basic_publish("", "dead", b"mark", PERSISTENT)  # Confirmed behind the nack, so the disk knows of that, too.
+    server.kill() if end == "kill" else server.stop()
+    server.start()
+    channel = server.channel()
+    method, properties, _ = next(channel.consume("q"))
+    assert (method.redelivered, properties.headers) == (True, {"x-delivery-count": 2})
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    channel.cancel()
+    until(lambda: waiting(channel, "dead") == 2, "it is dead")
+    assert waiting(channel, "q") == 0
+    (_, _, mark), (_, properties, body) = [channel.basic_get("dead", auto_ack=True) for _ in range(2)]
+    assert (mark, body) == (b"mark", b"m")
+    assert properties.headers["x-death"][0]["reason"] == "delivery_limit"

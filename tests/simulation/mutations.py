@@ -428,8 +428,8 @@ VARIED: Final = (
         "a quorum queue is like any other",
         3,
         "cluster.mirroring",
-        "    if is_quorum(arguments):\n",
-        "    if False:\n",
+        "    if is_quorum(arguments) or",
+        "    if False or",
         first=2,
     ),
     _varied(
@@ -447,13 +447,5 @@ VARIED: Final = (
         "                self.filling.start() if frame.fill else self.filling.stop()\n",
         "                pass\n",
         first=4,
-    ),
-    _varied(
-        "an asynchronous master lets go of what is nowhere yet",
-        3,
-        "broker.mirrored",
-        "                if number <= mirror.member.confirmed:\n",
-        "                if True:\n",
-        first=0,
     ),
 )

@@ -1,0 +1,337 @@
+"""Celery: an app, a worker of several processes, and what its users do with them.
+
+The tests of this file share a node, and a worker for each kind of app: one with classic queues, where Celery changes
+the prefetch of a whole channel all the time and counts delays itself, and one with quorum queues, where it leaves
+prefetch alone and lets messages pass from queue to queue, each with a time to live that is a power of two.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import TaskRevokedError
+from kombu import Queue
+
+from tests.clients.celery_app import KIND, SECONDS, URL, make
+from tests.members import free_port
+from tests.servers import ROOT, Server, read_line, until
+
+
+class Worker:
+    """`celery worker` in a process group of its own; `start` returns when it takes tasks."""
+
+    def __init__(self, folder: Path, url: str, kind: str, *arguments: str) -> None:
+        self.name = f"{kind}@tests"
+        self.log: IO[bytes] = open(folder / f"{kind}.log", "ab")
+        self.environment = {**os.environ, URL: url, KIND: kind}
+        module = "tests.clients.celery_app"
+        self.command = [sys.executable, "-m", "celery", "-A", module, "worker", "-n", self.name, *arguments]
+        self.process: subprocess.Popen[str] | None = None
+        self.app = make(url, kind)
+        self.control = self.app.control
+        self.inspect = self.control.inspect([self.name], timeout=SECONDS)
+
+    def start(self) -> Worker:
+        self.process = subprocess.Popen(
+            self.command,
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            start_new_session=True,
+        )
+        while (line := read_line(self.process, SECONDS)) != "ready":
+            assert line or self.process.poll() is None, Path(self.log.name).read_text()
+        return self
+
+    def kill(self) -> None:
+        """kill -9, with all its children."""
+        process, self.process = self.process, None
+        if process is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def end(self) -> None:
+        self.kill()
+        self.log.close()
+        self.app.close()
+
+    def send(self, task: str, *arguments: Any, **options: Any) -> Any:
+        return self.app.send_task(task, arguments, **options)
+
+    def run(self, task: str, *arguments: Any, **options: Any) -> Any:
+        return self.send(task, *arguments, **options).get(timeout=SECONDS)
+
+    def told(self, command: str, **arguments: Any) -> str:
+        """What the worker answers to a command: the text of its "ok"."""
+        answers = self.control.broadcast(
+            command, arguments=arguments, destination=[self.name], reply=True, timeout=SECONDS, limit=1
+        )
+        answer = answers[0][self.name]
+        assert "ok" in answer, answer
+        return str(answer["ok"])
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("celery")).start(free_port())
+    yield server
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def worker(node: Server) -> Iterator[Worker]:
+    worker = Worker(node.folder, node.url, "classic", "-Q", "celery", "-c", "2", "-E", "-O", "fair")
+    try:
+        yield worker.start()
+    finally:
+        worker.end()
+
+
+@pytest.fixture(scope="module")
+def native(node: Server) -> Iterator[Worker]:
+    worker = Worker(node.folder, node.url, "quorum", "-P", "solo", "--without-mingle", "--without-gossip")
+    try:
+        yield worker.start()
+    finally:
+        worker.end()
+
+
+class Held:
+    """A task that runs until `release`."""
+
+    def __init__(self, worker: Worker, name: str, **options: Any) -> None:
+        self.worker = worker
+        self.begun = f"{name}.begun"
+        self.until = f"{name}.until"
+        self.result = worker.send("hold", self.begun, self.until, **options)
+
+    def wait(self) -> dict[str, Any]:
+        """Until it has begun (again); what it says of itself."""
+        with self.worker.app.connection_for_read() as connection, connection.SimpleQueue(self.begun) as queue:
+            message = queue.get(timeout=SECONDS)
+            message.ack()
+            said: dict[str, Any] = message.payload
+            return said
+
+    def release(self) -> None:
+        with self.worker.app.connection_for_write() as connection, connection.SimpleQueue(self.until) as queue:
+            queue.put("go on")
+
+
+# -- Tasks and results -------------------------------------------------------------------------------------------------
+
+
+def test_results(worker: Worker) -> None:
+    results = [worker.send("add", number, number) for number in range(100)]
+    assert [result.get(timeout=SECONDS) for result in results] == [2 * number for number in range(100)]
+    with pytest.raises(ValueError, match="too bad"):
+        worker.run("fail", "too bad")
+
+
+def test_retries(worker: Worker) -> None:
+    assert worker.run("stubborn", 3, 0.05) == 3
+
+
+def test_countdown_and_eta(worker: Worker) -> None:
+    """The worker holds them back, and asks for more messages meanwhile: it changes the channel's prefetch each time."""
+    begun = time.time()
+    later = [worker.send("moment", countdown=0.5) for _ in range(8)]
+    later.append(worker.send("moment", eta=datetime.now(UTC) + timedelta(seconds=0.5)))
+    assert worker.run("add", 1, 1) == 2  # Not behind those that wait.
+    assert all(result.get(timeout=SECONDS) - begun >= 0.45 for result in later)
+
+
+def test_a_task_expires(worker: Worker) -> None:
+    """As a message: Celery gives it that time to live."""
+    result = worker.send("add", 1, 1, queue="nobody", expires=0.01)
+    channel = worker.app.connection_for_read().default_channel
+    until(lambda: not Queue("nobody", channel=channel).queue_declare(passive=True)[1], "the queue is empty")
+    assert not result.ready()
+    channel.connection.client.close()
+
+
+# -- Watching and commanding -------------------------------------------------------------------------------------------
+
+
+def watched(
+    app: Celery, act: Callable[[], None], enough: Callable[[list[dict[str, Any]]], bool]
+) -> list[dict[str, Any]]:
+    """The events since `act`, until there are enough."""
+    seen: list[dict[str, Any]] = []
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": seen.append})
+        receiver.on_consume_ready = lambda *_, **__: act()
+        for _ in receiver.itercapture(timeout=SECONDS):
+            if enough(seen):
+                return seen
+    raise AssertionError(f"only {seen}")
+
+
+def test_events(worker: Worker) -> None:
+    sent: list[Any] = []
+
+    def of_task(events: list[dict[str, Any]]) -> list[str]:
+        return [event["type"] for event in events if sent and event.get("uuid") == sent[0].id]
+
+    events = watched(
+        worker.app, lambda: sent.append(worker.send("add", 2, 3)), lambda seen: "task-succeeded" in of_task(seen)
+    )
+    assert of_task(events) == ["task-received", "task-started", "task-succeeded"]
+    assert {event["hostname"] for event in events if event["type"].startswith("task-")} == {worker.name}
+
+
+def test_inspect(worker: Worker, name: str) -> None:
+    assert worker.inspect.ping() == {worker.name: {"ok": "pong"}}
+    held = Held(worker, name)
+    held.wait()
+    active = worker.inspect.active()[worker.name]
+    assert [task["id"] for task in active] == [held.result.id]
+    held.release()
+    told: list[tuple[str, str]] = []
+    assert (
+        held.result.get(timeout=SECONDS, on_message=lambda one: told.append((one["task_id"], one["status"]))) is False
+    )
+    assert [state for task, state in told if task == held.result.id] == ["STARTED", "SUCCESS"]
+    assert [queue["name"] for queue in worker.inspect.active_queues()[worker.name]] == ["celery"]
+
+
+def test_revoke(worker: Worker, name: str) -> None:
+    """One that waits for its time, and one that runs."""
+    later = worker.send("add", 1, 1, countdown=0.5)
+    until(lambda: worker.inspect.scheduled()[worker.name], "the worker has the task")
+    assert "revoked" in worker.told("revoke", task_id=later.id)
+    with pytest.raises(TaskRevokedError):
+        later.get(timeout=SECONDS)
+    held = Held(worker, name)
+    held.wait()
+    worker.told("revoke", task_id=held.result.id, terminate=True, signal="SIGKILL")
+    with pytest.raises(TaskRevokedError):
+        held.result.get(timeout=SECONDS)
+    assert worker.run("add", 1, 1) == 2
+
+
+def test_rate_limit(worker: Worker) -> None:
+    assert "rate limit" in worker.told("rate_limit", task_name="moment", rate_limit="5/s")
+    first, *_, last = sorted(result.get(timeout=SECONDS) for result in [worker.send("moment") for _ in range(4)])
+    assert last - first >= 0.5
+    worker.told("rate_limit", task_name="moment", rate_limit="0")
+
+
+def test_consumers_are_added_and_cancelled(worker: Worker, name: str) -> None:
+    waiting = worker.send("add", 1, 2, queue=name)
+    worker.told("add_consumer", queue=name)
+    assert waiting.get(timeout=SECONDS) == 3
+    worker.told("cancel_consumer", queue=name)
+    until(lambda: len(worker.inspect.active_queues()[worker.name]) == 1, "the queue is given up")
+    worker.send("add", 1, 2, queue=name)
+    with worker.app.connection_for_read() as connection:
+        queue = Queue(name, channel=connection.default_channel)
+        assert queue.queue_declare(passive=True)[1:] == (1, 0)
+
+
+def test_prefetch_follows_the_pool(worker: Worker, name: str) -> None:
+    """Two messages for each process, of the channel as a whole; more processes, more messages, and back again."""
+    held = [Held(worker, name) for _ in range(10)]
+    with worker.app.connection_for_read() as connection:
+        queue = Queue("celery", channel=connection.default_channel)
+
+        def waiting() -> int:
+            return int(queue.queue_declare(passive=True)[1])
+
+        for _ in range(2):
+            held[0].wait()
+        until(lambda: waiting() == 6, "four messages are out")
+        worker.told("pool_grow", n=1)
+        held[0].wait()
+        until(lambda: waiting() == 4, "six messages are out")
+    for one in held:
+        one.release()
+    for one in held:
+        assert one.result.get(timeout=SECONDS) is False
+    worker.told("pool_shrink", n=1)
+    until(lambda: worker.inspect.stats()[worker.name]["prefetch_count"] == 4, "the prefetch is as before")
+
+
+@pytest.mark.xfail(reason="queues with priorities are being built")
+def test_priorities(worker: Worker) -> None:
+    """Tasks that waited reach the worker by priority, not by age."""
+    sent = {priority: worker.send("add", 1, priority, queue="ranked", priority=priority) for priority in (1, 9, 5)}
+    ids = {result.id: priority for priority, result in sent.items()}
+
+    def received(events: list[dict[str, Any]]) -> list[int]:
+        return [ids[event["uuid"]] for event in events if event["type"] == "task-received" and event["uuid"] in ids]
+
+    events = watched(
+        worker.app, lambda: worker.told("add_consumer", queue="ranked") and None, lambda seen: len(received(seen)) == 3
+    )
+    assert received(events) == [9, 5, 1]
+    worker.told("cancel_consumer", queue="ranked")
+
+
+# -- Losses ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_of_the_pool_is_killed(worker: Worker, name: str) -> None:
+    """The worker gives the message back, and it comes again."""
+    held = Held(worker, name)
+    os.kill(held.wait()["pid"], signal.SIGKILL)
+    assert held.wait()["redelivered"]
+    held.release()
+    assert held.result.get(timeout=SECONDS) is True
+
+
+def test_the_worker_is_killed(worker: Worker, name: str) -> None:
+    held = Held(worker, name)
+    assert not held.wait()["redelivered"]
+    worker.kill()
+    worker.start()
+    assert held.wait()["redelivered"]
+    held.release()
+    assert held.result.get(timeout=SECONDS) is True
+
+
+def test_the_node_restarts(worker: Worker, node: Server, name: str) -> None:
+    """The worker connects again by itself, gets the task that it had in hand once more, and those that come then."""
+    held = Held(worker, name, ignore_result=True)
+    held.wait()
+    port = node.port
+    assert node.stop() == 0
+    node.start(port)
+    assert held.wait()["redelivered"]
+    held.release()
+    assert worker.run("add", 20, 22) == 42
+
+
+# -- Delays by the broker ----------------------------------------------------------------------------------------------
+
+
+def test_native_delays(native: Worker) -> None:
+    """One second through one queue, three through two; the worker knows nothing of them until they are due."""
+    begun = time.time()
+    one = native.send("where", countdown=1)
+    three = native.send("where", countdown=3)
+    at_once = native.run("where")
+    assert at_once["time"] - begun < 1
+    assert (at_once["exchange"], at_once["routing_key"]) == ("slow", "slow")
+    assert native.inspect.scheduled() == {native.name: []}
+    for result, seconds in ((one, 1), (three, 3)):
+        came = result.get(timeout=SECONDS)
+        assert seconds - 0.05 <= came["time"] - begun
+        assert came["exchange"] == "celery_delayed_delivery"
+        assert came["routing_key"] == ".".join(f"{seconds:028b}") + ".slow"
+
+
+def test_native_retry(native: Worker) -> None:
+    assert native.run("stubborn", 1, 1) == 1
