@@ -178,6 +178,11 @@ class World:
     ) -> None:
         self.ranges.append((queue, first, last, then))
 
+    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+        runs, _ = self.log.read(queue.spec.id, number, number, 1)
+        if runs:
+            then(runs[0].kinds[0])
+
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         for run in runs:
             self.log.put(queue.spec.id, run)

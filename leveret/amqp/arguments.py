@@ -202,6 +202,7 @@ def check_consume_arguments(spec: QueueSpec, tag: str, method: m.BasicConsume) -
             if field.kind != "t":
                 raise _refusal(f"invalid arg '{name}' for {where}: {{unacceptable_type,{type_name(field)}}}", method)
         elif name == "x-priority" and (not isinstance(field.value, int) or field.kind in ("t", "T")):
-            raise _refusal(f"invalid arg 'x-priority' for {where}: \"expected integer, got {type_name(field)}\"", method)
+            found = f'"expected integer, got {type_name(field)}"'
+            raise _refusal(f"invalid arg 'x-priority' for {where}: {found}", method)
         elif name == "x-consumer-timeout" and (problem := _unless_positive(field)) is not None:
             raise _refusal(f"invalid arg '{name}' for {where}: {problem}", method)

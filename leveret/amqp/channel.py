@@ -33,9 +33,11 @@ from leveret.amqp.topology import Topology
 from leveret.amqp.transactions import Transaction
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.confirms import Confirms, Pending
+from leveret.broker.delayed import delay_ms
 from leveret.broker.replies import ADDRESS
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.broker.vhost import Route
+from leveret.cluster.keepers import DELAYED
 from leveret.log.block import PERSISTENT, REDELIVERED, SHARED
 
 if TYPE_CHECKING:
@@ -267,7 +269,9 @@ class Channel(Topology):
         if spec is not None:
             for key in further:
                 check_topic(self.connection, spec, key, "write", m.BasicPublish)
-        self.publish_one(route, without_bcc(content), kind, further)
+        # A keeper cuts BCC out when it lets the message go: until then it needs to know where to.
+        is_kept = spec is not None and spec.type == DELAYED and delay_ms(headers(content, HEADER_AT) or {}) > 0
+        self.publish_one(route, content if is_kept else without_bcc(content), kind, further)
 
     def _on_confirmed(self) -> None:
         self.broker.confirming[self] = None

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal
 from leveret.amqp import methods as m
 from leveret.amqp.errors import ConnectionFault, ReplyCode, protocol_error, resource
 from leveret.amqp.tables import type_name
+from leveret.broker.delayed import DELAYED_TYPE
 from leveret.broker.routing import EXCHANGE_TYPES, check_binding, check_exchange
+from leveret.cluster.keepers import DELAYED
 from leveret.cluster.permissions import Kind, Which, refused_text, topic_refused_text
 
 if TYPE_CHECKING:
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from leveret.cluster.specs import ExchangeSpec
 
 MethodOrType = m.Method | type[m.Method]
+
+
+def routed_as(exchange: ExchangeSpec) -> str:
+    """The type by which an exchange routes."""
+    return str(exchange.arguments[DELAYED_TYPE].value) if exchange.type == DELAYED else exchange.type
 
 
 def check_permission(connection: Connection, kind: Kind, name: str, which: Which, method: MethodOrType) -> None:
@@ -31,7 +38,7 @@ def check_topic(
     connection: Connection, exchange: ExchangeSpec, key: str, which: Literal["write", "read"], method: MethodOrType
 ) -> None:
     """Topic permissions: patterns of routing keys, for those users that have any."""
-    if exchange.type == "topic" and not connection.broker.permissions.check_topic(
+    if routed_as(exchange) == "topic" and not connection.broker.permissions.check_topic(
         connection.user, exchange.vhost, exchange.name, key, which
     ):
         text = topic_refused_text(connection.user, exchange.vhost, exchange.name, key)
@@ -39,7 +46,7 @@ def check_topic(
 
 
 def check_exchange_type(method: m.ExchangeDeclare) -> None:
-    if method.type not in EXCHANGE_TYPES:
+    if method.type not in EXCHANGE_TYPES and method.type != DELAYED:
         raise ConnectionFault(
             ReplyCode.COMMAND_INVALID, f"unknown exchange type '{method.type}'", method.class_id, method.method_id
         )
@@ -63,6 +70,6 @@ def check_exchange_arguments(connection: Connection, method: m.ExchangeDeclare) 
 
 
 def check_binding_arguments(exchange: ExchangeSpec, key: str, arguments: Table, method: m.Method) -> None:
-    problem = check_binding(exchange.type, key, arguments)
+    problem = check_binding(routed_as(exchange), key, arguments)
     if problem is not None:
         raise protocol_error(ReplyCode.PRECONDITION_FAILED, problem, method)

@@ -28,6 +28,7 @@ from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD
 from leveret.amqp.handshake import Handshake
 from leveret.amqp.intake import Intake, frame_error, octets
 from leveret.amqp.tables import to_python
+from leveret.broker.census import CHANNELS_OF_USER
 
 if TYPE_CHECKING:
     from leveret.amqp.limits import Limits, Peer
@@ -204,7 +205,15 @@ class Connection(Intake):
                     f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                     f"({self.channel_max})",
                 )
+            limit = self.broker.census.limit_reached(CHANNELS_OF_USER + self.user)
+            if limit is not None:
+                raise ConnectionFault(
+                    ReplyCode.NOT_ALLOWED,
+                    f"number of channels opened for user '{self.user}' has reached the maximum allowed user limit of "
+                    f"({limit})",
+                )
             self.channels[number] = Channel(self, number)
+            self.broker.count_channels(self, 1)
             self.send(number, m.ChannelOpenOk())
         elif isinstance(method, m.ChannelCloseOk):
             pass  # A late answer to a close that crossed with the client's.
@@ -221,7 +230,11 @@ class Connection(Intake):
         if isinstance(method, m.ChannelClose):
             self.send(channel.number, m.ChannelCloseOk())
         if isinstance(method, m.ChannelClose | m.ChannelCloseOk):
-            del self.channels[channel.number]
+            self._drop_channel(channel)
+
+    def _drop_channel(self, channel: Channel) -> None:
+        del self.channels[channel.number]
+        self.broker.count_channels(self, -1)
 
     def _decode(self, payload: bytes) -> m.Method:
         try:
@@ -284,7 +297,7 @@ class Connection(Intake):
         self.forget_publish()
         channel.release_all()
         channel.closing = True
-        del self.channels[channel.number]
+        self._drop_channel(channel)
 
     def close_channel(self, channel: Channel, fault: ChannelFault) -> None:
         self.forget_publish()  # Of any channel: an auto-delete queue may go with this one's consumers.
@@ -366,6 +379,7 @@ class Connection(Intake):
         for channel in list(self.channels.values()):
             if not channel.closing:
                 channel.release_all()
+        self.broker.count_channels(self, -len(self.channels))
         self.channels.clear()
         self.broker.delete_exclusive(self)
 

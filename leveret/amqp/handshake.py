@@ -13,6 +13,7 @@ from leveret.amqp import methods as m
 from leveret.amqp.errors import ConnectionFault, ReplyCode
 from leveret.amqp.frames import FRAME_MIN_SIZE
 from leveret.amqp.tables import BadTable, decode_table, table_from_python
+from leveret.broker.census import IN_VHOST, OF_USER
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
@@ -31,6 +32,7 @@ CAPABILITIES: Final = (
     "per_consumer_qos",
     "direct_reply_to",
 )
+EXTERNAL: Final = "EXTERNAL"
 # What RabbitMQ calls the states in which these are expected.
 STATES: Final[dict[type[m.Method], str]] = {
     m.ConnectionStartOk: "starting",
@@ -53,7 +55,7 @@ class Handshake:
         return not self.refused or bool(self.connection.capabilities.get("authentication_failure_close"))
 
     def start(self) -> m.ConnectionStart:
-        broker, limits = self.connection.broker, self.connection.limits
+        broker = self.connection.broker
         properties = table_from_python(
             {
                 "product": COMPATIBLE_PRODUCT,
@@ -67,7 +69,11 @@ class Handshake:
                 "capabilities": dict.fromkeys(CAPABILITIES, True),
             }
         )
-        return m.ConnectionStart(0, 9, properties, " ".join(limits.mechanisms).encode(), b"en_US")
+        return m.ConnectionStart(0, 9, properties, " ".join(self._mechanisms()).encode(), b"en_US")
+
+    def _mechanisms(self) -> list[str]:
+        """Certificates come with TLS. A client without one is told when it tries."""
+        return [name for name in self.connection.limits.mechanisms if name != EXTERNAL or self.connection.peer.tls]
 
     def on_method(self, method: m.Method) -> None:
         if not isinstance(method, self.expected):
@@ -86,7 +92,7 @@ class Handshake:
         connection = self.connection
         limits = connection.limits
         connection.set_client_properties(method.client_properties)
-        if method.mechanism not in limits.mechanisms:
+        if method.mechanism not in self._mechanisms():
             raise ConnectionFault(
                 ReplyCode.COMMAND_INVALID,
                 f"unknown authentication mechanism '{method.mechanism}'",
@@ -103,8 +109,13 @@ class Handshake:
         self.expected = m.ConnectionTuneOk
         connection.send(0, m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
 
-    def _credentials(self, method: m.ConnectionStartOk) -> tuple[str, str]:
+    def _credentials(self, method: m.ConnectionStartOk) -> tuple[str, str | None]:
         response = method.response
+        if method.mechanism == EXTERNAL:
+            name = self.connection.peer.certificate
+            if name is None:
+                self._refuse(method, "", "the client has no certificate with a name, or it was not checked")
+            return name, None
         if method.mechanism == "AMQPLAIN":
             try:  # A table without its length.
                 table, _ = decode_table(len(response).to_bytes(4, "big") + response)
@@ -162,6 +173,11 @@ class Handshake:
         vhost = broker.vhosts.get(name)
         if vhost is None:
             text = f"vhost {name} not found"
+        elif (limit := broker.census.limit_reached(IN_VHOST + name)) is not None:
+            text = f"access to vhost '{name}' refused for user '{connection.user}': "
+            text += f"connection limit ({limit}) is reached"
+        elif (limit := broker.census.limit_reached(OF_USER + connection.user)) is not None:
+            text = f"connection refused for user '{connection.user}': user connection limit ({limit}) is reached"
         elif not broker.permissions.may_enter(connection.user, name):
             text = f"access to vhost '{name}' refused for user '{connection.user}'"
         else:

@@ -28,6 +28,7 @@ class Peer:
     local_port: int
     is_loopback: bool
     tls: bool = False
+    certificate: str | None = None  # The name in the client's certificate, which was checked.
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port} -> {self.local_host}:{self.local_port}"

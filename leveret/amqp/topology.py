@@ -24,6 +24,7 @@ from leveret.amqp.streams import refuse_for_stream
 from leveret.broker.replies import ADDRESS
 from leveret.cluster import commands as c
 from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
+from leveret.cluster.keepers import DELAYED, keeper_arguments, keeper_name
 from leveret.cluster.refusals import Refusal, not_found
 from leveret.cluster.specs import NO_ARGUMENTS, Binding
 
@@ -155,7 +156,7 @@ class Topology:
         assert vhost is not None
         if which is not None:
             self._check("queue", name, which, method)
-        queue = vhost.queues.get(name)
+        queue = vhost.queue(name)
         if queue is None:
             raise self._no("queue", name, method)
         self._check_owner(queue.spec, method)
@@ -199,7 +200,7 @@ class Topology:
         if not name:
             name = broker.unique_name("amq.gen-")
         self._check("queue", name, "configure", method)
-        if (vhost.name, name) in broker.metadata.queues:
+        if vhost.queue(name) is not None:
             self._redeclare(method, name)
             return
         if method.queue.startswith("amq."):
@@ -296,7 +297,7 @@ class Topology:
         assert vhost is not None
         name = in_one_line(self._queue_name(method.queue, method))
         self._check("queue", name, "configure", method)
-        queue = vhost.queues.get(name)
+        queue = vhost.queue(name)
         if queue is None:  # Deleting what is not there is done already.
             if not method.nowait:
                 self._reply(m.QueueDeleteOk(0))
@@ -389,8 +390,21 @@ class Topology:
             if not method.nowait:
                 self._reply(m.ExchangeDeclareOk())
 
+        home, view = self.broker.node_name, None
+        if method.type == DELAYED and self.broker.placing is not None:
+            keeper, arguments = keeper_name(name), keeper_arguments(name)
+            home = self.broker.placing.home(vhost.name, keeper, arguments)
+            view = self.broker.placing.first_view(vhost.name, keeper, True, arguments, home)
         command = c.DeclareExchange(
-            vhost.name, name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+            vhost.name,
+            name,
+            method.type,
+            method.durable,
+            method.auto_delete,
+            method.internal,
+            method.arguments,
+            home if method.type == DELAYED else "",
+            view,
         )
         self._propose(command, method, on_declared)
 
@@ -464,7 +478,7 @@ class Topology:
         if spec is not None and command is c.Bind and (vhost.name, destination) in there:
             check_binding_arguments(spec, key, arguments, method)
         if kind == "queue":
-            queue = vhost.queues.get(destination)
+            queue = vhost.queue(destination)
             if queue is not None:
                 self._check_owner(queue.spec, method)
 

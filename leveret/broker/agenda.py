@@ -89,7 +89,8 @@ class Agenda:
     def take(self, now_ms: int, count_max: int) -> list[int]:
         """Those that are due, the first to be due first; of two that are due together, the lower number."""
         self._begin(now_ms)
-        present, taken = self._present, []
+        present = self._present
+        taken: list[int] = []
         limit = (now_ms + 1) << NUMBER_BITS
         while present and present[0] < limit and len(taken) < count_max:
             taken.append(heappop(present) & _NUMBER_MASK)

@@ -11,11 +11,14 @@ and per touched connection, however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from leveret.amqp.lateness import check_age
 from leveret.broker.alternates import Alternates
+from leveret.broker.batch import Gap
+from leveret.broker.census import CHANNELS_OF_USER, IN_VHOST, OF_USER, Census
 from leveret.broker.dice import Dice
 from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
@@ -31,7 +34,7 @@ from leveret.broker.timers import Timers
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
-from leveret.cluster.frames import FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
+from leveret.cluster.frames import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
 from leveret.cluster.policies import PolicyBook
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.connection import Connection
     from leveret.amqp.errors import ProtocolError
-    from leveret.broker.batch import Gap
     from leveret.broker.firehose import Firehose
     from leveret.broker.placing import Placing
     from leveret.cluster.specs import Binding, QueueSpec
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from leveret.mirror.store import Reading
 
 
+READ_AT_ONCE: Final = 16
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which another master of a mirrored queue is waited for.
 
 AnyQueue: TypeAlias = Queue | RemoteQueue
@@ -73,6 +76,9 @@ class Shell(Protocol):
         self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
     ) -> None:
         """Read messages of a queue by their numbers: see `Host`."""
+
+    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+        """Find out of what kind a message in the log is, without keeping it; no answer if it is there no longer."""
 
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         """Put transient messages into the log, to be loaded again."""
@@ -145,9 +151,11 @@ class Broker:
         self.wall_ms = 0  # The time of day, as of this turn.
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
+        self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
         self.book = PolicyBook(metadata)
         self.letters = Letters(self)
         self.replies = Replies(self)
+        self.census = Census(self)
         self.content_bytes = 0
         self.uncommitted_bytes = 0  # Of publishes that wait for their commit, of all transactions.
         self.unlogged_bytes = 0
@@ -220,6 +228,8 @@ class Broker:
 
     def on_time(self) -> bool:
         """Called every few milliseconds: whose time has come? True if there is something to do."""
+        if self.unread:
+            self._read_fronts()
         for queue in self.timers.due(self.wall_ms):
             if not queue.deleted:
                 self.dirty[queue] = None
@@ -321,7 +331,7 @@ class Broker:
             del vhosts[event.name]
             self._close_where(lambda one: one.vhost is not None and one.vhost.name == event.name, "vhost deleted")
         elif isinstance(event, e.UserDeleted):
-            self._close_where(lambda one: one.user == event.name, f"user '{event.name}' was deleted")
+            self._close_where(lambda one: one.user == event.name, f"user '{event.name}' is deleted")
         elif isinstance(event, e.PolicyChanged | e.ParameterChanged | e.GlobalParameterChanged):
             if isinstance(event, e.PolicyChanged):
                 self._refresh_rules()
@@ -330,7 +340,10 @@ class Broker:
             if self.placing is not None:
                 self.placing.look_at_all()
                 self.mirrors.governing.refresh_all()
+        elif isinstance(event, e.VhostChanged):
+            self.census.on_limits()
         elif isinstance(event, e.PermissionsChanged | e.UserChanged):
+            self.census.on_limits()
             for vhost in vhosts.values():
                 vhost.forget_routes()
 
@@ -368,7 +381,21 @@ class Broker:
         """A queue of this node, with what the log holds of it."""
         queue = make_queue(spec, self)
         self.shell.adopt(queue)
+        self.on_restored(queue)
         return queue
+
+    def on_restored(self, queue: Queue) -> None:
+        """It has messages that were read by nobody yet. If the first of them grows old, somebody has to know. If not,
+        then no message behind it matters before the first is gone."""
+        if queue.ready and not queue.timed:
+            self.unread.append(queue)
+
+    def _read_fronts(self) -> None:
+        """A few at a time: after a start there may be very many."""
+        for _ in range(min(len(self.unread), READ_AT_ONCE)):
+            queue = self.unread.popleft()
+            if queue.ready and not queue.deleted and isinstance(queue.ready[0], Gap):
+                self.shell.read_kind(queue, queue.ready[0].first, queue.on_kind)
 
     def unmake_queue(self, queue: Queue) -> None:
         """It was to be one, and will not be."""
@@ -490,6 +517,7 @@ class Broker:
         self.mirrors.on_peer_up(peer)
         self.edges[peer] = Edge(self, peer)
         self.homes[peer] = Home(self, peer)
+        self.census.on_peer_up(peer)
         for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
             queue.resume()
         self.mirrors.governing.tell_links()
@@ -504,6 +532,7 @@ class Broker:
         if home is not None:
             self.withheld.pop(home, None)
         self.replies.on_down(peer)
+        self.census.on_peer_down(peer)
         self.mirrors.governing.tell_links()
 
     def on_peer_drained(self, peer: str) -> None:
@@ -521,6 +550,8 @@ class Broker:
             self.mirrors.on_frame(peer, payload)
         elif kind in (REPLY, REPLY_ASK, REPLY_ANSWER):
             self.replies.on_frame(peer, kind, payload)
+        elif kind == CENSUS:
+            self.census.on_frame(peer, payload)
         elif kind == FAREWELL:
             self.mirrors.governing.on_farewell(peer)
         elif kind == LINKED:
@@ -530,6 +561,8 @@ class Broker:
 
     def flush_links(self) -> None:
         """Send other nodes what gathered for them in this turn."""
+        if self.census.has_news:
+            self.census.tell()
         while self.linked:
             end, _ = self.linked.popitem()
             end.flush()
@@ -579,7 +612,10 @@ class Broker:
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         self.waiting_for_load.setdefault(queue, []).append(then)
 
-    def successor(self, queue: Queue) -> AnyQueue | None:
+    def route(self, vhost: str, exchange: str, keys: Sequence[str], content: bytes) -> tuple[AnyQueue, ...]:
+        return self.vhosts[vhost].route(exchange, keys, content)
+
+    def successor(self, queue: AnyQueue) -> AnyQueue | None:
         found = self.queues_by_id.get(queue.spec.id)
         return None if found is queue else found
 
@@ -601,11 +637,14 @@ class Broker:
 
     # -- What connections ask ------------------------------------------------------------------------------------
 
-    def refuse_login(self, user: str, password: str) -> str | None:
-        """Why these credentials do not do, for the log; None if they do."""
+    def refuse_login(self, user: str, password: str | None) -> str | None:
+        """Why these credentials do not do, for the log; None if they do. Without a password: a certificate has said who
+        it is."""
         spec = self.metadata.users.get(user)
         if spec is None:
             return f"user '{user}' does not exist"
+        if password is None:
+            return None
         if not spec.password_hash:
             return f"user '{user}' has no password"
         if not verify_password(password, spec.password_hash, spec.hashing):
@@ -620,6 +659,7 @@ class Broker:
         self.connection_count += 1
         self.totals.connections_opened += 1
         self.connections[connection] = f"{self.node_name}.{self.connection_count}"
+        self._count(connection, 1)
         self.shell.note(
             "connection",
             "info",
@@ -630,8 +670,18 @@ class Broker:
     def on_connection_closed(self, connection: Connection) -> None:
         if self.connections.pop(connection, None) is not None:
             self.totals.connections_closed += 1
+            self._count(connection, -1)
         text = f"closing AMQP connection {connection.describe()}: {connection.close_reason}"
         self.shell.note("connection", "info", text)
+
+    def _count(self, connection: Connection, count: int) -> None:
+        assert connection.vhost is not None
+        self.census.add(IN_VHOST + connection.vhost.name, count)
+        self.census.add(OF_USER + connection.user, count)
+
+    def count_channels(self, connection: Connection, count: int) -> None:
+        """It has so many more; or fewer, if it is negative."""
+        self.census.add(CHANNELS_OF_USER + connection.user, count)
 
     def id_of(self, connection: Connection) -> str:
         """A name for the connection that outlives it: exclusive queues are owned by it."""

@@ -11,8 +11,8 @@
 To publishers, the log and the ring it is a queue like any other, whose messages are all persistent, whatever they say
 of themselves: who delays a message for a day does not want it to be gone after a restart. Nobody consumes from it.
 
-**At least once.** A message is settled here when every queue that it leads to has it safe. Whatever dies before that, it
-is here, and goes out again at the next start, or from the next master; so it may come twice. When a target cannot be
+**At least once.** A message is settled here when every queue that it leads to has it safe. Whatever dies before that,
+it is here, and goes out again at the next start, or from the next master; so it may come twice. When a target cannot be
 reached, the message goes to the others, and to that one later. What a target refuses because it is full is given up,
 as any publish to it would be. What leads nowhere when it is due is dropped.
 
@@ -21,8 +21,8 @@ nothing is written when it is released, or when another node becomes master, and
 through once, in pieces between which the node does other things. Time is that of the day: if the clock is set, what is
 due changes with it.
 
-**Memory.** A message costs eight bytes (see `agenda`). Its content stays in memory only if it, or one that came with it,
-is due within seconds; all others are read back in their time. What is due together is read together, block by block.
+**Memory.** A message costs eight bytes (see `agenda`). Its content stays in memory only if it, or one that came with
+it, is due within seconds; all others are read back in their time. What is due together is read together, by blocks.
 
 **Order.** What is due first goes out first, and what is due together in the order in which it came; but not across a
 failure to reach a target, nor while the log is still being read through.
@@ -129,7 +129,8 @@ class Keeper(Queue):
         return slow
 
     def set_rules(self, rules: QueueRules) -> None:
-        """No policy makes its messages grow old or too many."""
+        """No policy makes its messages grow old or too many. What a new one is restored with is taken in soon."""
+        self.host.dirty[self] = None
 
     def _take_in(self) -> None:
         """`ready` has what came, and after a start or a promotion what there is. Here it is not handed out in order, so
@@ -206,9 +207,9 @@ class Keeper(Queue):
 
     def let_go_of_all(self) -> None:
         super().let_go_of_all()
-        self.agenda = Agenda()
-        for kept in (self.fresh, self.early, self.warm, self.unread, self.round, self.read, self.flying, self.lacking):
-            kept.clear()  # type: ignore[attr-defined]  # Each of them can be.
+        self.agenda, self.fresh, self.early, self.warm = Agenda(), {}, [], []
+        self.unread.clear()
+        self.round, self.read, self.flying, self.lacking = [], {}, {}, {}
 
     # -- The turn ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from leveret.broker.batch import Gap
     from leveret.broker.broker import AnyQueue
@@ -50,7 +50,10 @@ class Host(Protocol):
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
 
-    def successor(self, queue: Queue) -> AnyQueue | None:
+    def route(self, vhost: str, exchange: str, keys: Sequence[str], content: bytes) -> tuple[AnyQueue, ...]:
+        """Where a message goes."""
+
+    def successor(self, queue: AnyQueue) -> AnyQueue | None:
         """What stands for the queue since another master leads it."""
 
     def on_unused(self, queue: Queue) -> None:

@@ -174,9 +174,14 @@ class Levels:
         for level, spans in found.items():
             row = self.row(level)
             newer: list[Entry] = []
-            while row and row[-1].first > spans[0].first:
+            while row and row[-1].last > spans[0].first and isinstance(row[-1], Span):
                 newer.append(row.pop())
-            row.extend(merge(reversed(newer), spans, key=_first) if newer else spans)
+            if row and row[-1].last > spans[0].first:  # There is something in a gap's midst: no usual thing.
+                row.extend(reversed(newer))
+                for span in spans:
+                    _insert(row, span)
+            else:
+                row.extend(merge(reversed(newer), spans, key=_first) if newer else spans)
 
     def settle_unsorted(self) -> None:
         """Sort what is in memory, up to the next gap."""
@@ -225,9 +230,13 @@ def _first(entry: Entry) -> int:
 
 
 def _insert(row: deque[Entry], entry: Entry) -> None:
+    """To where its numbers belong, be it in the midst of a gap: that is two gaps then."""
     first, at = entry.first, 0
     while at < len(row) and row[at].first < first:
         at += 1
+    before = row[at - 1] if at else None
+    if isinstance(before, Gap) and before.last > first:
+        row.insert(at, _cut(before, first))
     row.insert(at, entry)
 
 
@@ -237,6 +246,19 @@ def _insert(row: deque[Entry], entry: Entry) -> None:
 def gap_of(ranges: RangeSet, redelivered: bool) -> Gap:
     assert ranges.first is not None and ranges.last is not None
     return Gap(ranges.first, ranges.last, ranges.count, redelivered, ranges)
+
+
+def _cut(gap: Gap, number: int) -> Gap:
+    """Let a gap end before this number. Gives the rest; the first part may be being read, and is what it was."""
+    assert gap.ranges is not None
+    rest = gap_of(RangeSet(gap.ranges.ranges(number)), gap.redelivered)
+    gap.ranges.remove(number, gap.last)
+    assert gap.ranges.last is not None
+    gap.last = gap.ranges.last
+    rest.body_bytes = gap.body_bytes * rest.count // gap.count  # About; what is read is counted anew.
+    gap.body_bytes -= rest.body_bytes
+    gap.count -= rest.count
+    return rest
 
 
 def join(left: Gap, right: Gap, loading: Gap | None) -> Gap | None:

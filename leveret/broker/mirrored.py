@@ -397,6 +397,7 @@ class Mirrors:
                 batches = restore_stream(queue, stored, effect)
             else:
                 batches = restore_queue(queue, stored, effect)
+                self.broker.on_restored(queue)
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number

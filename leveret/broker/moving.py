@@ -30,6 +30,7 @@ from leveret.broker.home import RemoteConsumer
 from leveret.broker.parking import go_on, release
 from leveret.broker.remote import RemoteQueue, resubscribe
 from leveret.cluster import commands as c
+from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.refusals import Refusal
 
@@ -93,7 +94,7 @@ class Departure:
         self.consumers = list(queue.consumers)
         queue.consumers.clear()
         queue.exclusive_consumer = None
-        queue.requeue_many(take_back(self.broker, queue))
+        queue.requeue_many(take_back(self.broker, queue), counted=False)  # No consumer has failed.
         queue.add_consumer(self)
         self._check()
 
@@ -290,6 +291,8 @@ def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
         then(unreachable(queue.spec).text)
     elif is_stream(queue.spec.arguments):
         then("a stream goes with its members only: its messages must keep their offsets")
+    elif is_keeper(queue.spec.name):
+        then("what is delayed goes with its members only: it would lose the times at which it came")
     elif queue.departure is not None:
         then("it is being moved already")
     else:

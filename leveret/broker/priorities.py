@@ -26,12 +26,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
-from leveret.broker import queue as base
+from leveret.broker import paging as base
 from leveret.broker import upkeep
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap, Span
 from leveret.broker.claims import AHEAD_MIN, GETS_AHEAD_MAX, GETS_EXACT, Claims
 from leveret.broker.levels import Levels, join, rows_of
-from leveret.broker.queue import NEVER, SKIPPED_MAX, Queue
+from leveret.broker.paging import SKIPPED_MAX
+from leveret.broker.queue import NEVER, Queue
 from leveret.log.block import REDELIVERED
 from leveret.log.ranges import RangeSet, merged
 
@@ -60,7 +61,7 @@ class PriorityQueue(Queue):
     # -- Delivering ----------------------------------------------------------------------------------------------
 
     @property
-    def open_through(self) -> int:  # type: ignore[override]
+    def open_through(self) -> int:
         """Of the first entry: up to where it may be handed out."""
         if self.claims is None or not self.levels:
             return NEVER
@@ -221,6 +222,7 @@ class PriorityQueue(Queue):
         else:
             levels.unsorted.remove(gap)
             self.ready_count -= gap.count - count  # The log is the truth.
+            self.ready_bytes -= gap.body_bytes
         levels.settle_unsorted()
         if self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
@@ -242,6 +244,8 @@ class PriorityQueue(Queue):
             assert ranges.first is not None
             gap.first, gap.count = ranges.first, ranges.count
             spans.append(gap)
+        else:
+            self.ready_bytes -= gap.body_bytes
         row.rotate(-at)
         row.extendleft(reversed(spans))
         row.rotate(at)

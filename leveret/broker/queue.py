@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING, Literal, cast
 from leveret.broker import upkeep
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.edge import Got, Status, unreachable
+from leveret.broker.paging import Paging
 from leveret.broker.parking import Parked, park
 from leveret.broker.returns import Returns
 from leveret.broker.turns import Turns
 from leveret.cluster.queue_rules import PLAIN
 from leveret.cluster.refusals import Refusal, not_found, resource
-from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, Block, Run
+from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, Block
 from leveret.log.ranges import merged
 
 if TYPE_CHECKING:
@@ -52,12 +53,10 @@ if TYPE_CHECKING:
 
 CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publishers are slowed down.
 NEVER = 1 << 62
-KEEP_BYTES = 1 << 18  # The front of a queue that stays in memory whatever the cache says.
 BATCH_MESSAGES_MAX = 16_384
-SKIPPED_MAX = 64  # Spans that cannot be forgotten now, after which looking for others is given up.
 
 
-class Queue:
+class Queue(Paging):
     """A queue, at its master."""
 
     __slots__ = (
@@ -66,37 +65,20 @@ class Queue:
         "claims",
         "consumers",
         "crowded_at",
-        "delivered_through",
         "deleted",
         "departure",
         "doomed",
-        "durable",
-        "epoch",
         "exclusive_consumer",
         "frozen",
         "heritage",
-        "host",
-        "loading",
         "logs",
-        "memory_bytes",
         "mirror",
-        "next_seq",
         "note_due",
-        "noted_through",
-        "number",
-        "open",
         "open_through",
         "parked",
-        "ready",
-        "ready_bytes",
-        "ready_count",
         "requeued",
-        "returns",
-        "rules",
         "settled",
         "spec",
-        "tended",
-        "timed",
         "totals",
         "turns",
         "unacked_count",
@@ -208,6 +190,12 @@ class Queue:
             batch.redelivered = True
         if kind & EXPIRES:
             batch.expires = self.timed = self.tended = True
+
+    def on_kind(self, kind: int) -> None:
+        """Of this kind is the first message, which waits in the log."""
+        if kind & EXPIRES:
+            self.timed = self.tended = True
+            self.host.dirty[self] = None
 
     def set_rules(self, rules: QueueRules) -> None:
         """What holds for its messages from now on."""
@@ -525,15 +513,7 @@ class Queue:
         self._let_go(batch, hi - lo)
         self.host.dirty[self] = None
 
-    def _let_go(self, batch: Batch, count: int) -> None:
-        batch.left -= count
-        if batch.left <= 0:
-            self.memory_bytes -= batch.size
-            self.host.content_bytes -= batch.size
-            batch.size = 0
-            batch.gone = len(batch.contents)
-
-    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True) -> None:
+    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
         """A consumer gives messages back: to their old places, marked as redelivered if it was shown them."""
         count = hi - lo
         self.unacked_count -= count
@@ -541,7 +521,7 @@ class Queue:
         if self.rules.max_bytes is not None and not batch.paged:
             self.ready_bytes += upkeep.bodies(batch.contents[lo:hi])
         first, last = batch.first + lo, batch.first + hi - 1
-        if self.returns is not None and shown:
+        if self.returns is not None and shown and counted:
             self.returns.add(batch, lo, hi, self.rules.delivery_limit)
         # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
         shown = shown or last < self.delivered_through
@@ -558,10 +538,10 @@ class Queue:
             at += 1
         ready.insert(at, entry)
 
-    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True) -> None:
+    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
         """Many at once (a channel closed): last first, so that each insertion is near the front."""
         for batch, lo, hi in sorted(pieces, key=lambda piece: -(piece[0].first + piece[1])):
-            self.requeue(batch, lo, hi, shown)
+            self.requeue(batch, lo, hi, shown, counted)
 
     def purge(self) -> int:
         """Drop all that waits; what is out with consumers stays theirs."""
@@ -617,121 +597,6 @@ class Queue:
         batch.all_logged = self.mirror is not None or batch.all_persistent()
         if self.rules.lazy or self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
-
-    # -- Paging --------------------------------------------------------------------------------------------------
-
-    def page_out(self) -> None:
-        """Forget contents that the log has, from the newest on, until memory is within its bounds."""
-        ready, host = self.ready, self.host
-        bytes_max = 0 if self.rules.lazy else host.content_bytes_max
-        skipped: list[Span | Gap] = []
-        while (
-            ready
-            and host.content_bytes > bytes_max
-            and self.memory_bytes > KEEP_BYTES
-            and len(skipped) < SKIPPED_MAX
-        ):
-            entry = ready.pop()
-            if isinstance(entry, Span) and self._may_forget(entry):
-                self._forget(entry)
-            else:
-                skipped.append(entry)
-        for entry in reversed(skipped):
-            self._append_gap(entry) if isinstance(entry, Gap) else ready.append(entry)
-
-    def _may_forget(self, span: Span) -> bool:
-        batch, host = span.batch, self.host
-        if batch.all_logged:
-            return True
-        if host.content_bytes <= host.spill_bytes_max or batch is self.open or (batch.stored and not batch.logged):
-            return False
-        if self.durable:
-            runs = batch.transient_runs(span.lo, span.hi)
-        else:  # Whatever their kind, the log has none of them.
-            runs = [batch.cut(span.lo, span.hi)]
-        host.spill(self, runs)
-        # From now on these are messages of the log like any other: their settling must be recorded.
-        batch.stored = True
-        return True
-
-    def _forget(self, span: Span) -> None:
-        batch = span.batch
-        # The log learns with the next block that they were given back, and may be read before.
-        redelivered = batch.redelivered and all(kind & REDELIVERED for kind in batch.kinds[span.lo : span.hi])
-        gap = Gap(span.first, span.last, span.count, redelivered)
-        if self.rules.max_bytes is not None:
-            gap.body_bytes = upkeep.bodies(batch.contents[span.lo : span.hi])
-        if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.
-            batch.paged = True
-            batch.contents, batch.keys = [], []
-        self._let_go(batch, span.count)
-        self._append_gap(gap)
-
-    def _append_gap(self, gap: Gap) -> None:
-        """At the end of `ready`, as one with the gap before it where nothing lies between."""
-        last = self.ready[-1] if self.ready else None
-        touches = isinstance(last, Gap) and last.last + 1 == gap.first and last.redelivered == gap.redelivered
-        if touches and gap is not self.loading:  # What is being read must be found again by `on_loaded`.
-            assert isinstance(last, Gap)
-            last.last = gap.last
-            last.count += gap.count
-            last.body_bytes += gap.body_bytes
-        else:
-            self.ready.append(gap)
-
-    def want(self, gap: Gap) -> None:
-        """Have its beginning read back."""
-        if self.loading is None:
-            self.loading = gap
-            self.host.load(self, gap)
-
-    def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
-        """The beginning of a gap was read back: everything of it before `next_seq`."""
-        if self.loading is not gap:
-            return  # Purged meanwhile.
-        self.loading = None
-        if self.returns is not None:
-            self.returns.due = bool(self.returns.overdue)
-        at = self.ready.index(gap)
-        del self.ready[at]
-        count = 0
-        for run in runs:
-            batch = Batch.loaded(run)
-            if gap.redelivered:
-                batch.mark_redelivered(0, batch.left)
-            if batch.expires:
-                self.timed = self.tended = True
-            if self.rules.max_bytes is not None:
-                self.ready_bytes += upkeep.recount(gap, batch.contents)
-            self.memory_bytes += batch.size
-            self.host.content_bytes += batch.size
-            self.ready.insert(at, Span(batch, 0, batch.left))
-            at += 1
-            count += batch.left
-        if next_seq <= gap.last and gap.count > count:
-            gap.first = next_seq
-            gap.count -= count
-            self.ready.insert(at, gap)
-        else:
-            self.ready_count -= gap.count - count  # The log is the truth.
-        self.host.dirty[self] = None
-
-    def page_out_unacked(self, batch: Batch, count: int) -> None:
-        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back."""
-        if batch.all_logged and not batch.paged and batch.left == count:
-            batch.paged = True
-            batch.contents, batch.keys = [], []
-            self.memory_bytes -= batch.size
-            self.host.content_bytes -= batch.size
-            batch.size = 0
-
-    def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
-        """After a start: what the log holds, all of it waiting."""
-        self.number, self.epoch, self.next_seq = number, epoch, next_seq
-        self.delivered_through = self.noted_through = through
-        self.ready_count = count
-        if count:
-            self.ready.append(Gap(first, last, count))
 
 
 class Totals:

@@ -4,10 +4,11 @@ A message that makes its consumer fall over is given back, goes to the next cons
 a delivery limit it goes round so many times and then leaves, to the dead-letter exchange if there is one.
 
 **What counts.** Each time a client that was shown a message gives it back, or is lost with it: nack and reject with
-requeue, recover, a channel or connection that ends, a queue that moves. What never left the broker and comes back (it
-was on its way to a client of another node) does not count. Only queues with a limit count, and those of type quorum,
-which tell their consumers (`x-delivery-count`) whether there is a limit or not; all others have no `Returns`. A queue
-whose limit is taken away goes on counting until its node restarts, so that a limit that is set again finds true counts.
+requeue, recover, a channel or connection that ends. What never left the broker and comes back (it was on its way to a
+client of another node) does not count, nor what is taken back because its queue moves. Only queues with a limit count,
+and those of type quorum, which tell their consumers (`x-delivery-count`) whether there is a limit or not; all others
+have no `Returns`. A queue whose limit is taken away goes on counting until its node restarts, so that a limit that is
+set again finds true counts.
 
 **Where counts are kept.** Here, for messages that were given back and are not settled; and in the log, where a block
 that gives messages back says how often that has happened to each in all. These are absolute numbers, so that replaying

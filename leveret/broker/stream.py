@@ -37,11 +37,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
+from leveret.broker.delays import Keeper
 from leveret.broker.offsets import FIRST, LAST, NEXT, OFFSET, TIME, Start, with_offsets
+from leveret.broker.paging import KEEP_BYTES
 from leveret.broker.parking import park
 from leveret.broker.priorities import PriorityQueue
-from leveret.broker.queue import KEEP_BYTES, NEVER, Queue
+from leveret.broker.queue import NEVER, Queue
 from leveret.broker.retention import Retention
+from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.queue_rules import max_priority
 from leveret.cluster.refusals import Refusal, resource
@@ -207,7 +210,7 @@ class StreamQueue(Queue):
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
         """Its channel has refused that. Of another node's, nothing more is heard."""
 
-    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True) -> None:
+    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
         """They never left."""
 
     def page_out_unacked(self, batch: Batch, count: int) -> None:
@@ -513,6 +516,8 @@ def unsupported(what: str, spec: QueueSpec) -> Refusal:
 
 def make_queue(spec: QueueSpec, host: Host) -> Queue:
     """A queue of the type that it was declared with."""
+    if is_keeper(spec.name):
+        return Keeper(spec, host)
     if is_stream(spec.arguments):
         return StreamQueue(spec, host)
     highest = max_priority(spec.arguments)

@@ -17,6 +17,7 @@ from leveret.amqp.frames import HEADER_AT
 from leveret.amqp.properties import correlation_id, headers, message_id, timestamp
 from leveret.broker.replies import PREFIX
 from leveret.broker.routing import Router, first_of
+from leveret.cluster.keepers import is_keeper
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
@@ -62,6 +63,10 @@ class Vhost:
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
         self.generation = 0  # Rises when remembered routes are void; connections remember their last one too.
+
+    def queue(self, name: str) -> AnyQueue | None:
+        """For clients, who know nothing of keepers."""
+        return None if is_keeper(name) else self.queues.get(name)
 
     def forget_routes(self) -> None:
         """A binding, an exchange, a queue or a permission changed."""

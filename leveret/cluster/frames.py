@@ -41,6 +41,9 @@ REPLY: Final = 56
 REPLY_ASK: Final = 57
 REPLY_ANSWER: Final = 58
 
+# How many connections and channels there are of those that are limited, in JSON: see `leveret.broker.census`.
+CENSUS: Final = 59
+
 # A node's alarms, as text: the names of what is short, with blanks between.
 ALARM: Final = 50
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from leveret.amqp.connection import Connection
 from leveret.amqp.limits import Peer
+from leveret.node.certificates import LoginFrom, login_name
 
 if TYPE_CHECKING:
     from leveret.node.node import Node
@@ -58,7 +59,8 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.connection = Connection(self.node.broker, peer_of(self.transport), self.node.limits)
+        peer = peer_of(self.transport, self.node.settings.ssl_cert_login_from)
+        self.connection = Connection(self.node.broker, peer, self.node.limits)
         self.connection.on_released = self._on_released
         if not self.node.on_accepted(self):
             self.transport.abort()
@@ -171,8 +173,9 @@ class Client(asyncio.Protocol):
             self.transport.abort()
 
 
-def peer_of(transport: asyncio.BaseTransport) -> Peer:
+def peer_of(transport: asyncio.BaseTransport, login_from: LoginFrom) -> Peer:
     host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
     local_host, local_port = (transport.get_extra_info("sockname") or ("", 0))[:2]
     loopback = host == "::1" or host.startswith("127.") or host.startswith("::ffff:127.")
-    return Peer(host, port, local_host, local_port, loopback, transport.get_extra_info("ssl_object") is not None)
+    tls = transport.get_extra_info("ssl_object") is not None
+    return Peer(host, port, local_host, local_port, loopback, tls, login_name(transport, login_from) if tls else None)

@@ -468,6 +468,12 @@ class _Reading:
     def _access(self, fields: dict[str, Any]) -> None:
         if mechanisms := self.below("auth_mechanisms"):
             fields["auth_mechanisms"] = tuple(dict.fromkeys(name for _, name, _ in mechanisms))
+            tls: TlsOptions | None = fields["tls"]
+            if "EXTERNAL" in fields["auth_mechanisms"] and (tls is None or not tls.verify_peer):
+                self.warnings.append(
+                    "auth_mechanisms: EXTERNAL lets nobody in, as certificates of clients are checked only with "
+                    "listeners.ssl and ssl_options.verify = verify_peer"
+                )
         users = self.below("loopback_users")
         if users or "loopback_users" in self.chosen:
             # As RabbitMQ reads it: `none` wins, and a list without guest frees guest.

@@ -24,6 +24,7 @@ from leveret.broker.batch import Gap
 from leveret.broker.queue import Queue
 from leveret.broker.stream import StreamQueue
 from leveret.cluster.commands import DeleteQueue
+from leveret.cluster.mirroring import is_quorum, is_stream
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
     FLAG,
@@ -115,6 +116,19 @@ def _recoverable(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
     return "" if spec.view is None else [name for name in spec.view.order() if name != spec.node]
 
 
+def _has_members(spec: QueueSpec) -> bool:
+    """Whether it is of a type that RabbitMQ shows with its members; mirrors of others have columns of their own."""
+    return is_quorum(spec.arguments) or is_stream(spec.arguments)
+
+
+def _members(control: Control, spec: QueueSpec, online: bool) -> Any:
+    if not _has_members(spec):
+        return ""
+    members = [spec.node] if spec.view is None else spec.view.order()
+    running = running_nodes(control)
+    return [name for name in members if name in running or not online]
+
+
 def _mirror_node_names(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
     nodes = mirror_nodes(control, pair[0])
     return "" if nodes is None else nodes
@@ -149,10 +163,9 @@ QUEUE: Final[dict[str, Getter]] = {
     "state": _state,
     "type": lambda control, pair: pair[0].arguments.get("x-queue-type", CLASSIC).value,
     "node": lambda control, pair: pair[0].node,
-    # Those of queue types that there are not.
-    "leader": lambda control, pair: "",
-    "members": lambda control, pair: "",
-    "online": lambda control, pair: "",
+    "leader": lambda control, pair: pair[0].node if _has_members(pair[0]) else "",
+    "members": lambda control, pair: _members(control, pair[0], online=False),
+    "online": lambda control, pair: _members(control, pair[0], online=True),
     "slave_pids": _mirror_pids(in_sync=False),
     "synchronised_slave_pids": _mirror_pids(in_sync=True),
     "mirror_pids": _mirror_pids(in_sync=False),

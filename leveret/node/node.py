@@ -444,6 +444,9 @@ class Node(consensus.Shell):
     ) -> None:
         self.storage.read_range(queue, first, last, bytes_max, then)
 
+    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+        self.storage.read_kind(queue, number, then)
+
     def spill(self, queue: Queue, runs: list[Run]) -> None:
         self.storage.log.spill(queue.spec.id, runs)
 

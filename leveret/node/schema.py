@@ -400,7 +400,11 @@ USED: dict[str, Used] = {
     "max_message_size": Used(size(1, 512 * MIB), "max_message_size"),
     "consumer_timeout": Used(or_infinity(milliseconds(1, 1 << 42)), "consumer_timeout_ms"),
     "auth_mechanisms.$": Used(
-        partly(("PLAIN", "AMQPLAIN"), ("EXTERNAL", "RABBIT-CR-DEMO", "ANONYMOUS")), group="auth_mechanisms"
+        partly(("PLAIN", "AMQPLAIN", "EXTERNAL"), ("RABBIT-CR-DEMO", "ANONYMOUS")), group="auth_mechanisms"
+    ),
+    "ssl_cert_login_from": Used(
+        partly(("distinguished_name", "common_name"), ("subject_alternative_name", "subject_alt_name")),
+        "ssl_cert_login_from",
     ),
     "loopback_users": Used(one_of("none"), group="loopback_users"),
     "loopback_users.$": Used(flag, group="loopback_users"),
@@ -539,9 +543,8 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "event_exchange.*": Unsupported("an exchange for events"),
     "auth_cache.*": Unsupported("users kept elsewhere"),
     "trust_store.*": Unsupported("a store of trusted certificates"),
-    "ssl_cert_login_from": Unsupported("login by certificate"),
-    "ssl_cert_login_san_type": Unsupported("login by certificate"),
-    "ssl_cert_login_san_index": Unsupported("login by certificate"),
+    "ssl_cert_login_san_type": Unsupported("login by another name in a certificate"),
+    "ssl_cert_login_san_index": Unsupported("login by another name in a certificate"),
     "ssl_allow_poodle_attack": Unsupported("SSL 3"),
     "ssl_options.cacerts.*": Unsupported("this TLS option"),
     "ssl_options.cert": Unsupported("this TLS option"),

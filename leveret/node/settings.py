@@ -145,7 +145,8 @@ class Settings:
     consumer_timeout_ms: int | None = 1_800_000
 
     # Who may come in
-    auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN"], ...] = ("PLAIN", "AMQPLAIN")
+    auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = ("PLAIN", "AMQPLAIN")
+    ssl_cert_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"
     loopback_users: frozenset[str] = frozenset({"guest"})
     default_vhost: str = "/"
     default_user: str = "guest"

@@ -278,6 +278,24 @@ class Storage:
 
         self.reader.submit(lambda: load.perform(self.disk), on_done)
 
+    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
+        """Of what kind a message is."""
+        load = self.log.load(queue.spec.id, number, number, 1)
+        if load is None:
+            return
+
+        def on_done(error: Exception | None) -> None:
+            if error is None:
+                self.log.on_done(load)
+                if load.runs:
+                    then(load.runs[0].kinds[0])
+                    self.on_turn()
+            else:
+                self.log.on_failed(load, error)
+                logger.error("the first message of %s cannot be read: %s", queue, error)
+
+        self.reader.submit(lambda: load.perform(self.disk), on_done)
+
     def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
         """Read what another mirror lacks."""
         job: Any = reading.job

@@ -244,7 +244,7 @@ def test_a_deleted_user_is_sent_away() -> None:
     client = world.client()
     world.apply(c.DeleteUser("guest"))
     world.turn()
-    assert client.methods() == [m.ConnectionClose(320, "CONNECTION_FORCED - user 'guest' was deleted", 0, 0)]
+    assert client.methods() == [m.ConnectionClose(320, "CONNECTION_FORCED - user 'guest' is deleted", 0, 0)]
 
 
 # -- Heartbeats and alarms -----------------------------------------------------------------------------------------

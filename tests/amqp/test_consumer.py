@@ -6,7 +6,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.connection import OUT_BYTES_MAX
-from leveret.broker import queue as queue_module
+from leveret.broker import paging
 from tests.machines import Client, Conversation, World, converse, publish, written_conversations
 
 
@@ -161,7 +161,7 @@ def test_deliveries_of_a_deleted_queue_can_be_settled_in_any_way() -> None:
 @pytest.fixture
 def paged(monkeypatch: pytest.MonkeyPatch) -> World:
     """A queue `q` with ten messages, none of them in memory; reads bring one at a time, when told to."""
-    monkeypatch.setattr(queue_module, "KEEP_BYTES", 0)
+    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
     world = World(content_bytes_max=0)
     client = world.client()
     client.declare("q", durable=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leveret.amqp import methods as m
-from leveret.broker import queue as queue_module
+from leveret.broker import paging
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.confirms import Confirms
 from leveret.broker.queue import Queue
@@ -314,7 +314,7 @@ def test_ranges_are_merged() -> None:
 
 @pytest.fixture
 def keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "KEEP_BYTES", 0)
+    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
 
 
 @pytest.mark.usefixtures("keeps_nothing")

@@ -11,9 +11,12 @@ from leveret.amqp.frames import content
 from leveret.amqp.properties import Properties, decode_content, encode
 from leveret.amqp.tables import Field, table_from_python, to_python
 from leveret.broker.batch import Gap, Span
+from leveret.broker.moving import move
 from leveret.broker.returns import with_count
 from leveret.cluster import commands as c
+from leveret.log.block import Block
 from tests.broker.mirrored_brokers import Rings
+from tests.brokers import Cluster
 from tests.machines import Client, Reply, World
 
 COUNT = "x-delivery-count"
@@ -49,7 +52,7 @@ def get(client: Client, name: str = "q", channel: int = 1, no_ack: bool = False)
 def count(reply: Reply | None) -> Any:
     """What a message says of its returns; None: it says nothing."""
     assert reply is not None and reply.properties is not None
-    return to_python(reply.properties.headers or {}).get(COUNT)  # type: ignore[union-attr]
+    return to_python(reply.properties.headers or {}).get(COUNT)
 
 
 def tag(reply: Reply | None) -> int:
@@ -113,7 +116,7 @@ def test_consumers_are_told_from_the_first_return_on(world: World, client: Clien
     client.send(m.BasicNack(delivery_tag=tag(first), requeue=True))
     (second,) = client.take()
     assert second.properties is not None and second.properties.headers is not None
-    assert list(to_python(second.properties.headers).items()) == [("b", 2), (COUNT, 1), ("z", 1)]  # type: ignore[union-attr]
+    assert list(to_python(second.properties.headers).items()) == [("b", 2), (COUNT, 1), ("z", 1)]
     client.send(m.BasicAck(delivery_tag=tag(second)))
     assert world.queue("q").returns.counts == {}  # type: ignore[union-attr]
 
@@ -260,7 +263,9 @@ def test_a_header_is_added_to_whatever_a_message_has() -> None:
 # -- More than one node ------------------------------------------------------------------------------------------------
 
 
-def test_the_next_master_goes_on_counting() -> None:
+@pytest.mark.parametrize("out", [False, True])
+def test_the_next_master_goes_on_counting(out: bool) -> None:
+    """Whether the message waits when the master changes, or is with a client, who gives it back to the former one."""
     nodes = Rings()
     nodes.apply(c.SetPolicy("/", "limit", "^q$", "queues", 0, {"delivery-limit": 2}))
     at_b = nodes["b"].client()
@@ -273,15 +278,56 @@ def test_the_next_master_goes_on_counting() -> None:
         assert count(reply) == expected, "its home puts the number in"
         at_b.feed(m.encode(1, m.BasicNack(delivery_tag=tag(reply), requeue=True)))
         nodes.run()
-    nodes.hand_over("c")
-    nodes.run()
+    if not out:
+        nodes.hand_over("c")
     at_b.take()
     at_b.feed(m.encode(1, m.BasicConsume(queue="q", consumer_tag="t")))
     nodes.run()
     reply = at_b.take()[-1]
     assert count(reply) == 2
+    if out:
+        nodes.hand_over("c")
     at_b.feed(m.encode(1, m.BasicNack(delivery_tag=tag(reply), requeue=True)))
     nodes.run()
     assert not at_b.take()
     queue = nodes["c"].broker.queues_by_id[nodes.number]
     assert queue.is_local and queue.ready_count == 0 and queue.unacked_count == 0
+
+
+def test_counts_move_with_their_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And moving it counts for nothing, whoever has what in hand."""
+    cluster = Cluster("a", "b")
+    for name in ("a", "b"):
+        cluster[name].broker.run = f"run of {name}"
+        cluster.apply(c.NodeStarted(name, run=f"run of {name}"))
+    cluster.apply(c.SetPolicy("/", "limit", "^q$", "queues", 0, {"delivery-limit": 2}))
+    client = cluster["a"].client()
+    declare(client)
+    for body in (b"0", b"1", b"2"):
+        client.publish("q", body, delivery_mode=2)
+    for often in (1, 2):
+        for _ in range(often):
+            reply = get(client)
+            assert reply is not None
+            client.send(m.BasicNack(delivery_tag=tag(reply), requeue=True))
+        client.send(m.BasicGet(queue="q"))  # Stays out, so that the next one is at the front.
+        client.take()
+    ended: list[str | None] = []
+    logged: list[tuple[int, int, int]] = []
+    log = cluster["b"].log
+    append = log.append
+
+    def watched(block: Block) -> None:
+        logged.extend(block.counts)
+        append(block)
+
+    monkeypatch.setattr(log, "append", watched)
+    move(cluster["a"].queue("q"), "b", ended.append)
+    cluster.run()
+    assert ended == [None]
+    at_b = cluster["b"].client()
+    found = [get(at_b) for _ in range(3)]
+    assert [(reply.body, count(reply)) for reply in found if reply is not None] == [(b"0", 1), (b"1", 2), (b"2", 0)]
+    assert cluster["b"].queue("q").returns.counts == {1: 1, 2: 2}  # type: ignore[union-attr]
+    assert logged == [(1, 1, 1), (2, 2, 2)]
+    cluster.finish()

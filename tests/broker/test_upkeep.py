@@ -8,7 +8,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.tables import table_from_python
-from leveret.broker import queue as queue_module
+from leveret.broker import paging
 from leveret.cluster import commands as c
 from tests.machines import Client, World, publish
 
@@ -222,7 +222,7 @@ def test_a_backlog_on_disk_shrinks_without_being_read(
         client.publish("q", b"%03d" % number, delivery_mode=2)
     queue = world.queue("q")
     world.broker.content_bytes_max = world.broker.spill_bytes_max = 0
-    monkeypatch.setattr(queue_module, "KEEP_BYTES", 0)
+    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
     queue.page_out()
     world.holds_loads = True
     set_policy(world, {"max-length": 10})
@@ -231,3 +231,23 @@ def test_a_backlog_on_disk_shrinks_without_being_read(
     world.holds_loads = False
     world.finish_loads()
     assert got(client, "q") == [b"%03d" % number for number in range(90, 100)]
+
+
+def test_after_a_start_the_first_message_is_looked_at(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(client, "q")
+    client.publish("q", b"old", delivery_mode=2, expiration="50")
+    client.publish("q", b"stays", delivery_mode=2)
+    world.broker.content_bytes_max = world.broker.spill_bytes_max = 0
+    monkeypatch.setattr(paging, "KEEP_BYTES", 0)
+    queue = world.queue("q")
+    queue.page_out()
+    queue.timed = queue.tended = False  # As one that was just made of what the log holds.
+    world.broker.timers.clear(queue)
+    world.broker.content_bytes_max = world.broker.spill_bytes_max = 1 << 40
+    world.broker.on_restored(queue)
+    pass_time(world, 60)
+    pass_time(world, 0)
+    assert waiting(world, "q") == 1
+    assert got(client, "q") == [b"stays"]

@@ -202,7 +202,6 @@ def usage(name: str) -> str:
         (["list_users", "x"], 64, "Error (argument validation): too many arguments.\n"),
         (["list_queues", "--bo"], 64, "Error (argument validation): Invalid options for this command:\n--bo : \n"),
         (["list_queues", "-p"], 64, "Error (argument validation): Invalid options for this command:\n-p : \n"),
-        (["list_users", "-p", "v"], 64, "Error (argument validation): Invalid options for this command:\n-p : v\n"),
         (["-t", "x", "list_queues"], 64, "Error (argument validation): Invalid options for this command:\n-t : x\n"),
         (["--port", "0", "ping"], 64, "Error (argument validation): Invalid options for this command:\n--port : 0\n"),
         (

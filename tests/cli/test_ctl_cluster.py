@@ -77,9 +77,9 @@ class Trio:
     def rows(self, name: str, *arguments: str) -> list[list[str]]:
         return [line.split("\t") for line in self.ctl(name, *arguments, "--silent").splitlines()]
 
-    def declare(self, name: str, queue: str, messages: int) -> None:
+    def declare(self, name: str, queue: str, messages: int, arguments: dict[str, str] | None = None) -> None:
         channel = self.servers[name].channel(confirms=True)
-        channel.queue_declare(queue, durable=True)
+        channel.queue_declare(queue, durable=True, arguments=arguments)
         for _ in range(messages):
             channel.basic_publish("", queue, b"x", PERSISTENT)
 

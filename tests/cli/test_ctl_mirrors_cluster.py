@@ -101,3 +101,20 @@ def test_a_mirror_by_hand_and_a_promotion_by_force(joined: Trio) -> None:
     for name in (two, three):
         found = shown(joined, name, "orders")
         assert (found["state"], found["master_node"], found["messages"]) == ("running", two, 0)
+
+
+def test_a_quorum_queue_is_shown_with_its_members(joined: Trio) -> None:
+    one, two, three = NAMES
+    joined.declare(one, "votes", 1, {"x-queue-type": "quorum"})
+
+    def listed(name: str) -> dict[str, object]:
+        columns = ("type", "leader", "members", "online")
+        (row,) = json.loads(joined.ctl(name, "list_queues", "votes", *columns, "--formatter", "json"))
+        return {**row, "members": sorted(row["members"]), "online": sorted(row["online"])}
+
+    everybody = sorted(NAMES)
+    wanted = {"type": "quorum", "leader": one, "members": everybody, "online": everybody}
+    assert [listed(name) for name in NAMES] == [wanted] * 3
+    joined.servers[three].kill()
+    joined.await_loss(three, one, two)
+    assert listed(two)["online"] == sorted((one, two))

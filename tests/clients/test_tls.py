@@ -30,7 +30,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=authority",
             "-keyout", f"{folder}/ca.key", "-out", f"{folder}/ca.pem")  # fmt: skip
     for name in ("server", "client"):
-        openssl("req", "-x509", *key, "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+        openssl("req", "-x509", *key, "-days", "2", "-subj", f"/O=shop/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
                 "-addext", "basicConstraints=critical,CA:FALSE", "-CA", f"{folder}/ca.pem", "-CAkey",
                 f"{folder}/ca.key", "-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.pem")  # fmt: skip
     return folder
@@ -53,11 +53,12 @@ def client_context(certificates: Path, certificate: str | None = None) -> ssl.SS
     return context
 
 
-def connect(server: Server, context: ssl.SSLContext) -> Any:
+def connect(server: Server, context: ssl.SSLContext, credentials: Any = None) -> Any:
     options = pika.SSLOptions(context, "127.0.0.1")
-    connection = pika.BlockingConnection(
-        pika.ConnectionParameters("127.0.0.1", server.tls_port, ssl_options=options, heartbeat=0)
-    )
+    parameters = pika.ConnectionParameters("127.0.0.1", server.tls_port, ssl_options=options, heartbeat=0)
+    if credentials is not None:
+        parameters.credentials = credentials
+    connection = pika.BlockingConnection(parameters)
     server.connections.append(connection)
     return connection
 
@@ -89,6 +90,36 @@ def test_peer_must_have_a_certificate(start: Start, certificates: Path) -> None:
     assert connect(server, client_context(certificates, "client")).is_open
     with pytest.raises((pika.exceptions.AMQPConnectionError, ssl.SSLError)):
         connect(server, client_context(certificates))
+
+
+@pytest.mark.parametrize(
+    ("login_from", "name"), [("distinguished_name", "CN=client,O=shop"), ("common_name", "client")]
+)
+def test_login_by_certificate(start: Start, certificates: Path, login_from: str, name: str) -> None:
+    """Who has the certificate is the user that its name says; nobody else gets in without a password."""
+    server = start(
+        config(
+            certificates,
+            "ssl_options.verify = verify_peer\nauth_mechanisms.1 = EXTERNAL\nauth_mechanisms.2 = PLAIN\n"
+            f"ssl_cert_login_from = {login_from}\nloopback_users = none\ndefault_user = {name}\ndefault_pass = secret",
+        )
+    )
+    external = pika.credentials.ExternalCredentials()
+    channel = connect(server, client_context(certificates, "client"), external).channel()
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b"x", pika.BasicProperties(user_id=name))
+    assert channel.basic_get("q")[2] == b"x"
+    for stranger in ("server", None):  # The one has a certificate of nobody who is known here, the other has none.
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError) as caught:
+            connect(server, client_context(certificates, stranger), external)
+        assert "Login was refused using authentication mechanism EXTERNAL" in str(caught.value)
+    assert connect(server, client_context(certificates), pika.PlainCredentials(name, "secret")).is_open
+
+
+def test_certificates_count_only_if_they_are_checked(start: Start, certificates: Path) -> None:
+    server = start(config(certificates, "auth_mechanisms.1 = EXTERNAL\ndefault_user = CN=client,O=shop"))
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        connect(server, client_context(certificates, "client"), pika.credentials.ExternalCredentials())
 
 
 def test_versions(start: Start, certificates: Path) -> None:

@@ -140,3 +140,25 @@ def test_a_cluster_of_five_loses_two(start_cluster: StartCluster) -> None:
     for node in rest:
         channel = node.channel()
         assert [waiting(channel, f"q{number}") for number in range(3)] == [0, 0, 0]
+
+
+def test_counts_of_returns_outlive_a_restart_where_a_policy_asks_for_them(start_cluster: StartCluster) -> None:
+    """After a start, queues are there before the node has learned of the policy again."""
+    (node,) = start_cluster(size=1)
+    channel = node.channel(confirms=True)
+    channel.queue_declare("q", durable=True)
+    node.control(
+        "set_policy", vhost="/", name="limit", pattern="^q$", definition={"delivery-limit": 3}, priority=0,
+        apply_to="queues", operator=False,
+    )  # fmt: skip
+    channel.basic_publish("", "q", b"m", PERSISTENT)
+    for expected in (0, 1):
+        method, properties, _ = channel.basic_get("q")
+        assert properties.headers == {"x-delivery-count": expected}
+        channel.basic_nack(method.delivery_tag, requeue=True)
+    channel.basic_publish("", "q", b"later", PERSISTENT)  # Confirmed behind the nack.
+    node.kill()
+    node.spawn()
+    node.wait_until_ready()
+    _, properties, body = node.channel().basic_get("q")
+    assert (body, properties.headers) == (b"m", {"x-delivery-count": 2})

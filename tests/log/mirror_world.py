@@ -214,7 +214,7 @@ class MirrorWorld(World):
             settled = set(live[: rng.randrange(len(live) + 1)] if rng.random() < 0.5 else rng.sample(live, 1))
         requeued = set(rng.sample(live, 1)) - settled if live and rng.random() < 0.1 else set()
         queue = next(number for number, one in self.copies.items() if one is copy)
-        counts = [(low, high, number) for low, high in ranges_of(requeued)]
+        counts = [(seq, seq, number) for seq in live if (seq + number) % 4 == 0 and seq not in settled]
         return Block(queue, epoch, number, 5, run, ranges_of(settled), ranges_of(requeued), 0, counts)
 
     def grow(self, copy: Copy) -> None:

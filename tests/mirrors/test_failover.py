@@ -327,7 +327,8 @@ def test_messages_of_any_size(nodes: Cluster, name: str) -> None:
 def test_a_new_master_knows_how_often_messages_came_back(nodes: Cluster, name: str) -> None:
     """What was out when the old one was lost has come back by that, too."""
     master, *others = nodes
-    mirror(master, name, **{"delivery-limit": 3})
+    limit: Any = {"delivery-limit": 3}
+    mirror(master, name, **limit)
     declare(master, name)
     await_in_sync(master, name, nodes)
     channel = others[0].channel(confirms=True)

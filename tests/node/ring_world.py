@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from leveret.amqp.tables import Table
 from leveret.broker.mirrored import Mirror
 from leveret.broker.placing import Place, Placing
 from leveret.cluster import commands as c
@@ -50,6 +51,9 @@ class Kept:
     def apply(self, block: Block) -> None:
         if block.enqueued is not None:
             self.add(block.enqueued.first, len(block.enqueued.contents))
+        for low, high in block.requeued:
+            for start, end in self.live.ranges(low, high):
+                self.redelivered.add(start, end)
         for low, high, count in block.counts:
             self.counts.update(dict.fromkeys(range(low, high + 1), count))
         for low, high in block.settled:
@@ -215,12 +219,14 @@ class Rings:
                 server.world.broker.mirrors.touched[mirror] = None
         self.tick(3)
 
-    def declare(self, name: str, *ring: str, in_sync: tuple[str, ...] | None = None) -> int:
+    def declare(
+        self, name: str, *ring: str, in_sync: tuple[str, ...] | None = None, arguments: Table | None = None
+    ) -> int:
         """A queue with these members, its master first; its id."""
         there = ring if in_sync is None else in_sync
         view = View(1, 1, ring[0], ring, tuple((one, f"{one}.0") for one in there)) if ring else None
         home = ring[0] if ring else next(iter(self.servers))
-        self._propose(c.DeclareQueue("/", name, node=home, view=view))
+        self._propose(c.DeclareQueue("/", name, node=home, view=view, arguments=arguments or {}))
         self.run()
         return self.servers[home].world.metadata.queues["/", name].id
 

@@ -16,6 +16,7 @@ COMMON: Final[Mapping[str, str | None]] = {
     "tls-cert-file": "file",
     "tls-key-file": "file",
     "tls-ca-cert-file": "file",
+    "vhost": "vhost",  # As in rabbitmqctl: scripts give it to all, also where no vhost matters.
     "timeout": "seconds",
     "formatter": "formatter",
     "quiet": None,
@@ -29,7 +30,7 @@ FORMATTERS: Final = ("table", "pretty_table", "json", "json_stream", "csv")
 
 
 def _takes_value(name: str, known: Mapping[str, Command], command: str | None) -> bool:
-    if COMMON.get(name) is not None or name == "vhost":
+    if COMMON.get(name) is not None:
         return True
     found = known.get(command or "")
     if found is not None:

@@ -1,0 +1,189 @@
+"""What of a queue is in memory, and what only in the log.
+
+Contents that the log has are forgotten when the node holds more than its cache allows, the newest first, for the oldest
+are wanted next: a span becomes a gap, and gaps that touch become one. A gap at the front is read back in pieces. Where
+memory is very short, transient messages are put into the log too, just to be forgotten.
+
+The messages of a queue that were given back before the log knew of it are in a gap that says so itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker import upkeep
+from leveret.broker.batch import Batch, Gap, Span
+from leveret.log.block import REDELIVERED
+
+if TYPE_CHECKING:
+    from leveret.broker.host import Host
+    from leveret.broker.returns import Returns
+    from leveret.cluster.queue_rules import QueueRules
+    from leveret.log.block import Run
+
+KEEP_BYTES: Final = 1 << 18  # The front of a queue that stays in memory whatever the cache says.
+SKIPPED_MAX: Final = 64  # Spans that cannot be forgotten now, after which looking for others is given up.
+
+
+class Paging:
+    """The part of a queue that forgets contents and reads them back."""
+
+    __slots__ = (
+        "delivered_through",
+        "durable",
+        "epoch",
+        "host",
+        "loading",
+        "memory_bytes",
+        "next_seq",
+        "noted_through",
+        "number",
+        "open",
+        "ready",
+        "ready_bytes",
+        "ready_count",
+        "returns",
+        "rules",
+        "tended",
+        "timed",
+    )
+
+    host: Host
+    rules: QueueRules
+    returns: Returns | None
+    durable: bool
+    ready: deque[Span | Gap]
+    ready_count: int
+    ready_bytes: int
+    memory_bytes: int
+    timed: bool
+    tended: bool
+    open: Batch | None
+    loading: Gap | None
+    number: int
+    epoch: int
+    next_seq: int
+    delivered_through: int
+    noted_through: int
+
+    def _let_go(self, batch: Batch, count: int) -> None:
+        batch.left -= count
+        if batch.left <= 0:
+            self.memory_bytes -= batch.size
+            self.host.content_bytes -= batch.size
+            batch.size = 0
+            batch.gone = len(batch.contents)
+
+    def page_out(self) -> None:
+        """Forget contents that the log has, from the newest on, until memory is within its bounds."""
+        ready, host = self.ready, self.host
+        bytes_max = 0 if self.rules.lazy else host.content_bytes_max
+        skipped: list[Span | Gap] = []
+        while (
+            ready
+            and host.content_bytes > bytes_max
+            and self.memory_bytes > KEEP_BYTES
+            and len(skipped) < SKIPPED_MAX
+        ):
+            entry = ready.pop()
+            if isinstance(entry, Span) and self._may_forget(entry):
+                self._forget(entry)
+            else:
+                skipped.append(entry)
+        for entry in reversed(skipped):
+            self._append_gap(entry) if isinstance(entry, Gap) else ready.append(entry)
+
+    def _may_forget(self, span: Span) -> bool:
+        batch, host = span.batch, self.host
+        if batch.all_logged:
+            return True
+        if host.content_bytes <= host.spill_bytes_max or batch is self.open or (batch.stored and not batch.logged):
+            return False
+        if self.durable:
+            runs = batch.transient_runs(span.lo, span.hi)
+        else:  # Whatever their kind, the log has none of them.
+            runs = [batch.cut(span.lo, span.hi)]
+        host.spill(self, runs)  # type: ignore[arg-type]
+        # From now on these are messages of the log like any other: their settling must be recorded.
+        batch.stored = True
+        return True
+
+    def _forget(self, span: Span) -> None:
+        batch = span.batch
+        # The log learns with the next block that they were given back, and may be read before.
+        redelivered = batch.redelivered and all(kind & REDELIVERED for kind in batch.kinds[span.lo : span.hi])
+        gap = Gap(span.first, span.last, span.count, redelivered)
+        if self.rules.max_bytes is not None:
+            gap.body_bytes = upkeep.bodies(batch.contents[span.lo : span.hi])
+        if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.
+            batch.paged = True
+            batch.contents, batch.keys = [], []
+        self._let_go(batch, span.count)
+        self._append_gap(gap)
+
+    def _append_gap(self, gap: Gap) -> None:
+        """At the end of `ready`, as one with the gap before it where nothing lies between."""
+        last = self.ready[-1] if self.ready else None
+        touches = isinstance(last, Gap) and last.last + 1 == gap.first and last.redelivered == gap.redelivered
+        if touches and gap is not self.loading:  # What is being read must be found again by `on_loaded`.
+            assert isinstance(last, Gap)
+            last.last = gap.last
+            last.count += gap.count
+            last.body_bytes += gap.body_bytes
+        else:
+            self.ready.append(gap)
+
+    def want(self, gap: Gap) -> None:
+        """Have its beginning read back."""
+        if self.loading is None:
+            self.loading = gap
+            self.host.load(self, gap)  # type: ignore[arg-type]  # Whatever pages is a queue.
+
+    def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
+        """The beginning of a gap was read back: everything of it before `next_seq`."""
+        if self.loading is not gap:
+            return  # Purged meanwhile.
+        self.loading = None
+        if self.returns is not None:
+            self.returns.due = bool(self.returns.overdue)
+        at = self.ready.index(gap)
+        del self.ready[at]
+        count = 0
+        for run in runs:
+            batch = Batch.loaded(run)
+            if gap.redelivered:
+                batch.mark_redelivered(0, batch.left)
+            if batch.expires:
+                self.timed = self.tended = True
+            if self.rules.max_bytes is not None:
+                self.ready_bytes += upkeep.recount(gap, batch.contents)
+            self.memory_bytes += batch.size
+            self.host.content_bytes += batch.size
+            self.ready.insert(at, Span(batch, 0, batch.left))
+            at += 1
+            count += batch.left
+        if next_seq <= gap.last and gap.count > count:
+            gap.first = next_seq
+            gap.count -= count
+            self.ready.insert(at, gap)
+        else:
+            self.ready_count -= gap.count - count  # The log is the truth.
+        self.host.dirty[self] = None
+
+    def page_out_unacked(self, batch: Batch, count: int) -> None:
+        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back."""
+        if batch.all_logged and not batch.paged and batch.left == count:
+            batch.paged = True
+            batch.contents, batch.keys = [], []
+            self.memory_bytes -= batch.size
+            self.host.content_bytes -= batch.size
+            batch.size = 0
+
+    def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
+        """After a start: what the log holds, all of it waiting."""
+        self.number, self.epoch, self.next_seq = number, epoch, next_seq
+        self.delivered_through = self.noted_through = through
+        self.ready_count = count
+        if count:
+            self.ready.append(Gap(first, last, count))
