@@ -150,6 +150,9 @@ class World:
     def adopt(self, queue: Queue) -> None:
         pass  # Nothing outlived anything here.
 
+    def counts_of(self, number: int) -> dict[int, int]:
+        return {}
+
     def forget_log(self, number: int) -> None:
         self.log.queues.pop(number, None)
 

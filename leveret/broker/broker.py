@@ -89,6 +89,9 @@ class Shell(Protocol):
     def forget_log(self, number: int) -> None:
         """The log may drop all messages of the queue with this id."""
 
+    def counts_of(self, number: int) -> dict[int, int]:
+        """How often messages of the queue with this id were given back, by the log."""
+
     def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
         """Read what another mirror lacks; `then` whether that was possible."""
 
@@ -618,6 +621,9 @@ class Broker:
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         found = self.queues_by_id.get(queue.spec.id)
         return None if found is queue else found
+
+    def counts_of(self, queue: Queue) -> dict[int, int]:
+        return self.shell.counts_of(queue.spec.id)
 
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
         store = self.mirrors.store

@@ -59,5 +59,8 @@ class Host(Protocol):
     def on_unused(self, queue: Queue) -> None:
         """The last consumer of an auto-delete queue is gone."""
 
+    def counts_of(self, queue: Queue) -> dict[int, int]:
+        """By number: how often messages of the queue were given back, as far as its log knows."""
+
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
         """Which of these messages the log of a mirrored queue holds, ascending."""

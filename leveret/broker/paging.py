@@ -78,7 +78,8 @@ class Paging:
     def page_out(self) -> None:
         """Forget contents that the log has, from the newest on, until memory is within its bounds."""
         ready, host = self.ready, self.host
-        bytes_max = 0 if self.rules.lazy else host.content_bytes_max
+        wants_disk = self.rules.wants_disk(self.ready_count, self.memory_bytes)
+        bytes_max = 0 if wants_disk else host.content_bytes_max
         skipped: list[Span | Gap] = []
         while (
             ready

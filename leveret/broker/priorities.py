@@ -14,8 +14,9 @@ seldom as elsewhere (`Broker.note_deliveries`), and hold only what nobody has se
 **Memory.** The lowest goes first. A batch has messages of several levels, and would have to stay whole for the sake of
 the highest; so its contents are let go one by one.
 
-**After a start** all is unsorted, and read once, in pieces. What does not fit into memory meanwhile is forgotten again;
-which numbers there are at each level is remembered.
+**After a start** all is unsorted, and read once, in pieces, whether somebody consumes or not: the first one may be about
+to expire. What does not fit into memory meanwhile is forgotten again; which numbers there are at each level is
+remembered.
 
 Nothing may be added in front of the first entry while somebody takes from it: what is published within a delivery goes
 through another turn.
@@ -133,7 +134,8 @@ class PriorityQueue(Queue):
     def page_out(self) -> None:
         """Forget contents that the log has: the lowest level first, and at each level the newest."""
         levels = self.levels
-        bytes_max = 0 if self.rules.lazy else self.host.content_bytes_max
+        wants_disk = self.rules.wants_disk(self.ready_count, self.memory_bytes)
+        bytes_max = 0 if wants_disk else self.host.content_bytes_max
         self._page_out_row(levels.unsorted, bytes_max, is_sorted=False)
         for level in reversed(levels.levels()):
             self._page_out_row(levels.rows[level], bytes_max, is_sorted=True)
@@ -145,9 +147,7 @@ class PriorityQueue(Queue):
         host = self.host
         kept: list[Entry] = []  # The last one first.
         skipped, batch = 0, None
-        while (
-            row and host.content_bytes > bytes_max and self.memory_bytes > base.KEEP_BYTES and skipped < SKIPPED_MAX
-        ):
+        while row and host.content_bytes > bytes_max and self.memory_bytes > base.KEEP_BYTES and skipped < SKIPPED_MAX:
             entry = row.pop()
             if isinstance(entry, Span):
                 if not self._may_forget(entry):
@@ -211,6 +211,15 @@ class PriorityQueue(Queue):
             self._on_sorted(gap, gap.ranges, runs, next_seq)
         self.host.dirty[self] = None
 
+    def on_kind(self, kind: int) -> None:
+        """The first in the log need not be the first to leave. Which one is, and grows old, is known when all are
+        sorted."""
+        self._sort_on()
+
+    def _sort_on(self) -> None:
+        if self.levels.unsorted:
+            self.want(cast("Gap", self.levels.unsorted[0]))
+
     def _on_unsorted(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
         levels = self.levels
         batches = [self._take_in(gap, run) for run in runs]
@@ -226,6 +235,7 @@ class PriorityQueue(Queue):
         levels.settle_unsorted()
         if self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
+        self._sort_on()
 
     def _on_sorted(self, gap: Gap, ranges: RangeSet, runs: list[Run], next_seq: int) -> None:
         """Others lie between those that are wanted."""

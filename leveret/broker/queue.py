@@ -212,6 +212,7 @@ class Queue(Paging):
         self.tended = self.timed or any(limit is not None for limit in limits)
         if rules.counts_returns and self.returns is None:
             self.returns = Returns()
+            self.returns.restore(self.host.counts_of(self), rules.delivery_limit)
         if rules.max_bytes is not None and not counted:
             self.ready_bytes = sum(map(upkeep.entry_bytes, self.ready))
         self.host.dirty[self] = None
@@ -595,7 +596,8 @@ class Queue(Paging):
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
         batch.logged = True
         batch.all_logged = self.mirror is not None or batch.all_persistent()
-        if self.rules.lazy or self.host.content_bytes > self.host.content_bytes_max:
+        held, rules = self.host.content_bytes, self.rules
+        if held > self.host.content_bytes_max or rules.wants_disk(self.ready_count, self.memory_bytes):
             self.page_out()
 
 

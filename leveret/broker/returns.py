@@ -8,7 +8,8 @@ requeue, recover, a channel or connection that ends. What never left the broker 
 client of another node) does not count, nor what is taken back because its queue moves. Only queues with a limit count,
 and those of type quorum, which tell their consumers (`x-delivery-count`) whether there is a limit or not; all others
 have no `Returns`. A queue whose limit is taken away goes on counting until its node restarts, so that a limit that is
-set again finds true counts.
+set again finds true counts. After a start it is counted from the moment in which the node has learned of the limit,
+with what the log knows.
 
 **Where counts are kept.** Here, for messages that were given back and are not settled; and in the log, where a block
 that gives messages back says how often that has happened to each in all. These are absolute numbers, so that replaying
@@ -60,7 +61,7 @@ class Returns:
         self.due = False  # Some of them may be where they can be taken out.
 
     def restore(self, counts: dict[int, int], limit: int | None) -> None:
-        """After a start, or as a new master: what the log knows of those that wait."""
+        """What the log knows of those that wait: after a start, as a new master, or because there is a limit now."""
         self.counts = dict(counts)
         if limit is not None:
             self.overdue = {number for number, count in counts.items() if count > limit}

@@ -48,6 +48,8 @@ class QueueRules:
     consumer_timeout_ms: int | None = None
     requeues_late: bool = False  # What a consumer keeps too long goes back, and the consumer stays.
     lazy: bool = False
+    memory_messages: int | None = None  # How many may wait before contents are kept on disk only,
+    memory_bytes: int | None = None  # and how much of them.
     max_age_ms: int | None = None  # Of streams.
     max_segment_bytes: int | None = None
 
@@ -55,6 +57,14 @@ class QueueRules:
     def rejects(self) -> bool:
         """Whether a full queue refuses what is published to it, instead of dropping what has waited longest."""
         return self.overflow != DROP_HEAD and (self.max_length is not None or self.max_bytes is not None)
+
+
+    def wants_disk(self, messages: int, size: int) -> bool:
+        """Whether contents that the log has should be in memory no longer, however much room there is."""
+        if self.lazy:
+            return True
+        too_many = self.memory_messages is not None and messages > self.memory_messages
+        return too_many or (self.memory_bytes is not None and size > self.memory_bytes)
 
 
 PLAIN: Final = QueueRules()
@@ -101,8 +111,8 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
         consumer_timeout_ms=least("consumer-timeout"),
         requeues_late=first("consumer-timeout-action") == "requeue",
         lazy=first("queue-mode") == "lazy",
-        max_age_ms=None if age is None else parse_age(age),
-        max_segment_bytes=least("stream-max-segment-size-bytes"),
+        memory_messages=least("max-in-memory-length"),
+        memory_bytes=least("max-in-memory-bytes"),
     )
     return PLAIN if rules == PLAIN else rules
 

@@ -285,7 +285,7 @@ async def status(control: Control) -> Any:
         "file_descriptors": {"total_used": _open_files(), "total_limit": soft},
         "totals": {
             "connection_count": len(node.broker.connections),
-            "queue_count": len(node.metadata.queues),
+            "queue_count": sum(node.metadata.queue_counts.values()),
             "virtual_host_count": len(node.metadata.vhosts),
         },
         "mirrored_queues": local_figures(control),

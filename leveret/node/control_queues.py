@@ -24,6 +24,7 @@ from leveret.broker.batch import Gap
 from leveret.broker.queue import Queue
 from leveret.broker.stream import StreamQueue
 from leveret.cluster.commands import DeleteQueue
+from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import (
@@ -210,7 +211,7 @@ async def list_queues(
     running = running_nodes(control)
 
     def fits(spec: QueueSpec) -> bool:
-        if spec.vhost != vhost or only not in (None, spec.name):
+        if spec.vhost != vhost or only not in (None, spec.name) or is_keeper(spec.name):
             return False
         if local:
             return spec.node == control.name
@@ -338,7 +339,7 @@ async def local_copies(control: Control, queues: list[int]) -> Any:
 
 def queue_spec(control: Control, vhost: str, name: str, code: int, text: str) -> QueueSpec:
     spec = control.node.metadata.queues.get((vhost, name))
-    if spec is None:
+    if spec is None or is_keeper(name):
         raise Refused(code, text)
     return spec
 

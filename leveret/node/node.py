@@ -431,8 +431,6 @@ class Node(consensus.Shell):
             # Another epoch: the last run may have lost blocks that others have, if the queue was mirrored once.
             epoch, through = state.epoch + 1, state.delivered_through
             queue.restore(state.number, epoch, state.next_seq, first, last, state.count, through)
-            if queue.returns is not None:
-                queue.returns.restore(state.counts, queue.rules.delivery_limit)
             if isinstance(queue, StreamQueue):
                 queue.weigh(state)
 
@@ -452,6 +450,10 @@ class Node(consensus.Shell):
 
     def forget(self, queue: Queue) -> None:
         self.storage.forget(queue)
+
+    def counts_of(self, number: int) -> dict[int, int]:
+        state = self.storage.log.queues.get(number)
+        return {} if state is None else state.counts
 
     def forget_log(self, number: int) -> None:
         self.storage.forget_log(number)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from leveret.cluster import commands as c
 from leveret.cluster.defaults import first_boot
+from leveret.cluster.keepers import is_keeper
 from leveret.cluster.passwords import SALT_BYTES, verify_password
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import PREDECLARED
@@ -217,7 +218,9 @@ def _users(metadata: Metadata, settings: Settings, salt: bytes) -> list[c.Comman
 def _contents(metadata: Metadata, vhost: str) -> list[c.Command]:
     predeclared = {name for name, _, _ in PREDECLARED}
     queues: list[c.Command] = [
-        c.DeleteQueue(vhost, spec.name, spec.id) for spec in metadata.queues.values() if spec.vhost == vhost
+        c.DeleteQueue(vhost, spec.name, spec.id)
+        for spec in metadata.queues.values()
+        if spec.vhost == vhost and not is_keeper(spec.name)  # Those go with their exchanges.
     ]
     exchanges: list[c.Command] = [
         c.DeleteExchange(vhost, name)

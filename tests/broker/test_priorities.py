@@ -335,6 +335,20 @@ def test_what_comes_while_all_is_unsorted_waits_its_turn() -> None:
     assert bodies(taker.got) == [b"newest", b"1", b"3", b"5", b"new", b"0", b"2", b"4"]
 
 
+def test_after_a_start_all_is_sorted_though_nobody_consumes() -> None:
+    host = Host()
+    queue = a_queue(host)
+    put(queue, *(content(b"%d" % number, number % 2) for number in range(6)))
+    host.flush(queue)
+    host = Host(host.log)
+    again = a_queue(host)
+    again.restore(queue.number, 2, queue.next_seq, 1, 6, 6, 0)
+    again.on_kind(PERSISTENT)
+    while host.wanted:
+        host.finish_load(4)
+    assert [entry.first for entry in again.ready] == [2, 4, 6, 1, 3, 5]
+
+
 # -- A model -----------------------------------------------------------------------------------------------------------
 
 
@@ -614,7 +628,7 @@ def test_bytes_are_counted_through_all_that_comes_and_goes(monkeypatch: pytest.M
     client.send(m.BasicConsume(queue="q", consumer_tag="c"))
     client.take()
     client.send(m.BasicNack(delivery_tag=20, multiple=True, requeue=True))
-    client.call(m.BasicCancel(consumer_tag="c"))
+    client.send(m.BasicCancel(consumer_tag="c"))
     client.send(m.BasicNack(multiple=True, requeue=True))
     client.take()
     assert queue.ready_count == 60 and queue.ready_bytes == sum(range(1, 61))

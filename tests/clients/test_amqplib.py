@@ -21,7 +21,23 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("case", ["roundtrip", "confirms", "exchanges", "prefetch", "cancelled", "errors", "heartbeat"])
+CASES = [
+    "roundtrip",
+    "confirms",
+    "exchanges",
+    "headers",
+    "alternate",
+    "letters",
+    "refused",
+    "prefetch",
+    "replies",
+    "cancelled",
+    "errors",
+    "heartbeat",
+]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_amqplib(broker: Server, case: str) -> None:
     assert NODE is not None
     run = subprocess.run(

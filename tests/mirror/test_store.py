@@ -475,6 +475,9 @@ class Host:
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
 
+    def counts_of(self, queue: Queue) -> dict[int, int]:
+        return {}
+
     def load(self, queue: Queue, gap: Gap) -> None:
         job = self.node.log.load(Q, gap.first, gap.last, 30)
         assert job is not None

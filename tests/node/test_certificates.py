@@ -12,7 +12,7 @@ from leveret.node.certificates import Names, distinguished_name
     [
         ((), ""),
         (((("countryName", "DE"),), (("organizationName", "shop"),), (("commonName", "ann"),)), "CN=ann,O=shop,C=DE"),
-        (((("organizationName", "shop"), ("organizationalUnitName", "it")), (("commonName", "b"),)), "CN=b,O=shop+OU=it"),
+        (((("organizationName", "s"), ("organizationalUnitName", "it")), (("commonName", "b"),)), "CN=b,O=s+OU=it"),
         (((("1.2.3.4", "x"),),), "1.2.3.4=x"),
         (((("commonName", "a,b+c"),),), "CN=a\\,b\\+c"),
         (((("commonName", "#1 "),),), "CN=\\#1\\ "),

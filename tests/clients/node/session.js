@@ -89,6 +89,108 @@ const cases = {
     assert.strictEqual(error.code, 404);
   },
 
+  async headers(connection) {
+    const channel = await connection.createConfirmChannel();
+    const exchange = `amqplib-headers-${process.pid}`;
+    await channel.assertExchange(exchange, 'headers', { durable: false });
+    const matches = {
+      all: { 'x-match': 'all', colour: 'red', size: 3 },
+      any: { 'x-match': 'any', colour: 'red', size: 3 },
+      strict: { 'x-match': 'all-with-x', 'x-way': 'north' },
+    };
+    const queues = {};
+    for (const [name, match] of Object.entries(matches)) {
+      queues[name] = (await channel.assertQueue('', { exclusive: true })).queue;
+      await channel.bindQueue(queues[name], exchange, '', match);
+    }
+    const sent = [{ colour: 'red', size: 3 }, { colour: 'red' }, { size: 4 }, { 'x-way': 'north' }];
+    for (const [number, headers] of sent.entries()) {
+      channel.publish(exchange, 'any', Buffer.from(String(number)), { headers });
+    }
+    await channel.waitForConfirms();
+    for (const [name, expected] of Object.entries({ all: ['0'], any: ['0', '1'], strict: ['3'] })) {
+      const seen = await messages(channel, queues[name], expected.length, { noAck: true });
+      assert.deepStrictEqual(seen.map((message) => message.content.toString()), expected, name);
+      assert.strictEqual((await channel.checkQueue(queues[name])).messageCount, 0, name);
+    }
+    await channel.deleteExchange(exchange);
+  },
+
+  async alternate(connection) {
+    const channel = await connection.createConfirmChannel();
+    const [exchange, rest] = [`amqplib-main-${process.pid}`, `amqplib-rest-${process.pid}`];
+    await channel.assertExchange(rest, 'fanout', { durable: false });
+    await channel.assertExchange(exchange, 'direct', { durable: false, alternateExchange: rest });
+    const { queue } = await channel.assertQueue('', { exclusive: true });
+    await channel.bindQueue(queue, rest, '');
+    let returned = 0;
+    channel.on('return', () => { returned += 1; });
+    channel.publish(exchange, 'nowhere', Buffer.from('x'), { mandatory: true });
+    await channel.waitForConfirms();
+    const [message] = await messages(channel, queue, 1, { noAck: true });
+    assert.deepStrictEqual([message.fields.exchange, message.fields.routingKey], [exchange, 'nowhere']);
+    assert.strictEqual(returned, 0);
+    await channel.deleteExchange(rest);
+    channel.publish(exchange, 'nowhere', Buffer.from('x'), { mandatory: true });
+    await channel.waitForConfirms();
+    assert.strictEqual(returned, 1);
+    await channel.deleteExchange(exchange);
+  },
+
+  async letters(connection) {
+    const channel = await connection.createConfirmChannel();
+    const dead = (await channel.assertQueue('', { exclusive: true })).queue;
+    const { queue } = await channel.assertQueue('', {
+      exclusive: true, deadLetterExchange: '', deadLetterRoutingKey: dead, maxLength: 2,
+    });
+    const collected = messages(channel, dead, 3, { noAck: true });
+    for (const body of ['dropped', 'rejected', 'expired']) {
+      channel.sendToQueue(queue, Buffer.from(body), { headers: { body }, ...(body === 'expired' && { expiration: 1 }) });
+    }
+    await channel.waitForConfirms();
+    channel.reject(await channel.get(queue), false);
+    const seen = new Map((await collected).map((message) => [message.content.toString(), message.properties]));
+    const reasons = { dropped: 'maxlen', rejected: 'rejected', expired: 'expired' };
+    for (const [body, reason] of Object.entries(reasons)) {
+      const { headers, expiration } = seen.get(body);
+      const [death] = headers['x-death'];
+      assert.strictEqual(headers.body, body);
+      assert.deepStrictEqual([death.reason, death.queue, death.exchange, death.count], [reason, queue, '', 1]);
+      assert.deepStrictEqual(death['routing-keys'], [queue]);
+      assert.strictEqual(death.time['!'], 'timestamp');
+      assert.strictEqual(headers['x-first-death-reason'], reason);
+      assert.strictEqual(expiration, undefined);
+      assert.strictEqual(death['original-expiration'], body === 'expired' ? '1' : undefined);
+    }
+  },
+
+  async refused(connection) {
+    const channel = await connection.createConfirmChannel();
+    const { queue } = await channel.assertQueue('', {
+      exclusive: true, maxLength: 1, arguments: { 'x-overflow': 'reject-publish' },
+    });
+    const outcome = (body) => new Promise((resolve) => {
+      channel.sendToQueue(queue, Buffer.from(body), {}, (error) => resolve(error === null ? 'ack' : 'nack'));
+    });
+    assert.deepStrictEqual(await Promise.all([outcome('1'), outcome('2'), outcome('3')]), ['ack', 'nack', 'nack']);
+    channel.ack(await channel.get(queue));
+    assert.strictEqual(await outcome('4'), 'ack');
+  },
+
+  async replies(connection) {
+    const [asker, server] = [await connection.createChannel(), await connection.createChannel()];
+    const { queue } = await server.assertQueue('', { exclusive: true });
+    await server.consume(queue, (message) => {
+      const { replyTo, correlationId } = message.properties;
+      server.sendToQueue(replyTo, Buffer.from(`re: ${message.content}`), { correlationId });
+    }, { noAck: true });
+    const answered = messages(asker, 'amq.rabbitmq.reply-to', 1, { noAck: true });
+    asker.sendToQueue(queue, Buffer.from('hello'), { replyTo: 'amq.rabbitmq.reply-to', correlationId: '7' });
+    const [answer] = await answered;
+    assert.strictEqual(answer.content.toString(), 're: hello');
+    assert.strictEqual(answer.properties.correlationId, '7');
+  },
+
   async prefetch(connection) {
     const channel = await connection.createChannel();
     const { queue } = await channel.assertQueue('', { exclusive: true });

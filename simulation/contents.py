@@ -1,0 +1,113 @@
+"""Contents as a client makes and reads them: a header's properties, and the tables in them.
+
+As in `protocol`, nothing of the broker's codec is used: what it makes of a message on its way to the dead is read here
+with other eyes. Tables become dicts, arrays lists, and a value that no broker should send is an error of its.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+_FLAGS: Final = (
+    ("content_type", 15, "s"),
+    ("content_encoding", 14, "s"),
+    ("headers", 13, "F"),
+    ("delivery_mode", 12, "o"),
+    ("priority", 11, "o"),
+    ("correlation_id", 10, "s"),
+    ("reply_to", 9, "s"),
+    ("expiration", 8, "s"),
+    ("message_id", 7, "s"),
+    ("timestamp", 6, "T"),
+    ("type", 5, "s"),
+    ("user_id", 4, "s"),
+    ("app_id", 3, "s"),
+    ("cluster_id", 2, "s"),
+)
+_NUMBERS: Final = {"t": ">?", "b": ">b", "s": ">h", "I": ">i", "l": ">q", "d": ">d", "T": ">Q"}
+
+
+class Extras(NamedTuple):
+    """What a message brings beside its body."""
+
+    expires_ms: int | None = None  # It has a time to live of its own.
+    priority: int | None = None
+    via: str = ""  # How it finds its queue; see `features`.
+
+
+def header(size: int, persistent: bool, extras: Extras, copies: tuple[str, str] | None = None) -> bytes:
+    """A header's payload. `copies`: "CC" or "BCC", and the key that it holds."""
+    flags, parts = 1 << 12, [bytes([2 if persistent else 1])]
+    if copies is not None:
+        flags |= 1 << 13
+        name, key = copies
+        array = b"S" + struct.pack(">I", len(key)) + key.encode()
+        entry = bytes([len(name)]) + name.encode() + b"A" + struct.pack(">I", len(array)) + array
+        parts.insert(0, struct.pack(">I", len(entry)) + entry)
+    if extras.priority is not None:
+        flags |= 1 << 11
+        parts.append(bytes([extras.priority]))
+    if extras.expires_ms is not None:
+        flags |= 1 << 8
+        text = str(extras.expires_ms).encode()
+        parts.append(bytes([len(text)]) + text)
+    return struct.pack(">HHQH", 60, 0, size, flags) + b"".join(parts)
+
+
+def properties(payload: bytes) -> dict[str, Any]:
+    """Of a header's payload. Raises what Python raises if it makes no sense."""
+    (flags,) = struct.unpack_from(">H", payload, 12)
+    at, found = 14, {}
+    for name, bit, kind in _FLAGS:
+        if not flags >> bit & 1:
+            continue
+        if kind == "o":
+            found[name], at = payload[at], at + 1
+        elif kind == "s":
+            end = at + 1 + payload[at]
+            found[name], at = payload[at + 1 : end].decode(), end
+        else:
+            found[name], at = _value(kind, payload, at)
+    if at != len(payload):
+        raise ValueError(f"a header has {len(payload) - at} bytes more than its flags say")
+    return found
+
+
+def _value(kind: str, data: bytes, at: int) -> tuple[Any, int]:
+    if kind in _NUMBERS:
+        (number,) = struct.unpack_from(_NUMBERS[kind], data, at)
+        return number, at + struct.calcsize(_NUMBERS[kind])
+    if kind == "V":
+        return None, at
+    (size,) = struct.unpack_from(">I", data, at)
+    at, end = at + 4, at + 4 + size
+    if end > len(data):
+        raise ValueError("a field is longer than what it is in")
+    if kind in "Sx":
+        return data[at:end].decode(), end
+    if kind == "A":
+        items = []
+        while at < end:
+            item, at = _value(chr(data[at]), data, at + 1)
+            items.append(item)
+        return items, end
+    if kind != "F":
+        raise ValueError(f"a field of the unknown kind {kind!r}")
+    table: dict[str, Any] = {}
+    while at < end:
+        name_end = at + 1 + data[at]
+        name = data[at + 1 : name_end].decode()
+        table[name], at = _value(chr(data[name_end]), data, name_end + 1)
+    return table, end
+
+
+def entry(name: str, value: object) -> bytes:
+    """A table's entry: a text, a number or a switch."""
+    head = bytes([len(name)]) + name.encode()
+    if isinstance(value, bool):
+        return head + b"t" + bytes([value])
+    if isinstance(value, int):
+        return head + b"l" + struct.pack(">q", value)
+    text = str(value).encode()
+    return head + b"S" + struct.pack(">I", len(text)) + text
