@@ -6,6 +6,7 @@
     python -m simulation --soak MINUTES                       seeds nobody has tried, until the time is up
     python -m simulation --mirrored …                         queues are mirrored; with any of the above
     python -m simulation --varied …                           and by policies and declarations of all kinds
+    python -m simulation --featured …                         queues do something by themselves; also with --mirrored
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -98,11 +99,11 @@ def shrink_one(plan: Plan) -> bool:
     return False
 
 
-def soak(minutes: float, steps: int, mirrored: bool, varied: bool) -> bool:
+def soak(minutes: float, steps: int, mirrored: bool, varied: bool, featured: bool) -> bool:
     """New seeds of all sizes until the time is up; False as soon as one fails."""
     first = random.SystemRandom().randrange(10**6, 10**9)
     began = said = time.monotonic()
-    for number, plan in enumerate(endless(first, steps, mirrored, varied)):
+    for number, plan in enumerate(endless(first, steps, mirrored, varied, featured)):
         if time.monotonic() - began >= minutes * 60:
             print(f"{number} runs passed, 0 failed", flush=True)
             return True
@@ -117,7 +118,7 @@ def soak(minutes: float, steps: int, mirrored: bool, varied: bool) -> bool:
     raise AssertionError("seeds never end")
 
 
-def endless(first: int, steps: int, mirrored: bool, varied: bool) -> Iterator[Plan]:
+def endless(first: int, steps: int, mirrored: bool, varied: bool, featured: bool) -> Iterator[Plan]:
     number, sizes = 0, MIRRORED_SIZES if mirrored else SIZES
     while True:
         # Whoever wants them mirrored, with whatever rules, gets both kinds.
@@ -126,7 +127,8 @@ def endless(first: int, steps: int, mirrored: bool, varied: bool) -> Iterator[Pl
             sizes[number % len(sizes)],
             steps,
             mirrored=mirrored,
-            varied=varied or (mirrored and number % 2 > 0),
+            varied=varied or (mirrored and not featured and number % 2 > 0),
+            featured=featured,
         )
         number += 1
 
@@ -146,17 +148,19 @@ def main() -> int:
     parser.add_argument("--noise", type=int, default=0, help="other delays for the same steps")
     parser.add_argument("--mirrored", action="store_true", help="queues are, by policies that change")
     parser.add_argument("--varied", action="store_true", help="mirrored, by policies and declarations of all kinds")
+    parser.add_argument("--featured", action="store_true", help="queues with limits, dead letters and the like")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
     options = parser.parse_args()
     options.mirrored = options.mirrored or options.varied
     if options.soak is not None:
-        return 0 if soak(options.soak, options.steps, options.mirrored, options.varied) else 1
+        kinds = (options.mirrored, options.varied, options.featured)
+        return 0 if soak(options.soak, options.steps, *kinds) else 1
     if options.seed is None:
         parser.error("--seed or --soak is needed")
     for seed in range(options.seed, options.seed + options.count):
-        kind = (options.mirrored, options.varied)
+        kind = (options.mirrored, options.varied, options.featured)
         plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kind)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1

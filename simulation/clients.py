@@ -10,6 +10,8 @@ Queues by their first letter:
     d   durable, declared at the beginning and never deleted or purged: what is confirmed to be in there must stay
     v   declared, purged and deleted by anyone at any time
     x   exclusive to the connection that declared it
+    e   as d: for dead letters, in a run with features
+    w   likewise: to go by itself when nobody uses it for some time
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from simulation.contents import Extras, entry
+from simulation.features import LETTER_EXCHANGE, LETTERS
 from simulation.ledger import Ledger
 from simulation.loop import NodeLoop
-from simulation.protocol import text_entry
 from simulation.sessions import Channel, Closed, Lost, Session
 
 AMQP_PORT: Final = 5672
@@ -157,13 +160,13 @@ class Client:
         session.transport.pause_reading()
         self.loop.call_later(seconds, session.transport.resume_reading)
 
-    async def do_declare(self, queue: str, durable: bool, kind: str | None = None) -> None:
+    async def do_declare(self, queue: str, durable: bool, arguments: dict[str, Any] | None = None) -> None:
         channel = await self._publisher()
         exclusive = queue.startswith("x")
         if exclusive:
             queue = f"{queue}-{channel.session.name}"
-        arguments = b"" if kind is None else text_entry("x-queue-type", kind)
-        declare = (0, queue, False, durable, exclusive, False, False, arguments)
+        table = b"".join(entry(name, value) for name, value in (arguments or {}).items())
+        declare = (0, queue, False, durable, exclusive, False, False, table)
         await channel.ask("queue.declare-ok", "queue.declare", *declare)
         if exclusive:
             self.exclusive.append((queue, channel.session))
@@ -248,14 +251,46 @@ class Client:
             declare = (0, exchange, "topic", False, True, False, False, False, b"")
             await channel.ask("exchange.declare-ok", "exchange.declare", *declare)
 
-    async def do_publish(self, queue: str, count: int, padding: int, persistent: bool, wait: bool) -> None:
+    async def do_ways(self, queues: list[str]) -> None:
+        """The exchanges by which messages come to queues, and letters to theirs: see `features`."""
+        channel = await self._publisher()
+
+        async def declare(exchange: str, kind: str, arguments: bytes = b"") -> None:
+            method = (0, exchange, kind, False, True, False, False, False, arguments)
+            await channel.ask("exchange.declare-ok", "exchange.declare", *method)
+
+        async def bind(what: str, to: str, exchange: str, key: str) -> None:
+            await channel.ask(f"{what}.bind-ok", f"{what}.bind", 0, to, exchange, key, False, b"")
+
+        await declare(LETTER_EXCHANGE, "direct")
+        await bind("queue", LETTERS, LETTER_EXCHANGE, LETTERS)
+        await declare("tree", "direct")
+        await declare("alt", "direct", entry("alternate-exchange", "tree"))
+        for queue in queues:
+            await declare(f"hash-{queue}", "x-consistent-hash")
+            await bind("exchange", f"hash-{queue}", "tree", queue)
+            await bind("queue", queue, f"hash-{queue}", "1")
+
+    async def do_publish(
+        self,
+        queue: str,
+        count: int,
+        padding: int,
+        persistent: bool,
+        wait: bool,
+        expires_ms: int | None = None,
+        priority: int | None = None,
+        via: str = "",
+    ) -> None:
         channel = await self._publisher()
         for _ in range(count):
-            channel.publish(queue, persistent, padding, self.ledger)
+            channel.publish(queue, persistent, padding, self.ledger, Extras(expires_ms, priority, via))
         if wait:
             await channel.confirmed()
 
-    async def do_consume(self, queue: str, prefetch: int, no_ack: bool, style: str) -> None:
+    async def do_consume(
+        self, queue: str, prefetch: int, no_ack: bool, style: str, priority: int | None = None
+    ) -> None:
         session = await self._session()
         if len(self.consumers) >= CONSUMERS_MAX:
             await self.do_close_channel(0)
@@ -265,7 +300,8 @@ class Client:
         session.styles[channel.number] = style
         if prefetch:
             await channel.ask("basic.qos-ok", "basic.qos", 0, prefetch, False)
-        await channel.ask("basic.consume-ok", "basic.consume", 0, queue, "", False, no_ack, False, False, b"")
+        table = b"" if priority is None else entry("x-priority", priority)
+        await channel.ask("basic.consume-ok", "basic.consume", 0, queue, "", False, no_ack, False, False, table)
         self.consumers.append(channel)
 
     async def do_prove(self, which: int) -> None:
@@ -304,7 +340,7 @@ class Client:
 
     async def do_feel(self) -> None:
         """Whoever consumes and has room gets what comes. For when nothing has happened for a while."""
-        hungry = [consumer for consumer in self.consumers if consumer.is_hungry()]
+        hungry = [one for one in self.consumers if one.is_hungry() and not self.ledger.takes_turns(one.queue)]
         if not hungry:
             return
         channel = await self._publisher()

@@ -36,6 +36,9 @@ class Extras(NamedTuple):
     via: str = ""  # How it finds its queue; see `features`.
 
 
+NO_EXTRAS: Final = Extras()
+
+
 def header(size: int, persistent: bool, extras: Extras, copies: tuple[str, str] | None = None) -> bytes:
     """A header's payload. `copies`: "CC" or "BCC", and the key that it holds."""
     flags, parts = 1 << 12, [bytes([2 if persistent else 1])]
@@ -58,7 +61,8 @@ def header(size: int, persistent: bool, extras: Extras, copies: tuple[str, str] 
 def properties(payload: bytes) -> dict[str, Any]:
     """Of a header's payload. Raises what Python raises if it makes no sense."""
     (flags,) = struct.unpack_from(">H", payload, 12)
-    at, found = 14, {}
+    at = 14
+    found: dict[str, Any] = {}
     for name, bit, kind in _FLAGS:
         if not flags >> bit & 1:
             continue

@@ -23,7 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from simulation.contents import NO_EXTRAS, Extras
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class Delivery:
     redelivered: bool
     written_at: float
     body: bytes = b""
+    properties: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class Message:
     acked: bool = False  # Somebody said so; whether it was heard is another question.
     settled_at: float | None = None  # From here on it must not be delivered.
     deliveries: list[Delivery] = field(default_factory=list)
+    extras: Extras = NO_EXTRAS
+    rejected: bool = False  # Somebody said so, of a message whose queue has a place for such.
 
     def __str__(self) -> str:
         return f"message {self.number} of {self.queue}"
@@ -83,6 +88,7 @@ class Ledger:
         self.note = note
         self.clock = clock
         self.disturbed_until = 0.0
+        self.has_lost_disks = False
         self.messages: dict[int, Message] = {}
         self.queues: dict[str, QueueFacts] = {}
         self.crashes: list[tuple[float, str]] = []
@@ -153,17 +159,23 @@ class Ledger:
     def on_confirmed(self, message: Message, at: float) -> None:
         message.state, message.confirmed_at = "confirmed", at
 
-    def on_acked(self, number: int) -> None:
-        self.messages[number].acked = True
+    def message_of(self, queue: str, number: int) -> Message | None:
+        """What a queue has under this number."""
+        return self.messages.get(number)
+
+    def on_acked(self, delivery: Delivery, how: str = "ack") -> None:
+        """Its client is done with it, in one way or the other."""
+        self.messages[delivery.number].acked = True
 
     def on_settled(self, delivery: Delivery, at: float) -> None:
         """The acknowledgement of a delivery was synced, if the queue's node heard it at all."""
-        message = self.messages[delivery.number]
+        message = self.message_of(delivery.queue, delivery.number)
+        assert message is not None
         if message.settled_at is None and not self._is_late(message.queue, delivery.node, message.published_at, at):
             message.settled_at = at
 
     def on_delivered(self, delivery: Delivery) -> None:
-        message = self.messages.get(delivery.number)
+        message = self.message_of(delivery.queue, delivery.number)
         if message is None:
             self.fail(f"a message came out of {delivery.queue} that nobody published: {delivery.number}")
             return
@@ -200,10 +212,15 @@ class Ledger:
         """Whether the acknowledgement of a message may be lost, though it was synced."""
         return False
 
+    def lane(self, message: Message) -> str | None:
+        """Messages with the same one come in the order in which they were published; None: with no other."""
+        return message.stream
+
     def _check_order(self, message: Message, delivery: Delivery) -> None:
-        if delivery.redelivered or not delivery.consumer:
+        lane = self.lane(message)
+        if delivery.redelivered or not delivery.consumer or lane is None:
             return
-        key = (message.stream, delivery.consumer)
+        key = (lane, delivery.consumer)
         last = self.seen.get(key, 0)
         if message.number < last:
             self.fail(f"{message} came to {delivery.consumer} after message {last}, which was published later")
@@ -264,18 +281,34 @@ class Ledger:
             self.fail(f"confirmed and not there any more, of {queue}: {missing}")
         if len(set(numbers)) != len(numbers):
             twice = sorted({number for number in numbers if numbers.count(number) > 1})
-            self.fail(f"twice in {queue}: {twice}")
+            if not all(self.may_be_twice(queue, number) for number in twice):
+                self.fail(f"twice in {queue}: {twice}")
         last: dict[str, int] = {}
         for number in numbers:
-            message = self.messages.get(number)
+            message = self.message_of(queue, number)
             if message is None:
                 self.fail(f"in {queue} there is a message that nobody published: {number}")
                 continue
-            if number < last.get(message.stream, 0):
-                self.fail(f"{message} is in {queue} behind message {last[message.stream]}, which was published later")
-            last[message.stream] = number
+            lane = self.lane(message)
+            if lane is not None and number < last.get(lane, 0):
+                self.fail(f"{message} is in {queue} behind message {last[lane]}, which was published later")
+            last[lane or ""] = number
             if message.settled_at is not None and not facts.lost and not self.may_come_back(message, self.clock()):
                 self.fail(f"{message} is still there, though its acknowledgement was synced")
+
+    def takes_turns(self, queue: str) -> bool:
+        """Whether consumers may have to wait until another one goes."""
+        return False
+
+    def may_be_twice(self, queue: str, number: int) -> bool:
+        return False
+
+    def unaccounted(self, found: dict[str, list[int]]) -> list[Message]:
+        """Messages that must be somewhere, and are not in what was found in queues."""
+        return []
+
+    def on_all_drained(self, found: dict[str, list[int]]) -> None:
+        """What was in all of the queues."""
 
     def summary(self) -> str:
         states = [message.state for message in self.messages.values()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulation.clients import Step
+from simulation.features import LETTERS, Features, draw_extras, draw_features
 
 STEPS: Final = 120
 CLIENTS: Final = 4
@@ -114,16 +115,19 @@ class Plan:
     noise: int = 0  # Other delays for the same steps.
     mirrored: bool = False  # Queues are, by policies that change,
     varied: bool = False  # and these say more than who mirrors; some queues are quorum queues.
+    featured: bool = False  # Queues do something with their messages by themselves.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
         words += f" --noise {self.noise}" if self.noise else ""
         words += " --varied" if self.varied else " --mirrored" if self.mirrored else ""
+        words += " --featured" if self.featured else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
         """All steps, those that are left out included."""
-        kind = "varied " if self.varied else "mirrored " if self.mirrored else ""
+        kind = "featured " if self.featured else ""
+        kind += "varied " if self.varied else "mirrored " if self.mirrored else ""
         dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
         faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
         if self.mirrored:
@@ -141,6 +145,8 @@ class Plan:
             else:
                 what = pick(dice, CLIENT_STEPS)
                 arguments = {"client": dice.randrange(CLIENTS), **draw_client(dice, what, self.nodes)}
+                if self.featured:
+                    draw_featured(dice, what, arguments)
             steps.append(Step(number, at, what, arguments))
         return steps
 
@@ -154,6 +160,19 @@ class Plan:
         dice = random.Random(f"{self.seed}/quorum/{self.nodes}")
         chance = dice.choice((0.0, 0.0, 0.3, 0.6)) if self.varied else 0.0
         return frozenset(f"d{number}" for number in range(DURABLE) if dice.random() < chance)
+
+    def queues(self) -> list[str]:
+        """Those that are declared at the beginning, and stay."""
+        names = [f"d{number}" for number in range(DURABLE)]
+        return [LETTERS, *names] if self.featured else names
+
+    def features(self) -> dict[str, Features]:
+        """Of these queues, in a run with features."""
+        if not self.featured:
+            return {}
+        dice = random.Random(f"{self.seed}/features/{self.nodes}")
+        # Without mirrors, the ledger takes a queue to be where it was declared, and a quorum queue is not.
+        return draw_features(dice, DURABLE, self.mirrored or self.nodes == 1, not self.mirrored)
 
     def taken(self) -> list[Step]:
         left_out = set(self.without)
@@ -223,6 +242,22 @@ def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
     if what == "deafen":
         return {"seconds": round(dice.random() * 3, 3)}
     return {}
+
+
+def draw_featured(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
+    """What else a step of a client may be, in a run with features."""
+    if what in ("consume", "get", "look") and dice.random() < 0.2:
+        arguments["queue"] = LETTERS
+    if what == "publish":
+        arguments |= draw_extras(dice)
+        if arguments["queue"][0] == "v":
+            arguments["via"] = ""  # It may not be bound to anything.
+    elif what == "consume" and dice.random() < 0.4:
+        arguments["priority"] = dice.randrange(-2, 3)
+    elif what == "get" and dice.random() < 0.3:
+        arguments["how"] = "reject"
+    elif what == "declare" and dice.random() < 0.5:
+        arguments["arguments"] = {"x-expires": dice.choice((500, 5_000))}
 
 
 def draw_policy(dice: random.Random, nodes: int, varied: bool) -> dict[str, Any]:

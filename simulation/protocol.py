@@ -10,6 +10,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from simulation import contents
+from simulation.contents import NO_EXTRAS, Extras
+
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END: Final = 0xCE
@@ -37,6 +40,8 @@ METHODS: Final[dict[str, tuple[int, int, str]]] = {
     "exchange.declare-ok": (40, 11, ""),
     "exchange.delete": (40, 20, "hsbb"),
     "exchange.delete-ok": (40, 21, ""),
+    "exchange.bind": (40, 30, "hsssbt"),
+    "exchange.bind-ok": (40, 31, ""),
     "queue.declare": (50, 10, "hsbbbbbt"),
     "queue.declare-ok": (50, 11, "sll"),
     "queue.bind": (50, 20, "hsssbt"),
@@ -80,7 +85,7 @@ class Received(NamedTuple):
     channel: int
     name: str
     arguments: tuple[Any, ...]
-    persistent: bool = False
+    properties: dict[str, Any] | None = None
     body: bytes = b""
 
 
@@ -113,9 +118,16 @@ def method(channel: int, name: str, *arguments: Any) -> bytes:
     return frame(METHOD, channel, b"".join(parts))
 
 
-def content(channel: int, body: bytes, persistent: bool, piece: int = FRAME_MAX - 8) -> bytes:
-    """Header and body frames. One property only: how long the message lives."""
-    header = struct.pack(">HHQHB", 60, 0, len(body), 1 << 12, 2 if persistent else 1)
+def content(
+    channel: int,
+    body: bytes,
+    persistent: bool,
+    piece: int = FRAME_MAX - 8,
+    extras: Extras = NO_EXTRAS,
+    copies: tuple[str, str] | None = None,
+) -> bytes:
+    """Header and body frames."""
+    header = contents.header(len(body), persistent, extras, copies)
     pieces = [body[at : at + piece] for at in range(0, len(body), piece)]
     return frame(HEADER, channel, header) + b"".join(frame(BODY, channel, one) for one in pieces)
 
@@ -123,10 +135,6 @@ def content(channel: int, body: bytes, persistent: bool, piece: int = FRAME_MAX 
 def true_entry(name: str) -> bytes:
     """A table's entry that says yes."""
     return bytes([len(name)]) + name.encode() + b"t\x01"
-
-
-def text_entry(name: str, text: str) -> bytes:
-    return bytes([len(name)]) + name.encode() + b"S" + struct.pack(">I", len(text)) + text.encode()
 
 
 def table_entry(name: str, entries: bytes) -> bytes:
@@ -190,8 +198,11 @@ class Reader:
             self._contents[channel] = (name, arguments, header, pieces, left)
             return None
         del self._contents[channel]
-        persistent = struct.unpack_from(">HB", header, 12) == (1 << 12, 2)
-        return Received(channel, name, arguments, persistent, b"".join(pieces))
+        try:
+            properties = contents.properties(header)
+        except (ValueError, IndexError, struct.error) as error:
+            raise Malformed(f"a header that makes no sense: {error}") from None
+        return Received(channel, name, arguments, properties, b"".join(pieces))
 
 
 def decode(payload: bytes) -> tuple[str, tuple[Any, ...]]:

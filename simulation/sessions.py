@@ -13,6 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from simulation import protocol as p
+from simulation.contents import NO_EXTRAS, Extras
+from simulation.features import NOWHERE
 from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
@@ -80,14 +82,19 @@ class Channel:
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
-    def publish(self, queue: str, persistent: bool, padding: int, ledger: Ledger) -> Message:
+    def publish(
+        self, queue: str, persistent: bool, padding: int, ledger: Ledger, extras: Extras = NO_EXTRAS
+    ) -> Message:
         session = self.session
         message = ledger.on_published(queue, self.stream, persistent, session.loop.scheduler.now)
         body = message.body = b"%d %s" % (message.number, b"." * padding)
         self.published += 1
         self.unconfirmed[self.published] = message
-        publish = p.method(self.number, "basic.publish", 0, "", queue, True, False)
-        session.write(publish + p.content(self.number, body, persistent))
+        message.extras = extras
+        copies = (extras.via, queue) if extras.via in ("CC", "BCC") else None
+        exchange, key = "" if extras.via != "alt" else "alt", queue if copies is None else NOWHERE
+        publish = p.method(self.number, "basic.publish", 0, exchange, key, True, False)
+        session.write(publish + p.content(self.number, body, persistent, extras=extras, copies=copies))
         return message
 
     async def confirmed(self) -> None:
@@ -129,11 +136,12 @@ class Channel:
         self.busy_at = session.loop.scheduler.now
         number = int(received.body.split(b" ")[0])
         written_at = session.transport.written_at
-        delivery = Delivery(queue, number, consumer, session.node, redelivered, written_at, received.body)
+        properties = received.properties or {}
+        delivery = Delivery(queue, number, consumer, session.node, redelivered, written_at, received.body, properties)
         if not no_ack:
             self.unacked[tag] = delivery
         else:
-            session.ledger.on_acked(number)
+            session.ledger.on_acked(delivery)
         session.ledger.on_delivered(delivery)
         if consumer and not no_ack and 0 < self.prefetch < len(self.unacked):
             count = session.ledger.in_hand(self.unacked.values(), queue, session.node)
@@ -160,7 +168,7 @@ class Channel:
         for one in tags:
             delivery = self.unacked.pop(one)
             if how != "requeue":
-                self.session.ledger.on_acked(delivery.number)
+                self.session.ledger.on_acked(delivery, how)
                 self.acked.append(delivery)
 
     def is_hungry(self) -> bool:

@@ -23,6 +23,8 @@ from leveret.broker.queue import Queue
 from leveret.node.consensus import AdminError
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
+from simulation.fates import Fates, MirroredFates
+from simulation.featured import Featured
 from simulation.ledger import Ledger
 from simulation.limits import small_limits
 from simulation.loop import NodeLoop, Scheduler
@@ -43,7 +45,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World(Operators):
+class World(Featured, Operators):
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -56,12 +58,14 @@ class World(Operators):
         self.trace: deque[str] = deque(maxlen=TRACE_MAX)
         self.failure: str | None = None
         self.mirrors: MirrorChecker | None = None
+        self.queues = plan.queues()
         if plan.mirrored:
-            ledger = MirroredLedger(self.fail, self.note, lambda: self.scheduler.now)
+            kind = MirroredFates if plan.featured else MirroredLedger
+            ledger = kind(self.fail, self.note, lambda: self.scheduler.now)
             self.ledger: Ledger = ledger
             self.mirrors = MirrorChecker(self.fail, ledger, lambda: self.scheduler.now, self._serves)
         else:
-            self.ledger = Ledger(self.fail, self.note, lambda: self.scheduler.now)
+            self.ledger = (Fates if plan.featured else Ledger)(self.fail, self.note, lambda: self.scheduler.now)
         self.consensus = ConsensusChecker(self.fail)
         self.machines = [
             Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
@@ -153,6 +157,8 @@ class World(Operators):
             last = step.at
         self._run(last + 1.0 if self.plan.taken() else 0.0)
         self._heal()
+        if isinstance(self.ledger, Fates):
+            self._let_age(self.ledger)
         if self.mirrors is not None and self.dice.random() < 0.5:
             self._compare_members()
         self._empty()
@@ -194,25 +200,29 @@ class World(Operators):
             for number in range(CLIENTS)
         ]
         if self.mirrors is None:
-            self._declare(range(DURABLE))
-            return
-        before, policy = self.plan.opening()
-        self._declare(range(before))
-        self.fault_policy(**policy)
-        self._run(2.0)
-        self._declare(range(before, DURABLE))
+            self._declare(self.queues)
+        else:
+            before, policy = self.plan.opening()
+            before += len(self.queues) - DURABLE
+            self._declare(self.queues[:before])
+            self.fault_policy(**policy)
+            self._run(2.0)
+            self._declare(self.queues[before:])
+        if isinstance(self.ledger, Fates):
+            self._begin_features(self.ledger)
 
-    def _declare(self, numbers: range) -> None:
-        quorum = self.plan.quorum()
-        for number in numbers:
-            declare: dict[str, Any] = {"queue": f"d{number}", "durable": True}
-            declare |= {"kind": "quorum"} if f"d{number}" in quorum else {}
+    def _declare(self, names: list[str]) -> None:
+        quorum, features = self.plan.quorum(), self.plan.features()
+        for number, name in enumerate(names):
+            arguments = features[name].arguments() if name in features else {}
+            arguments |= {"x-queue-type": "quorum"} if name in quorum else {}
+            declare = {"queue": name, "durable": True, "arguments": arguments}
             self.clients[number % CLIENTS].give(Step(0, 0.0, "declare", declare))
         self._must(START_S, self._all_idle, lambda: f"queues could not be declared: {self._standing()}")
-        for number in numbers:
-            facts = self.ledger.queue(f"d{number}")
-            facts.declared, facts.owner = True, self._owner(f"d{number}") if self.mirrors is None else None
-            self.note("world", f"{facts.name} is on {self._owner(f'd{number}')}")
+        for name in names:
+            facts = self.ledger.queue(name)
+            facts.declared, facts.owner = True, self._owner(name) if self.mirrors is None else None
+            self.note("world", f"{facts.name} is on {self._owner(name)}")
 
     def _owner(self, queue: str) -> str | None:
         for machine in self.machines:
@@ -365,6 +375,7 @@ class World(Operators):
             return  # Who loses a majority of the disks has lost.
         self.wiping = machine
         self.ledger.on_wiped(machine.name)
+        self.ledger.has_lost_disks = True
         if self.mirrors is not None and machine.server is not None and machine.server.node is not None:
             self.mirrors.on_wiped(machine.name, machine.server.node)
         machine.wipe(tuple((one.name, CLUSTER_PORT) for one in others))
@@ -403,6 +414,8 @@ class World(Operators):
 
     def fault_skew(self, node: int, ms: int) -> None:
         self.machines[node].skew_ms += ms
+        if isinstance(self.ledger, Fates):
+            self.ledger.on_skew(self.machines[node].skew_ms)
 
     def fault_reset(self, rate: float) -> None:
         """Connections of clients break."""
@@ -474,22 +487,22 @@ class World(Operators):
 
     def _shuffle(self) -> None:
         """Have other nodes lead, while clients publish and consume: all of them must go on."""
-        for number in range(DURABLE):
-            found = self._leading(f"d{number}")
+        for queue in self.queues:
+            found = self._leading(queue)
             if found is None or found[2].mirror is None or found[2].mirror.member.view is None:
                 continue
             heirs = [name for name, _ in found[2].mirror.member.view.in_sync if name != found[0].node_name]
             if heirs:
                 self._hand_over(found[0], found[1], found[2].mirror, self.dice.choice(heirs))
             for client in self.clients:
-                publish = {"queue": f"d{number}", "count": 3, "padding": 10, "persistent": True, "wait": True}
+                publish = {"queue": queue, "count": 3, "padding": 10, "persistent": True, "wait": True}
                 client.give(Step(0, 0.0, "publish", publish))
             self._run(self.dice.random())
         self._must(SETTLE_S, self._all_idle, lambda: f"after queues were handed over: {self._standing()}")
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
         """All queues have masters that serve, and all mirrors have what these have."""
-        queues = [f"d{number}" for number in range(DURABLE)]
+        queues = self.queues
 
         def order() -> None:
             """Where mirrors are not filled by themselves, an operator has them filled, and insists."""
@@ -512,10 +525,12 @@ class World(Operators):
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
         self._run(5.0)
-        for queue in [f"d{number}" for number in range(DURABLE)]:
+        for queue in self.queues:
             seen: dict[str, list[int]] = {}
             found = self._leading(queue)
-            if self.ledger.queue(queue).lost or found is None or found[2].mirror is None:
+            if self._changes_by_itself(queue) or self.ledger.queue(queue).lost:
+                continue
+            if found is None or found[2].mirror is None:
                 continue
             view = found[2].mirror.member.view
             assert view is not None
@@ -556,15 +571,21 @@ class World(Operators):
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
         self._run(5.0)
-        drained: dict[str, list[int]] = {f"d{number}": [] for number in range(DURABLE)}
+        drained: dict[str, list[int]] = {queue: [] for queue in self.queues}
         for number, (queue, into) in enumerate(drained.items()):
             self.clients[number % CLIENTS].give(Step(0, 0.0, "drain", {"queue": queue, "into": into}))
         owed = {queue: self.ledger.owed(queue) for queue in drained}
-        self._run(DRAIN_S, lambda: self._all_idle() and all(owed[queue] <= set(drained[queue]) for queue in drained))
+
+        def is_all_there() -> bool:
+            there = all(owed[queue] <= set(drained[queue]) for queue in drained)
+            return self._all_idle() and there and not self.ledger.unaccounted(drained)
+
+        self._run(DRAIN_S, is_all_there)
         self._run(3.0)
         for queue, numbers in drained.items():
             self.note("world", f"in {queue}: {numbers}")
             self.ledger.on_drained(queue, numbers)
+        self.ledger.on_all_drained(drained)
         if self.failure is not None:
             raise Violation(self.failure)
 

@@ -494,7 +494,8 @@ def publish(
 FOSSILS: Final = frozenset({"ticket", "out_of_band", "channel_id", "known_hosts", "cluster_id", "server_properties"})
 BY_NAME: Final = {made.name: made for made in m.METHODS.values()}
 LINE: Final = re.compile(r"([a-z])(\d*)\s+(\S+)\s*(.*)")
-_MADE_UP: Final = re.compile(r"(amq\.(?:gen|ctag)-)[\w-]{22}")
+_MADE_UP: Final = re.compile(r"(amq\.(?:gen|ctag)-)[\w-]{22}|(amq\.rabbitmq\.reply-to\.)[^'\"\s,}]+")
+_NUMBERED: Final = re.compile(r"amq\.rabbitmq\.reply-to\.\d+\b")
 
 
 def printed(method: m.Method) -> str:
@@ -635,7 +636,12 @@ class Transcript:
         self.lines.append("    < " + who + _MADE_UP.sub(self._number, str(reply)))
 
     def _number(self, match: re.Match[str]) -> str:
-        return self.made_up.setdefault(match[0], f"{match[1]}{len(self.made_up) + 1}")
+        return self.made_up.setdefault(match[0], f"{match[1] or match[2]}{len(self.made_up) + 1}")
+
+    def understood(self, line: str) -> str:
+        """A line with the names that its numbers stand for."""
+        real = {shown: name for name, shown in self.made_up.items()}
+        return _NUMBERED.sub(lambda match: real.get(match[0], match[0]), line)
 
 
 def converse(conversation: Conversation, *worlds: World) -> list[str]:
@@ -659,7 +665,7 @@ def converse(conversation: Conversation, *worlds: World) -> list[str]:
             clients[who].lose()
             over.add(who)
         elif word != "connect":
-            clients[who].feed(wire_of(channel, word, text))
+            clients[who].feed(wire_of(channel, word, transcript.understood(text)))
         worlds[0].turn()
         for name, client in sorted(clients.items()):
             if client.reader.greeting:

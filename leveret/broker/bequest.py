@@ -27,6 +27,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from leveret.broker import peerwire as w
+from leveret.broker import upkeep
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.levels import gap_of, rows_of
 from leveret.broker.remote import RemoteQueue
@@ -102,6 +103,8 @@ def reserve(queue: Queue, ranges: list[tuple[int, int]]) -> list[Piece]:
         taken += _reserve_from(queue, row, deque(ranges))
     queue.unacked_count += sum(hi - lo for _, lo, hi in taken)
     queue.ready_count = sum(entry.count for entry in queue.ready)
+    if queue.rules.max_bytes is not None:
+        queue.ready_bytes = sum(map(upkeep.entry_bytes, queue.ready))
     return taken
 
 

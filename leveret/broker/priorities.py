@@ -14,8 +14,8 @@ seldom as elsewhere (`Broker.note_deliveries`), and hold only what nobody has se
 **Memory.** The lowest goes first. A batch has messages of several levels, and would have to stay whole for the sake of
 the highest; so its contents are let go one by one.
 
-**After a start** all is unsorted, and read once, in pieces, whether somebody consumes or not: the first one may be about
-to expire. What does not fit into memory meanwhile is forgotten again; which numbers there are at each level is
+**After a start** all is unsorted, and read once, in pieces, whether somebody consumes or not: the first one may be
+about to expire. What does not fit into memory meanwhile is forgotten again; which numbers there are at each level is
 remembered.
 
 Nothing may be added in front of the first entry while somebody takes from it: what is published within a delivery goes

@@ -11,13 +11,20 @@ import base64
 import binascii
 import hashlib
 import hmac
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 SHA256: Final = "rabbit_password_hashing_sha256"
 SHA512: Final = "rabbit_password_hashing_sha512"
+MD5: Final = "rabbit_password_hashing_md5"  # Of users from before RabbitMQ 3.6 who have not changed their passwords.
 SALT_BYTES: Final = 4
 
-_ALGORITHMS: Final = {SHA256: hashlib.sha256, SHA512: hashlib.sha512}
+_ALGORITHMS: Final[dict[str, Callable[[bytes], Any]]] = {
+    SHA256: hashlib.sha256,
+    SHA512: hashlib.sha512,
+    MD5: partial(hashlib.md5, usedforsecurity=False),
+}
 
 
 class UnknownHashing(ValueError):
@@ -53,4 +60,5 @@ def verify_password(password: str, password_hash: str, hashing: str = SHA256) ->
 def _digest(password: str, salt: bytes, hashing: str) -> bytes:
     if hashing not in _ALGORITHMS:
         raise UnknownHashing(f"unknown password hashing {hashing!r}")
-    return _ALGORITHMS[hashing](salt + password.encode("utf-8", "surrogatepass")).digest()
+    digest: bytes = _ALGORITHMS[hashing](salt + password.encode("utf-8", "surrogatepass")).digest()
+    return digest

@@ -9,7 +9,9 @@ import pytest
 from tests.brokers import Cluster
 from tests.machines import Conversation, converse, written_conversations
 
-FILES: Final = ("connection", "consumers", "contents", "exchanges", "handshake", "queues", "routes")
+FILES: Final = (
+    "connection", "consumers", "contents", "exchanges", "handshake", "queues", "replies", "routes", "transactions",
+)  # fmt: skip
 CONVERSATIONS: Final[list[Any]] = [each for name in FILES for each in written_conversations(name)]
 
 

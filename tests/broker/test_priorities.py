@@ -63,6 +63,9 @@ class Host:
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         raise NotImplementedError
 
+    def counts_of(self, queue: Queue) -> dict[int, int]:
+        return {}
+
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
         return [(seq, seq) for seq in sorted(self.log.queues[queue.spec.id]) if first <= seq <= last]
 
@@ -607,8 +610,7 @@ def test_limits_hold_for_a_backlog_on_disk(letters: bool) -> None:
     declare(client, max_priority=3, **more)
     send(client, *((b"%d" % number, number % 3) for number in range(60)), delivery_mode=2)
     assert any(isinstance(entry, Gap) for entry in world.queue("q").ready)
-    policy = {"max-length": 10}
-    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, policy, False))
+    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"max-length": 10}, False))
     world.turn()
     lowest = [b"%d" % number for number in range(60) if number % 3 == 0]
     assert got(client) == lowest[-10:]

@@ -61,6 +61,9 @@ class Host:
     def successor(self, queue: Queue) -> None:
         """Nobody else leads it."""
 
+    def counts_of(self, queue: Queue) -> dict[int, int]:
+        return {}
+
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
         raise AssertionError("there is no mirror")
 

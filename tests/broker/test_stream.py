@@ -10,6 +10,7 @@ from leveret.amqp import methods as m
 from leveret.amqp.tables import Field, Table, from_python, table_from_python, to_python
 from leveret.broker.offsets import offset_of, with_offsets
 from leveret.broker.stream import StreamQueue
+from leveret.cluster import commands as c
 from tests.machines import Client, Reply, World
 from tests.machines import publish as packed
 
@@ -342,6 +343,15 @@ def test_too_many_bytes(world: World) -> None:
     assert set(world.log.queues[queue.spec.id]) == set(range(queue.first, 51))  # The log has its space back.
     assert read(reader(world, 3))[0][0] == queue.first - 1
     assert client.call(m.QueueDeclare(queue="s", passive=True)) == m.QueueDeclareOk("s", 51 - queue.first, 2)
+
+
+def test_limits_that_come_with_a_policy(world: World) -> None:
+    client = declared(world)
+    publish(client, *"abcdef")
+    definition: dict[str, Any] = {"max-length-bytes": 50, "stream-max-segment-size-bytes": 20, "message-ttl": 0}
+    world.apply(c.SetPolicy("/", "p", "s", "queues", 0, definition))
+    publish(client, "g")
+    assert read(reader(world)) == [(6, "g")]
 
 
 def test_the_last_stretch_stays(world: World) -> None:

@@ -127,6 +127,36 @@ async def test_errors_are_those_aio_pika_knows(link: AbstractConnection, name: s
         await channel.declare_queue(name, durable=False)
 
 
+async def test_robust_channel_restores_what_the_server_has_forgotten(start: Start, name: str) -> None:
+    """Exchanges, queues and bindings that do not last, a queue that was the connection's own, the prefetch."""
+    server = start(begin=False).start(free_port())
+    connection = await aio_pika.connect_robust(server.url, reconnect_interval=0.1)
+    channel = await connection.channel()
+    await channel.set_qos(prefetch_count=2)
+    exchange = await channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC)
+    other = await channel.declare_exchange(f"{name}-other", aio_pika.ExchangeType.FANOUT, auto_delete=True)
+    await other.bind(exchange, "a.#")
+    queue = await channel.declare_queue(name, exclusive=True)
+    await queue.bind(other)
+    received: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
+    await queue.consume(received.put)
+    reconnected = asyncio.Event()
+    connection.reconnect_callbacks.add(lambda *_: reconnected.set())
+    port = server.port
+    assert server.stop() == 0
+    server.start(port)
+    async with asyncio.timeout(SECONDS):
+        await reconnected.wait()
+        for number in range(3):
+            await exchange.publish(aio_pika.Message(b"%d" % number), "a.b")
+        messages = [await received.get() for _ in range(2)]
+        declared = await channel.declare_queue(name, passive=True)
+        assert received.empty() and declared.declaration_result.message_count == 1
+        await messages[-1].ack(multiple=True)
+        assert [message.body for message in [*messages, await received.get()]] == [b"0", b"1", b"2"]
+    await connection.close()
+
+
 async def test_robust_connection_comes_back_after_a_restart(start: Start) -> None:
     """The server goes away without a word and comes back with the same data: consumers go on."""
     server = start(begin=False).start(free_port())

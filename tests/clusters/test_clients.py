@@ -49,9 +49,7 @@ async def test_aio_pika_with_a_thousand_publishes_in_flight(cluster: Cluster, na
         await (await channels[1].get_queue(queue)).consume(on_message)
     exchange = channels[2].default_exchange
     publishes = [
-        exchange.publish(
-            aio_pika.Message(b"%d" % number, delivery_mode=2 if number % 2 else 1), f"{name}-{number % 3}"
-        )
+        exchange.publish(aio_pika.Message(b"%d" % number, delivery_mode=2 if number % 2 else 1), f"{name}-{number % 3}")
         for number in range(1000)
     ]
     async with asyncio.timeout(SECONDS):
@@ -86,3 +84,72 @@ async def test_aio_pika_robust_connection_survives_its_node(nodes: Cluster, name
         await channel.default_exchange.publish(aio_pika.Message(b"after", delivery_mode=2), name)
         assert await received.get() == b"after"
     await connection.close()
+
+
+class Balancer:
+    """What clients connect to that know one address: leads to the first node that answers."""
+
+    def __init__(self, nodes: Cluster) -> None:
+        self.nodes = list(nodes)
+
+    async def start(self) -> str:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"amqp://guest:guest@127.0.0.1:{self.server.sockets[0].getsockname()[1]}/"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for node in self.nodes:
+            try:
+                there, back = await asyncio.open_connection("127.0.0.1", node.port)
+            except ConnectionRefusedError:
+                continue
+            await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
+            return
+        writer.close()
+
+    @staticmethod
+    async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass  # Then the other end is to lose it too.
+        writer.close()
+
+
+async def test_aio_pika_robust_connection_goes_on_at_another_node(nodes: Cluster, name: str) -> None:
+    """Its node is the master of a mirrored queue, and is lost: what was confirmed is delivered by another one."""
+    policy = {
+        "vhost": "/",
+        "name": name,
+        "pattern": f"^{name}$",
+        "apply_to": "queues",
+        "priority": 0,
+        "operator": False,
+    }
+    await asyncio.to_thread(nodes[0].control, "set_policy", **policy, definition={"ha-mode": "all"})
+    balancer = Balancer(nodes)
+    connection = await aio_pika.connect_robust(await balancer.start(), reconnect_interval=0.2)
+    channel = await connection.channel()
+    exchange = await channel.declare_exchange(name, aio_pika.ExchangeType.DIRECT, durable=True)
+    queue = await channel.declare_queue(name, durable=True)
+    await queue.bind(exchange, "key")
+    await exchange.publish(aio_pika.Message(b"before", delivery_mode=2), "key")
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def on_message(message: AbstractIncomingMessage) -> None:
+        if nodes[0].is_running:
+            return  # Not acknowledged: to come again.
+        await message.ack()
+        await received.put(message.body)
+
+    reconnected = asyncio.Event()
+    connection.reconnect_callbacks.add(lambda *_: reconnected.set())
+    await queue.consume(on_message)
+    await asyncio.to_thread(nodes[0].kill)
+    async with asyncio.timeout(SECONDS):
+        await reconnected.wait()
+        await exchange.publish(aio_pika.Message(b"after", delivery_mode=2), "key")
+        assert [await received.get(), await received.get()] == [b"before", b"after"]
+    await connection.close()
+    balancer.server.close()

@@ -242,7 +242,7 @@ MUTATIONS: Final = [
             "            if child.told < self.member.confirmed:\n",
             "            if False:\n",
         ),
-        (0, "an early attach is lost", "            self._serve_waiting()\n", "            pass\n"),
+        (0, "an early attach is lost", "            self.serve_waiting()\n", "            pass\n"),
         (0, "numbers are not relayed", "                self.relay[name] = entry\n", "                pass\n"),
         (0, "one who is too slow is not turned away", "if child.next <= tail.base:", "if False:"),
     ),

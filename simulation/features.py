@@ -1,0 +1,109 @@
+"""What queues can be asked to do with their messages by themselves, drawn for a run.
+
+In a run with features, the durable queues d0, d1 and d2 have some of these, by arguments or by policies: messages grow
+old, there may be only so many, what leaves unserved goes to `e0`, one consumer gets everything, some messages go first.
+`e0` takes their dead letters; now and then it takes only a few at a time. Each message goes to one queue, but by many
+ways: by its name, by a copy's key, or through an alternate exchange, a binding between exchanges and a hash.
+
+    client ─▶ alt ┄┄ has no binding ┄┄▶ tree ─▶ hash of the queue ─▶ the queue ┄┄ dies ┄┄▶ letters ─▶ e0
+
+Two more queues are there to go, or not, by themselves: nobody uses `w0`, which must go, and `w1`, whose time never
+comes.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+LETTERS: Final = "e0"  # The queue of the dead.
+LETTER_EXCHANGE: Final = "letters"
+HOUR_MS: Final = 3_600_000  # More than any run takes.
+GOES_MS: Final = 3_000
+EXPIRING: Final = {"w0": GOES_MS, "w1": HOUR_MS}
+VIAS: Final = ("", "", "", "CC", "BCC", "alt")
+NOWHERE: Final = "nowhere"  # A key of no queue.
+
+
+@dataclass(frozen=True)
+class Features:
+    """Of one queue."""
+
+    quorum: bool = False
+    by_policy: bool = False  # What a policy can say comes from one.
+    ttl_ms: int | None = None
+    max_length: int | None = None
+    overflow: str = "drop-head"
+    letters: str | None = None  # The exchange that its dead letters go to.
+    keeps: bool = False  # They are sent until they are taken.
+    single: bool = False  # One consumer gets everything.
+    priorities: int = 0
+
+    def rules(self) -> dict[str, Any]:
+        """What an argument or a policy can say."""
+        said: dict[str, Any] = {"message-ttl": self.ttl_ms, "max-length": self.max_length}
+        if self.max_length is not None:
+            said["overflow"] = self.overflow
+        if self.letters is not None:
+            said |= {"dead-letter-exchange": self.letters, "dead-letter-routing-key": LETTERS}
+        if self.keeps:
+            said["dead-letter-strategy"] = "at-least-once"
+        return {name: value for name, value in said.items() if value is not None}
+
+    def arguments(self) -> dict[str, Any]:
+        """As a queue is declared."""
+        said: dict[str, Any] = {"x-queue-type": "quorum"} if self.quorum else {}
+        if self.single:
+            said["x-single-active-consumer"] = True
+        if self.priorities:
+            said["x-max-priority"] = self.priorities
+        if not self.by_policy:
+            said |= {f"x-{name}": value for name, value in self.rules().items()}
+        return said
+
+    def ttl_of(self, own_ms: int | None) -> int | None:
+        """How long a message lives that brings this time to live with it."""
+        return min((one for one in (self.ttl_ms, own_ms) if one is not None), default=None)
+
+
+PLAIN: Final = Features()
+
+
+def draw_features(
+    dice: random.Random, durable: int, may_be_quorum: bool, may_be_by_policy: bool
+) -> dict[str, Features]:
+    """Of each of the durable queues, and of the one for dead letters."""
+    found = {f"d{number}": _draw_one(dice, may_be_quorum, may_be_by_policy) for number in range(durable)}
+    limited = dice.random() < 0.25
+    found[LETTERS] = Features(max_length=4, overflow="reject-publish") if limited else PLAIN
+    return found
+
+
+def _draw_one(dice: random.Random, may_be_quorum: bool, may_be_by_policy: bool) -> Features:
+    quorum = may_be_quorum and dice.random() < 0.4
+    by_policy = may_be_by_policy and not quorum and dice.random() < 0.5
+    letters = dice.choice((None, "", LETTER_EXCHANGE, LETTER_EXCHANGE))
+    overflow = dice.choice(("drop-head", "drop-head", "reject-publish", "reject-publish-dlx"))
+    if quorum and overflow == "reject-publish-dlx":
+        overflow = "reject-publish"
+    return Features(
+        quorum=quorum,
+        by_policy=by_policy,
+        ttl_ms=dice.choice((None, None, None, 400, 2_000, 8_000, HOUR_MS)),
+        max_length=dice.choice((None, None, 3, 10)),
+        overflow=overflow,
+        letters=letters,
+        keeps=letters is not None and (quorum or by_policy) and dice.random() < 0.8,
+        single=dice.random() < 0.3,
+        priorities=0 if quorum else dice.choice((0, 0, 0, 2, 5)),
+    )
+
+
+def draw_extras(dice: random.Random) -> dict[str, Any]:
+    """Of a publish."""
+    return {
+        "expires_ms": dice.choice((300, 2_000, HOUR_MS)) if dice.random() < 0.25 else None,
+        "priority": dice.randrange(8) if dice.random() < 0.5 else None,
+        "via": dice.choice(VIAS),
+    }
