@@ -261,7 +261,7 @@ class Fates(Ledger):
             message
             for queue, features in self.features.items()
             if features.letters is not None and not self.queue(queue).lost
-            for number in sorted(super().owed(queue) - there[queue] - there[LETTERS])
+            for number in sorted(Ledger.owed(self, queue) - there[queue] - there[LETTERS])
             if self.may_have_left(message := self.messages[number]) and number not in self.letters
             if features.keeps or not self._may_be_refused(message)
         ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.amqp import methods as m
 from leveret.amqp.arguments import check_consume_arguments, expiration_problem
-from leveret.amqp.checks import check_topic
+from leveret.amqp.checks import check_quorum_qos, check_topic
 from leveret.amqp.codec import printed
 from leveret.amqp.consumer import ChannelConsumer
 from leveret.amqp.copies import BCC, CC, BadCopies, further_keys, without_bcc
@@ -482,6 +482,7 @@ class Channel(Topology):
         if tag in self.consumers:
             raise protocol_error(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method)
         check_consume_arguments(queue.spec, tag, method)
+        check_quorum_qos(queue.spec, self.prefetch, method)
         start = start_of(self, queue.spec, method)
         prefetch = 0 if method.no_ack else self.new_consumer_prefetch
         consumer = ChannelConsumer(self, queue, tag, method.no_ack, method.exclusive, prefetch, method.arguments, start)

@@ -10,12 +10,13 @@ from leveret.amqp.tables import type_name
 from leveret.broker.delayed import DELAYED_TYPE
 from leveret.broker.routing import EXCHANGE_TYPES, check_binding, check_exchange
 from leveret.cluster.keepers import DELAYED
+from leveret.cluster.mirroring import is_quorum
 from leveret.cluster.permissions import Kind, Which, refused_text, topic_refused_text
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.tables import Table
-    from leveret.cluster.specs import ExchangeSpec
+    from leveret.cluster.specs import ExchangeSpec, QueueSpec
 
 MethodOrType = m.Method | type[m.Method]
 
@@ -32,6 +33,22 @@ def check_permission(connection: Connection, kind: Kind, name: str, which: Which
     if not connection.broker.permissions.check(connection.user, vhost.name, kind, name, which):
         text = refused_text(connection.user, vhost.name, kind, name)
         raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+
+
+def check_quorum_delete(spec: QueueSpec, method: m.QueueDelete) -> None:
+    for flag, given in (("if-unused", method.if_unused), ("if-empty", method.if_empty)):
+        if given and is_quorum(spec.arguments):
+            text = (
+                f"cannot delete {resource('queue', spec.name, spec.vhost)}. "
+                f"queue.delete operations with {flag} flag set are not supported by quorum queues"
+            )
+            raise protocol_error(ReplyCode.NOT_IMPLEMENTED, text, method)
+
+
+def check_quorum_qos(spec: QueueSpec, channel_prefetch: int, method: m.BasicConsume) -> None:
+    if channel_prefetch and is_quorum(spec.arguments):
+        text = f"{resource('queue', spec.name, spec.vhost)} does not support global qos"
+        raise protocol_error(ReplyCode.NOT_IMPLEMENTED, text, method)
 
 
 def check_topic(

@@ -17,6 +17,7 @@ from leveret.amqp.checks import (
     check_exchange_arguments,
     check_exchange_type,
     check_permission,
+    check_quorum_delete,
     check_topic,
 )
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
@@ -303,6 +304,7 @@ class Topology:
                 self._reply(m.QueueDeleteOk(0))
             return
         self._check_owner(queue.spec, method)
+        check_quorum_delete(queue.spec, method)
         if not queue.is_local and queue.edge is None and not method.if_unused and not method.if_empty:
             self._delete_queue(method, queue, 0)  # Its node is down, which must not keep anybody from giving it up.
             return

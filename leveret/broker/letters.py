@@ -185,7 +185,10 @@ def note_death(headers: Table, death: Table) -> None:
     others = [one for one in deaths if not _is_same(one, death)]
     count = sum(_count(one) for one in same)
     latest = {**(same[0].value if same else death), "count": Field("l", count + 1)}
-    latest = {"count": latest["count"], **latest} if known is None else dict(sorted(latest.items()))
+    if known is not None and known.kind == "A":  # Only then RabbitMQ sorts it.
+        latest = dict(sorted(latest.items()))
+    else:
+        latest = {"count": latest["count"], **latest}
     headers["x-death"] = Field("A", [Field("F", latest), *others])
 
 

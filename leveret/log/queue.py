@@ -74,7 +74,14 @@ class QueueLog:
                 self.live.remove(start, end)
 
     def requeue(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """A mirror that is being filled may hear of it before it has the message."""
+        is_filling = self.mirror is not None and not self.mirror.complete
         for low, high in ranges:
+            if is_filling:
+                self.redelivered.add(low, high)
+                for start, end in self.gone.ranges(low, high):
+                    self.redelivered.remove(start, end)
+                continue
             for start, end in self.live.ranges(low, high):
                 self.redelivered.add(start, end)
 

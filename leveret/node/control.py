@@ -32,7 +32,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.policies import PolicyBook
-from leveret.node import control_cluster, control_listings, control_metadata, control_mirrors, control_queues
+from leveret.node import (
+    control_cluster,
+    control_definitions,
+    control_listings,
+    control_metadata,
+    control_mirrors,
+    control_queues,
+)
 from leveret.node.consensus import AdminError, split_address
 from leveret.node.control_frame import (
     RUNNING,
@@ -81,6 +88,7 @@ COMMANDS: Final[dict[str, Command]] = {
     **control_listings.COMMANDS.table,
     **control_queues.COMMANDS.table,
     **control_mirrors.COMMANDS.table,
+    **control_definitions.COMMANDS.table,
 }
 
 
@@ -99,6 +107,7 @@ class Control:
         self.outcomes: dict[str, bytes | None] = {}  # By ticket, the oldest first; None: not answered yet.
         self.progress = ""  # Of what was begun last.
         self.moves: dict[int, asyncio.Task[str | None]] = {}  # By the queue's id; what came of it is kept until asked.
+        self.desk = control_definitions.Desk()
         self._begun: set[asyncio.Task[bytes]] = set()
         self._policies: tuple[Metadata, PolicyBook] | None = None
 

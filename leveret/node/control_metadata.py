@@ -32,7 +32,7 @@ from leveret.node.control_frame import (
     Commands,
     Refused,
 )
-from leveret.node.control_policies import USER_LIMITS, VHOST_LIMITS, limits_error, policy_error
+from leveret.node.control_policies import USER_LIMITS, VHOST_LIMITS, limits_error, policy_error, policy_notes
 
 if TYPE_CHECKING:
     from leveret.node.control import Control
@@ -246,7 +246,8 @@ async def set_policy(
     priority: int,
     definition: Json,
     operator: bool,
-) -> None:
+) -> list[str]:
+    """What whoever sets it should know."""
     check_vhost(control, vhost)
     if not isinstance(definition, dict):
         _invalid("a policy's definition is a JSON object")
@@ -254,10 +255,10 @@ async def set_policy(
     if error is not None:
         _invalid(error)
     await control.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator))
-    acted_on = ("queue-master-locator", "alternate-exchange")
-    idle = sorted(key for key in definition if not key.startswith("ha-") and key not in acted_on)
-    if idle:
-        logger.warning("policy '%s': this version keeps %s, but does not act on it yet", name, ", ".join(idle))
+    notes = policy_notes(apply_to, definition)
+    for note in notes:
+        logger.warning("policy '%s' in vhost '%s': %s", name, vhost, note)
+    return notes
 
 
 @COMMANDS.add(vhost=TEXT, name=TEXT, operator=FLAG)

@@ -105,9 +105,20 @@ _RULES: Final[dict[str, tuple[Fits, str]]] = {
         _one_of("min-masters", "client-local", "random"),
         "invalid queue-master-locator value",
     ),
+    # RabbitMQ's from 3.12 on; what is done with a late delivery is ours.
+    "consumer-timeout": (_at_least(1), "is not a valid consumer timeout"),
+    "consumer-timeout-action": (_one_of("close", "requeue"), "is not a valid consumer timeout action"),
     FORBID: (_is_flag, "is not true or false, which ha-forbid-copying takes"),
 }
 _HA_KEYS: Final = frozenset({"ha-mode", *HA_DETAILS, *OWN_HA_DETAILS})
+_OF_EXCHANGES: Final = ("alternate-exchange",)
+# Kept and shown, because RabbitMQ's definitions have them, and without effect.
+_IDLE: Final = {
+    "max-in-memory-length": "how much of a quorum queue is in memory is decided by how much there is",
+    "max-in-memory-bytes": "how much of a quorum queue is in memory is decided by how much there is",
+    "queue-version": "queues are stored in one way here",
+    "initial-cluster-size": "a stream has its members by its arguments",
+}
 
 
 def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], operator: bool = False) -> str | None:
@@ -129,6 +140,19 @@ def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], op
             return bad_ha
     unknown = {name: value for name, value in definition.items() if name not in known}
     return f"{_pairs(unknown)} are not recognised policy settings" if unknown else None
+
+
+def policy_notes(apply_to: str, definition: Mapping[str, Json]) -> list[str]:
+    """What to tell whoever sets a policy about those of its keys that will not act."""
+    notes = [f"{name} has no effect: {_IDLE[name]}" for name in definition if name in _IDLE]
+    for name in definition:
+        if name in _IDLE:
+            continue
+        if apply_to == "exchanges" and name not in _OF_EXCHANGES:
+            notes.append(f"{name} has no effect: it is for queues, and the policy applies to exchanges")
+        elif apply_to == "queues" and name in _OF_EXCHANGES:
+            notes.append(f"{name} has no effect: it is for exchanges, and the policy applies to queues")
+    return notes
 
 
 def _ha_error(definition: Mapping[str, Json]) -> str | None:

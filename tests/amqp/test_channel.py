@@ -122,13 +122,6 @@ def test_classic_is_what_a_queue_is() -> None:
     client.declare("q")
 
 
-def test_transactions_are_refused() -> None:
-    client = World().client()
-    client.send(m.TxSelect())
-    (answer,) = client.methods()
-    assert answer == m.ConnectionClose(540, "NOT_IMPLEMENTED - tx.select is not supported by this version", 90, 10)
-
-
 # -- The rest ------------------------------------------------------------------------------------------------------
 
 

@@ -151,7 +151,7 @@ def test_flag_without_meaning_is_ignored() -> None:
 
 def test_unknown_delivery_mode_is_not_persistent() -> None:
     assert not properties.is_persistent(header(0x1000, b"\x03"))
-    assert properties.survey(header(0x1000, b"\x03"), 0, 15) == 0
+    assert properties.survey(header(0x1000, b"\x03"), 0, 15) == properties.DELICATE
 
 
 @pytest.mark.parametrize(

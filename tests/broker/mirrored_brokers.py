@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from leveret.amqp.tables import Table
 from leveret.broker.mirrored import Mirror
 from leveret.cluster import commands as c
 from leveret.mirror.store import MirrorStore
@@ -52,11 +53,11 @@ class RingMember(Member):
 class Rings(Cluster):
     member_class = RingMember
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Table | None = None) -> None:
         self.lost: set[str] = set()
         super().__init__(*NAMES)
         view = View(1, 1, "a", NAMES, tuple((name, f"{name}.0") for name in NAMES))
-        self.apply(c.DeclareQueue("/", "q", durable=True, node="a", view=view))
+        self.apply(c.DeclareQueue("/", "q", durable=True, arguments=arguments or {}, node="a", view=view))
 
     def propose(self, origin: Member, command: c.Command, then: Then) -> None:
         if origin.name not in self.lost:

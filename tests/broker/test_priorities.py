@@ -16,6 +16,7 @@ from leveret.broker import paging
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap, Span
 from leveret.broker.bequest import reserve
 from leveret.broker.levels import HEADER_AT, Levels
+from leveret.broker.moving import move
 from leveret.broker.offsets import Start
 from leveret.broker.priorities import ExactClaims, PriorityQueue
 from leveret.broker.queue import Queue
@@ -24,6 +25,9 @@ from leveret.cluster import commands as c
 from leveret.cluster.queue_rules import QueueRules
 from leveret.cluster.specs import QueueSpec
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
+from tests.amqp.remote import delivered
+from tests.broker.mirrored_brokers import Rings as BrokerRings
+from tests.brokers import Cluster
 from tests.conftest import Start as StartServer
 from tests.machines import Client, MemoryLog, World
 from tests.node.control_world import cluster
@@ -852,6 +856,60 @@ def test_a_queue_that_becomes_mirrored_tells_what_is_out() -> None:
     again = after_the_loss(rings, number)
     assert list(zip(again.seen, again.marked, strict=True))[:2] == [(2, True), (4, True)]
     assert again.seen[2:] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("at", ["a", "b", "c"])
+def test_a_planned_hand_over_leaves_with_clients_what_they_have(at: str) -> None:
+    rings = BrokerRings(table_from_python({"x-max-priority": 5}))
+    client = rings[at].client()
+    for number, level in enumerate((0, 3, 5, 3, 0, 4)):
+        client.publish("q", b"%d" % number, priority=level, delivery_mode=2)
+    client.send(m.BasicQos(prefetch_count=3))
+    client.send(m.BasicConsume(queue="q", consumer_tag="c"))
+    assert delivered(client) == [(b"2", False), (b"5", False), (b"1", False)]
+    rings.hand_over()
+    assert delivered(client) == [] and type(rings["b"].queue("q")) is PriorityQueue
+    client.send(m.BasicCancel(consumer_tag="c"))
+    client.send(m.BasicAck(delivery_tag=2))
+    client.publish("q", b"new", priority=4, delivery_mode=2)
+    client.send(m.BasicNack(delivery_tag=3, multiple=True, requeue=True))
+    client.take()
+    found = []
+    while True:
+        client.send(m.BasicGet(queue="q", no_ack=True))
+        if not (got := delivered(client)):
+            break
+        found += got
+    assert found[:3] == [(b"2", True), (b"new", False), (b"1", True)]
+    assert [body for body, _ in found[3:]] == [b"3", b"0", b"4"]
+    rings.finish()
+
+
+# -- Another home ------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_moves_keeps_its_order() -> None:
+    brokers = Cluster("a", "b")
+    for name in ("a", "b"):
+        brokers[name].broker.run = f"run of {name}"
+        brokers.apply(c.NodeStarted(name, run=f"run of {name}"))
+    client = brokers["a"].client()
+    client.declare("q", durable=True, arguments=table_from_python({"x-max-priority": 5}))
+    for number, level in enumerate((0, 3, 5, 3, 0, 4)):
+        client.publish("q", b"%d" % number, priority=level, delivery_mode=2)
+    client.send(m.BasicGet(queue="q"))
+    client.take()
+    ended: list[str | None] = []
+    move(brokers["a"].queue("q"), "b", ended.append)
+    brokers.run()
+    assert ended == [None] and type(brokers["b"].queue("q")) is PriorityQueue
+    found = []
+    for _ in range(6):
+        client.send(m.BasicGet(queue="q", no_ack=True))
+        found += delivered(client)
+    assert [body for body, _ in found] == [b"2", b"5", b"1", b"3", b"0", b"4"]
+    assert [mark for _, mark in found] == [True] + [False] * 5
+    brokers.finish()
 
 
 # -- A running server --------------------------------------------------------------------------------------------------

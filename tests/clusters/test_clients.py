@@ -11,6 +11,7 @@ import aio_pika
 import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
+from tests.clients.celery_worker import Held, Worker
 from tests.members import Cluster
 from tests.servers import ROOT
 
@@ -153,3 +154,18 @@ async def test_aio_pika_robust_connection_goes_on_at_another_node(nodes: Cluster
         assert [await received.get(), await received.get()] == [b"before", b"after"]
     await connection.close()
     balancer.server.close()
+
+
+def test_celery_goes_on_at_another_node(nodes: Cluster, name: str) -> None:
+    """Tasks of quorum queues, one of them under way through those that delay it, when the worker's node is lost."""
+    url = ";".join(node.url for node in nodes)
+    worker = Worker(nodes[0].folder, url, "quorum", "-P", "solo", "--without-mingle", "--without-gossip").start()
+    try:
+        assert worker.run("add", 1, 2) == 3
+        held = Held(worker, name, countdown=2, ignore_result=True)
+        nodes[0].kill()
+        held.wait()
+        held.release()
+        assert worker.run("add", 20, 22) == 42
+    finally:
+        worker.end()

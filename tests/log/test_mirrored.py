@@ -175,6 +175,27 @@ def test_a_filling_counts_with_its_last_word() -> None:
         assert node.load() == [3, 6, 7]
 
 
+def test_a_mirror_may_hear_that_a_message_was_given_back_before_it_has_it() -> None:
+    """It was read where it comes from before that."""
+    node = Node()
+    node.log.mirrors.restart(Q, 5, ((1, 1),), 9, (), 0, 5)
+    node.number = 5
+    node.number += 1
+    block = Block(Q, 1, node.number, 0, None, [(3, 3)], [(2, 4), (8, 8)], 0)
+    node.log.mirrors.append(block, None, 5)
+    node.log.mirrors.apply([block])
+    run = Run(2, [b"2:", b"3:", b"4:"], [b"k"] * 3, bytearray(b"\1" * 3))
+    node.log.mirrors.fill(Q, 0, 9, [(2, 4)], [run], 6, 6)
+    node.log.mirrors.complete(Q, 6, 6)
+    node.flush()
+    for _ in range(2):
+        assert node.load() == [2, 4]
+        assert list(node.log.queue(Q).redelivered) == [(2, 2), (4, 4)]
+        node.log.upkeep.checkpoint_due = True
+        node.settle_down()
+        node.restart()
+
+
 def test_messages_that_come_twice_are_stored_once() -> None:
     node = Node()
     node.log.mirrors.restart(Q, 5, ((1, 1),), 9, ((1, 1),), 0, 5)

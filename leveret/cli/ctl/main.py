@@ -1,8 +1,8 @@
 """`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
 
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `lists`, `mirrors`) asks it through a `Session`, and `formatters` prints what came of it. What a node is
-asked is in `leveret.node.control`.
+`settings`, `definitions`, `lists`, `mirrors`) asks it through a `Session`, and `formatters` prints what came of it. What
+a node is asked is in `leveret.node.control`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret import __version__
-from leveret.cli.ctl import access, cluster, help, lists, mirrors, settings
+from leveret.cli.ctl import access, cluster, definitions, help, lists, mirrors, settings
 from leveret.cli.ctl.frame import (
     HEADED,
     OK,
@@ -48,7 +48,15 @@ LOCAL: Final = (
             no_run, 0, 1),
     Command("version", "Help", "", "Displays the version of this tool", "leveretctl version", version),
 )  # fmt: skip
-ALL: Final = (*LOCAL, *cluster.COMMANDS, *access.COMMANDS, *settings.COMMANDS, *lists.COMMANDS, *mirrors.COMMANDS)
+ALL: Final = (
+    *LOCAL,
+    *cluster.COMMANDS,
+    *access.COMMANDS,
+    *settings.COMMANDS,
+    *definitions.COMMANDS,
+    *lists.COMMANDS,
+    *mirrors.COMMANDS,
+)
 COMMANDS: Final[dict[str, Command]] = {command.name: command for command in ALL}
 
 

@@ -50,7 +50,8 @@ def _set_policy(session: Session, given: Given, operator: bool) -> Output:
         "definition": _json(session, definition),
         "operator": operator,
     }
-    session.ask("set_policy", arguments)
+    for note in session.ask("set_policy", arguments):
+        session.warn(f"Warning: {note}")
     return None
 
 
