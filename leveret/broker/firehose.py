@@ -23,6 +23,7 @@ from leveret.amqp.frames import HEADER, HEADER_AT, OVERHEAD, frame, rechannel
 from leveret.amqp.properties import Properties, body_size, decode, encode
 from leveret.amqp.tables import Field, Table
 from leveret.broker.batch import MESSAGE_OVERHEAD
+from leveret.broker.replies import PREFIX
 from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class Firehose:
         if exchange == TRACE or not self._is_watched():
             return
         # The default exchange leads to a name, whether or not there is a queue of it.
-        names = sorted(set(keys)) if not exchange else [queue.spec.name for queue in queues]
+        names = [queue.spec.name for queue in queues]
+        if not exchange:
+            names = sorted(key for key in set(keys) if not key.startswith(PREFIX))
         properties = _properties_of(content)
         headers = self._headers(channel, exchange, keys, properties)
         headers["routed_queues"] = _texts(names)

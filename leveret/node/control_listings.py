@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from leveret.amqp.tables import Field, Table, table_from_python, type_name
 from leveret.broker.firehose import is_traced
 from leveret.node import control_columns as columns_
+from leveret.node.certificates import distinguished_name
 from leveret.node.control_frame import (
     NUMBER,
     OBJECT,
@@ -226,8 +227,7 @@ def _unsent_bytes(control: Control, connection: Connection) -> int:
 
 
 def _party(tls: Any, which: str) -> str:
-    certificate = tls.getpeercert() or {}
-    return ",".join("=".join(pair) for group in certificate.get(which, ()) for pair in group)
+    return distinguished_name((tls.getpeercert() or {}).get(which, ()))
 
 
 CONNECTION: Final[dict[str, Getter]] = {

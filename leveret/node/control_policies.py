@@ -114,8 +114,6 @@ _HA_KEYS: Final = frozenset({"ha-mode", *HA_DETAILS, *OWN_HA_DETAILS})
 _OF_EXCHANGES: Final = ("alternate-exchange",)
 # Kept and shown, because RabbitMQ's definitions have them, and without effect.
 _IDLE: Final = {
-    "max-in-memory-length": "how much of a quorum queue is in memory is decided by how much there is",
-    "max-in-memory-bytes": "how much of a quorum queue is in memory is decided by how much there is",
     "queue-version": "queues are stored in one way here",
     "initial-cluster-size": "a stream has its members by its arguments",
 }

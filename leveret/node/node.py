@@ -164,6 +164,8 @@ class Node(consensus.Shell):
 
     def _first_commands(self) -> list[Command]:
         settings = self.settings
+        if settings.load_definitions is not None:  # They have users, and nobody wants guest to be one of them.
+            return [SetGlobalParameter("cluster_name", settings.cluster_name)]
         return [
             SetGlobalParameter("cluster_name", settings.cluster_name),
             *first_boot(

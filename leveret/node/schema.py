@@ -182,6 +182,13 @@ def readable_file(text: str) -> str:
     raise NotAllowed("the path of a file that this user may read")
 
 
+def readable(text: str) -> str:
+    path = os.path.abspath(os.path.expanduser(text))
+    if os.path.exists(path) and os.access(path, os.R_OK):
+        return path
+    raise NotAllowed("the path of a file or a folder that this user may read")
+
+
 def folder(text: str) -> str:
     path = os.path.abspath(os.path.expanduser(text))
     if text and (os.path.isdir(path) or not os.path.exists(path)):
@@ -422,6 +429,7 @@ USED: dict[str, Used] = {
     "memory_monitor_interval": Used(milliseconds(10, 3_600_000), "memory_monitor_interval_ms"),
     "disk_free_limit.relative": Used(ratio(1000.0), group="disk_free_limit"),
     "disk_free_limit.absolute": Used(size(0, 1 << 60, LIMIT_UNITS), group="disk_free_limit"),
+    "load_definitions": Used(readable, "load_definitions"),
     "log.dir": Used(folder),
     "log.console": Used(flag, "log_console"),
     "log.console.level": Used(log_level, "log_console_level"),
@@ -527,8 +535,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "distribution.listener.*": Unsupported("cluster.listener says where this node meets the others"),
     "management.*": Unsupported(_MANAGEMENT),
     "prometheus.*": Unsupported("metrics for Prometheus"),
-    "load_definitions": Unsupported("loading definitions"),
-    "definitions.*": Unsupported("loading definitions"),
+    "definitions.*": Unsupported("definitions from elsewhere; here: load_definitions"),
     "mqtt.*": Unsupported("MQTT"),
     "web_mqtt.*": Unsupported("MQTT"),
     "stomp.*": Unsupported("STOMP"),

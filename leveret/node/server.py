@@ -35,7 +35,7 @@ from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME
 from leveret.cluster.link import FRAME_BYTES_MAX, Identity
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
-from leveret.node import discovery, logs, registry
+from leveret.node import control_definitions, discovery, logs, registry
 from leveret.node.client import Client
 from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
@@ -180,6 +180,11 @@ class Server:
         finally:
             for step in steps:
                 step.cancel()
+        if settings.load_definitions is not None:
+            try:
+                await control_definitions.load(node, settings.load_definitions)
+            except control_definitions.LoadFailed as error:
+                raise StartFailed(str(error)) from None
         self.prepared = True
         delete_note(world, JOIN_FILE)
         await self.open_doors(node)

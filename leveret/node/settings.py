@@ -103,6 +103,7 @@ class Settings:
     node_name: str = DEFAULT_NODE_NAME
     data_dir: str
     cluster_name: str = DEFAULT_NODE_NAME
+    load_definitions: str | None = None  # A file, or a folder with some, imported at each start.
 
     # Listeners
     tcp_listeners: tuple[Listener, ...] = (Listener(DEFAULT_HOST, DEFAULT_PORT),)

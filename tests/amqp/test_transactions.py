@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from leveret.amqp import methods as m
@@ -139,3 +141,76 @@ def test_what_is_acked_and_not_committed_goes_back_with_its_queue(cluster: Clust
     cluster.run()
     client.call(m.TxCommit())
     assert cluster["b"].queue("q").ready_count == 1
+
+
+class Model:
+    """What a queue and one channel in a transaction should be like."""
+
+    def __init__(self) -> None:
+        self.ready: list[int] = []
+        self.out: dict[int, int] = {}  # Messages by tag.
+        self.held: list[tuple[str, int, int]] = []  # What to do at the commit, the tag, the message.
+        self.published: list[int] = []
+
+    def settle(self, what: str, tag: int, multiple: bool) -> None:
+        for each in sorted(self.out):
+            if each == tag or (multiple and each < tag):
+                self.held.append((what, each, self.out.pop(each)))
+
+    def requeue(self, messages: list[int]) -> None:
+        self.ready = sorted(self.ready + messages)
+
+    def commit(self) -> None:
+        self.ready += self.published
+        self.requeue([message for what, _, message in self.held if what == "requeue"])
+        self.published, self.held = [], []
+
+    def rollback(self) -> None:
+        self.out |= {tag: message for _, tag, message in self.held}
+        self.published, self.held = [], []
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("at", ["home", "elsewhere"])
+def test_at_random(seed: int, at: str) -> None:
+    """Publishes, acks, commits and rollbacks in any order, as a list and a dictionary would have it."""
+    world = World() if at == "home" else Cluster("a", "b", home="b")["a"]
+    random, model = Random(seed), Model()
+    client = transacting(world)
+    number = tag = 0
+    for _ in range(150):
+        action = random.choice(("publish", "publish", "get", "get", "settle", "settle", "commit", "rollback", "recover"))
+        if action == "publish":
+            number += 1
+            client.publish("q", str(number).encode(), delivery_mode=random.choice((1, 2)))
+            model.published.append(number)
+        elif action == "get":
+            client.send(m.BasicGet(queue="q"))
+            assert client.bodies() == [str(one).encode() for one in model.ready[:1]]
+            if model.ready:
+                tag += 1
+                model.out[tag] = model.ready.pop(0)
+        elif action == "settle" and model.out:
+            chosen, multiple = random.choice(list(model.out)), random.random() < 0.3
+            what = random.choice(("ack", "discard", "requeue"))
+            nack = m.BasicNack(chosen, multiple, what == "requeue")
+            client.send(m.BasicAck(chosen, multiple) if what == "ack" else nack)
+            model.settle(what, chosen, multiple)
+        elif action == "commit":
+            assert client.call(m.TxCommit()) == m.TxCommitOk()
+            model.commit()
+        elif action == "rollback":
+            assert client.call(m.TxRollback()) == m.TxRollbackOk()
+            model.rollback()
+        elif action == "recover":
+            client.call(m.BasicRecover(True))
+            model.requeue(list(model.out.values()))
+            model.out.clear()
+        assert client.take() == []
+    client.send(m.ChannelClose(200, ""))
+    model.rollback()
+    model.requeue(list(model.out.values()))
+    other = world.client()
+    other.consume("q", no_ack=True)
+    assert other.bodies() == [str(one).encode() for one in model.ready]
+    assert world.broker.uncommitted_bytes == 0
