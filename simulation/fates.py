@@ -203,11 +203,11 @@ class Fates(Ledger):
                 return f"at {time_s} s, but was sent at {dated_ms} ms with {ttl_ms} ms to live"
         elif reason == "rejected":
             return None if message.rejected else "and nobody has rejected it"
-        elif reason == "maxlen" and features.max_length is not None:
+        elif reason == "maxlen":
             if features.overflow == "reject-publish":
                 return "in a queue that refuses what is too much"
             if features.overflow == "drop-head" and not self._may_be_too_many(message, features):
-                return f"and there were no {features.max_length} after it"
+                return f"and there were not so many after it: {features}"
         else:
             return "of all things"
         return None
@@ -224,16 +224,20 @@ class Fates(Ledger):
 
     def _may_be_too_many(self, message: Message, features: Features) -> bool:
         """Whether so many came behind it that it had to go."""
-        if features.max_length is None:
+        if features.max_length is None and features.max_bytes is None:
             return False
-        behind = 0
+        behind, size = 0, len(message.body)
         for other in self.messages.values():
             if other.queue != message.queue or other is message or other.state == "returned":
                 continue
             # With priorities, those may come behind that were there before.
             came_later = other.confirmed_at is None or other.confirmed_at >= message.published_at
-            behind += bool(came_later or features.priorities)
-        return behind >= features.max_length
+            if came_later or features.priorities:
+                behind += 1
+                size += len(other.body)
+        if features.max_length is not None and behind >= features.max_length:
+            return True
+        return features.max_bytes is not None and size > features.max_bytes
 
     # -- The end -------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Features:
     by_policy: bool = False  # What a policy can say comes from one.
     ttl_ms: int | None = None
     max_length: int | None = None
+    max_bytes: int | None = None
     overflow: str = "drop-head"
     letters: str | None = None  # The exchange that its dead letters go to.
     keeps: bool = False  # They are sent until they are taken.
@@ -43,7 +44,8 @@ class Features:
     def rules(self) -> dict[str, Any]:
         """What an argument or a policy can say."""
         said: dict[str, Any] = {"message-ttl": self.ttl_ms, "max-length": self.max_length}
-        if self.max_length is not None:
+        said["max-length-bytes"] = self.max_bytes
+        if self.max_length is not None or self.max_bytes is not None:
             said["overflow"] = self.overflow
         if self.letters is not None:
             said |= {"dead-letter-exchange": self.letters, "dead-letter-routing-key": LETTERS}
@@ -92,6 +94,7 @@ def _draw_one(dice: random.Random, may_be_quorum: bool, may_be_by_policy: bool) 
         by_policy=by_policy,
         ttl_ms=dice.choice((None, None, None, 400, 2_000, 8_000, HOUR_MS)),
         max_length=dice.choice((None, None, 3, 10)),
+        max_bytes=dice.choice((None, None, None, 2_000)),
         overflow=overflow,
         letters=letters,
         keeps=letters is not None and (quorum or by_policy) and dice.random() < 0.8,

@@ -53,7 +53,7 @@ class Channel(Topology):
     __slots__ = (
         "asks", "body", "body_left", "confirms", "consumed", "consumers", "copies", "delivery_tag", "forgiven",
         "generation", "header", "inbox", "new_consumer_prefetch", "prefetch", "route", "transaction", "unacked",
-    )
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
         super().__init__(connection, number)

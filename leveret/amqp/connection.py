@@ -256,6 +256,7 @@ class Connection(Intake):
             self.handshake.on_method(method)
         elif isinstance(method, m.ConnectionUpdateSecret):
             # For credentials that expire, which passwords do not: RabbitMQ takes any secret then.
+            self.broker.log_secret_updated(self, method.reason)
             self.send(0, m.ConnectionUpdateSecretOk())
         else:
             text = "unexpected method in connection state running"

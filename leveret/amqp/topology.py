@@ -262,11 +262,24 @@ class Topology:
         queue = self.connection.vhost.queues[name]
         locked = queue_declare_locked(queue.spec, method.exclusive, self.broker.id_of(self.connection))
         if locked is not None:
-            raise protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method)
+            self._refuse_locked(method, queue, protocol_error(ReplyCode.RESOURCE_LOCKED, locked, method))
+            return
         mismatch = queue_mismatch(queue.spec, method.durable, method.auto_delete, method.arguments)
         if mismatch is not None:
             raise protocol_error(ReplyCode.PRECONDITION_FAILED, mismatch, method)
         self._declared(method, queue)
+
+    def _refuse_locked(self, method: m.QueueDeclare, queue: AnyQueue, fault: ChannelFault | ConnectionFault) -> None:
+        """Unless the owner's node is lost: if the queue goes with it, the name is free."""
+        if queue.is_local or queue.edge is not None:
+            raise fault
+
+        def then(status: Status | None) -> None:
+            if status is not None:
+                raise fault
+            self.on_queue_declare(method)
+
+        self._ask(self._status_of(queue), method, then)
 
     def _declared(self, method: m.QueueDeclare, queue: AnyQueue) -> None:
         self.last_queue = queue.spec.name

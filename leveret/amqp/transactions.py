@@ -17,13 +17,16 @@ It is RabbitMQ's tx, which promises less than the word: no isolation, and no all
 What waits for a commit is in memory and nowhere else, and no publisher can be made to wait for room, as nothing makes
 any but the commit that stands behind in the same socket. So there is a bound for all transactions of the node together,
 the one from which on queues put their messages to disk; who exceeds it loses the channel, and with it the transaction.
+
+Of all that may have gathered, a commit sends as much as a publisher would without one: so much at a time, and more when
+that is safe. No block, no link and no disk has to cope with a transaction as a whole.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.amqp.errors import ChannelFault, ReplyCode
 from leveret.broker.batch import MESSAGE_OVERHEAD
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
     from leveret.broker.unacked import Delivered
     from leveret.broker.vhost import Route
 
-PARTIAL = Refusal(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+PARTIAL: Final = Refusal(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+PART_BYTES: Final = 1 << 20  # Publishes that go the same way, together.
+PART_MESSAGES: Final = 4096
+UNSAFE_BYTES_MAX: Final = 8 << 20  # Sent, and not known to be safe; but for one part.
 
 
 class Held(NamedTuple):
@@ -46,21 +52,35 @@ class Held(NamedTuple):
     queues: tuple[AnyQueue, ...]
     content: bytes
     kind: int
+    size: int
+
+
+class Part(Pending):
+    """Publishes of a commit that are under way."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, transaction: Transaction, count: int, size: int) -> None:
+        super().__init__(transaction, 1, count)
+        self.size = size
 
 
 class Transaction:
     """Of one channel; after each commit and rollback it is empty again."""
 
-    __slots__ = ("channel", "done", "publishes", "refused", "settlings", "size", "unsafe")
+    __slots__ = (
+        "channel", "done", "is_sending", "publishes", "refused", "settlings", "size", "unsafe", "unsafe_bytes",
+    )  # fmt: skip
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.publishes: list[Held] = []
+        self.publishes: deque[Held] = deque()
         self.size = 0
         self.settlings: list[tuple[Callable[[list[Delivered]], None], list[Delivered]]] = []
         # While a commit is under way:
         self.done: Callable[[bool | Refusal], None] | None = None
-        self.unsafe = 0  # Bundles that are not safe in all their queues.
+        self.is_sending = False
+        self.unsafe = self.unsafe_bytes = 0  # Parts that are not safe in all their queues.
         self.refused = False
 
     @property
@@ -73,7 +93,7 @@ class Transaction:
         size = len(content) + MESSAGE_OVERHEAD
         self.size += size
         broker.uncommitted_bytes += size
-        self.publishes.append(Held(route, queues, content, kind))
+        self.publishes.append(Held(route, queues, content, kind, size))
         if broker.uncommitted_bytes > broker.spill_bytes_max:
             text = f"transactions hold more than {broker.spill_bytes_max} bytes of memory"
             channel.fail(ChannelFault(ReplyCode.PRECONDITION_FAILED, text, 60, 40))
@@ -87,51 +107,68 @@ class Transaction:
         """Forget the publishes; what was settled is out again. Also the end, if the channel ends."""
         self.settlings = []
         self.channel.unacked.put_back()
-        self._take_publishes()
+        self.publishes.clear()
+        self._let_go(self.size)
 
-    def _take_publishes(self) -> list[Held]:
-        self.channel.broker.uncommitted_bytes -= self.size
-        publishes, self.publishes, self.size = self.publishes, [], 0
-        return publishes
+    def _let_go(self, size: int) -> None:
+        self.size -= size
+        self.channel.broker.uncommitted_bytes -= size
 
     # -- Committing ----------------------------------------------------------------------------------------------
 
     def commit(self, done: Callable[[bool | Refusal], None]) -> None:
         """`done` when all is safe, or that it is not."""
         self.done, self.refused = done, self.channel.broker.refusing
-        self.unsafe = 1  # Until all are on their way.
-        publishes = self._take_publishes()
-        if not self.refused:
-            for (queues, kind), several in groupby(publishes, lambda held: (held.queues, held.kind)):
-                self._send(queues, kind, list(several))
-        self._on_safe()
+        if self.refused:
+            self.publishes.clear()
+            self._let_go(self.size)
+        self._go_on()
 
-    def _send(self, queues: tuple[AnyQueue, ...], kind: int, several: list[Held]) -> None:
-        """Publishes in a row that go the same way."""
-        channel = self.channel
+    def on_complete(self, pending: Pending) -> None:
+        assert isinstance(pending, Part)
+        self.refused = self.refused or pending.refused
+        self.unsafe -= 1
+        self.unsafe_bytes -= pending.size
+        if not self.is_sending:  # Else it was safe at once, and whoever sends goes on.
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.is_sending = True
+        while self.publishes and self.unsafe_bytes < UNSAFE_BYTES_MAX:
+            self._send(self._take_part())
+        self.is_sending = False
+        if not self.publishes and not self.unsafe:
+            self._end()
+
+    def _take_part(self) -> list[Held]:
+        """Publishes in a row that go the same way. What may refuse a message gets each alone: see `Route.is_plain`."""
+        publishes = self.publishes
+        first = publishes.popleft()
+        part, size = [first], first.size
+        alone = any(queue.rules.rejects for queue in first.queues)
+        while publishes and not alone and size < PART_BYTES and len(part) < PART_MESSAGES:
+            if publishes[0].queues != first.queues or publishes[0].kind != first.kind:
+                break
+            part.append(publishes.popleft())
+            size += part[-1].size
+        return part
+
+    def _send(self, several: list[Held]) -> None:
+        channel, size = self.channel, sum([held.size for held in several])
+        self._let_go(size)
         vhost = channel.connection.vhost
         assert vhost is not None
-        there = tuple(found for one in queues if (found := vhost.queues.get(one.spec.name)) is not None)
+        there = tuple(found for one in several[0].queues if (found := vhost.queues.get(one.spec.name)) is not None)
         if not there:
             for held in several:
                 channel.on_unroutable(held.route, held.content)
             return
-        # What may refuse a message gets each by itself: see `Route.is_plain`.
-        size = 1 if any(queue.rules.rejects for queue in there) else len(several)
-        for at in range(0, len(several), size):
-            part = several[at : at + size]
-            pending = Pending(self, 1, len(part))
-            self.unsafe += 1
-            channel.send([(there, [held.content for held in part], [held.route.key for held in part])], kind, pending)
+        self.unsafe += 1
+        self.unsafe_bytes += size
+        bundle = (there, [held.content for held in several], [held.route.key for held in several])
+        channel.send([bundle], several[0].kind, Part(self, len(several), size))
 
-    def on_complete(self, pending: Pending) -> None:
-        self.refused = self.refused or pending.refused
-        self._on_safe()
-
-    def _on_safe(self) -> None:
-        self.unsafe -= 1
-        if self.unsafe:
-            return
+    def _end(self) -> None:
         done, self.done = self.done, None
         assert done is not None
         if self.refused:

@@ -25,7 +25,7 @@ class Batch(Run):
 
     __slots__ = (
         "all_logged", "expires", "gone", "left", "logged", "paged", "redelivered", "size", "stamped", "stored",
-        "unlogged_bytes",
+        "thinned", "unlogged_bytes",
     )  # fmt: skip
 
     def __init__(self, first: int) -> None:
@@ -38,6 +38,7 @@ class Batch(Run):
         self.logged = False  # The persistent ones are in the log, synced.
         self.all_logged = False  # And there are no others: memory may forget the contents.
         self.paged = False  # Memory has forgotten them.
+        self.thinned = False  # Memory has forgotten some of them: see `priorities`.
         self.redelivered = False  # Some of `kinds` say so.
         self.stamped = 0  # How many of them `times` tells of.
         self.expires = False  # Some have a time to live of their own.
@@ -74,7 +75,7 @@ class Batch(Run):
         return times[following - 1][1], end
 
     def average_bytes(self) -> int:
-        return self.size // (len(self.contents) - self.gone)
+        return self.size // (len(self.contents) - self.gone) or 1
 
     def mark_redelivered(self, lo: int, hi: int) -> None:
         kinds = self.kinds

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 READ_AT_ONCE: Final = 16
-MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which another master of a mirrored queue is waited for.
+MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
 
 AnyQueue: TypeAlias = Queue | RemoteQueue
 
@@ -151,6 +151,7 @@ class Broker:
         self.totals = Totals()
         self.refusing = False  # Publishes are refused, all of them: a fault that tests can ask for.
         self.now_ms = 0  # Of a clock that never jumps; as of this turn.
+        self.opened_ms = 0  # When clients could first come, by the same clock.
         self.wall_ms = 0  # The time of day, as of this turn.
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
@@ -173,13 +174,13 @@ class Broker:
         self.confirming: dict[Channel, None] = {}
         self.writers: dict[Connection, None] = {}
         self.tapped: dict[Firehose, None] = {}
-        self.linked: dict[Edge | Home, None] = {}  # Links that have something to send.
+        self.linked: dict[Edge | Home | Census, None] = {}  # Who has something to send to other nodes.
         self.bequeathed = 0  # Messages that are out with clients, of queues that others lead now.
         self.withheld: dict[Home, None] = {}  # Links whose publishers have to wait.
         self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
         self.homes: dict[str, Home] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
-        self.suspended: dict[RemoteQueue, int] = {}  # Mirrored, without a master, for so many ticks.
+        self.suspended: dict[RemoteQueue, int] = {}  # Without a home, for so many ticks.
         self.arrivals = Arrivals(self)
         self.mirrors = Mirrors(self)
         self.placing: Placing | None = None
@@ -246,8 +247,11 @@ class Broker:
         expires_ms = queue.rules.expires_ms
         if expires_ms is None:
             return
-        is_used = bool(queue.consumers) or queue.departure is not None or queue.frozen
-        due_ms = (self.now_ms if is_used else queue.used_ms) + expires_ms
+        # Nobody can use it while the node is starting.
+        is_used = bool(queue.consumers) or queue.departure is not None or queue.frozen or not self.arrivals.is_open
+        if is_used:
+            queue.used_ms = self.now_ms
+        due_ms = max(queue.used_ms, self.opened_ms) + expires_ms
         if due_ms > self.now_ms:
             self.idle.set(queue, due_ms)
         else:
@@ -564,8 +568,6 @@ class Broker:
 
     def flush_links(self) -> None:
         """Send other nodes what gathered for them in this turn."""
-        if self.census.has_news:
-            self.census.tell()
         while self.linked:
             end, _ = self.linked.popitem()
             end.flush()
@@ -714,6 +716,10 @@ class Broker:
     def log_login_refused(self, connection: Connection, user: str, reason: str) -> None:
         text = f"connection {connection.describe()}: login of '{user}' refused: {reason}"
         self.shell.note("connection", "warning", text)
+
+    def log_secret_updated(self, connection: Connection, reason: str) -> None:
+        text = f"connection {connection.describe()}: user '{connection.user}' updated its secret, reason: {reason!r}"
+        self.shell.note("connection", "info", text)
 
     def log_channel_error(self, connection: Connection, number: int, error: ProtocolError) -> None:
         self.shell.note("channel", "error", f"connection {connection.describe()}, channel {number}: {error}")

@@ -33,11 +33,11 @@ class Census:
         self.others: dict[str, dict[str, int]] = {}
         self.known: dict[str, int] | None = None  # The limits; None: to be looked up.
         self.told: dict[str, int] = {}
-        self.has_news = False
 
     def on_limits(self) -> None:
         """Vhosts or users have changed, and perhaps their limits."""
-        self.known, self.has_news = None, True
+        self.known = None
+        self.broker.linked[self] = None
 
     @property
     def limits(self) -> dict[str, int]:
@@ -60,7 +60,7 @@ class Census:
         if not self.own[name]:
             del self.own[name]
         if name in self.limits:
-            self.has_news = True
+            self.broker.linked[self] = None
 
     def limit_reached(self, name: str) -> int | None:
         """The limit, if there can be no more; None if there can."""
@@ -75,9 +75,8 @@ class Census:
     def _limited(self) -> dict[str, int]:
         return {name: self.own[name] for name in self.limits if name in self.own}
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """At the end of a turn with news."""
-        self.has_news = False
         counts = self._limited()
         if counts != self.told:
             self.told = counts

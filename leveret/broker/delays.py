@@ -2,10 +2,10 @@
 
     enqueue ──▶ block, log, mirrors ──▶ agenda: when which number is due
                      │                            │
-               confirmed to the publisher         ▼ its time has come
-                                            round: its content, from memory or from the log
+               confirmed to the publisher         ▼ a minute before
+                                            soon: contents are read back, where memory has forgotten them
                                                   │
-                                                  ▼ routed by the exchange, as if it were published now
+                                                  ▼ its time has come: routed as if it were published now
                                             flight to each target ──all have it safe──▶ settled
 
 To publishers, the log and the ring it is a queue like any other, whose messages are all persistent, whatever they say
@@ -22,7 +22,10 @@ through once, in pieces between which the node does other things. Time is that o
 due changes with it.
 
 **Memory.** A message costs eight bytes (see `agenda`). Its content stays in memory only if it, or one that came with
-it, is due within seconds; all others are read back in their time. What is due together is read together, by blocks.
+it, is due within a minute. All others are read back when they are. The log gives blocks of messages that came together;
+if what came together is due at a thousand different times, each block holds something for every second. So contents
+are read for a minute at a time: a sweep over the log in its order, in which each block is read once, and what is wanted
+of it is kept. How much, is limited; what there was no room for is read when it is due.
 
 **Order.** What is due first goes out first, and what is due together in the order in which it came; but not across a
 failure to reach a target, nor while the log is still being read through.
@@ -30,16 +33,17 @@ failure to reach a target, nor while the log is still being read through.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.amqp.frames import HEADER_AT
 from leveret.amqp.properties import headers
-from leveret.broker.agenda import Agenda
+from leveret.broker.agenda import NUMBER_BITS, NUMBER_MASK, Agenda, packed
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.confirms import Pending
 from leveret.broker.delayed import delay_ms, release
@@ -56,11 +60,14 @@ if TYPE_CHECKING:
     from leveret.cluster.specs import QueueSpec
     from leveret.log.block import Run
 
-WARM_MS: Final = 10_000  # What is due within this time stays in memory.
+AHEAD_MS: Final = 1 << 16  # What is due within this time is in memory, or is read back,
+AHEAD_MESSAGES: Final = 1 << 16  # if these are not more than so many,
+AHEAD_BYTES: Final = 32 << 20  # or larger than this.
+FILL_MESSAGES: Final = 4_096  # They are looked for in several turns, so many in each.
+REFILL_MS: Final = AHEAD_MS // 4  # The time between two sweeps, unless there is more than there was room for.
 SCAN_BYTES: Final = 256 << 10  # Read through at a time after a start.
 READ_BYTES: Final = 1 << 20  # Read back at a time, where most of it is wanted.
-ROUND_MESSAGES: Final = 1_000  # Released in one turn,
-ROUND_BYTES: Final = 4 << 20  # and so many bytes of them read back before.
+ROUND_MESSAGES: Final = 1_000  # Released in one turn.
 FLYING_MAX: Final = 10_000  # Messages that are not safe at their targets yet.
 AGAIN_MS: Final = 1_000  # Until a target that could not be reached is tried again:
 AGAIN_PER_S: Final = 1_000  # later, the more messages wait for that.
@@ -101,8 +108,8 @@ class Keeper(Queue):
     """Keeps the messages of one exchange back, at its master."""
 
     __slots__ = (
-        "agenda", "early", "exchange", "flying", "fresh", "lacking", "read", "reading", "round", "scanning", "unread",
-        "warm",
+        "agenda", "cold", "early", "exchange", "flying", "fresh", "is_full", "lacking", "read", "read_bytes", "reading",
+        "refill_ms", "round", "scanning", "soon", "unread", "warm",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, host: Host) -> None:
@@ -114,9 +121,14 @@ class Keeper(Queue):
         self.warm: list[Batch] = []  # In the log, and with their contents; ascending.
         self.unread: deque[tuple[int, int]] = deque()  # In the log; when they are due is yet to be found out.
         self.scanning = False
-        self.round: list[int] = []  # Due, to go out next, in this order.
-        self.read: dict[int, tuple[bytes, bytes]] = {}  # Content and key of those of them that were read back.
+        self.soon: list[int] = []  # Taken from the agenda ahead of time: a heap of the same entries.
+        self.refill_ms = 0  # When to take more,
+        self.is_full = False  # unless it has so much that it has to become less first.
+        self.cold: list[int] = []  # Of those, the numbers that are to be read back, ascending.
+        self.read: dict[int, tuple[bytes, bytes]] = {}  # Content and key of those that were.
+        self.read_bytes = 0
         self.reading = False
+        self.round: list[int] = []  # Due, to go out next, in this order.
         self.flying: dict[int, int] = {}  # How many flights of a message are under way.
         self.lacking: dict[int, list[AnyQueue]] = {}  # Targets that could not be reached.
 
@@ -178,7 +190,7 @@ class Keeper(Queue):
             return
         at = self._find(batch.first)
         is_there = at >= 0 and self.warm[at] is batch
-        if not is_there and due_ms <= self.host.wall_ms + WARM_MS:
+        if not is_there and due_ms <= self.host.wall_ms + AHEAD_MS:
             insort(self.warm, batch, key=_FIRST)
         elif not is_there:
             self._forget_batch(batch)
@@ -209,7 +221,8 @@ class Keeper(Queue):
         super().let_go_of_all()
         self.agenda, self.fresh, self.early, self.warm = Agenda(), {}, [], []
         self.unread.clear()
-        self.round, self.read, self.flying, self.lacking = [], {}, {}, {}
+        self.soon, self.cold, self.read, self.read_bytes = [], [], {}, 0
+        self.round, self.flying, self.lacking = [], {}, {}
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
@@ -220,10 +233,23 @@ class Keeper(Queue):
             self._scan(*self.unread[0])
         if self.frozen:
             return  # Somebody else may have the queue.
-        self._go_on()
+        now_ms = self.host.wall_ms
+        self._look_ahead(now_ms)
+        self._go_on(now_ms)
+        if not self.reading and (cold := self._to_read()):
+            self._read_back(cold)
+        self._sleep(now_ms)
+
+    def _sleep(self, now_ms: int) -> None:
+        """Until something is to be done that nothing else brings about."""
+        times = [self.soon[0] >> NUMBER_BITS] if self.soon else []
         due_ms = self.agenda.next_ms()
-        if due_ms is not None and not self.round and len(self.flying) < FLYING_MAX:
-            self.host.timers.set(self, due_ms)
+        if due_ms is not None:
+            times.append(due_ms)
+            if not self.is_full:
+                times.append(max(due_ms - AHEAD_MS, self.refill_ms))
+        if times and len(self.flying) < FLYING_MAX and not self.round:
+            self.host.timers.set(self, max(min(times), now_ms))
 
     def _scan(self, first: int, last: int) -> None:
         """After a start: when are these due?"""
@@ -248,7 +274,7 @@ class Keeper(Queue):
         if not run.times:
             run.times.append((0, self.host.wall_ms))
         due_ms = self._note(run, 0, len(run))
-        if due_ms <= self.host.wall_ms + WARM_MS and self.host.content_bytes <= self.host.content_bytes_max:
+        if due_ms <= self.host.wall_ms + AHEAD_MS and self.host.content_bytes <= self.host.content_bytes_max:
             batch = Batch.loaded(run)
             self.memory_bytes += batch.size
             self.host.content_bytes += batch.size
@@ -256,58 +282,97 @@ class Keeper(Queue):
 
     # -- Going out -----------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        if not self.round:
-            due = self.agenda.take(self.host.wall_ms, min(ROUND_MESSAGES, FLYING_MAX - len(self.flying)))
-            newest = min(self.fresh, default=self.next_seq)
-            self.round = [number for number in due if number < newest]
-            self.early += [number for number in due if number >= newest]
-        if not self.round or self.reading:
+    def _look_ahead(self, now_ms: int) -> None:
+        """Take from the agenda what is due soon, and find out what of it is to be read back."""
+        if self.is_full and len(self.soon) < AHEAD_MESSAGES // 2:
+            self.is_full = False
+        if now_ms < self.refill_ms or self.is_full:
             return
-        cold = sorted(number for number in self.round if self._content(number) is None)
-        if cold and sum(len(content) for content, _ in self.read.values()) < ROUND_BYTES:
-            self._read_back(cold)
-        else:
+        is_ready = self.agenda.advance(now_ms + AHEAD_MS)
+        taken = self.agenda.take(now_ms + AHEAD_MS, FILL_MESSAGES)
+        newest = min(self.fresh, default=self.next_seq)
+        for one in taken:
+            heappush(self.soon, one)
+            number = one & NUMBER_MASK
+            if number < newest and self._content(number) is None:
+                self.cold.append(number)
+        self.cold.sort()
+        self.is_full = len(self.soon) >= AHEAD_MESSAGES
+        is_all = is_ready and len(taken) < FILL_MESSAGES
+        self.refill_ms = now_ms + REFILL_MS if is_all else now_ms
+
+    def _go_on(self, now_ms: int) -> None:
+        """Let those go whose time has come."""
+        room = min(ROUND_MESSAGES, FLYING_MAX - len(self.flying))
+        if not self.round and room > 0:
+            for one in self.agenda.take(now_ms, room):
+                heappush(self.soon, one)
+            limit, newest = packed(now_ms + 1, 0), min(self.fresh, default=self.next_seq)
+            while self.soon and self.soon[0] < limit and len(self.round) < room:
+                number = heappop(self.soon) & NUMBER_MASK
+                (self.round if number < newest else self.early).append(number)
+        if self.round and all(self._content(number) is not None for number in self.round):
             self._send_round()
+
+    def _to_read(self) -> list[int]:
+        """What to read back next: what is overdue, else all that is wanted soon, if there is room for it."""
+        overdue = sorted(number for number in self.round if self._content(number) is None)
+        if overdue:
+            return overdue
+        if not self.soon:
+            self.cold = []  # They were in memory after all.
+        if not self.is_full and self.refill_ms <= self.host.wall_ms:
+            return []  # More is to come, and each block should be read once for all.
+        has_room = self.read_bytes < AHEAD_BYTES and self.host.content_bytes <= self.host.content_bytes_max
+        return self.cold if has_room else []
 
     def _read_back(self, cold: list[int]) -> None:
         """Of what lies between, nothing is kept; so no more than a block is read at once where little is wanted."""
         self.reading = True
-        is_dense = len(cold) * 4 > cold[-1] - cold[0]
+        first, last = cold[0], cold[-1]
+        is_dense = len(cold) * 4 > last - first
 
         def then(runs: list[Run] | None, following: int) -> None:
             self.reading = False
             if self.deleted:
                 return
             if runs is None:
-                following = cold[0] + 1  # It stays in the log, and whoever read it has said so.
-            found = {number: index for index, run in enumerate(runs or ()) for number in range(run.first, run.last + 1)}
-            covered = {number for number in cold if number < following}
-            for number in covered & found.keys():
-                run = (runs or [])[found[number]]
-                self.read[number] = run.contents[number - run.first], run.keys[number - run.first]
-            gone = covered - found.keys()  # Settled before, or not to be read.
-            self.round = [number for number in self.round if number not in gone]
+                following = first + 1  # It stays in the log, and whoever read it has said so.
+            covered = {*_between(cold, first, following - 1), *_between(self.cold, first, following - 1)}
+            wanted = sorted(covered)
+            for run in runs or ():
+                for number in _between(wanted, run.first, run.last):
+                    self._put(number, run.contents[number - run.first], run.keys[number - run.first])
+            del self.cold[bisect_left(self.cold, first) : bisect_left(self.cold, following)]
+            # What is due and not there was settled before, or is not to be read.
+            self.round = [one for one in self.round if one not in covered or self._content(one) is not None]
             self.host.dirty[self] = None
 
-        self.host.read_range(self.spec.id, cold[0], cold[-1], READ_BYTES if is_dense else 1, then)
+        self.host.read_range(self.spec.id, first, last, READ_BYTES if is_dense else 1, then)
+
+    def _put(self, number: int, content: bytes, key: bytes) -> None:
+        if number not in self.read and number not in self.flying:
+            self.read[number] = content, key
+            self._count_read(len(content) + MESSAGE_OVERHEAD)
+
+    def _count_read(self, size: int) -> None:
+        self.read_bytes += size
+        self.memory_bytes += size
+        self.host.content_bytes += size
 
     def _send_round(self) -> None:
         leaving: list[Leaving] = []
-        rest: list[int] = []
         for number in self.round:
             found = self._content(number)
-            if found is None:
-                rest.append(number)
-            else:
-                leaving.append(self._leave(number, *found))
-        self.round = rest
-        self.read.clear()
+            assert found is not None
+            leaving.append(self._leave(number, *found))
+            if self.read.pop(number, None) is not None:
+                self._count_read(-len(found[0]) - MESSAGE_OVERHEAD)
+        self.round = []
         for one in leaving:
             self.flying[one.number] = len(one.queues) or 1
         for (queues, kind), several in groupby(leaving, lambda one: (one.queues, one.kind)):
             self._send(queues, kind, list(several))
-        self.host.timers.set(self, self.host.wall_ms)  # Go on, when others have had their turn.
 
     def _leave(self, number: int, content: bytes, key: bytes) -> Leaving:
         made, keys, kind = release(content, key)
@@ -378,6 +443,11 @@ class Keeper(Queue):
             self._let_go(batch, 1)
             if batch.left <= 0:
                 del self.warm[at]
+
+
+def _between(numbers: list[int], first: int, last: int) -> list[int]:
+    """Of numbers that ascend."""
+    return numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
 
 
 def arrivals(run: Run, lo: int, hi: int) -> Iterator[tuple[int, int]]:

@@ -70,9 +70,14 @@ class Letters:
         if not self._has_exchange(queue):
             queue.settle(batch, lo, hi)
             return
-        # Neighbours with one way travel together. The way is known only when the headers were looked at.
+        # Neighbours with one way travel together. The way is known only when the headers were looked at. What may
+        # refuse a message gets each by itself: see `Route.is_plain`.
         ways = [self._way(queue, batch.contents[at], batch.keys[at], reason) for at in range(lo, hi)]
-        cuts = [at for at, (one, other) in enumerate(pairwise(ways), 1) if one[1:] != other[1:]]
+        cuts = [
+            at
+            for at, (one, other) in enumerate(pairwise(ways), 1)
+            if one[1:] != other[1:] or any(target.rules.rejects for target in one[2])
+        ]
         for first, last in pairwise((0, *cuts, len(ways))):
             contents = [way[0] for way in ways[first:last]]
             _, key, queues = ways[first]

@@ -194,16 +194,15 @@ class Levels:
                 part = Span(span.batch, lo, hi)
                 row.append(part) if not row or row[-1].first < part.first else _insert(row, part)
 
-    def front(self, count: int) -> list[tuple[int, int]]:
-        """The numbers of the next messages that can be handed out, as ranges: so many, or up to what has to be read
-        first."""
-        found: list[tuple[int, int]] = []
+    def front(self, count: int) -> list[tuple[Batch, int, int]]:
+        """The next messages that can be handed out: so many, or up to what has to be read first."""
+        found: list[tuple[Batch, int, int]] = []
         if self.unsorted:
             return found
         for entry in self:
             if isinstance(entry, Gap) or count <= 0:
                 break
-            found.append((entry.first, min(entry.last, entry.first + count - 1)))
+            found.append((entry.batch, entry.lo, min(entry.hi, entry.lo + count)))
             count -= entry.count
         return found
 

@@ -35,6 +35,7 @@ from leveret.broker.mirror_journal import Journal
 from leveret.broker.parking import go_on, release
 from leveret.broker.priorities import claims_of
 from leveret.broker.stream import StreamQueue, make_queue, restore_stream
+from leveret.broker.upkeep import entry_bytes
 from leveret.cluster import commands as c
 from leveret.cluster.frames import RING
 from leveret.cluster.proposals import BadFrame
@@ -398,6 +399,8 @@ class Mirrors:
             else:
                 batches = restore_queue(queue, stored, effect)
                 self.broker.on_restored(queue)
+                if queue.rules.max_bytes is not None:  # What is only in the log is counted when it is read.
+                    queue.ready_bytes = sum(map(entry_bytes, queue.ready))
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number

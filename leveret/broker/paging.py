@@ -173,7 +173,10 @@ class Paging:
         self.host.dirty[self] = None
 
     def page_out_unacked(self, batch: Batch, count: int) -> None:
-        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back."""
+        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back.
+        Where dead letters are made of what it rejects, they are needed for these."""
+        if self.rules.dead_letter_exchange is not None:
+            return
         if batch.all_logged and not batch.paged and batch.left == count:
             batch.paged = True
             batch.contents, batch.keys = [], []

@@ -96,7 +96,7 @@ class PriorityQueue(Queue):
             # By which the broker sees that there is something to note, sooner or later.
             self.noted_through = self.delivered_through - 1
 
-    def _put_back(self, entry: Span | Gap) -> None:
+    def put_back(self, entry: Span | Gap) -> None:
         self.levels.put_back(entry)
 
     def purge(self) -> int:
@@ -191,6 +191,8 @@ class PriorityQueue(Queue):
             batch.contents, batch.keys = [], []
         else:
             size = min(sum(map(len, contents)) + MESSAGE_OVERHEAD * span.count, batch.size)
+            if not batch.thinned:  # Others may have the list, such as a block that is to be sent to a mirror.
+                batch.thinned, batch.contents = True, batch.contents[:]
             batch.contents[lo:hi] = [b""] * span.count
             batch.size -= size
             batch.gone += span.count
@@ -287,13 +289,14 @@ class ExactClaims(Claims):
     is undone where it is read back (`unmark`).
     """
 
-    __slots__ = ("claimed_in", "claims", "delivered", "fresh", "is_short", "levels", "sure", "waiting")
+    __slots__ = ("claimed_in", "claims", "delivered", "fresh", "is_short", "levels", "sure", "unseen", "waiting")
 
     def __init__(self, queue: PriorityQueue) -> None:
         self.levels = queue.levels
         self.claims = RangeSet()  # In blocks, and not settled; of those,
         self.sure = RangeSet()  # in blocks that whoever has the messages has, too;
-        self.waiting = RangeSet()  # not handed out yet.
+        self.waiting = RangeSet()  # not handed out yet;
+        self.unseen = RangeSet()  # nor marked as redelivered before.
         self.claimed_in: deque[tuple[int, list[tuple[int, int]]]] = deque()  # Blocks that are under way, by number.
         self.fresh: list[tuple[int, int]] = []  # Handed out before they were in a block.
         self.delivered = 0  # Since the last block.
@@ -319,6 +322,7 @@ class ExactClaims(Claims):
             self.fresh.append((first, last))
         else:
             self.waiting.remove(first, last)
+            self.unseen.remove(first, last)
 
     def check(self) -> None:
         queue = self.queue
@@ -341,7 +345,7 @@ class ExactClaims(Claims):
 
     def unmark(self, batch: Batch) -> None:
         """What was read back, and is marked only because it was claimed."""
-        for low, high in self.waiting.ranges(batch.first, batch.last):
+        for low, high in self.unseen.ranges(batch.first, batch.last):
             for at in range(low - batch.first, high - batch.first + 1):
                 batch.kinds[at] &= ~REDELIVERED
 
@@ -353,21 +357,32 @@ class ExactClaims(Claims):
         later: list[tuple[int, int]] = []
         wanted = self._wanted()
         front = self.levels.front(wanted)
-        self.is_short = sum(last - first + 1 for first, last in front) >= wanted
-        for first, last in front:
+        self.is_short = sum(hi - lo for _, lo, hi in front) >= wanted
+        for batch, lo, hi in front:
+            first, last = batch.first + lo, batch.first + hi - 1
             if not self.claims.covers(first, last):
                 (now if first > before else later).append((first, last))
-                self.waiting.add(first, last)
+                self._await(batch, lo, hi)
         for first, last in now:  # Whoever has these has this very block.
             self.sure.add(first, last)
         for first, last in [*now, *later]:
             self.claims.add(first, last)
         for first, last in block.settled:
-            for numbers in (self.claims, self.sure, self.waiting):
+            for numbers in (self.claims, self.sure, self.waiting, self.unseen):
                 numbers.remove(first, last)
         if later:
             self.claimed_in.append((block.number, later))
         block.requeued = merged([*block.requeued, *now, *later])
+
+    def _await(self, batch: Batch, lo: int, hi: int) -> None:
+        first = batch.first
+        self.waiting.add(first + lo, first + hi - 1)
+        if not batch.redelivered:
+            self.unseen.add(first + lo, first + hi - 1)
+            return
+        for at in range(lo, hi):
+            if not batch.kinds[at] & REDELIVERED:
+                self.unseen.add(first + at, first + at)
 
     def _wanted(self) -> int:
         """How many of the next messages are to be claimed."""

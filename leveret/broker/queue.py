@@ -370,6 +370,8 @@ class Queue(Paging):
                 self.want(head)
                 return
             assert isinstance(head, Span)
+            if self.timed and (head.batch.expires or self.rules.max_priority) and not upkeep.is_fresh(self, head):
+                continue
             if len(consumers) == 1:
                 consumer = consumers[0]
                 room = consumer.room(head.batch.average_bytes())
@@ -458,6 +460,10 @@ class Queue(Paging):
 
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
         """A consumer rejected messages for good."""
+        if batch.paged and self.rules.dead_letter_exchange is not None:
+            # Until a moment ago nobody wanted letters of them. They come once more, and then there are contents.
+            self.requeue(batch, lo, hi)
+            return
         self.unacked_count -= hi - lo
         self.bury(batch, lo, hi, "rejected")
 
@@ -530,10 +536,11 @@ class Queue(Paging):
             batch.mark_redelivered(lo, hi)
             if batch.stored:
                 self.requeued.append((first, last))
-        self._put_back(Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi))
+        self.put_back(Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi))
         self.host.dirty[self] = None
 
-    def _put_back(self, entry: Span | Gap) -> None:
+    def put_back(self, entry: Span | Gap) -> None:
+        """To the place that its numbers have among those that wait."""
         ready, first, at = self.ready, entry.first, 0
         while at < len(ready) and ready[at].first < first:
             at += 1

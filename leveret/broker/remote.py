@@ -112,6 +112,16 @@ class RemoteQueue:
             return True
         return False
 
+    def _is_in_doubt(self) -> bool:
+        """Whether the queue goes with its node, and that node is lost: questions wait until it is given up, or is back.
+        A client of it that is here now may want the very names that were its own there."""
+        spec = self.spec
+        has_none = self.edge is None and self.successor is None and not self.is_hopeless and not self.deleted
+        if has_none and spec.view is None and (spec.exclusive or not spec.durable):
+            self.broker.suspended.setdefault(self, 0)
+            return True
+        return False
+
     def suspend(self) -> None:
         if self.parked is None:
             self.parked = []
@@ -284,7 +294,7 @@ class RemoteQueue:
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
-        if self.parked is not None or self._has_none():
+        if self.parked is not None or self._has_none() or self._is_in_doubt():
             self.waiting.append(call)
         elif self.successor is not None:
             call(self.successor)

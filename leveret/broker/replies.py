@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Literal
 
-from leveret.amqp.frames import METHOD, BadContent, frame, reframe
+from leveret.amqp.frames import METHOD, BadContent, frame, reframe, split
 from leveret.broker import peerwire as w
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
@@ -155,9 +155,10 @@ class Replies:
             key, content = payload[at + 2 : at + 2 + size], payload[at + 2 + size :]
             w.check_key(key, size)
             try:
-                self._deliver(address, key, content)
+                split(content)  # It may have to wait, and whoever is to send it then cannot blame the link any more.
             except BadContent as error:
                 raise BadFrame(str(error)) from None
+            self._deliver(address, key, content)
         elif kind == frames.REPLY_ASK:
             (number,) = w.unpack_one(w.U64, payload)
             address, _ = _unpack_text(payload, 8)

@@ -22,8 +22,8 @@ The rules are RabbitMQ's:
 - An exchange of type `x-random` leads to one of what is bound to it, `x-consistent-hash` to one that depends on the
   message (see `hashing`; of several keys it looks at the first). One rule is not RabbitMQ's: an exchange of any type
   with the argument `x-single-target: true` leads to one of those that match. `draw` says which, anew for each message.
-- A message that is to be delayed goes no further than the first delayed exchange on its way. That leads to the keeper of
-  the exchange (see `delayed`), which routes the message again when its time has come.
+- A message that is to be delayed goes no further than the first delayed exchange on its way, which leads to its keeper
+  (see `delayed`). That routes the message again when its time has come.
 
 A route may be remembered by its key for as long as `version` stays, unless `varies` says that it depends on more than
 the key: on the headers, on a property, or on what is drawn.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leveret.broker.queue import Queue
 
 HEADER_AT: Final = 7  # Where the header's payload begins in a stored content.
+LOOK_AHEAD: Final = 64  # Messages with times to live of their own that are handed out at once.
 
 
 def before_pump(queue: Queue) -> None:
@@ -102,6 +103,32 @@ def own_ttl_ms(batch: Batch, at: int) -> int | None:
         return None
     text = expiration(batch.contents[at], HEADER_AT)
     return None if text is None else int(text)
+
+
+def is_fresh(queue: Queue, head: Span) -> bool:
+    """Before something is handed out where messages do not grow old in the order in which they leave: those of a lower
+    priority may be older, and where each has a time to live of its own, one that waits behind another may be overdue
+    long before that. Lets the first entry end where such a one is, to be looked at when all in front of it is gone.
+    False: the first entry is another one now."""
+    now_ms = queue.host.wall_ms
+    _expire(queue, now_ms - 1)
+    if not queue.ready or queue.ready[0] is not head:
+        return False
+    if not head.batch.expires:
+        return True
+    batch, at, end = head.batch, head.lo + 1, min(head.hi, head.lo + LOOK_AHEAD)
+    while at < end and not _is_overdue(batch, at, now_ms):
+        at += 1
+    if at < head.hi:
+        rest = Span(batch, at, head.hi)
+        head.hi = at
+        queue.put_back(rest)
+    return True
+
+
+def _is_overdue(batch: Batch, at: int, now_ms: int) -> bool:
+    own_ms = own_ttl_ms(batch, at)
+    return own_ms is not None and batch.time_at(at)[0] + own_ms < now_ms
 
 
 # -- Number ------------------------------------------------------------------------------------------------------------

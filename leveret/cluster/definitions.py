@@ -9,6 +9,7 @@ one teaches:
 - Arguments are plain JSON. What was a short or a timestamp comes back as a long, which RabbitMQ counts as equal when a
   queue is declared again, and not when something is bound again. So whoever imports a binding looks whether one is
   there that would be exported alike.
+- A durable queue that the server gave its name is exported, and not imported: nobody would know of it.
 - Exclusive queues go with their connections and are left out, the predeclared exchanges are everywhere. RabbitMQ leaves
   out the former, but not their bindings: in a file there can be bindings of queues that it does not have. And it
   forgets internal exchanges, which we do not.
@@ -28,6 +29,7 @@ from leveret.cluster import commands as c
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.passwords import MD5, SHA256
 from leveret.cluster.placement import LINKS
+from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import (
     NO_ARGUMENTS,
     Binding,
@@ -61,6 +63,7 @@ OPERATOR_POLICY: Final = "operator_policy"
 CLUSTER_ID: Final = "internal_cluster_id"
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
+_SERVERS: Final = "names that begin with amq. are given by the server"
 # What an item may say beyond what is read from it, without being told that it has no effect.
 _KNOWN: Final[dict[str, frozenset[str]]] = {
     "users": frozenset({"name", "password", "password_hash", "hashing_algorithm", "tags", "limits"}),
@@ -355,13 +358,15 @@ class Reader:
         vhost, name = self._vhost_of(item), _text(item, "name")
         if not name:
             return Left("the default exchange is there anyway")
+        if name.startswith("amq."):
+            return Left(_SERVERS)
         flags = (_flag(item, "durable"), _flag(item, "auto_delete"), _flag(item, "internal", False))
         return [c.DeclareExchange(vhost, name, _text(item, "type"), *flags, to_table(item.get("arguments")))]
 
     def _queues(self, item: Mapping[str, Json]) -> list[c.Command] | Left:
         vhost, name = self._vhost_of(item), _name(item)
-        if is_keeper(name):
-            return Left("it comes with its delayed exchange")
+        if name.startswith("amq."):
+            return Left(_SERVERS)
         arguments = to_table(item.get("arguments"))
         kind = _text(item, "type", "classic")
         if kind != "classic" and "x-queue-type" not in arguments:  # Where a vhost's default decided, only this tells.
@@ -428,6 +433,12 @@ def named(section: str, item: Json) -> str:
     name = item.get("name", item.get("user"))
     where = f" in vhost '{item['vhost']}'" if "vhost" in item else ""
     return "" if name is None else f"'{name}'{where}"
+
+
+def same_policy(policy: Policy, command: c.SetPolicy) -> bool:
+    mine = (policy.pattern, policy.apply_to, policy.priority)
+    same = mine == (command.pattern, command.apply_to, command.priority)
+    return same and same_json(policy.definition, command.definition)
 
 
 # -- Fields --------------------------------------------------------------------------------------------------------

@@ -352,6 +352,8 @@ def _batch(queue: Queue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
     batch.logged = batch.all_logged = False  # It cannot be read back before its block is applied.
     for low, high in marks.ranges(run.first, run.last):
         batch.mark_redelivered(low - run.first, high - run.first + 1)
+    if batch.expires:
+        queue.timed = queue.tended = True
     at = run.first
     for low, high in [*settled.ranges(run.first, run.last), (run.last + 1, run.last + 1)]:
         if at < low:

@@ -252,6 +252,8 @@ class Cluster(Consensus):
                 raise AdminError(str(answer["error"]))
             if answer.get("ok"):
                 return
+            if self.stopped:  # Nobody waits any more, and the leader will not be known again.
+                raise AdminError("this node is stopping")
             left = deadline - self.world.loop.time()
             if not await self.until_changed(lambda: self.leadership, min(left, RETRY_S)) and left <= 0:
                 raise AdminError("the cluster has no leader: is a majority of its nodes running?")

@@ -388,7 +388,9 @@ class Consensus:
                 self._apply(entry)
         self.raft.advance(ready)
         self._settle_changes()
-        if self.log.snapshot_due(self.applied_index) and not self.snapshotting:
+        # At a start all that is known to be agreed on is applied at once, and Raft gives it out again piece by piece.
+        caught_up = self.raft.applied >= self.applied_index
+        if caught_up and self.log.snapshot_due(self.applied_index) and not self.snapshotting:
             self._snapshot()
 
     def _apply(self, entry: Entry) -> None:

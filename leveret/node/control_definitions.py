@@ -38,7 +38,9 @@ from leveret.cluster.keepers import DELAYED, keeper_arguments, keeper_name
 from leveret.cluster.passwords import SALT_BYTES, hash_password, known_hashing
 from leveret.cluster.permissions import pattern_error
 from leveret.cluster.refusals import fits
+from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import NO_ARGUMENTS, Binding, Json
+from leveret.cluster.store import PREDECLARED
 from leveret.node.control_frame import (
     DATA_ERROR,
     NUMBER,
@@ -65,6 +67,7 @@ PART_CHARACTERS: Final = 1 << 20
 KEPT_MAX: Final = 4  # Imports that are being staged, and exports that are being fetched.
 SLICE: Final = 500
 UNDER_WAY_MAX: Final = 500  # Commands that were proposed and not yet applied.
+TOLD_EVERY: Final = 10_000
 LINES_MAX: Final = 50  # Of a kind, told to people.
 FAILURES_MAX: Final = 1_000  # Then it is no longer about items.
 
@@ -256,7 +259,8 @@ class Import:
             commands = self.commands.pop(section, [])
             self.done[section] = 0
             for start in range(0, len(commands), UNDER_WAY_MAX):
-                say(f"{section}: {start} of {len(commands)}")
+                if start and start % TOLD_EVERY == 0:
+                    say(f"{section}: {start} of {len(commands)}")
                 batch = [one for one in map(self._ready, commands[start : start + UNDER_WAY_MAX]) if one is not None]
                 await self._agree(section, batch)
                 if self.failures.count >= FAILURES_MAX:
@@ -267,7 +271,7 @@ class Import:
         answers = await asyncio.gather(*map(self.node.cluster.change, batch))
         for command, applied in zip(batch, answers, strict=True):
             if applied.refused is None:
-                self.done[section] += 1
+                self.done[section] += section == "parameters" or not isinstance(command, _LIMITS)
             else:
                 name = getattr(command, "name", "") or getattr(command, "destination", "")
                 self.failures.add(f"{section}: '{name}': {applied.refused.text}")
@@ -292,7 +296,38 @@ class Import:
             if mismatch is not None:
                 self.notes.add(f"{mismatch}; it stays as it is")
             return None
-        return None if isinstance(command, c.Bind) and self._is_bound(command) else command
+        is_so = self._is_bound(command) if isinstance(command, c.Bind) else self._is_set(command)
+        return None if is_so else command
+
+    def _is_set(self, command: c.Command) -> bool:
+        """Whether it would change nothing. A node imports its definitions at each start, and the log of commands should
+        not grow by that."""
+        metadata = self.metadata
+        match command:
+            case c.PutUser(name, password_hash, hashing, tags):
+                user = metadata.users.get(name)
+                return user is not None and (user.password_hash, user.hashing, user.tags) == (
+                    password_hash, hashing, tags,
+                )  # fmt: skip
+            case c.SetUserLimits(name, limits):
+                user = metadata.users.get(name)
+                return user is not None and user.limits == limits
+            case c.AddVhost(name, description, tags):
+                vhost = metadata.vhosts.get(name)
+                return vhost is not None and (vhost.description, vhost.tags) == (description, tags)
+            case c.SetVhostLimits(name, limits):
+                vhost = metadata.vhosts.get(name)
+                return vhost is not None and vhost.limits == limits
+            case c.SetPermissions(user_name, where, configure, write, read):
+                return metadata.permissions.get((user_name, where)) == (configure, write, read)
+            case c.SetTopicPermissions(user_name, where, exchange, write, read):
+                return metadata.topic_permissions.get((user_name, where), {}).get(exchange) == (write, read)
+            case c.SetPolicy(vhost=where, name=name, operator=operator):
+                kept = (metadata.operator_policies if operator else metadata.policies).get((where, name))
+                return kept is not None and definitions.same_policy(kept, command)
+            case c.SetGlobalParameter(name, value):
+                return name in metadata.global_parameters and same_json(metadata.global_parameters[name], value)
+        return False
 
     def _is_bound(self, bind: c.Bind) -> bool:
         vhost, source, kind, destination = bind.vhost, bind.source, bind.destination_kind, bind.destination
@@ -329,14 +364,8 @@ class Import:
         return {"done": self.done, "notes": self.notes.told(), "failures": self.failures.told()}
 
 
-_PREDECLARED: Final = {
-    "amq.direct": "direct",
-    "amq.fanout": "fanout",
-    "amq.topic": "topic",
-    "amq.headers": "headers",
-    "amq.match": "headers",
-    "amq.rabbitmq.trace": "topic",
-}
+_LIMITS: Final = (c.SetUserLimits, c.SetVhostLimits)  # Part of another item, unless they are parameters.
+_PREDECLARED: Final = {name: kind for name, kind, _ in PREDECLARED if name}
 
 
 def _hashed(password: str) -> str:

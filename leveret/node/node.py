@@ -150,6 +150,8 @@ class Node(consensus.Shell):
         for number in [number for number in self.storage.log.queues if number not in kept]:
             self.storage.log.forget(number)
         self.broker.arrivals.is_open = True
+        self.set_clock()
+        self.broker.opened_ms = self.broker.now_ms
         life = self.metadata.starts[self.settings.node_name]
         self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
         self.placing.look_at_all()

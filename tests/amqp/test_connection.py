@@ -10,6 +10,15 @@ from leveret.cluster import commands as c
 from tests.machines import Conversation, World, converse, publish, written_conversations
 
 
+def test_an_updated_secret_is_noted() -> None:
+    """What the client says is no line of the log by itself."""
+    world = World()
+    client = world.client()
+    assert client.call(m.ConnectionUpdateSecret(b"another", "why\nnot"), channel=0) == m.ConnectionUpdateSecretOk()
+    text = "connection 127.0.0.1:40000 -> 127.0.0.1:5672: user 'guest' updated its secret, reason: 'why\\nnot'"
+    assert world.notes[-1] == ("connection", "info", text)
+
+
 @pytest.mark.parametrize("conversation", written_conversations("connection"))
 def test_conversation(conversation: Conversation) -> None:
     assert converse(conversation) == conversation.lines

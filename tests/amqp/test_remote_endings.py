@@ -10,6 +10,8 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.connection import OUT_BYTES_MAX
 from leveret.broker import edge
+from leveret.broker.broker import MASTERLESS_TICKS_MAX
+from leveret.cluster import commands as c
 from leveret.cluster import frames
 from tests.amqp.remote import DOWN, client_with_queue, cut, cut_and_join, delivered, depth, types
 from tests.brokers import Cluster
@@ -201,6 +203,38 @@ def test_auto_delete_queue_goes_with_whatever_its_consumer_goes_with(cluster: Cl
     else:
         cut_and_join(cluster)
     assert not cluster["a"].metadata.queues and not cluster["b"].metadata.queues
+
+
+@pytest.mark.parametrize("options", [{"exclusive": True}, {"durable": False}, {"durable": True, "exclusive": True}])
+@pytest.mark.parametrize("outcome", ["gone", "back", "unclear"])
+def test_a_queue_that_goes_with_its_node_is_declared_again(
+    cluster: Cluster, options: dict[str, Any], outcome: str
+) -> None:
+    """By a client that was at that node, say. Whether its node has only lost a link is not clear at once."""
+    cluster.home = None
+    cluster["b"].client().declare("q", **options)
+    client = cluster["a"].client()
+    cut(cluster)
+    client.send(m.QueueDeclare(queue="q", **options))
+    assert client.take() == []
+    if outcome == "gone":
+        cluster.apply(c.NodeStarted("b"))
+        cluster.run()
+        assert client.methods() == [m.QueueDeclareOk("q", 0, 0)]
+        assert cluster["a"].metadata.queues["/", "q"].node == "a"
+        return
+    if outcome == "back":
+        cluster.join("a", "b")
+        cluster.run()
+    else:
+        for _ in range(MASTERLESS_TICKS_MAX + 1):
+            cluster.tick()
+    (method,) = client.methods()
+    if outcome == "back" and not options.get("exclusive"):
+        assert method == m.QueueDeclareOk("q", 0, 0)
+    else:
+        assert isinstance(method, m.ChannelClose)
+        assert method.reply_code == (405 if outcome == "back" else 404)
 
 
 def test_exclusive_consumers_of_two_nodes(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from leveret.amqp import methods as m
+from leveret.amqp import transactions
 from tests.brokers import Cluster
 from tests.machines import Client, Conversation, World, converse, publish, written_conversations
 
@@ -38,6 +39,51 @@ def test_commit_ok_comes_when_all_is_on_disk() -> None:
     world.holds_disk = False
     world.turn()
     assert client.methods() == [m.TxCommitOk(), m.QueueDeclareOk("q", 1, 0)]
+
+
+def test_a_large_commit_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the disk takes them; in their order, whatever queues they go to."""
+    monkeypatch.setattr(transactions, "PART_BYTES", 1000)
+    monkeypatch.setattr(transactions, "UNSAFE_BYTES_MAX", 3000)
+    world = World()
+    client = transacting(world)
+    client.declare("t")
+    for number in range(100):
+        client.publish("t" if number % 10 == 0 else "q", b"%d" % number + bytes(100), delivery_mode=2)
+    world.holds_disk = True
+    client.send(m.TxCommit())
+    rounds = 0
+    while not client.replies:
+        rounds += 1
+        waiting = world.queue("q").ready_count
+        world.holds_disk = False
+        world.sync()
+        world.holds_disk = True
+        world.turn()
+        assert world.queue("q").ready_count - waiting <= 30
+    assert rounds > 3 and client.methods() == [m.TxCommitOk()]
+    assert (world.queue("q").ready_count, world.queue("t").ready_count) == (90, 10)
+    world.holds_disk = False
+    client.consume("q", no_ack=True)
+    numbers = [int(body.rstrip(bytes(1))) for body in client.bodies()]
+    assert numbers == [number for number in range(100) if number % 10]
+    assert world.broker.uncommitted_bytes == 0
+
+
+def test_the_rest_of_a_large_commit_goes_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "PART_BYTES", 1000)
+    monkeypatch.setattr(transactions, "UNSAFE_BYTES_MAX", 3000)
+    world = World()
+    client = transacting(world)
+    for _ in range(100):
+        client.publish("q", bytes(100), delivery_mode=2)
+    world.holds_disk = True
+    client.send(m.TxCommit())
+    client.lose()
+    world.holds_disk = False
+    world.turn()
+    assert 0 < world.queue("q").ready_count < 100
+    assert world.broker.uncommitted_bytes == 0
 
 
 def test_acks_count_when_the_publishes_are_safe() -> None:
@@ -143,6 +189,9 @@ def test_what_is_acked_and_not_committed_goes_back_with_its_queue(cluster: Clust
     assert cluster["b"].queue("q").ready_count == 1
 
 
+ACTIONS = ("publish", "publish", "get", "get", "settle", "settle", "commit", "rollback", "recover")
+
+
 class Model:
     """What a queue and one channel in a transaction should be like."""
 
@@ -179,7 +228,7 @@ def test_at_random(seed: int, at: str) -> None:
     client = transacting(world)
     number = tag = 0
     for _ in range(150):
-        action = random.choice(("publish", "publish", "get", "get", "settle", "settle", "commit", "rollback", "recover"))
+        action = random.choice(ACTIONS)
         if action == "publish":
             number += 1
             client.publish("q", str(number).encode(), delivery_mode=random.choice((1, 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,16 +10,17 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.tables import Field, Table, table_from_python, to_python
 from leveret.broker import delays
-from leveret.broker.delays import WARM_MS, Keeper
+from leveret.broker.delays import AHEAD_MS, Keeper
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
 from leveret.cluster import commands as c
 from leveret.cluster.keepers import is_keeper, keeper_name
+from leveret.cluster.specs import Json
 from leveret.cluster.store import Metadata
 from tests.machines import Client, MemoryLog, World
 
 START_MS = 1_700_000_000_000
-LATE_MS = 10 * WARM_MS
+LATE_MS = 10 * AHEAD_MS
 
 
 class DelayWorld(World):
@@ -92,7 +94,7 @@ def send(client: Client, body: bytes, delay: int | None, key: str = "k", mode: i
 
 def waiting(client: Client, queue: str = "q") -> list[bytes]:
     """Takes them."""
-    found = []
+    found: list[bytes] = []
     while True:
         client.send(m.BasicGet(queue=queue, no_ack=True))
         (reply,) = client.take()
@@ -242,7 +244,7 @@ def test_clients_can_neither_delete_nor_reach_keepers(world: DelayWorld, client:
 
 
 def test_policies_do_not_apply(world: DelayWorld, client: Client) -> None:
-    limits = {"message-ttl": 50, "max-length": 1, "expires": 10}
+    limits: dict[str, Json] = {"message-ttl": 50, "max-length": 1, "expires": 10}
     world.apply(c.SetPolicy("/", "all", ".*delayed.*", "queues", 0, limits))
     send(client, b"a", 100)
     send(client, b"b", 100)
@@ -329,9 +331,9 @@ def test_what_is_not_due_soon_is_not_kept_in_memory(world: DelayWorld, client: C
     keeper = world.keeper()
     send(client, b"far", LATE_MS)
     assert keeper.memory_bytes == 0
-    send(client, b"near", WARM_MS)
+    send(client, b"near", AHEAD_MS)
     assert keeper.memory_bytes > 0
-    world.at(WARM_MS)
+    world.at(AHEAD_MS)
     assert keeper.memory_bytes == 0
     world.at(LATE_MS)
     assert waiting(client) == [b"near", b"far"]
@@ -340,7 +342,7 @@ def test_what_is_not_due_soon_is_not_kept_in_memory(world: DelayWorld, client: C
 
 def test_rounds_go_on_until_all_is_out(world: DelayWorld, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delays, "ROUND_MESSAGES", 3)
-    monkeypatch.setattr(delays, "ROUND_BYTES", 1)
+    monkeypatch.setattr(delays, "AHEAD_BYTES", 1)
     for number in range(10):
         send(client, b"%d" % number, LATE_MS)
     world.at(LATE_MS)
@@ -359,6 +361,46 @@ def test_what_cannot_be_read_keeps_nobody_else_back(world: DelayWorld, client: C
     world.at(LATE_MS)
     assert waiting(client) == [b"b"]
     assert world.keeper().ready_count == 1  # It is not given up.
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is read when, forgotten or restarted: all come, once, and not before they are due."""
+    dice = random.Random(seed)
+    for name, most in (("ROUND_MESSAGES", 5), ("FILL_MESSAGES", 7), ("AHEAD_MESSAGES", 20), ("FLYING_MAX", 8)):
+        monkeypatch.setattr(delays, name, dice.randint(1, most))
+    monkeypatch.setattr(delays, "AHEAD_BYTES", dice.choice((1, 500, 1 << 20)))
+    options = {"content_bytes_max": dice.choice((0, 500, 1 << 40))}
+    world = DelayWorld(**options)
+    client = set_up(world)
+    due: dict[bytes, int] = {}
+    came: dict[bytes, int] = {}
+    at_ms = 0
+    for step in range(60):
+        world.holds_loads, world.load_messages_max = dice.random() < 0.3, dice.randint(1, 10)
+        for number in range(dice.choice((0, 0, 1, 10))):
+            delay = dice.choice((1, 50, 2_000, AHEAD_MS, 3 * AHEAD_MS)) + dice.randint(0, 5)
+            due[b"%d-%d" % (step, number)] = at_ms + delay
+            send(client, b"%d-%d" % (step, number), delay)
+        if dice.random() < 0.1:
+            world.holds_loads = False
+            world.turn()
+            world = DelayWorld(world, **options)
+            world.turn()
+            client = world.client()
+        at_ms += dice.choice((0, 1, 30, 1_000, 20_000))
+        world.at(at_ms)
+        came.update((body, at_ms) for body in waiting(client) if body not in came or pytest.fail(f"{body!r} twice"))
+    world.holds_loads = False
+    for _ in range(8):
+        at_ms += AHEAD_MS // 2
+        world.at(at_ms)
+        came.update((body, at_ms) for body in waiting(client) if body not in came or pytest.fail(f"{body!r} twice"))
+    assert came.keys() == due.keys()
+    assert all(came[body] >= due[body] for body in due)
+    keeper = world.keeper()
+    assert (keeper.ready_count, keeper.memory_bytes, world.broker.content_bytes, len(keeper.agenda)) == (0, 0, 0, 0)
+    assert not (keeper.soon or keeper.cold or keeper.read or keeper.flying or keeper.warm or keeper.early)
 
 
 # Targets

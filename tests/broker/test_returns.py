@@ -162,7 +162,7 @@ def test_those_that_came_too_often_leave_from_among_others(world: World, client:
 
 
 def test_what_memory_has_forgotten_is_read_to_be_buried(client: Client, world: World) -> None:
-    limit(world, 0, **{"dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
+    limit(world, 0)  # Without letters: where there are some, memory does not forget what is out.
     declare(client, "dead")
     declare(client)
     for number in range(3):
@@ -172,6 +172,7 @@ def test_what_memory_has_forgotten_is_read_to_be_buried(client: Client, world: W
     world.broker.page_out_unacked()
     assert all(one.batch.paged for one in client.connection.channels[1].unacked)
     world.broker.content_bytes_max = 1 << 40
+    limit(world, 0, **{"dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
     client.send(m.BasicNack(delivery_tag=tag(replies[-1]), multiple=True, requeue=True))
     client.take()
     assert world.queue("q").ready_count == 0

@@ -143,14 +143,15 @@ async def test_robust_channel_restores_what_the_server_has_forgotten(start: Star
     reconnected = asyncio.Event()
     connection.reconnect_callbacks.add(lambda *_: reconnected.set())
     port = server.port
-    assert server.stop() == 0
-    server.start(port)
+    assert await asyncio.to_thread(server.stop) == 0
+    await asyncio.to_thread(server.start, port)
     async with asyncio.timeout(SECONDS):
         await reconnected.wait()
+        await channel.ready()
         for number in range(3):
             await exchange.publish(aio_pika.Message(b"%d" % number), "a.b")
         messages = [await received.get() for _ in range(2)]
-        declared = await channel.declare_queue(name, passive=True)
+        declared = await channel.declare_queue(name, passive=True, robust=False)
         assert received.empty() and declared.declaration_result.message_count == 1
         await messages[-1].ack(multiple=True)
         assert [message.body for message in [*messages, await received.get()]] == [b"0", b"1", b"2"]

@@ -31,8 +31,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "-keyout", f"{folder}/ca.key", "-out", f"{folder}/ca.pem")  # fmt: skip
     for name in ("server", "client"):
         openssl("req", "-x509", *key, "-days", "2", "-subj", f"/O=shop/CN={name}", "-addext",
-                "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE", "-CA", f"{folder}/ca.pem",
-                "-CAkey", f"{folder}/ca.key", "-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.pem")  # fmt: skip
+                "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE", "-CA",
+                f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key", "-keyout", f"{folder}/{name}.key",
+                "-out", f"{folder}/{name}.pem")  # fmt: skip
     return folder
 
 

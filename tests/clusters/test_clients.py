@@ -12,7 +12,7 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from tests.clients.celery_worker import Held, Worker
-from tests.members import Cluster
+from tests.members import Cluster, Member
 from tests.servers import ROOT
 
 SECONDS = 30
@@ -87,6 +87,13 @@ async def test_aio_pika_robust_connection_survives_its_node(nodes: Cluster, name
     await connection.close()
 
 
+def mirror_all(node: Member, name: str, pattern: str) -> None:
+    node.control(
+        "set_policy", vhost="/", name=name, pattern=pattern, apply_to="queues", priority=0, operator=False,
+        definition={"ha-mode": "all"},
+    )  # fmt: skip
+
+
 class Balancer:
     """What clients connect to that know one address: leads to the first node that answers."""
 
@@ -157,15 +164,19 @@ async def test_aio_pika_robust_connection_goes_on_at_another_node(nodes: Cluster
 
 
 def test_celery_goes_on_at_another_node(nodes: Cluster, name: str) -> None:
-    """Tasks of quorum queues, one of them under way through those that delay it, when the worker's node is lost."""
+    """All queues are mirrored, and the node that leads them is lost, with a task in the worker's hands."""
+    mirror_all(nodes[0], name, ".*")
     url = ";".join(node.url for node in nodes)
-    worker = Worker(nodes[0].folder, url, "quorum", "-P", "solo", "--without-mingle", "--without-gossip").start()
+    worker = Worker(nodes[0].folder, url, "classic", "-Q", "celery", "-c", "1", "--without-mingle").start()
     try:
         assert worker.run("add", 1, 2) == 3
-        held = Held(worker, name, countdown=2, ignore_result=True)
-        nodes[0].kill()
+        held = Held(worker, name, ignore_result=True)
         held.wait()
+        nodes[0].kill()
+        while not held.wait()["redelivered"]:
+            pass  # Said before; that we had heard it may not have got round.
         held.release()
         assert worker.run("add", 20, 22) == 42
     finally:
         worker.end()
+        nodes[1].control("clear_policy", vhost="/", name=name, operator=False)

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, cast
 
 from leveret.amqp import methods as m
+from leveret.amqp.frames import content
+from leveret.amqp.properties import Properties, encode
 from leveret.broker import peerwire as w
+from leveret.broker.replies import ADDRESS
 from leveret.cluster import commands as c
 from leveret.cluster import frames
 from leveret.cluster.codec import encode_command
@@ -42,6 +45,7 @@ class Session:
     def __init__(self) -> None:
         self.cluster = cluster = Cluster("a", "b", home="b")
         self.client, self.other = cluster["a"].client(channels=(1, 2)), cluster["b"].client()
+        self.other.feed(_said(m.BasicConsume(queue=ADDRESS, no_ack=True)))
         self.client.feed(_said(m.QueueDeclare(queue="q", durable=True), m.QueueDeclare(queue="t"), m.ConfirmSelect()))
         cluster.run()
         self.client.feed(_said(m.BasicConsume(queue="q", consumer_tag="c"), m.BasicQos(prefetch_count=1)))
@@ -168,6 +172,11 @@ def _recorded() -> tuple[list[bytes], list[bytes]]:
     to_home.append(packed([(frames.STAGE, w.BUNDLE.pack(1, 1) + run)]))
     index = w.U64.pack(1 << 40)
     to_home.append(packed([(frames.PUBLISH, index + w.BUNDLE.pack(1, 0) + run), (frames.SETTLE, b"")]))
+    (address,) = [each.encode() for each in session.cluster["b"].broker.replies.inboxes]
+    named = w.U16.pack(len(address)) + address
+    reply = named + w.U16.pack(3) + key[0] + content(encode(Properties(), 1), b"1", 0)
+    to_home.append(packed([(frames.REPLY, reply), (frames.REPLY_ASK, w.U64.pack(1) + named)]))
+    to_home.append(packed([(frames.CENSUS, b'{"uguest": 2}'), (frames.REPLY, reply)]))
     return to_home, to_edge
 
 

@@ -19,6 +19,7 @@ from leveret.amqp.limits import Limits
 from leveret.amqp.properties import Properties, encode
 from leveret.amqp.tables import Field
 from leveret.broker.batch import Gap, Span
+from leveret.broker.replies import ADDRESS
 from tests.fuzz.fuzzer import Target
 from tests.machines import Client, Reader, World, hello, publish
 
@@ -150,6 +151,7 @@ _PUBLISHES: Final = b"".join(
         publish(1, "", "none", b"returned", mandatory=True),
     ]
 )
+_INBOX: Final = f"{ADDRESS}.{'1'.zfill(22)}.node"  # That of the first who asks in such a world.
 SESSIONS: Final = [
     _PUBLISHES,
     _sent(m.ConfirmSelect()) + _PUBLISHES + _sent(m.ConfirmSelect(), channel=2) + _PUBLISHES,
@@ -193,6 +195,17 @@ SESSIONS: Final = [
     + publish(1, "", "x", b"abc", delivery_mode=2, mandatory=True) * 2,
     _sent(m.QueueDeclare(queue="none", passive=True), m.BasicGet(queue="t"), m.ChannelCloseOk(), m.ChannelOpen())
     + _sent(m.ChannelClose(200, "bye"), m.ChannelOpen(), m.ChannelFlow(True)),
+    _sent(m.TxSelect())
+    + _PUBLISHES
+    + publish(1, "", "t", b"1") * 2
+    + _sent(m.TxCommit(), m.BasicGet(queue="t"), m.BasicGet(queue="t"), m.BasicAck(2), m.TxRollback())
+    + _sent(m.BasicNack(2, True, True), m.TxCommit(), m.TxSelect(), m.ConfirmSelect()),
+    _sent(m.BasicConsume(queue=ADDRESS, consumer_tag="r", no_ack=True))
+    + publish(1, "", "t", b"ask", reply_to=ADDRESS, correlation_id="1", headers=_HEADERS)
+    + _sent(m.BasicGet(queue="t"), m.QueueDeclare(queue=ADDRESS), m.QueueDeclare(queue=_INBOX, passive=True))
+    + publish(2, "", _INBOX, b"answer", mandatory=True) * 2
+    + _sent(m.BasicCancel("r"), m.ConnectionUpdateSecret(b"secret", "why"))
+    + publish(1, "", "t", b"ask", reply_to=ADDRESS),
     _sent(m.ChannelOpen(), channel=3) + publish(3, "", "q", b"abc") + _sent(m.ChannelClose(200, ""), channel=3),
     _PUBLISHES[:70] + _sent(m.ConnectionClose(200, "bye"), channel=0),
     _sent(m.BasicAck(9)) + publish(1, "", "q", b"abc") + _sent(m.ChannelOpen(), channel=2) + _PUBLISHES,

@@ -481,7 +481,7 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "cluster_partition_handling = pause_minority",
         "management.tcp.port = 15672",
         "prometheus.tcp.port = 15692",
-        "load_definitions = /a.json",
+        "definitions.import_backend = https",
         "mqtt.allow_anonymous = true",
         "auth_backends.1 = ldap",
         "auth_backends.1.authn = internal",

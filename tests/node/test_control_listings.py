@@ -294,6 +294,20 @@ async def test_channels_and_consumers(pair: list[FakeServer]) -> None:
     assert await rows(one, "list_consumers", vhost="other", columns=["queue_name"]) == []
 
 
+async def test_a_channel_in_a_transaction(pair: list[FakeServer]) -> None:
+    one, two = pair
+    client = two.world.client()
+    client.declare("q")
+    client.publish("q")
+    client.send(m.TxSelect(), m.BasicGet(queue="q"), m.BasicAck(1))
+    client.publish("q")
+    client.publish("none")
+    columns = ["transactional", "messages_uncommitted", "acks_uncommitted", "messages_unacknowledged"]
+    assert await rows(one, "list_channels", columns=columns) == [[True, 2, 1, 0]]
+    client.send(m.TxRollback())
+    assert await rows(one, "list_channels", columns=columns) == [[True, 0, 0, 1]]
+
+
 async def test_closing_one_connection(pair: list[FakeServer]) -> None:
     one, two = pair
     kept, closed = two.world.client(), two.world.client()

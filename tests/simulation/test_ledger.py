@@ -34,6 +34,9 @@ class Story:
         self.now = max(self.now, at)
         self.ledger.on_delivered(Delivery("q", number, consumer, node, again, at))
 
+    def ack(self, number: int) -> None:
+        self.ledger.on_acked(Delivery("q", number, "c", "n1", False, self.now))
+
 
 @pytest.fixture
 def story() -> Story:
@@ -45,7 +48,7 @@ def test_nothing_wrong(story: Story) -> None:
     for at, number in enumerate(numbers, 1):
         story.deliver(number, at)
     story.deliver(numbers[0], 5, again=True)
-    story.ledger.on_acked(numbers[0])
+    story.ack(numbers[0])
     story.ledger.on_drained("q", numbers[1:])
     assert story.failures == []
 
@@ -60,7 +63,7 @@ def test_a_confirmed_message_is_missing(story: Story) -> None:
 
 def test_what_was_acknowledged_or_lost_with_its_disk_is_not_missed(story: Story) -> None:
     first, _ = story.publish(2)
-    story.ledger.on_acked(first)
+    story.ack(first)
     story.ledger.on_wiped("n1")
     story.ledger.on_drained("q", [])
     assert story.failures == []

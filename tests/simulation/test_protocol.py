@@ -24,7 +24,7 @@ def test_what_the_broker_says_is_understood_however_it_is_cut() -> None:
         + encode(2, m.QueueDeclareOk("q", 4, 5))
     )
     expected = [
-        p.Received(1, "basic.deliver", ("tag", 9, True, "", "key"), True, b"12 body"),
+        p.Received(1, "basic.deliver", ("tag", 9, True, "", "key"), {"delivery_mode": 2}, b"12 body"),
         None,
         p.Received(2, "queue.declare-ok", ("q", 4, 5)),
     ]

@@ -1,8 +1,8 @@
 """`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
 
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `definitions`, `lists`, `mirrors`) asks it through a `Session`, and `formatters` prints what came of it. What
-a node is asked is in `leveret.node.control`.
+`settings`, `definitions`, `lists`, `mirrors`) asks it through a `Session`, and `formatters` prints what came of it.
+What a node is asked is in `leveret.node.control`.
 """
 
 from __future__ import annotations
