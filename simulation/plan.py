@@ -247,7 +247,7 @@ def draw_client(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
 def draw_featured(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
     """What else a step of a client may be, in a run with features."""
     if what in ("consume", "get", "look") and dice.random() < 0.2:
-        arguments["queue"] = LETTERS
+        arguments |= {"queue": LETTERS} | ({"no_ack": False} if "no_ack" in arguments else {})
     if what == "publish":
         arguments |= draw_extras(dice)
         if arguments["queue"][0] == "v":

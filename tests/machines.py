@@ -22,7 +22,8 @@ unless its first line is `a connect`. Besides methods there are
     a bytes b'AMQP'                                                                       any bytes
     a lost                                                                                the socket is gone
 
-A `#` starts a comment, a line that starts with `=` a new conversation. Names begin with `m-`, so that the server that
+Names that the server makes up are numbered as they come; an address for replies can be used by its number. A `#` starts
+a comment, a line that starts with `=` a new conversation. Names begin with `m-`, so that the server that
 is asked the same may have other users.
 """
 

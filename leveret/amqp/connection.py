@@ -213,7 +213,7 @@ class Connection(Intake):
                     f"({limit})",
                 )
             self.channels[number] = Channel(self, number)
-            self.broker.count_channels(self, 1)
+            self.broker.census.on_channels(self.user, 1)
             self.send(number, m.ChannelOpenOk())
         elif isinstance(method, m.ChannelCloseOk):
             pass  # A late answer to a close that crossed with the client's.
@@ -234,7 +234,7 @@ class Connection(Intake):
 
     def _drop_channel(self, channel: Channel) -> None:
         del self.channels[channel.number]
-        self.broker.count_channels(self, -1)
+        self.broker.census.on_channels(self.user, -1)
 
     def _decode(self, payload: bytes) -> m.Method:
         try:
@@ -256,7 +256,7 @@ class Connection(Intake):
             self.handshake.on_method(method)
         elif isinstance(method, m.ConnectionUpdateSecret):
             # For credentials that expire, which passwords do not: RabbitMQ takes any secret then.
-            self.broker.log_secret_updated(self, method.reason)
+            self.broker.notes.secret_updated(self, method.reason)
             self.send(0, m.ConnectionUpdateSecretOk())
         else:
             text = "unexpected method in connection state running"
@@ -304,12 +304,12 @@ class Connection(Intake):
         self.forget_publish()  # Of any channel: an auto-delete queue may go with this one's consumers.
         channel.release_all()
         channel.closing = True
-        self.broker.log_channel_error(self, channel.number, fault)
+        self.broker.notes.channel_error(self, channel.number, fault)
         self.send(channel.number, readable(fault.close()))
 
     def close_with(self, fault: ConnectionFault) -> None:
         self.close_reason = fault.reply_text
-        self.broker.log_connection_error(self, fault)
+        self.broker.notes.connection_error(self, fault)
         self.release_all()
         if self.closing or not self.may_be_told():
             self._shut(self.close_reason)
@@ -380,7 +380,7 @@ class Connection(Intake):
         for channel in list(self.channels.values()):
             if not channel.closing:
                 channel.release_all()
-        self.broker.count_channels(self, -len(self.channels))
+        self.broker.census.on_channels(self.user, -len(self.channels))
         self.channels.clear()
         self.broker.delete_exclusive(self)
 

@@ -132,7 +132,7 @@ class Handshake:
 
     def _refuse(self, method: m.ConnectionStartOk, user: str, reason: str) -> NoReturn:
         self.refused = True
-        self.connection.broker.log_login_refused(self.connection, user, reason)
+        self.connection.broker.notes.login_refused(self.connection, user, reason)
         raise ConnectionFault(
             ReplyCode.ACCESS_REFUSED,
             f"Login was refused using authentication mechanism {method.mechanism}. For details see the broker logfile.",

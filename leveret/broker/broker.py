@@ -12,19 +12,20 @@ and per touched connection, however many there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from leveret.amqp.lateness import check_age
 from leveret.broker.alternates import Alternates
 from leveret.broker.batch import Gap
-from leveret.broker.census import CHANNELS_OF_USER, IN_VHOST, OF_USER, Census
+from leveret.broker.census import Census
 from leveret.broker.dice import Dice
 from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
 from leveret.broker.letters import Letters
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
+from leveret.broker.notes import Notes
 from leveret.broker.parking import release
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
@@ -46,7 +47,6 @@ from leveret.cluster.store import Applied, Metadata
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.connection import Connection
-    from leveret.amqp.errors import ProtocolError
     from leveret.broker.firehose import Firehose
     from leveret.broker.placing import Placing
     from leveret.cluster.specs import Binding, QueueSpec
@@ -160,6 +160,7 @@ class Broker:
         self.letters = Letters(self)
         self.replies = Replies(self)
         self.census = Census(self)
+        self.notes = Notes(shell)
         self.content_bytes = 0
         self.uncommitted_bytes = 0  # Of publishes that wait for their commit, of all transactions.
         self.unlogged_bytes = 0
@@ -617,9 +618,6 @@ class Broker:
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         self.waiting_for_load.setdefault(queue, []).append(then)
 
-    def route(self, vhost: str, exchange: str, keys: Sequence[str], content: bytes) -> tuple[AnyQueue, ...]:
-        return self.vhosts[vhost].route(exchange, keys, content)
-
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         found = self.queues_by_id.get(queue.spec.id)
         return None if found is queue else found
@@ -667,29 +665,16 @@ class Broker:
         self.connection_count += 1
         self.totals.connections_opened += 1
         self.connections[connection] = f"{self.node_name}.{self.connection_count}"
-        self._count(connection, 1)
-        self.shell.note(
-            "connection",
-            "info",
-            f"connection {connection.describe()}: user '{connection.user}' authenticated and granted access to "
-            f"vhost '{connection.vhost.name if connection.vhost else ''}'",
-        )
+        assert connection.vhost is not None
+        self.census.on_connection(connection.user, connection.vhost.name, 1)
+        self.notes.opened(connection, connection.vhost.name)
 
     def on_connection_closed(self, connection: Connection) -> None:
         if self.connections.pop(connection, None) is not None:
             self.totals.connections_closed += 1
-            self._count(connection, -1)
-        text = f"closing AMQP connection {connection.describe()}: {connection.close_reason}"
-        self.shell.note("connection", "info", text)
-
-    def _count(self, connection: Connection, count: int) -> None:
-        assert connection.vhost is not None
-        self.census.add(IN_VHOST + connection.vhost.name, count)
-        self.census.add(OF_USER + connection.user, count)
-
-    def count_channels(self, connection: Connection, count: int) -> None:
-        """It has so many more; or fewer, if it is negative."""
-        self.census.add(CHANNELS_OF_USER + connection.user, count)
+            assert connection.vhost is not None
+            self.census.on_connection(connection.user, connection.vhost.name, -1)
+        self.notes.closed(connection)
 
     def id_of(self, connection: Connection) -> str:
         """A name for the connection that outlives it: exclusive queues are owned by it."""
@@ -710,19 +695,3 @@ class Broker:
         for connection in list(self.connections):
             if matches(connection):
                 connection.close(320, why)
-
-    # -- Notes ---------------------------------------------------------------------------------------------------
-
-    def log_login_refused(self, connection: Connection, user: str, reason: str) -> None:
-        text = f"connection {connection.describe()}: login of '{user}' refused: {reason}"
-        self.shell.note("connection", "warning", text)
-
-    def log_secret_updated(self, connection: Connection, reason: str) -> None:
-        text = f"connection {connection.describe()}: user '{connection.user}' updated its secret, reason: {reason!r}"
-        self.shell.note("connection", "info", text)
-
-    def log_channel_error(self, connection: Connection, number: int, error: ProtocolError) -> None:
-        self.shell.note("channel", "error", f"connection {connection.describe()}, channel {number}: {error}")
-
-    def log_connection_error(self, connection: Connection, error: ProtocolError) -> None:
-        self.shell.note("connection", "error", f"connection {connection.describe()}: {error}")

@@ -54,8 +54,16 @@ class Census:
             limits[CHANNELS_OF_USER + user.name] = user.limits.get("max-channels", -1)
         return {name: limit for name, limit in limits.items() if limit >= 0}
 
-    def add(self, name: str, count: int = 1) -> None:
-        """So many more; fewer, if it is negative."""
+    def on_connection(self, user: str, vhost: str, count: int) -> None:
+        """One has been opened (1) or closed (-1)."""
+        self._add(IN_VHOST + vhost, count)
+        self._add(OF_USER + user, count)
+
+    def on_channels(self, user: str, count: int) -> None:
+        """A user has so many more; fewer, if it is negative."""
+        self._add(CHANNELS_OF_USER + user, count)
+
+    def _add(self, name: str, count: int) -> None:
         self.own[name] += count
         if not self.own[name]:
             del self.own[name]

@@ -25,6 +25,8 @@ What is marked without need after the loss of a master is never more than that. 
 last one is used up; most travel in blocks that acknowledgements or publishes make necessary anyway.
 
 basic.get takes one message and claims that one. For who gets one after the other, slowly more.
+
+A queue with priorities does not deliver by ascending numbers, and claims certain messages: see `priorities`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ are read for a minute at a time: a sweep over the log in its order, in which eac
 of it is kept. How much, is limited; what there was no room for is read when it is due.
 
 **Order.** What is due first goes out first, and what is due together in the order in which it came; but not across a
-failure to reach a target, nor while the log is still being read through.
+failure to reach a target, nor while the log is still being read through, nor where large ones would have to wait.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ FILL_MESSAGES: Final = 4_096  # They are looked for in several turns, so many in
 REFILL_MS: Final = AHEAD_MS // 4  # The time between two sweeps, unless there is more than there was room for.
 SCAN_BYTES: Final = 256 << 10  # Read through at a time after a start.
 READ_BYTES: Final = 1 << 20  # Read back at a time, where most of it is wanted.
-ROUND_MESSAGES: Final = 1_000  # Released in one turn.
+ROUND_MESSAGES: Final = 1_000  # Released in one turn,
+ROUND_BYTES: Final = 4 << 20  # and hardly more than this.
 FLYING_MAX: Final = 10_000  # Messages that are not safe at their targets yet.
 AGAIN_MS: Final = 1_000  # Until a target that could not be reached is tried again:
 AGAIN_PER_S: Final = 1_000  # later, the more messages wait for that.
@@ -242,6 +243,8 @@ class Keeper(Queue):
 
     def _sleep(self, now_ms: int) -> None:
         """Until something is to be done that nothing else brings about."""
+        if self.round and not self.reading:
+            self.host.timers.set(self, now_ms)
         times = [self.soon[0] >> NUMBER_BITS] if self.soon else []
         due_ms = self.agenda.next_ms()
         if due_ms is not None:
@@ -311,7 +314,7 @@ class Keeper(Queue):
             while self.soon and self.soon[0] < limit and len(self.round) < room:
                 number = heappop(self.soon) & NUMBER_MASK
                 (self.round if number < newest else self.early).append(number)
-        if self.round and all(self._content(number) is not None for number in self.round):
+        if self.round:
             self._send_round()
 
     def _to_read(self) -> list[int]:
@@ -361,16 +364,24 @@ class Keeper(Queue):
         self.host.content_bytes += size
 
     def _send_round(self) -> None:
+        """What is there, in order; but not more than should be in one turn."""
         leaving: list[Leaving] = []
+        size = 0
         for number in self.round:
             found = self._content(number)
-            assert found is not None
+            if found is None and self.read_bytes < AHEAD_BYTES:
+                break
+            if found is None:
+                continue  # There is no room in which others could wait for it.
             leaving.append(self._leave(number, *found))
             if self.read.pop(number, None) is not None:
                 self._count_read(-len(found[0]) - MESSAGE_OVERHEAD)
-        self.round = []
+            size += len(found[0])
+            if size > ROUND_BYTES:
+                break
         for one in leaving:
             self.flying[one.number] = len(one.queues) or 1
+        self.round = [number for number in self.round if number not in self.flying]
         for (queues, kind), several in groupby(leaving, lambda one: (one.queues, one.kind)):
             self._send(queues, kind, list(several))
 
@@ -378,7 +389,7 @@ class Keeper(Queue):
         made, keys, kind = release(content, key)
         lacking = self.lacking.pop(number, None)
         if lacking is None:
-            queues = self.host.route(self.spec.vhost, self.exchange, keys, made)
+            queues = self.host.vhosts[self.spec.vhost].route(self.exchange, keys, made)
         else:
             now = [self.host.successor(queue) or queue for queue in lacking]
             queues = tuple(queue for queue in now if not queue.deleted)

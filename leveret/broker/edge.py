@@ -182,7 +182,8 @@ class Edge:
         pending: Pending | None,
     ) -> None:
         bundle = self.bundles.get(queue)
-        if bundle is None or bundle.kind != kind or self.bundled_bytes > FLUSH_BYTES:
+        # What may refuse a message gets each by itself, for a bundle has one fate: see `Route.is_plain`.
+        if bundle is None or bundle.kind != kind or self.bundled_bytes > FLUSH_BYTES or queue.rules.rejects:
             if bundle is not None or self.bundled_bytes > FLUSH_BYTES:
                 self.flush_publishes()
             bundle = self.bundles[queue] = Bundle(kind)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from leveret.broker.batch import Gap
     from leveret.broker.broker import AnyQueue
     from leveret.broker.letters import Letters
     from leveret.broker.queue import Queue
     from leveret.broker.timers import Timers
+    from leveret.broker.vhost import Vhost
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
     from leveret.log.block import Run
@@ -30,6 +31,7 @@ class Host(Protocol):
     timers: Timers[Any]  # Queues that want a pump at a time of day.
     idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
     letters: Letters
+    vhosts: dict[str, Vhost]
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         """What holds for the messages of a queue."""
@@ -49,9 +51,6 @@ class Host(Protocol):
 
     def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
         """Call `then` when what is being read back for the queue is there, or the queue is gone."""
-
-    def route(self, vhost: str, exchange: str, keys: Sequence[str], content: bytes) -> tuple[AnyQueue, ...]:
-        """Where a message goes."""
 
     def successor(self, queue: AnyQueue) -> AnyQueue | None:
         """What stands for the queue since another master leads it."""

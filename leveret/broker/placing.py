@@ -81,14 +81,13 @@ class Placing:
 
     # -- New queues ----------------------------------------------------------------------------------------------
 
-    def home(self, vhost: str, name: str, arguments: Table) -> str:
-        """At which node a new queue should be."""
+    def home(self, vhost: str, name: str, arguments: Table, masters: dict[str, int] | None = None) -> str:
+        """At which node a new queue should be. Who makes many at a time gives along how many queues each node has."""
         wanted = self.rules(vhost, name, arguments)
         if wanted.locator == "client-local":
             return self.broker.node_name
-        masters: dict[str, int] = {}
-        for spec in self.broker.metadata.queues.values():
-            masters[spec.node] = masters.get(spec.node, 0) + 1
+        if masters is None:
+            masters = self.count_masters()
         running = [place.name for place in self.places() if place.running]
         if wanted.placement.get("ha-mode") == "nodes":
             named = wanted.placement.get("ha-params")
@@ -96,6 +95,12 @@ class Placing:
         self.drawn += 1
         draw = zlib.crc32(f"{vhost} {name} {self.drawn}".encode("utf-8", "surrogateescape"))
         return locate(wanted.locator, self.broker.node_name, running, masters, draw)
+
+    def count_masters(self) -> dict[str, int]:
+        masters: dict[str, int] = {}
+        for spec in self.broker.metadata.queues.values():
+            masters[spec.node] = masters.get(spec.node, 0) + 1
+        return masters
 
     def first_view(self, vhost: str, name: str, durable: bool, arguments: Table, master: str) -> View | None:
         """With whom a new queue begins; None: without mirrors. All members begin with nothing, and so in sync."""

@@ -235,7 +235,8 @@ class PriorityQueue(Queue):
             self.ready_count -= gap.count - count  # The log is the truth.
             self.ready_bytes -= gap.body_bytes
         levels.settle_unsorted()
-        if self.host.content_bytes > self.host.content_bytes_max:
+        is_over = self.host.content_bytes > self.host.content_bytes_max
+        if is_over or self.rules.wants_disk(self.ready_count, self.memory_bytes):
             self.page_out()
         self._sort_on()
 

@@ -125,6 +125,7 @@ class Import:
         self.users = set(self.metadata.users)
         self.types: dict[tuple[str, str], str] = {}  # Of the file's exchanges.
         self.queues: set[tuple[str, str]] = set()
+        self.masters: dict[str, int] | None = None  # Queues of each node, those under way included.
 
     # -- Looking through -----------------------------------------------------------------------------------------
 
@@ -357,7 +358,10 @@ class Import:
         broker = self.node.broker
         if broker.placing is None:
             return broker.node_name, None
-        home = broker.placing.home(vhost, name, arguments)
+        if self.masters is None:
+            self.masters = broker.placing.count_masters()
+        home = broker.placing.home(vhost, name, arguments, self.masters)
+        self.masters[home] = self.masters.get(home, 0) + 1
         return home, broker.placing.first_view(vhost, name, durable, arguments, home)
 
     def summary(self) -> dict[str, Any]:

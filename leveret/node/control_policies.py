@@ -120,12 +120,18 @@ _IDLE: Final = {
 
 
 def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], operator: bool = False) -> str | None:
-    """What is wrong with a policy; None if it can be set."""
+    """What is wrong with a policy, a line for each of its parts; None if it can be set."""
+    problems = [_definition_error(dict(sorted(definition.items())), operator)]
+    if apply_to not in APPLY_TO:
+        problems.append(f"apply-to '{apply_to}' unrecognised; should be 'queues', 'exchanges' or 'all'")
     bad_pattern = pattern_error(pattern)
     if bad_pattern is not None:
-        return f"pattern should be regular expression but is invalid: {bad_pattern}"
-    if apply_to not in APPLY_TO:
-        return f"apply-to '{apply_to}' unrecognised; should be 'queues', 'exchanges' or 'all'"
+        problems.append(f"pattern should be regular expression but is invalid: {bad_pattern}")
+    return "\n".join(filter(None, problems)) or None
+
+
+def _definition_error(definition: Mapping[str, Json], operator: bool) -> str | None:
+    """Of its keys in the order of their names, the first that is wrong."""
     if not definition:
         return "no policy provided"
     known = OPERATOR_KEYS if operator else _RULES.keys() | _HA_KEYS

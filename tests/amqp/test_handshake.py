@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.limits import Limits, Peer
-from leveret.amqp.tables import Field, to_python
+from leveret.amqp.tables import Field, table_from_python, to_python
 from leveret.cluster import commands as c
 from tests.machines import (
     ALL_CAPABILITIES,
@@ -117,6 +119,35 @@ def test_the_log_tells_why_and_the_client_does_not_learn_whether_the_user_exists
     assert texts[0] == texts[1]
     assert "invalid credentials" in notes[0] and "does not exist" in notes[1]
     assert not any("wrong" in note for note in notes)
+
+
+def external(peer: Peer) -> tuple[bytes, m.Method | None, str]:
+    """Log in by certificate: what was offered, what the answer was, and who the client is then."""
+    client = Client(World(Limits(mechanisms=("PLAIN", "EXTERNAL"), loopback_users=frozenset())), peer)
+    capabilities = Field("F", table_from_python(ALL_CAPABILITIES))
+    start_ok = m.ConnectionStartOk({"capabilities": capabilities}, "EXTERNAL", b"", "en_US")
+    client.feed(b"AMQP\x00\x00\x09\x01" + m.encode(0, start_ok))
+    client.world.turn()
+    start, answer = client.methods()
+    assert isinstance(start, m.ConnectionStart)
+    return start.mechanisms, answer, client.connection.user
+
+
+def test_login_by_certificate() -> None:
+    peer = replace(STRANGER, tls=True, certificate="guest")
+    assert external(peer) == (b"PLAIN EXTERNAL", m.ConnectionTune(2047, 131_072, 60), "guest")
+
+
+@pytest.mark.parametrize("name", [None, "nobody", ""])
+def test_login_without_a_certificate_of_a_user(name: str | None) -> None:
+    text = "ACCESS_REFUSED - Login was refused using authentication mechanism EXTERNAL. "
+    close = m.ConnectionClose(403, text + "For details see the broker logfile.", 0, 0)
+    assert external(replace(STRANGER, tls=True, certificate=name)) == (b"PLAIN EXTERNAL", close, "")
+
+
+def test_certificates_are_not_offered_without_tls() -> None:
+    close = m.ConnectionClose(503, "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'", 10, 11)
+    assert external(STRANGER) == (b"PLAIN", close, "")
 
 
 def test_what_the_client_says_of_itself() -> None:

@@ -276,7 +276,7 @@ def test_what_is_not_on_disk_waits(world: DelayWorld, client: Client) -> None:
     world.holds_disk = False
     world.sync()
     world.at(101)
-    assert waiting(client) == [b"m"]
+    assert waiting(client) == [b"m"] and not world.keeper().early
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3, 1000])
@@ -370,6 +370,7 @@ def test_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, most in (("ROUND_MESSAGES", 5), ("FILL_MESSAGES", 7), ("AHEAD_MESSAGES", 20), ("FLYING_MAX", 8)):
         monkeypatch.setattr(delays, name, dice.randint(1, most))
     monkeypatch.setattr(delays, "AHEAD_BYTES", dice.choice((1, 500, 1 << 20)))
+    monkeypatch.setattr(delays, "ROUND_BYTES", dice.choice((1, 100, 1 << 20)))
     options = {"content_bytes_max": dice.choice((0, 500, 1 << 40))}
     world = DelayWorld(**options)
     client = set_up(world)

@@ -41,6 +41,7 @@ class Host:
         self.idle: Timers[Queue] = Timers()
         self.rules = PLAIN
         self.letters: Any = None  # No queue here has any.
+        self.vhosts: dict[str, Any] = {}  # Nor is any published from here.
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
@@ -58,7 +59,7 @@ class Host:
     def on_unused(self, queue: Queue) -> None:
         self.unused.append(queue)
 
-    def successor(self, queue: Queue) -> None:
+    def successor(self, queue: Any) -> None:
         """Nobody else leads it."""
 
     def counts_of(self, queue: Queue) -> dict[int, int]:

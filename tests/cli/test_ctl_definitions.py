@@ -49,9 +49,7 @@ def test_there_and_back(ctl: Ctl, server: FakeServer, tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".definitions")] == []
 
 
-def test_standard_output_and_input(
-    ctl: Ctl, server: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_output_and_input(ctl: Ctl, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.world.apply(c.DeclareQueue("/", "q"))
     ended = ctl("export_definitions", "-")
     assert [one["name"] for one in json.loads(ended.out)["queues"]] == ["q"]
@@ -100,7 +98,9 @@ def test_a_large_file_travels_in_parts(
         ({"queues": [queue("q", durable="yes")]}, 65, "queues[0] 'q' in vhost '/': durable must be true or false"),
     ],
 )
-def test_what_is_wrong_is_told(ctl: Ctl, server: FakeServer, tmp_path: Path, document: Any, code: int, text: str) -> None:
+def test_what_is_wrong_is_told(
+    ctl: Ctl, server: FakeServer, tmp_path: Path, document: Any, code: int, text: str
+) -> None:
     ended = ctl("import_definitions", given(tmp_path, document))
     assert ended.code == code
     assert ended.err.startswith(f"Error:\n{text}")

@@ -236,7 +236,9 @@ def test_what_has_no_meaning_here_is_left_out(section: str, item: Json) -> None:
 def test_a_file_of_one_vhost_goes_where_it_is_told() -> None:
     assert read("queues", "here", name="q", durable=True, auto_delete=False) == [c.DeclareQueue("here", "q")]
     assert document_problems({"queues": [], "tags": ["x"], "users": []}, "here") == []
-    assert document_problems({"users": [{}]}, "here") == ["users belong to no single vhost: import this file without -p"]
+    assert document_problems({"users": [{}]}, "here") == [
+        "users belong to no single vhost: import this file without -p"
+    ]
 
 
 def test_what_is_no_definitions_at_all() -> None:

@@ -4,14 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.cluster.passwords import SHA256, SHA512, UnknownHashing, hash_password, known_hashing, verify_password
+from leveret.cluster.passwords import MD5, SHA256, SHA512, UnknownHashing, hash_password, known_hashing, verify_password
 
 
 def test_the_example_of_rabbitmqs_documentation() -> None:
     assert hash_password("test12", bytes.fromhex("908DC60A")) == "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
 
 
-@pytest.mark.parametrize("hashing", [SHA256, SHA512])
+def test_a_user_of_old() -> None:
+    """As RabbitMQ 3.10.8 let in whom it had imported with this hash."""
+    assert verify_password("cleo secret", "qrvM3cz5pjHG2Vpv0/DvVlP6VpA=", MD5)
+
+
+@pytest.mark.parametrize("hashing", [SHA256, SHA512, MD5])
 @given(password=st.text(min_size=1), other=st.text(), salt=st.binary(min_size=4, max_size=4))
 def test_only_the_password_matches(hashing: str, password: str, other: str, salt: bytes) -> None:
     stored = hash_password(password, salt, hashing)

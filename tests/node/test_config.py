@@ -570,3 +570,13 @@ def test_every_setting_can_be_given() -> None:
     given_by_one_key = {rule.field for rule in schema.USED.values() if rule.field}
     assert given_by_one_key | gathered == set(Settings.__dataclass_fields__)
     assert not given_by_one_key & gathered
+
+
+def test_definitions_to_load_at_a_start(conf: Configuration, tmp_path: Path) -> None:
+    path = tmp_path / "definitions.json"
+    path.write_text("{}")
+    assert conf.settings(f"load_definitions = {path}").load_definitions == str(path)
+    assert conf.settings(f"load_definitions = {tmp_path}").load_definitions == str(tmp_path)
+    assert conf.settings("").load_definitions is None
+    (problem,) = conf.problems(f"load_definitions = {path}.not")
+    assert problem.endswith("not allowed; allowed: the path of a file or a folder that this user may read")

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from leveret.amqp.tables import Field
+from leveret.broker.placing import Place, Placing
 from leveret.cluster import commands as c
+from leveret.cluster.mirroring import Defaults
 from leveret.cluster.passwords import verify_password
 from leveret.node import control_definitions
 from leveret.node.control_definitions import KEPT_MAX, LINES_MAX, LoadFailed, definition_files, load
@@ -63,9 +65,9 @@ async def test_an_export_of_rabbitmq_is_imported_whole(one: FakeServer) -> None:
         "bindings[5] from 'orders' to 'mine' in vhost 'defs-shop': left out: no queue 'mine'",
     ]
     metadata = one.world.metadata
-    for name, password in (("ann", "ann secret"), ("bob", "bob secret"), ("cleo", "cleo secret"), ("dan", "dan secret")):
+    for name in ("ann", "bob", "cleo", "dan"):  # SHA-256, SHA-512, MD5, and a password that RabbitMQ hashed.
         user = metadata.users[f"defs-{name}"]
-        assert verify_password(password, user.password_hash, user.hashing), name
+        assert verify_password(f"{name} secret", user.password_hash, user.hashing), name
     assert metadata.vhosts["defs-shop"].limits == {"max-connections": 100, "max-queues": 1000}
     assert metadata.policies["defs-shop", "ha-all"].definition["ha-sync-batch-size"] == 400
     assert metadata.operator_policies["defs-shop", "ceiling"].definition == {"expires": 86400000, "max-length": 100000}
@@ -190,7 +192,8 @@ async def test_notes_on_what_does_nothing_here(one: FakeServer) -> None:
         },
     )
     assert done["notes"] == [
-        "parameters[0] 's' in vhost '/': left out: this version has nothing that acts on parameters of component shovel",
+        "parameters[0] 's' in vhost '/': left out: this version has nothing that acts on parameters of component "
+        "shovel",
         "policy 'p' in vhost '/': queue-version has no effect: queues are stored in one way here",
         "queues: 'policy' has no meaning here, and is left out",
     ]
@@ -211,6 +214,15 @@ async def test_bindings_from_the_exchanges_of_a_vhost_that_comes_along(one: Fake
     done = await put(one, {"vhosts": [{"name": "v"}], "queues": [queue("q", vhost="v")], "bindings": [bound]})
     assert done["notes"] == []
     assert len(one.world.metadata.bindings) == 1
+
+
+async def test_queues_are_spread_though_many_are_under_way(one: FakeServer) -> None:
+    places = [Place(f"{name}@host", f"folder-of-{name}", "run", True) for name in ("one", "two", "three")]
+    broker = one.world.broker
+    broker.placing = Placing(broker, lambda: places, Defaults(locator="min-masters"))
+    await put(one, {"queues": [queue(f"q{n}") for n in range(9)]})
+    nodes = [spec.node for spec in one.world.metadata.queues.values()]
+    assert sorted(nodes.count(place.name) for place in places) == [3, 3, 3]
 
 
 # -- Staging and fetching ------------------------------------------------------------------------------------------

@@ -220,3 +220,12 @@ async def test_user_limits(one: FakeServer) -> None:
     code, text = await refusal(one, "set_user_limits", user="guest", limits={"bogus": 1})
     assert (code, text) == (69, 'Unrecognised terms [{<<"bogus">>,1}] in user-limits')
     assert await refusal(one, "list_user_limits", user="nobody") == (69, 'User "nobody" does not exist')
+
+
+async def test_what_of_a_policy_will_not_act_is_told(one: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
+    policy = {"vhost": "/", "name": "p", "pattern": "", "apply_to": "queues", "priority": 0, "operator": False}
+    assert await ask(one, "set_policy", definition={"max-length": 5, "delivery-limit": 2}, **policy) == []
+    assert caplog.text == ""
+    (note,) = await ask(one, "set_policy", definition={"max-length": 5, "queue-version": 2}, **policy)
+    assert note == "queue-version has no effect: queues are stored in one way here"
+    assert f"policy 'p' in vhost '/': {note}" in caplog.text

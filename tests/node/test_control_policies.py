@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.node.control_policies import USER_LIMITS, VHOST_LIMITS, limits_error, policy_error, term
+from leveret.node.control_policies import USER_LIMITS, VHOST_LIMITS, limits_error, policy_error, policy_notes, term
 
 
 def error(definition: dict[str, Any], operator: bool = False) -> str | None:
@@ -28,6 +28,7 @@ def error(definition: dict[str, Any], operator: bool = False) -> str | None:
         {"ha-mode": "all", "ha-replication": "async", "ha-replication-window": {"bytes": 5, "hours": "1-2"}},
         {"ha-mode": "all", "ha-sync-strategy": "event", "ha-replication-window": {"hours": "22:00-06:00"}},
         {"ha-forbid-copying": True},
+        {"consumer-timeout": 1, "consumer-timeout-action": "requeue"},
     ],
 )
 def test_good(definition: dict[str, Any]) -> None:
@@ -46,6 +47,10 @@ def test_good(definition: dict[str, Any]) -> None:
         ({"federation-upstream": "x"}, '[{<<"federation-upstream">>,<<"x">>}] are not recognised policy settings'),
         ({"message-ttl": "x"}, '<<"x">> is not a valid message TTL'),
         ({"message-ttl": -1}, "-1 is not a valid message TTL"),
+        ({"message-ttl": -1, "expires": 0, "nonsense": 2}, "0 is not a valid queue expiry"),
+        ({"ha-params": 2, "max-length": -1}, "-1 is not a valid maximum length"),
+        ({"consumer-timeout": 0}, "0 is not a valid consumer timeout"),
+        ({"consumer-timeout-action": "x"}, '<<"x">> is not a valid consumer timeout action'),
         ({"message-ttl": True}, "true is not a valid message TTL"),
         ({"expires": 0}, "0 is not a valid queue expiry"),
         ({"max-length": -1}, "-1 is not a valid maximum length"),
@@ -175,3 +180,24 @@ def test_good_limits() -> None:
 )
 def test_terms(value: Any, text: str) -> None:
     assert term(value) == text
+
+
+def test_all_parts_of_a_policy_are_told() -> None:
+    lines = (policy_error("(", "cats", {"expires": 0}) or "").split("\n")
+    assert lines[:2] == [
+        "0 is not a valid queue expiry",
+        "apply-to 'cats' unrecognised; should be 'queues', 'exchanges' or 'all'",
+    ]
+    assert lines[2].startswith("pattern should be regular expression but is invalid: ")
+
+
+def test_what_will_not_act_is_told() -> None:
+    assert policy_notes("all", {"queue-version": 2, "message-ttl": 1, "alternate-exchange": "x", "ha-mode": "all"}) == [
+        "queue-version has no effect: queues are stored in one way here"
+    ]
+    assert policy_notes("queues", {"alternate-exchange": "x"}) == [
+        "alternate-exchange has no effect: it is for exchanges, and the policy applies to queues"
+    ]
+    assert policy_notes("exchanges", {"message-ttl": 1, "alternate-exchange": "x"}) == [
+        "message-ttl has no effect: it is for queues, and the policy applies to exchanges"
+    ]

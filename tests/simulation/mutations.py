@@ -22,6 +22,7 @@ class Mutation(NamedTuple):
     first: int = 0  # Seed to begin with.
     mirrored: bool = False
     varied: bool = False
+    featured: bool = False
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:

@@ -12,6 +12,7 @@ from simulation.plan import Plan
 from simulation.world import Violation, run
 
 from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, put
+from .mutations_featured import FEATURED
 
 SEEDS = 60
 
@@ -19,13 +20,14 @@ SEEDS = 60
 def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
-            run(Plan(seed, mutation.nodes, mirrored=mutation.mirrored, varied=mutation.varied))
+            kind = {"mirrored": mutation.mirrored, "varied": mutation.varied, "featured": mutation.featured}
+            run(Plan(seed, mutation.nodes, **kind))
         except Violation:
             return seed
     return None
 
 
-@pytest.mark.parametrize("mutation", ALONE + TOGETHER + MIRRORED + VARIED, ids=lambda one: one.name)
+@pytest.mark.parametrize("mutation", ALONE + TOGETHER + MIRRORED + VARIED + FEATURED, ids=lambda one: one.name)
 def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, mutation)
     assert failing_seed(mutation) is not None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +66,8 @@ def export_definitions(session: Session, given: Given) -> Output:
 def _write(path: str, parts: Iterator[str]) -> None:
     """All of it or nothing: half an export under that name would be taken for one. Nobody else can read the file, for
     passwords can be guessed from their hashes."""
+    import tempfile  # Rarely needed, and `help` should not load it.
+
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.exists(path) and not os.path.isfile(path):  # /dev/stdout, a pipe
         with open(path, "w", encoding="utf-8") as file:
@@ -89,6 +89,8 @@ def _write(path: str, parts: Iterator[str]) -> None:
 
 
 def import_definitions(session: Session, given: Given) -> Output:
+    import secrets  # As above.
+
     _check_format(given)
     path = given.words[0] if given.words else "-"
     data = _read(path)

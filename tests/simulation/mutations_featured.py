@@ -1,0 +1,112 @@
+"""Deliberate bugs of what queues do with their messages by themselves: see `mutations`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .mutations import Mutation
+
+
+def _featured(
+    name: str, nodes: int, module: str, old: str, new: str, first: int = 0, mirrored: bool = False
+) -> Mutation:
+    return Mutation(name, nodes, module, old, new, first, mirrored=mirrored, featured=True)
+
+
+FEATURED: Final = (
+    _featured(
+        "a message is settled before its letter is safe",
+        3,
+        "broker.letters",
+        "            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)\n",
+        "            queue.settle(batch, lo + first, lo + last)\n"
+        "            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], None)\n",
+    ),
+    _featured(
+        "a letter that is refused is lost",
+        1,
+        "broker.letters",
+        "        if pending.refused and queue.rules.keeps_dead:\n",
+        "        if False:\n",
+    ),
+    _featured(
+        "letters to a queue that refuses some are all refused",
+        1,
+        "broker.letters",
+        "            if one[1:] != other[1:] or any(target.rules.rejects for target in one[2])\n",
+        "            if one[1:] != other[1:]\n",
+    ),
+    _featured(
+        "what is read back has come just now",
+        1,
+        "log.format",
+        "    return times\n",
+        "    return []\n",
+    ),
+    _featured(
+        "a start gives no queue its time",
+        1,
+        "broker.broker",
+        "max(queue.used_ms, self.opened_ms) + expires_ms",
+        "queue.used_ms + expires_ms",
+    ),
+    _featured(
+        "what is overdue behind others is handed out with them",
+        1,
+        "broker.upkeep",
+        "    while at < end and not _is_overdue(batch, at, now_ms):\n",
+        "    while at < end:\n",
+    ),
+    _featured(
+        "messages expire a moment after they came",
+        1,
+        "broker.upkeep",
+        "    return (None if ttl_ms is None else came_ms + ttl_ms), end\n",
+        "    return (None if ttl_ms is None else came_ms + ttl_ms // 2), end\n",
+    ),
+    _featured(
+        "the newest are dropped",
+        1,
+        "broker.upkeep",
+        '        dropped = min(count, head.count)\n        queue.drop_first(head, dropped, "maxlen")\n',
+        "        last = ready.pop()\n        dropped = last.count\n        queue.ready_count -= dropped\n"
+        '        queue.bury(last.batch, last.lo, last.hi, "maxlen")\n',
+    ),
+    _featured(
+        "what is turned away is confirmed",
+        1,
+        "broker.upkeep",
+        "    if pending is not None:\n        pending.refused = True\n    return True\n",
+        "    return True\n",
+    ),
+    _featured(
+        "a queue with a single active consumer has two",
+        1,
+        "broker.turns",
+        "        if self.active is not None:\n            return self._give_all",
+        "        if False:\n            return self._give_all",
+    ),
+    _featured(
+        "contents that letters need are forgotten",
+        1,
+        "broker.paging",
+        "        if self.rules.dead_letter_exchange is not None:\n            return\n",
+        "",
+    ),
+    _featured(
+        "a new master does not know that messages grow old",
+        3,
+        "mirror.store",
+        "    if batch.expires:\n        queue.timed = queue.tended = True\n",
+        "",
+        mirrored=True,
+    ),
+    _featured(
+        "at a new master, messages have come just now",
+        3,
+        "mirror.store",
+        "bytearray(run.kinds), run.times))\n    batch.logged",
+        "bytearray(run.kinds), []))\n    batch.logged",
+        mirrored=True,
+    ),
+)
