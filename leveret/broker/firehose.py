@@ -24,6 +24,7 @@ from leveret.amqp.properties import Properties, body_size, decode, encode
 from leveret.amqp.tables import Field, Table
 from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.replies import PREFIX
+from leveret.cluster.keepers import is_keeper
 from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Firehose:
         if exchange == TRACE or not self._is_watched():
             return
         # The default exchange leads to a name, whether or not there is a queue of it.
-        names = [queue.spec.name for queue in queues]
+        names = [queue.spec.name for queue in queues if not is_keeper(queue.spec.name)]
         if not exchange:
             names = sorted(key for key in set(keys) if not key.startswith(PREFIX))
         properties = _properties_of(content)

@@ -1,7 +1,8 @@
 """Publishes for a queue that is between two homes: they wait, unconfirmed, until it is clear where it is.
 
 So do questions (get, purge, how many are there, consume): `Queue.later` puts them off, `go_on` puts them to whom they
-concern by then.
+concern by then. Questions also wait while a queue that nobody uses any more is being deleted (`Queue.doomed`): who is
+told that it exists must not find it gone a moment later, by a deletion that was certain before.
 """
 
 from __future__ import annotations

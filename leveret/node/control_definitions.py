@@ -79,6 +79,7 @@ class Staged:
     """A file that is being sent."""
 
     sections: dict[str, list[Any]] = field(default_factory=dict)
+    parts: int = 0
     characters: int = 0
 
 
@@ -449,6 +450,7 @@ async def stage_definitions(control: Control, id: str, section: str, text: str) 
     if id not in kept:
         _make_room(kept)
     staged = kept.setdefault(id, Staged())
+    staged.parts += 1
     staged.characters += len(text)
     if staged.characters > DOCUMENT_BYTES_MAX:
         del kept[id]
@@ -456,10 +458,12 @@ async def stage_definitions(control: Control, id: str, section: str, text: str) 
     staged.sections.setdefault(section, []).extend(items)
 
 
-@COMMANDS.add(RUNNING, id=TEXT, vhost=TEXT.or_none(), remarks=OBJECT)
-async def import_definitions(control: Control, id: str, vhost: str | None, remarks: dict[str, Any]) -> Any:
+@COMMANDS.add(RUNNING, id=TEXT, parts=NUMBER, vhost=TEXT.or_none(), remarks=OBJECT)
+async def import_definitions(control: Control, id: str, parts: int, vhost: str | None, remarks: dict[str, Any]) -> Any:
     """Import what was staged. `remarks`: what else the file says."""
     staged = control.desk.staged.pop(id, Staged())
+    if staged.parts != parts:
+        raise Refused(UNAVAILABLE, "the node has not kept the whole file: too many are imported at a time. Try again")
     if vhost is not None and vhost not in control.node.metadata.vhosts:
         raise Refused(DATA_ERROR, f"Virtual host '{vhost}' does not exist")
     task = Import(control.node, vhost, remarks.get("rabbit_version"))

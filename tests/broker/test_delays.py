@@ -11,6 +11,7 @@ from leveret.amqp import methods as m
 from leveret.amqp.tables import Field, Table, table_from_python, to_python
 from leveret.broker import delays
 from leveret.broker.delays import AHEAD_MS, Keeper
+from leveret.broker.firehose import Firehose
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
 from leveret.cluster import commands as c
@@ -371,7 +372,7 @@ def test_at_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(delays, name, dice.randint(1, most))
     monkeypatch.setattr(delays, "AHEAD_BYTES", dice.choice((1, 500, 1 << 20)))
     monkeypatch.setattr(delays, "ROUND_BYTES", dice.choice((1, 100, 1 << 20)))
-    options = {"content_bytes_max": dice.choice((0, 500, 1 << 40))}
+    options: dict[str, Any] = {"content_bytes_max": dice.choice((0, 500, 1 << 40))}
     world = DelayWorld(**options)
     client = set_up(world)
     due: dict[bytes, int] = {}
@@ -441,3 +442,16 @@ def test_dead_letters_can_be_delayed(world: DelayWorld, client: Client) -> None:
     assert waiting(client) == []
     world.at(100)
     assert waiting(client) == [b"m"]
+
+
+def test_the_firehose_does_not_tell_of_keepers(world: DelayWorld, client: Client) -> None:
+    client.declare("seen")
+    bind(client, "seen", "publish.x", "amq.rabbitmq.trace")
+    vhost = world.broker.vhosts["/"]
+    vhost.firehose = Firehose(world.broker, vhost)
+    vhost.forget_routes()
+    send(client, b"m", 100)
+    client.send(m.BasicGet(queue="seen", no_ack=True))
+    (reply,) = client.take()
+    assert reply.properties is not None and reply.properties.headers is not None
+    assert reply.properties.headers["routed_queues"] == Field("A", [])

@@ -87,7 +87,8 @@ def test_arguments_that_no_table_can_hold() -> None:
     deep: Json = 1
     for _ in range(DEPTH_MAX + 1):
         deep = [deep]
-    for bad, text in (([1], "must be an object"), ({"n": 1 << 63}, "too large"), ({"d": deep}, "nested")):
+    cases: list[tuple[Json, str]] = [([1], "must be an object"), ({"n": 1 << 63}, "too large"), ({"d": deep}, "nested")]
+    for bad, text in cases:
         with pytest.raises(BadDefinition, match=text):
             to_table(bad)
     assert to_table([]) == to_table(None) == {}

@@ -9,6 +9,7 @@ import pytest
 from leveret.amqp.tables import Field
 from leveret.broker.placing import Place, Placing
 from leveret.cluster import commands as c
+from leveret.cluster.definitions import SECTIONS
 from leveret.cluster.mirroring import Defaults
 from leveret.cluster.passwords import verify_password
 from leveret.node import control_definitions
@@ -24,20 +25,20 @@ def one() -> FakeServer:
 
 
 async def stage(server: FakeServer, document: dict[str, Any]) -> dict[str, Any]:
-    for section, items in document.items():
-        if isinstance(items, list):
-            await ask(server, "stage_definitions", id="i", section=section, text=json.dumps(items))
-    return {name: value for name, value in document.items() if not isinstance(value, list)}
+    """What is left to be asked."""
+    sections = {name: value for name, value in document.items() if isinstance(value, list)}
+    for section, items in sections.items():
+        await ask(server, "stage_definitions", id="i", section=section, text=json.dumps(items))
+    remarks = {name: value for name, value in document.items() if name not in sections}
+    return {"id": "i", "parts": len(sections), "remarks": remarks}
 
 
 async def put(server: FakeServer, document: dict[str, Any], vhost: str | None = None) -> Any:
-    remarks = await stage(server, document)
-    return await ask(server, "import_definitions", id="i", vhost=vhost, remarks=remarks)
+    return await ask(server, "import_definitions", vhost=vhost, **await stage(server, document))
 
 
 async def refused(server: FakeServer, document: dict[str, Any], vhost: str | None = None) -> str:
-    remarks = await stage(server, document)
-    code, text = await refusal(server, "import_definitions", id="i", vhost=vhost, remarks=remarks)
+    code, text = await refusal(server, "import_definitions", vhost=vhost, **await stage(server, document))
     assert code == 65
     return text
 
@@ -84,7 +85,7 @@ async def test_a_second_time_changes_nothing(one: FakeServer) -> None:
     document = json.loads(EXPORT.read_text())
     await put(one, document)
     before = len(one.all.changes)
-    assert (await put(one, document))["done"] == dict.fromkeys(control_definitions.SECTIONS, 0)
+    assert (await put(one, document))["done"] == dict.fromkeys(SECTIONS, 0)
     assert len(one.all.changes) == before
 
 
@@ -242,6 +243,8 @@ async def test_of_many_files_that_are_being_sent_the_oldest_is_dropped(one: Fake
     for number in range(KEPT_MAX + 1):
         await ask(one, "stage_definitions", id=str(number), section="queues", text="[]")
     assert list(one.control.desk.staged) == [str(number) for number in range(1, KEPT_MAX + 1)]
+    # Whoever it was is not told that all was imported.
+    assert (await refusal(one, "import_definitions", id="0", parts=1, vhost=None, remarks={}))[0] == 69
 
 
 async def test_an_export_shows_one_moment_and_is_dropped_when_it_was_fetched(

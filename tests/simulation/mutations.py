@@ -75,7 +75,7 @@ ALONE: Final = (
         "does not take back what a channel had",
         1,
         "amqp.channel",
-        "        self._requeue(taken)\n\n    # -- Methods",
+        "        self.take_back(self.unacked.take_all())\n\n    # -- Methods",
         "\n    # -- Methods",
     ),
     Mutation(

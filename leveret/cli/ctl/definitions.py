@@ -102,10 +102,12 @@ def import_definitions(session: Session, given: Given) -> Output:
     )
     document = _parsed(data)
     id = secrets.token_hex(16)
-    for section, text in _parts(document):
+    parts = 0
+    for parts, (section, text) in enumerate(_parts(document), 1):  # noqa: B007 (the last one is used)
         session.ask("stage_definitions", {"id": id, "section": section, "text": text})
     remarks = {name: value for name, value in document.items() if not _is_section(name, value)}
-    done = session.ask_with_progress("import_definitions", {"id": id, "vhost": _vhost(given), "remarks": remarks})
+    asked = {"id": id, "parts": parts, "vhost": _vhost(given), "remarks": remarks}
+    done = session.ask_with_progress("import_definitions", asked)
     for note in done["notes"]:
         session.warn(f"Note: {note}")
     if done["failures"]:
