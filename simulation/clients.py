@@ -33,6 +33,7 @@ CONNECT_S: Final = 5.0
 RETRY_S: Final = 0.5
 CONSUMERS_MAX: Final = 3
 IDLE_S: Final = 5.0
+ROLLED_BACK: Final = "rolled back"
 
 
 class Step(NamedTuple):
@@ -287,6 +288,23 @@ class Client:
             channel.publish(queue, persistent, padding, self.ledger, Extras(expires_ms, priority, via))
         if wait:
             await channel.confirmed()
+
+    async def do_transact(self, queue: str, count: int, padding: int, persistent: bool, back: bool) -> None:
+        """Publish in a transaction. What is rolled back nobody may ever see."""
+        session = await self._session()
+        channel = await session.open_channel(confirms=False)
+        await channel.ask("tx.select-ok", "tx.select")
+        for _ in range(count):
+            message = channel.publish(queue, persistent, padding, self.ledger)
+            if back:
+                message.state = ROLLED_BACK
+        if back:
+            channel.unconfirmed.clear()
+            await channel.ask("tx.rollback-ok", "tx.rollback")
+        else:
+            await channel.ask("tx.commit-ok", "tx.commit")
+            channel.on_confirm(channel.published, True, "confirmed")
+        await session.close_channel(channel)
 
     async def do_consume(
         self, queue: str, prefetch: int, no_ack: bool, style: str, priority: int | None = None

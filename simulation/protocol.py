@@ -69,6 +69,12 @@ METHODS: Final[dict[str, tuple[int, int, str]]] = {
     "basic.nack": (60, 120, "qbb"),
     "confirm.select": (85, 10, "b"),
     "confirm.select-ok": (85, 11, ""),
+    "tx.select": (90, 10, ""),
+    "tx.select-ok": (90, 11, ""),
+    "tx.commit": (90, 20, ""),
+    "tx.commit-ok": (90, 21, ""),
+    "tx.rollback": (90, 30, ""),
+    "tx.rollback-ok": (90, 31, ""),
 }
 BY_ID: Final = {(class_id, method_id): (name, kinds) for name, (class_id, method_id, kinds) in METHODS.items()}
 WITH_CONTENT: Final = frozenset({"basic.return", "basic.deliver", "basic.get-ok"})

@@ -186,6 +186,7 @@ class Intake:
                 self.repeat_skip = end - at
                 self.repeat_size = stop - at
         else:
+            self.submit()  # Confirms are numbered in the order in which messages came, whatever their ways.
             channel.publish_one(route, data[end:stop], self.kind)  # type: ignore[arg-type]
         return stop
 

@@ -8,6 +8,7 @@ import pytest
 
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.claims import AHEAD_MAX, AHEAD_MIN
+from leveret.broker.offsets import Start
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.log.block import REDELIVERED
@@ -22,9 +23,9 @@ class Reader:
     """A consumer with a prefetch (0: none)."""
 
     tag = "reader"
-    priority = 0
     exclusive = False
     priority = 0
+    begins_at: Start | None = None
     timeout_ms: int | None = None
 
     def __init__(self, queue: Queue, prefetch: int, no_ack: bool = False) -> None:

@@ -13,6 +13,7 @@ from leveret.amqp import methods as m
 from leveret.broker import paging
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.confirms import Confirms
+from leveret.broker.offsets import Start
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
 from leveret.cluster.queue_rules import PLAIN, QueueRules
@@ -65,6 +66,11 @@ class Host:
     def counts_of(self, queue: Queue) -> dict[int, int]:
         return {}
 
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        raise AssertionError("there is no stream")
+
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
         raise AssertionError("there is no mirror")
 
@@ -95,6 +101,7 @@ class Taker:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.priority = 0
+        self.begins_at: Start | None = None
         self.timeout_ms: int | None = None
         self.unacked = 0
         self.got: list[tuple[Batch, int]] = []
