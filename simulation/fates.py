@@ -34,6 +34,7 @@ from simulation.mirrors import GRACE_S, MirroredLedger
 HOME_MS: Final = 50  # From when a queue hands something out until its own node has written it.
 AWAY_MS: Final = 1_000  # And another node,
 DISTURBED_MS: Final = 25_000  # when links are slow, or cut for a while without being lost.
+AWAY_S: Final = 60.0  # After a link was lost, until it is back for sure.
 
 
 class Fates(Ledger):
@@ -275,7 +276,7 @@ class Fates(Ledger):
         if self.features_of(LETTERS).max_length is not None:
             return True
         downs = [at for times in self.downs.values() for at in times]
-        return any(at >= message.published_at for at in downs)
+        return any(at >= message.published_at - AWAY_S for at in downs)
 
     def on_all_drained(self, found: dict[str, list[int]]) -> None:
         for message in self.unaccounted(found):

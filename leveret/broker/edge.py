@@ -213,12 +213,15 @@ class Edge:
     def stage(
         self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending, counts: list[tuple[int, int]]
     ) -> None:
-        """Messages of a queue of this node that moves to the other one, and how often some of them were given back."""
+        """Messages of a queue of this node that moves to the other one: when they came, as far as somebody cares, and
+        how often some of them were given back."""
         self.flush_publishes()
         self.last_token += 1
         self.pendings[self.last_token] = [pending]
-        run = w.pack_run(batch.contents[lo:hi], batch.keys[lo:hi], batch.kinds[lo:hi])
-        parts = [w.BUNDLE.pack(queue, self.last_token), *run, *(w.COUNT_ENTRY.pack(*one) for one in counts)]
+        run = batch.cut(lo, hi)
+        parts = [w.BUNDLE.pack(queue, self.last_token), *w.pack_run(run.contents, run.keys, run.kinds)]
+        parts += [w.U32.pack(len(run.times)), *(w.TIME_ENTRY.pack(*one) for one in run.times)]
+        parts += [w.COUNT_ENTRY.pack(*one) for one in counts]
         self.broker.shell.send(self.peer, frames.STAGE, parts)
 
     def settle(self, verdict: int, first: int, last: int) -> None:

@@ -180,7 +180,12 @@ class Home:
         """Messages of a queue that moves here; of a kind each, since they may have been delivered before."""
         number, token = w.unpack_one(w.BUNDLE, payload)
         (contents, keys, kinds), end = w.unpack_run(payload, w.BUNDLE.size)
-        counts = w.unpack_all(w.COUNT_ENTRY, payload[end:])
+        (stretches,) = w.unpack_one(w.U32, payload, end)
+        counts_at = end + 4 + w.TIME_ENTRY.size * stretches
+        times = w.unpack_all(w.TIME_ENTRY, payload[end + 4 : counts_at])
+        if len(times) != stretches or any(at >= len(contents) for at, _ in times):
+            raise BadFrame("times that do not fit their messages")
+        counts = w.unpack_all(w.COUNT_ENTRY, payload[counts_at:])
         pending = self.confirms.begin(1)
         if pending.last != token:
             raise BadFrame(f"token {token} after {pending.last - 1}")
@@ -196,6 +201,7 @@ class Home:
                 cut = slice(places[0], places[-1] + 1)
                 size = sum(map(len, contents[cut])) + MESSAGE_OVERHEAD * len(places)
                 staged.queue.enqueue(contents[cut], keys[cut], kind & ~SHARED, size, pending)
+                staged.queue.came_at([(at - cut.start, ms) for at, ms in times if at < cut.stop], len(places))
         if not pending.waiting:
             self.confirms.on_complete(pending)
         self._touch()

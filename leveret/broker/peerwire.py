@@ -28,6 +28,7 @@ BUNDLE: Final = struct.Struct(">QQ")  # Queue, token.
 DELIVERY: Final = struct.Struct(">QQ")  # Subscription, first tag.
 VERDICT: Final = struct.Struct(">BQQ")  # What became of the deliveries with these tags.
 SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
+TIME_ENTRY: Final = struct.Struct(">IQ")  # Place in its run of the first message that came at a time, and the time.
 COUNT_ENTRY: Final = struct.Struct(">II")  # Place of a message in its run, how often it was given back.
 TAKEN_ENTRY: Final = struct.Struct(">QQ")  # Subscription, bytes in all.
 LIMIT_ENTRY: Final = struct.Struct(">QI")  # Subscription, prefetch.

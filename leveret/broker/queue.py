@@ -191,6 +191,17 @@ class Queue(Paging):
         if kind & EXPIRES:
             batch.expires = self.timed = self.tended = True
 
+    def came_at(self, times: list[tuple[int, int]], count: int) -> None:
+        """The last `count` messages came at these times: for each stretch the place of its first message, and when.
+        What lies before the first of them says when that came."""
+        batch = self.open
+        if batch is not None and times:
+            base = len(batch.contents) - count
+            known = [one for one in times if one[0] <= 0][-1:]
+            for at, ms in [*known, *(one for one in times if one[0] > 0)]:
+                batch.times.append((base + max(at, 0) if batch.times else 0, ms))
+            batch.stamped = len(batch.contents)
+
     def on_kind(self, kind: int) -> None:
         """Of this kind is the first message, which waits in the log."""
         if kind & EXPIRES:

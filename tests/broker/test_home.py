@@ -47,6 +47,8 @@ def run(content: bytes = b"x") -> bytes:
         (frames.ASK, b"short"),
         (frames.STAGE, b"short"),
         (frames.STAGE, w.BUNDLE.pack(1, 7) + run()),
+        (frames.STAGE, w.BUNDLE.pack(1, 1) + run() + w.U32.pack(2) + w.TIME_ENTRY.pack(0, 5)),
+        (frames.STAGE, w.BUNDLE.pack(1, 1) + run() + w.U32.pack(1) + w.TIME_ENTRY.pack(99, 5)),
         (39, b""),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.amqp import methods as m
+from leveret.amqp.tables import table_from_python
 from leveret.broker.moving import move
 from leveret.cluster import commands as c
 from tests.amqp.remote import delivered, depth, types
@@ -145,3 +146,25 @@ def test_a_consumer_that_is_cancelled_while_it_waits_for_the_target(cluster: Clu
     cluster["a"].client().publish("q", b"4", delivery_mode=2)
     assert not client.take()
     assert rest(client) == [b"4"]
+
+
+def test_messages_stay_as_old_as_they_are(cluster: Cluster) -> None:
+    client = cluster["a"].client()
+    for name in NAMES:
+        cluster[name].broker.wall_ms = 1_000_000
+    client.call(m.QueueDelete(queue="q"))
+    client.declare("q", durable=True, arguments=table_from_python({"x-message-ttl": 1_000}))
+    for passed_ms in (0, 300, 300):
+        cluster["a"].broker.wall_ms += passed_ms
+        client.publish("q", b"%d" % cluster["a"].broker.wall_ms, delivery_mode=2)
+        cluster.run()
+    cluster["b"].broker.wall_ms = cluster["a"].broker.wall_ms
+    move = Move(cluster)
+    move.adopt()
+    move.finish()
+    target = cluster["b"]
+    for at_ms, left in ((1_000_999, 3), (1_001_000, 2), (1_001_300, 1), (1_001_599, 1), (1_001_600, 0)):
+        target.broker.wall_ms = at_ms
+        target.broker.on_time()
+        cluster.run()
+        assert target.queue("q").ready_count == left, at_ms

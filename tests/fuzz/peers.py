@@ -169,7 +169,7 @@ def _recorded() -> tuple[list[bytes], list[bytes]]:
     ]
     to_edge += [packed([(frames.ANSWER, w.ANSWER_HEAD.pack(number, 404) + b"text")]) for number in range(1, 9)]
     to_edge.append(packed([(frames.SAFE, w.SAFE_ENTRY.pack(2, 1, 0)), (frames.CANCELLED, w.U64.pack(1))]))
-    to_home.append(packed([(frames.STAGE, w.BUNDLE.pack(1, 1) + run)]))
+    to_home.append(packed([(frames.STAGE, w.BUNDLE.pack(1, 1) + run + w.U32.pack(1) + w.TIME_ENTRY.pack(0, 7))]))
     index = w.U64.pack(1 << 40)
     to_home.append(packed([(frames.PUBLISH, index + w.BUNDLE.pack(1, 0) + run), (frames.SETTLE, b"")]))
     (address,) = [each.encode() for each in session.cluster["b"].broker.replies.inboxes]

@@ -22,7 +22,7 @@ def _transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "do_publish", do_publish)
 
 
-@pytest.mark.parametrize(("nodes", "mirrored", "seeds"), [(1, False, 8), (3, False, 8), (3, True, 4)])
+@pytest.mark.parametrize(("nodes", "mirrored", "seeds"), [(1, False, 5), (3, False, 5), (3, True, 4)])
 def test_seeds(nodes: int, mirrored: bool, seeds: int) -> None:
     worlds = [run(Plan(seed, nodes, mirrored=mirrored)) for seed in range(seeds)]
     messages = [message for world in worlds for message in world.ledger.messages.values()]
