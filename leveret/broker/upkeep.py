@@ -109,10 +109,10 @@ def is_fresh(queue: Queue, head: Span) -> bool:
     """Before something is handed out where messages do not grow old in the order in which they leave: those of a lower
     priority may be older, and where each has a time to live of its own, one that waits behind another may be overdue
     long before that. Lets the first entry end where such a one is, to be looked at when all in front of it is gone.
-    False: the first entry is another one now."""
-    now_ms = queue.host.wall_ms
+    False: the first message is another one now."""
+    now_ms, first = queue.host.wall_ms, head.first
     _expire(queue, now_ms - 1)
-    if not queue.ready or queue.ready[0] is not head:
+    if not queue.ready or queue.ready[0] is not head or head.first != first:
         return False
     if not head.batch.expires:
         return True

@@ -47,8 +47,8 @@ FEATURED: Final = (
         "a start gives no queue its time",
         1,
         "broker.broker",
-        "max(queue.used_ms, self.opened_ms) + expires_ms",
-        "queue.used_ms + expires_ms",
+        "        if is_used:\n            queue.used_ms = self.now_ms\n        due_ms = max(queue.used_ms, self.opened_ms)",
+        "        due_ms = queue.used_ms",
     ),
     _featured(
         "what is overdue behind others is handed out with them",
@@ -69,7 +69,7 @@ FEATURED: Final = (
         1,
         "broker.upkeep",
         '        dropped = min(count, head.count)\n        queue.drop_first(head, dropped, "maxlen")\n',
-        "        last = ready.pop()\n        dropped = last.count\n        queue.ready_count -= dropped\n"
+        "        if not hasattr(ready, 'pop'):\n            return\n        last = ready.pop()\n        dropped = last.count\n        queue.ready_count -= dropped\n"
         '        queue.bury(last.batch, last.lo, last.hi, "maxlen")\n',
     ),
     _featured(
