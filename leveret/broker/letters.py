@@ -11,6 +11,7 @@ until all the letter's targets have it safe. So whatever dies in between, the me
                               └── refused by one: tried again (`keeps_dead`), or given up as RabbitMQ does
 
 If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
+So it is if its queue moves to another node: what is on its way is taken back, moves too, and dies there.
 
 **Cycles.** Where a message is about to enter a queue in which it died before, and nobody rejected it on the way round,
 it would go round for ever with nobody looking: it does not go there.
@@ -44,7 +45,7 @@ DELIVERY_LIMIT: Final = "delivery_limit"
 class Letter(Pending):
     """The messages lo..hi - 1 of a batch on their way."""
 
-    __slots__ = ("batch", "hi", "letters", "lo", "queue", "reason")
+    __slots__ = ("batch", "hi", "letters", "lo", "queue", "reason", "void")
 
     def __init__(self, letters: Letters, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         super().__init__(letters, lo, hi - 1)
@@ -54,6 +55,7 @@ class Letter(Pending):
         self.lo = lo
         self.hi = hi
         self.reason = reason
+        self.void = False  # Whatever becomes of it, its messages wait again.
 
 
 class Letters:
@@ -61,6 +63,7 @@ class Letters:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.open: dict[Letter, None] = {}  # On their way.
         self.refused: list[Letter] = []  # To be tried again.
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
@@ -82,6 +85,7 @@ class Letters:
             contents = [way[0] for way in ways[first:last]]
             _, key, queues = ways[first]
             letter = Letter(self, queue, batch, lo + first, lo + last, reason)
+            self.open[letter] = None
             self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
 
     def send_refused(self, queue: Queue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
@@ -158,7 +162,8 @@ class Letters:
         """All targets of a letter have answered."""
         assert isinstance(pending, Letter)
         queue = pending.queue
-        if queue.deleted:
+        self.open.pop(pending, None)
+        if queue.deleted or pending.void:
             return
         if pending.refused and queue.rules.keeps_dead:
             self.refused.append(pending)
@@ -166,6 +171,14 @@ class Letters:
         if pending.refused:
             self.dropped += pending.count
         queue.settle(pending.batch, pending.lo, pending.hi)
+
+    def take_back(self, queue: Queue) -> None:
+        """What has died and is not with its targets waits again, as if nothing had been: the queue goes elsewhere."""
+        mine = [letter for letter in (*self.open, *self.refused) if letter.queue is queue and not letter.void]
+        for letter in mine:
+            letter.void = True
+            queue.revive(letter.batch, letter.lo, letter.hi)
+        self.refused = [letter for letter in self.refused if not letter.void]
 
     def try_again(self) -> None:
         """Once in a while: those whose targets were full, or out of reach."""

@@ -68,6 +68,7 @@ class Departure:
         self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case that all is in vain.
         self.confirms = Confirms(self._on_staged)
         self.under_way = 0
+        self.begun = False
         self.sealed = False
         self.consumers: list[Consumer] = []  # Of the queue; they wait.
 
@@ -95,6 +96,8 @@ class Departure:
         queue.consumers.clear()
         queue.exclusive_consumer = None
         queue.requeue_many(take_back(self.broker, queue), counted=False)  # No consumer has failed.
+        self.begun = True  # Nothing dies here any more: it would be in neither of the two places.
+        self.broker.letters.take_back(queue)
         queue.add_consumer(self)
         self._check()
 

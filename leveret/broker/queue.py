@@ -485,6 +485,14 @@ class Queue(Paging):
         else:
             self.host.letters.send(self, batch, lo, hi, reason)
 
+    def revive(self, batch: Batch, lo: int, hi: int) -> None:
+        """Messages that were to leave stay, where they were."""
+        self.ready_count += hi - lo
+        if self.rules.max_bytes is not None:
+            self.ready_bytes += upkeep.bodies(batch.contents[lo:hi])
+        self.put_back(Span(batch, lo, hi))
+        self.host.dirty[self] = None
+
     def drop_first(self, head: Span, count: int, reason: str) -> None:
         """The first of those that wait leave unserved."""
         batch, lo = head.batch, head.lo

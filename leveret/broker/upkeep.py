@@ -40,6 +40,8 @@ def before_pump(queue: Queue) -> None:
     now_ms = queue.host.wall_ms
     if queue.open is not None:
         queue.open.stamp(now_ms)
+    if queue.departure is not None and queue.departure.begun:
+        return
     if queue.returns is not None and queue.returns.due:
         bury_overdue(queue, queue.returns)
     if queue.timed:
@@ -48,8 +50,8 @@ def before_pump(queue: Queue) -> None:
 
 def after_pump(queue: Queue) -> None:
     """What nobody took."""
-    if queue.frozen:
-        return  # Somebody else may have the queue.
+    if queue.frozen or (queue.departure is not None and queue.departure.begun):
+        return  # Somebody else may have the queue, or will.
     rules = queue.rules
     if queue.timed:
         _expire(queue, queue.host.wall_ms)
@@ -110,6 +112,8 @@ def is_fresh(queue: Queue, head: Span) -> bool:
     priority may be older, and where each has a time to live of its own, one that waits behind another may be overdue
     long before that. Lets the first entry end where such a one is, to be looked at when all in front of it is gone.
     False: the first message is another one now."""
+    if queue.departure is not None and queue.departure.begun:
+        return True
     now_ms, first = queue.host.wall_ms, head.first
     _expire(queue, now_ms - 1)
     if not queue.ready or queue.ready[0] is not head or head.first != first:

@@ -95,8 +95,8 @@ def test_eventloop(link: Any, name: str) -> None:
             pass
 
 
-def test_mandatory(link: Any, name: str) -> None:
-    """What leads nowhere comes back, before it is confirmed."""
+def test_what_leads_nowhere_comes_back(link: Any, name: str) -> None:
+    """Before it is confirmed."""
     returned: list[tuple[Any, ...]] = []
     producer = Producer(link, on_return=lambda *told: returned.append(told))
     producer.publish("lost", routing_key=name, mandatory=True)

@@ -19,8 +19,9 @@ FEATURED: Final = (
         3,
         "broker.letters",
         "            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)\n",
-        "            queue.settle(batch, lo + first, lo + last)\n"
-        "            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], None)\n",
+        "            letter.void = True\n            queue.settle(batch, lo + first, lo + last)\n"
+        "            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)\n",
+        first=8,
     ),
     _featured(
         "a letter that is refused is lost",
@@ -28,6 +29,7 @@ FEATURED: Final = (
         "broker.letters",
         "        if pending.refused and queue.rules.keeps_dead:\n",
         "        if False:\n",
+        first=2,
     ),
     _featured(
         "letters to a queue that refuses some are all refused",
@@ -35,6 +37,7 @@ FEATURED: Final = (
         "broker.letters",
         "            if one[1:] != other[1:] or any(target.rules.rejects for target in one[2])\n",
         "            if one[1:] != other[1:]\n",
+        first=5,
     ),
     _featured(
         "what is read back has come just now",
@@ -47,7 +50,8 @@ FEATURED: Final = (
         "a start gives no queue its time",
         1,
         "broker.broker",
-        "        if is_used:\n            queue.used_ms = self.now_ms\n        due_ms = max(queue.used_ms, self.opened_ms)",
+        "        if is_used:\n            queue.used_ms = self.now_ms\n"
+        "        due_ms = max(queue.used_ms, self.opened_ms)",
         "        due_ms = queue.used_ms",
     ),
     _featured(
@@ -56,6 +60,7 @@ FEATURED: Final = (
         "broker.upkeep",
         "    while at < end and not _is_overdue(batch, at, now_ms):\n",
         "    while at < end:\n",
+        first=18,
     ),
     _featured(
         "messages expire a moment after they came",
@@ -69,8 +74,10 @@ FEATURED: Final = (
         1,
         "broker.upkeep",
         '        dropped = min(count, head.count)\n        queue.drop_first(head, dropped, "maxlen")\n',
-        "        if not hasattr(ready, 'pop'):\n            return\n        last = ready.pop()\n        dropped = last.count\n        queue.ready_count -= dropped\n"
+        "        if not hasattr(ready, 'pop'):\n            return\n"
+        "        last = ready.pop()\n        dropped = last.count\n        queue.ready_count -= dropped\n"
         '        queue.bury(last.batch, last.lo, last.hi, "maxlen")\n',
+        first=3,
     ),
     _featured(
         "what is turned away is confirmed",
@@ -78,6 +85,7 @@ FEATURED: Final = (
         "broker.upkeep",
         "    if pending is not None:\n        pending.refused = True\n    return True\n",
         "    return True\n",
+        first=2,
     ),
     _featured(
         "a queue with a single active consumer has two",
@@ -85,13 +93,31 @@ FEATURED: Final = (
         "broker.turns",
         "        if self.active is not None:\n            return self._give_all",
         "        if False:\n            return self._give_all",
+        first=2,
     ),
     _featured(
-        "contents that letters need are forgotten",
+        "confirms are numbered by their messages' ways",
         1,
-        "broker.paging",
-        "        if self.rules.dead_letter_exchange is not None:\n            return\n",
-        "",
+        "amqp.intake",
+        "self.submit()  # Confirms are numbered in the order in which messages came, whatever their ways.\n",
+        "pass\n",
+        first=25,
+    ),
+    _featured(
+        "a bundle from another node is refused as a whole",
+        3,
+        "broker.edge",
+        " or self.bundled_bytes > FLUSH_BYTES or queue.rules.rejects:\n",
+        " or self.bundled_bytes > FLUSH_BYTES:\n",
+        first=600034,
+        mirrored=True,
+    ),
+    _featured(
+        "letters are on their way while their queue moves",
+        3,
+        "broker.moving",
+        "        self.broker.letters.take_back(queue)\n",
+        "        pass\n",
     ),
     _featured(
         "a new master does not know that messages grow old",
@@ -99,6 +125,7 @@ FEATURED: Final = (
         "mirror.store",
         "    if batch.expires:\n        queue.timed = queue.tended = True\n",
         "",
+        first=1,
         mirrored=True,
     ),
     _featured(
@@ -107,6 +134,7 @@ FEATURED: Final = (
         "mirror.store",
         "bytearray(run.kinds), run.times))\n    batch.logged",
         "bytearray(run.kinds), []))\n    batch.logged",
+        first=1,
         mirrored=True,
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.plan import Plan
+from simulation.plan import STEPS, Plan
 from simulation.world import Violation, run
 
 from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, put
@@ -20,8 +20,8 @@ SEEDS = 60
 def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
-            kind = {"mirrored": mutation.mirrored, "varied": mutation.varied, "featured": mutation.featured}
-            run(Plan(seed, mutation.nodes, **kind))
+            kind = (mutation.mirrored, mutation.varied, mutation.featured)
+            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind))
         except Violation:
             return seed
     return None
