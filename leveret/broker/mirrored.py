@@ -130,7 +130,10 @@ class Mirrors:
             return
         mirror = self.mirrors.get(spec.id)
         if mirror is not None and self.me in view.ring and mirror.joined != spec.joined[self.me]:
-            self._left(mirror, f.Left(view.version))  # It left and came back, and heard of neither.
+            # It left and came back, and heard of neither. What it led meanwhile it has led in vain.
+            if mirror.member.master is not None:
+                self._stopped(mirror, f.Stopped(mirror.member.master.epoch))
+            self._left(mirror, f.Left(view.version))
             mirror = None
         if mirror is None:
             if self.me not in view.ring:

@@ -219,6 +219,8 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
         take_back(broker, queue)
     consumers = list(queue.consumers)
     queue.consumers.clear()
+    for pending in queue.awaiting:
+        pending.refused = True  # Their messages are in no block, and in no ring.
     queue.let_go_of_all()
     for consumer in consumers:
         if not isinstance(consumer, RemoteConsumer) and cast("Subscriber", consumer).cancels_on_failover:

@@ -168,6 +168,20 @@ def test_one_that_is_to_be_kept_is_tried_again(world: World, client: Client) -> 
     assert get(client, "dead").body == b"x"
 
 
+def test_some_letters_fit_though_not_all_do(world: World, client: Client) -> None:
+    declare(client, "dead", max_length=2, overflow="reject-publish")
+    declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"dead-letter-strategy": "at-least-once"}))
+    for body in (b"1", b"2", b"3"):
+        client.publish("q", body, delivery_mode=2)
+    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"dead-letter-strategy": "at-least-once", "max-length": 0}))
+    world.turn()
+    assert [get(client, "dead").body for _ in range(2)] == [b"1", b"2"]
+    world.broker.letters.try_again()
+    world.turn()
+    assert get(client, "dead").body == b"3"
+
+
 def test_what_a_full_queue_refuses_may_go_to_its_dead_letters(world: World, client: Client) -> None:
     declare(client, "dead")
     letters = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}

@@ -189,6 +189,43 @@ def test_one_that_fits_is_taken_though_one_before_it_did_not(world: World, clien
     assert client.methods() == [m.BasicAck(1), m.BasicNack(2, False, False), m.BasicAck(3)]
 
 
+def test_confirms_are_numbered_as_messages_came_whatever_their_ways(world: World, client: Client) -> None:
+    """Those that come at once are bundled, by queue, unless their queue may refuse one."""
+    declare(client, "plain")
+    declare(client, "full", max_length=0, overflow="reject-publish")
+    client.take()
+    client.feed(b"".join(publish(1, "", key, b"x") for key in ("plain", "full", "plain", "full")))
+    world.turn()
+    acked = [(one.delivery_tag, isinstance(one, m.BasicAck)) for one in client.methods() if one is not None]  # type: ignore[attr-defined]
+    assert acked == [(1, True), (2, False), (3, True), (4, False)]
+
+
+def test_what_is_overdue_behind_others_is_not_handed_out(world: World, client: Client) -> None:
+    declare(client, "q")
+    for body, expiration in ((b"1", None), (b"2", "10"), (b"3", "900"), (b"4", "10"), (b"5", None)):
+        client.feed(publish(1, "", "q", body, expiration=expiration))
+    world.turn()
+    pass_time(world, 50)
+    assert waiting(world, "q") == 5, "the first of them stays, and all behind it wait"
+    client.take()
+    client.send(m.BasicConsume(queue="q", consumer_tag="c", no_ack=True))
+    world.turn()
+    assert [one.body for one in client.take() if isinstance(one.method, m.BasicDeliver)] == [b"1", b"3", b"5"]
+    assert waiting(world, "q") == 0
+
+
+def test_an_older_one_of_a_lower_priority_is_not_handed_out(world: World, client: Client) -> None:
+    declare(client, "q", max_priority=2, message_ttl=100)
+    client.publish("q", b"old")
+    pass_time(world, 60)
+    client.publish("q", b"new", priority=2)
+    pass_time(world, 60)
+    client.take()
+    client.send(m.BasicConsume(queue="q", consumer_tag="c", no_ack=True))
+    world.turn()
+    assert [one.body for one in client.take() if isinstance(one.method, m.BasicDeliver)] == [b"new"]
+
+
 def test_consumers_make_room_in_the_same_turn(world: World, client: Client) -> None:
     declare(client, "q", max_length=1, overflow="reject-publish")
     client.call(m.BasicConsume(queue="q", consumer_tag="c", no_ack=True))
@@ -196,6 +233,19 @@ def test_consumers_make_room_in_the_same_turn(world: World, client: Client) -> N
         client.feed(publish(1, "", "q", b"x"))
     world.turn()
     assert not any(isinstance(one, m.BasicNack) for one in client.methods())
+
+
+def test_a_node_that_starts_gives_queues_their_time(world: World, client: Client) -> None:
+    """Its clock stands anywhere, and nobody can use a queue before clients may come."""
+    world.broker.arrivals.is_open = False
+    declare(client, "q", expires=100)
+    pass_time(world, 1_000_000)
+    assert ("/", "q") in world.metadata.queues
+    world.broker.arrivals.is_open, world.broker.opened_ms = True, world.broker.now_ms
+    pass_time(world, 99)
+    assert ("/", "q") in world.metadata.queues
+    pass_time(world, 2)
+    assert ("/", "q") not in world.metadata.queues
 
 
 def test_an_unused_queue_goes(world: World, client: Client) -> None:

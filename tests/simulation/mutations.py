@@ -136,7 +136,7 @@ ALONE: Final = (
     Mutation(
         "what was read back is put behind the rest",
         1,
-        "broker.queue",
+        "broker.paging",
         "            self.ready.insert(at, Span(batch, 0, batch.left))",
         "            self.ready.append(Span(batch, 0, batch.left))",
     ),
@@ -188,7 +188,7 @@ TOGETHER: Final = (
         "cluster.proposals",
         "                    waiting.term = None\n                    self._dispatch(number, waiting)",
         "                    pass",
-        first=20,
+        first=56,
     ),
     Mutation(
         "does not take back what a lost node had",
@@ -196,7 +196,7 @@ TOGETHER: Final = (
         "broker",
         "        self._requeue(taken)\n\n\n_FROM_EDGE",
         "\n\n_FROM_EDGE",
-        first=18,
+        first=28,
     ),
     Mutation(
         "does not mark what a lost node had",
@@ -295,9 +295,9 @@ MIRRORED: Final = (
     _mirrored(
         "a mirror that is behind gets what the queue has kept of a block",
         "broker.mirrored",
-        "                block.enqueued = Run(run.first, list(run.contents), list(run.keys), bytearray(run.kinds))\n",
+        "                block.enqueued = run.cut(0, len(run.contents))\n",
         "                pass\n",
-        first=1043,
+        first=1060,
     ),
     _mirrored(
         "a write counts as synced at once",
@@ -310,8 +310,8 @@ MIRRORED: Final = (
     _mirrored(
         "a new master ignores what is not applied",
         "broker.mirrored",
-        "self.store.stored(mirror.spec.id), effect)",
-        "self.store.stored(mirror.spec.id), effect._replace(tail=()))",
+        "                batches = restore_queue(queue, stored, effect)\n",
+        "                batches = restore_queue(queue, stored, effect._replace(tail=()))\n",
         first=1,
     ),
     _mirrored(
@@ -319,13 +319,14 @@ MIRRORED: Final = (
         "broker.mirrored",
         "            pending.refused = True\n            pending.on_safe()\n",
         "            pending.on_safe()\n",
+        first=16,
     ),
     _mirrored(
         "an old master forgets its publishers",
         "broker.mirrored",
         "            pending.refused = True\n            pending.on_safe()\n",
         "            pass\n",
-        first=23,
+        first=47,
     ),
     _mirrored(
         "what is confirmed is not applied",
@@ -346,11 +347,11 @@ MIRRORED: Final = (
         "mirror.store",
         "    through = max(through, stored.delivered_through)\n",
         "    through = 0\n",
-        first=7,
+        first=17,
     ),
     _mirrored(
         "publishes that wait for a hand-over are forgotten",
-        "broker.moving",
+        "broker.parking",
         "    unpark(parked or [], successor)\n",
         "    pass\n",
     ),

@@ -118,6 +118,7 @@ FEATURED: Final = (
         "broker.moving",
         "        self.broker.letters.take_back(queue)\n",
         "        pass\n",
+        first=800176,
     ),
     _featured(
         "a new master does not know that messages grow old",

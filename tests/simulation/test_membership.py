@@ -27,6 +27,26 @@ def test_a_node_comes_back_to_a_leader_that_it_does_not_know() -> None:
         world.close()
 
 
+def test_an_operator_is_told_that_the_node_stops_which_he_asks() -> None:
+    """It knows no leader and will know none, and must not go round in circles."""
+    world = World(Plan(1, 3, 0))
+    try:
+        with quiet():
+            world._begin()
+            world.ledger.on_disturbed(1_000.0)
+            for other in world.machines[1:]:
+                other.kill(power=True)
+            world._run(20.0)
+            asked = world.machines[0]
+            assert asked.server is not None and asked.server.node is not None and asked.loop is not None
+            asked.server.node.cluster.stopped = True
+            task = asked.loop.create_task(asked.server.node.cluster.forget("leveret@n3"))
+            world._must(60.0, task.done, lambda: "he waits for ever")
+            assert str(task.exception()) == "this node is stopping"
+    finally:
+        world.close()
+
+
 def _lead(world: World, name: str) -> bool:
     """Whether this node leads; whoever else does is asked to let it."""
     for machine in world.machines:

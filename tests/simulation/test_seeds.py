@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from simulation.fates import Fates
+from simulation.features import LETTERS
 from simulation.ledger import Ledger
 from simulation.mirrors import MirroredLedger
 from simulation.plan import Plan, from_ranges, ranges
@@ -21,6 +23,7 @@ GROUPS = [
 ]  # fmt: skip
 MIRRORED_GROUPS = [(3, 0, 10), (3, 10, 20), (5, 0, 6), (2, 0, 6)]
 VARIED_GROUPS = [(3, 0, 8), (3, 8, 16), (2, 0, 5), (5, 0, 3)]
+FEATURED_GROUPS = [(1, False, 0, 8), (3, False, 0, 4), (3, True, 0, 4), (2, True, 0, 2), (5, True, 0, 1)]
 
 
 @pytest.mark.parametrize(("nodes", "first"), GROUPS)
@@ -47,6 +50,36 @@ def test_varied_seeds(nodes: int, first: int, end: int) -> None:
     assert len(ledgers) == end - first
     assert sum(len(one.blocks) for one in losses) > 10 * len(worlds)  # Where their messages were is known,
     assert sum(len(one.beginnings) for one in losses) > 2 * len(losses)  # and who led them afterwards.
+
+
+@pytest.mark.parametrize(("nodes", "mirrored", "first", "end"), FEATURED_GROUPS)
+def test_featured_seeds(nodes: int, mirrored: bool, first: int, end: int) -> None:
+    worlds = [run(Plan(seed, nodes, mirrored=mirrored, featured=True)) for seed in range(first, end)]
+    ledgers = [world.ledger for world in worlds if isinstance(world.ledger, Fates)]
+    assert len(ledgers) == end - first
+    assert sum(len(one.letters) for one in ledgers) > 5 * len(worlds)  # Some have died,
+    if nodes == 1:
+        assert {reason for one in ledgers for reason in one.reasons} == {"expired", "maxlen", "rejected"}
+        assert sum(one.ages for one in ledgers) > 10 * len(worlds)  # and others were not too old.
+        states = [message.state for one in ledgers for message in one.messages.values()]
+        assert states.count("nacked") > 20
+
+
+def test_featured_plans() -> None:
+    """All that queues can be asked for is among the first seeds."""
+    plans = [Plan(seed, 3, featured=True) for seed in range(20)]
+    found = [one for plan in plans for name, one in plan.features().items() if name != LETTERS]
+    keys = {key for one in found for key in (*one.arguments(), *(one.rules() if one.by_policy else ()))}
+    assert keys >= {
+        "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",
+        "x-single-active-consumer", "x-max-priority", "message-ttl", "max-length", "dead-letter-strategy",
+    }  # fmt: skip
+    mirrored = [one for seed in range(20) for one in Plan(seed, 3, mirrored=True, featured=True).features().values()]
+    assert any(one.quorum and one.keeps for one in mirrored) and not any(one.by_policy for one in mirrored)
+    steps = [step.arguments for plan in plans for step in plan.draw() if step.what == "publish"]
+    assert {step["via"] for step in steps} == {"", "CC", "BCC", "alt"}
+    assert plans[3].command() == "python -m simulation --seed 3 --nodes 3 --steps 120 --featured"
+    assert Plan(3, featured=True).draw() != Plan(3).draw()
 
 
 def test_varied_plans() -> None:

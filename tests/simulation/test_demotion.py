@@ -1,0 +1,102 @@
+"""A master that is cut off from the others, and deposed, while its clients publish without a pause.
+
+Between the moment in which others lead and the one in which it hears of that, nothing that it takes in is in any ring.
+Whatever it confirms must be there when all is over, and what it cannot keep it must refuse or pass on.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.queue import Queue
+from simulation.clients import Step
+from simulation.machine import Machine
+from simulation.plan import Plan
+from simulation.world import World, quiet
+
+QUEUE = "d0"
+PUBLISH = {"queue": QUEUE, "count": 2, "padding": 10, "persistent": True, "wait": False}
+
+
+@pytest.mark.parametrize(("seed", "how"), [(1, "isolate"), (2, "isolate"), (3, "pause"), (4, "hand_over")])
+def test_what_a_deposed_master_confirms_is_kept(seed: int, how: str) -> None:
+    world = World(Plan(seed, 3, 0, mirrored=True))
+    try:
+        with quiet():
+            world._begin()
+            world.fault_policy("", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+            world._run(10.0)
+            found = world._leading(QUEUE)
+            assert found is not None and found[2].mirror is not None
+            master = world.machines.index(found[0])
+            _publish_without_a_pause(world, master)
+            world._run(2.0)
+            world.ledger.on_disturbed(world.scheduler.now + 100.0)
+            if how == "hand_over":
+                world.fault_hand_over(QUEUE, (master + 1) % 3, True)
+            else:
+                getattr(world, f"fault_{how}")(master, 8.0)
+            world._run(20.0)
+            led = world._leading(QUEUE)
+            assert led is not None and led[0] is not found[0], "another one leads"
+            world._heal()
+            world._empty()
+        confirmed = [one for one in world.ledger.messages.values() if one.state == "confirmed"]
+        assert len(confirmed) > 100
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_one_that_hears_of_it_from_the_ring_alone(seed: int) -> None:
+    """The new master can be reached again, and whoever leads the cluster cannot: no view comes that says who leads."""
+    world = World(Plan(seed, 3, 0, mirrored=True))
+    try:
+        with quiet():
+            world._begin()
+            world.fault_policy("", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+            world._run(10.0)
+            found = world._leading(QUEUE)
+            assert found is not None
+            old = found[0]
+            _publish_without_a_pause(world, world.machines.index(old))
+            world._run(1.0)
+            world.ledger.on_disturbed(world.scheduler.now + 100.0)
+            world.fault_isolate(world.machines.index(old), 6.0)
+            world._run(5.5)
+            new = next(one for one in world.machines if one is not old and _leads(one))
+            (third,) = [one for one in world.machines if one not in (old, new)]
+            _have_lead(world, third.node_name)
+            world._run(0.4)
+            assert world.consensus.leads(third.name)
+            ways = [(third.name, old.name), (old.name, third.name)]
+            world.scheduler.after(0.1, lambda: world._cut(ways, 2.5))  # Just when the others are mended.
+            world._run(20.0)
+            world._heal()
+            world._empty()
+        assert sum(one.state == "confirmed" for one in world.ledger.messages.values()) > 100
+    finally:
+        world.close()
+
+
+def _leads(machine: Machine) -> bool:
+    node = machine.server.node if machine.serving and machine.server is not None else None
+    return node is not None and isinstance(node.broker.vhosts["/"].queues.get(QUEUE), Queue)
+
+
+def _have_lead(world: World, name: str) -> None:
+    for machine in world.machines:
+        node = machine.server.node if machine.server is not None else None
+        if node is not None and node.cluster.raft.is_leader and machine.node_name != name:
+            heir = next(one for one in node.cluster.raft.membership.voters if one.name == name)
+            node.cluster.raft.transfer(heir.id)
+            node.cluster.drive()
+
+
+def _publish_without_a_pause(world: World, master: int) -> None:
+    """Two clients at the master, two elsewhere."""
+    start = world.scheduler.now
+    for number, client in enumerate(world.clients):
+        client.give(Step(0, 0.0, "go", {"node": (master + number // 2) % 3}))
+        for at in range(150):
+            world.scheduler.at(start + at / 10, client.give, Step(0, 0.0, "publish", PUBLISH))

@@ -1,0 +1,166 @@
+"""The ledger of a run with features says no where it has to, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulation.contents import Extras, entry, header, properties
+from simulation.fates import Fates
+from simulation.features import HOUR_MS, LETTERS, Features
+from simulation.ledger import Delivery, Message
+from simulation.machine import WALL_MS
+
+
+class Story:
+    """A queue `d0` on n1, and a clock that a test sets."""
+
+    def __init__(self, **features: Any) -> None:
+        self.now = 10.0
+        self.failures: list[str] = []
+        self.ledger = Fates(self.failures.append, lambda who, text: None, lambda: self.now)
+        self.ledger.features = {"d0": Features(letters="letters", **features), LETTERS: Features()}
+        for name in ("d0", LETTERS):
+            facts = self.ledger.queue(name)
+            facts.owner, facts.declared = "n1", True
+
+    def publish(self, count: int = 1, extras: Extras = Extras(), state: str = "confirmed") -> list[Message]:  # noqa: B008
+        messages = []
+        for _ in range(count):
+            message = self.ledger.on_published("d0", "channel", True, self.now)
+            message.state, message.extras = state, extras
+            message.confirmed_at = self.now if state == "confirmed" else None
+            messages.append(message)
+        return messages
+
+    def deliver(self, message: Message, at: float, consumer: str = "c") -> None:
+        self.now = max(self.now, at)
+        self.ledger.on_delivered(Delivery("d0", message.number, consumer, "n1", False, at))
+
+    def bury(self, message: Message, reason: str, at: float, **changes: Any) -> None:
+        """Its letter comes out of the queue of the dead."""
+        self.now = max(self.now, at)
+        death = {"reason": reason, "queue": "d0", "time": int(WALL_MS / 1000 + at), "count": 1, "exchange": ""}
+        death |= {"routing-keys": ["d0"], **changes}
+        headers: dict[str, Any] = {f"x-first-death-{name}": death[name] for name in ("reason", "queue", "exchange")}
+        came = {"delivery_mode": 2, "headers": {"x-death": [death], **headers}}
+        self.ledger.on_delivered(Delivery(LETTERS, message.number, "c", "n1", False, at, properties=came))
+
+    def end(self, there: list[Message], dead: list[Message]) -> None:
+        found = {"d0": [one.number for one in there], LETTERS: [one.number for one in dead]}
+        for queue, numbers in found.items():
+            self.ledger.on_drained(queue, numbers)
+        self.ledger.on_all_drained(found)
+
+
+def test_nothing_wrong() -> None:
+    story = Story(ttl_ms=2_000, max_length=2)
+    old, first, second, third = *story.publish(), *story.publish(3)
+    story.deliver(old, 11.9)
+    story.ledger.on_acked(Delivery("d0", old.number, "c", "n1", False, 11.9))
+    story.bury(first, "maxlen", 12.0)
+    story.bury(second, "expired", 12.1)
+    story.end([third], [])
+    assert story.failures == []
+
+
+@pytest.mark.parametrize(
+    ("features", "what"),
+    [({"ttl_ms": HOUR_MS}, "an hour is not over"), ({"max_length": 3}, "they were not that many"), ({}, "no reason")],
+)
+def test_lost(features: dict[str, Any], what: str) -> None:
+    story = Story(**features)
+    messages = story.publish(3)
+    story.end(messages[:2], [])
+    assert story.failures == ["confirmed and not there any more, of d0: [3]"], what
+
+
+def test_lost_between_the_two() -> None:
+    story = Story(ttl_ms=2_000)
+    messages = story.publish(2)
+    story.now = 20.0
+    story.end([], messages[:1])
+    assert story.failures == [f"message 2 of d0 has left its queue and is not in {LETTERS}"]
+
+
+def test_a_letter_that_may_be_refused() -> None:
+    for keeps in (False, True):
+        story = Story(ttl_ms=2_000, keeps=keeps)
+        story.publish()
+        story.ledger.on_link_down("n1", "n2", 11.0)
+        story.now = 20.0
+        story.end([], [])
+        assert bool(story.failures) == keeps
+
+
+def test_too_old() -> None:
+    story = Story(ttl_ms=2_000)
+    (message,) = story.publish()
+    story.deliver(message, 12.2)
+    assert "it had to go after 2000 ms" in story.failures[0]
+    story = Story(ttl_ms=2_000)
+    story.ledger.on_skew(-300)
+    (message,) = story.publish()
+    story.deliver(message, 12.2)
+    assert story.failures == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "at", "changes", "problem"),
+    [
+        ("expired", 11.0, {}, "2000 ms to live"),
+        ("rejected", 11.0, {}, "nobody has rejected it"),
+        ("maxlen", 11.0, {}, "not so many after it"),
+        ("bored", 11.0, {}, "of all things"),
+        ("expired", 13.0, {"count": 2}, "expected were"),
+        ("expired", 13.0, {"routing-keys": ["d1"]}, "expected were"),
+    ],
+)
+def test_a_letter_that_lies(reason: str, at: float, changes: dict[str, Any], problem: str) -> None:
+    story = Story(ttl_ms=2_000)
+    (message,) = story.publish()
+    story.bury(message, reason, at, **changes)
+    assert problem in story.failures[0]
+
+
+def test_a_letter_comes_twice() -> None:
+    for disturbed in (False, True):
+        story = Story(ttl_ms=2_000)
+        (message,) = story.publish()
+        if disturbed:
+            story.ledger.on_disturbed(100.0)
+        story.bury(message, "expired", 13.0)
+        story.bury(message, "expired", 14.0)
+        assert bool(story.failures) != disturbed
+
+
+def test_turned_away_and_confirmed() -> None:
+    story = Story(max_length=2, overflow="reject-publish-dlx")
+    (message,) = story.publish()
+    story.bury(message, "maxlen", 11.0)
+    story.end([], [])
+    assert any("turned away, and confirmed" in failure for failure in story.failures)
+
+
+def test_too_many() -> None:
+    story = Story(max_length=2)
+    story.end(story.publish(3), [])
+    assert story.failures == ["3 messages are in d0, whose limit is 2"]
+
+
+def test_turns() -> None:
+    story = Story(single=True)
+    for at, (message, who) in enumerate(zip(story.publish(3), "aba", strict=True), 11):
+        story.deliver(message, at, who)
+    story.ledger.on_all_drained({"d0": [], LETTERS: []})
+    assert "a single active consumer, a got something at 13" in story.failures[0]
+
+
+def test_contents() -> None:
+    payload = header(3, True, Extras(300, 4), ("CC", "d0"))
+    came = {"headers": {"CC": ["d0"]}, "delivery_mode": 2, "priority": 4, "expiration": "300"}
+    assert properties(payload) == came
+    assert entry("x", True) == b"\x01xt\x01" and entry("x", "y") == b"\x01xS\x00\x00\x00\x01y"
+    with pytest.raises(ValueError, match="more than its flags say"):
+        properties(payload + b"?")
