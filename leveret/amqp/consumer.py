@@ -62,6 +62,8 @@ class ChannelConsumer:
         priority, timeout = arguments.get("x-priority"), arguments.get("x-consumer-timeout")
         self.priority: int = 0 if priority is None else priority.value
         self.timeout_ms: int | None = None if timeout is None else timeout.value
+        if timeout is not None:
+            channel.broker.has_timeouts = True
         self.unacked = 0
         raw = tag.encode("utf-8", "surrogateescape")
         self.tag_bytes = bytes((len(raw),)) + raw

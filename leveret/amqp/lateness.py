@@ -30,7 +30,7 @@ def check_age(channel: Channel, now_ms: int, default_ms: int | None) -> None:
     """End the channel, or take back what is late."""
     if channel.closing or not channel.unacked.count:
         return
-    if not any(one.timeout_ms or one.queue.rules.consumer_timeout_ms for one in channel.consumers.values()):
+    if not channel.broker.has_timeouts:  # Then the oldest delivery tells all.
         oldest_ms = channel.unacked.oldest_ms()
         if default_ms is None or oldest_ms is None or now_ms - oldest_ms <= default_ms:
             return

@@ -156,6 +156,7 @@ class Broker:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
+        self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
         self.book = PolicyBook(metadata)
         self.letters = Letters(self)
         self.replies = Replies(self)
@@ -261,7 +262,10 @@ class Broker:
             self._delete(queue)
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
-        return queue_rules(spec.arguments, self.book.effective("queue", spec.vhost, spec.name).definition)
+        rules = queue_rules(spec.arguments, self.book.effective("queue", spec.vhost, spec.name).definition)
+        if rules.consumer_timeout_ms is not None:
+            self.has_timeouts = True
+        return rules
 
     def _refresh_rules(self) -> None:
         """Policies have changed."""
