@@ -222,11 +222,13 @@ class RemoteQueue:
         self._ask(w.GET, w.U8.pack(no_ack), on_answer, again)
 
     def subscribe(self, consumer: Subscriber, then: Callable[[Refusal | None], None]) -> None:
-        def on_the_spot(queue: AnyQueue) -> None:
-            consumer.queue = queue
-            queue.subscribe(consumer, then)
-
-        if self.later(on_the_spot):
+        if self._waits():
+            consumer.queue = self
+            self.orphans[consumer] = then  # Unless its client ends it before that.
+            return
+        if self.successor is not None:
+            consumer.queue = self.successor
+            self.successor.subscribe(consumer, then)
             return
         consumer.queue = self
         edge = self.edge
@@ -295,13 +297,16 @@ class RemoteQueue:
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
-        if self.parked is not None or self._has_none() or self._is_in_doubt():
+        if self._waits():
             self.waiting.append(call)
         elif self.successor is not None:
             call(self.successor)
         else:
             return False
         return True
+
+    def _waits(self) -> bool:
+        return self.parked is not None or self._has_none() or self._is_in_doubt()
 
     def _follow(self, asked: Edge | None, again: Callable[[AnyQueue], None]) -> None:
         """Who was asked says that the queue is elsewhere, and will not answer. If this node has not heard of that yet,

@@ -11,6 +11,7 @@ from leveret.amqp import methods as m
 from leveret.amqp.connection import OUT_BYTES_MAX
 from leveret.broker import edge
 from leveret.broker.broker import MASTERLESS_TICKS_MAX
+from leveret.broker.remote import RemoteQueue, resubscribe
 from leveret.cluster import commands as c
 from leveret.cluster import frames
 from tests.amqp.remote import DOWN, client_with_queue, cut, cut_and_join, delivered, depth, types
@@ -441,3 +442,27 @@ def test_an_answer_is_there_and_still_no_room(cluster: Cluster) -> None:
     client.connection.on_room()
     cluster.run()
     assert types(client) == [m.QueueDeclareOk, m.BasicQosOk]
+
+
+def test_a_consumer_that_ends_while_it_waits_for_its_queue_stays_ended() -> None:
+    cluster = Cluster("a", "b")
+    owner, client = cluster["a"].client(), cluster["b"].client()
+    owner.declare("q")
+    cluster.run()
+    client.consume("q")
+    remote = cluster["b"].broker.vhosts["/"].queues["q"]
+    assert isinstance(remote, RemoteQueue)
+    consumer = client.connection.channels[1].consumers["c"]
+    remote.remove_consumer(consumer)
+    remote.suspend()
+    resubscribe(consumer, remote)  # As when another node has become master, and is not linked with this one yet.
+    client.send(m.BasicCancel(consumer_tag="c"))
+    cluster.run()
+    assert client.methods() == [m.BasicCancelOk("c")]
+    remote.resume()
+    cluster.run()
+    owner.publish("q", b"for somebody else")
+    cluster.run()
+    assert client.take() == []
+    assert cluster["a"].queue("q").ready_count == 1
+    cluster.finish()
