@@ -19,6 +19,7 @@ from leveret.log.ranges import RangeSet
 from leveret.mirror.blocks import last_message, message_count
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.mirrored import Mirror
     from leveret.mirror.store import MirrorStore
 
@@ -150,6 +151,12 @@ class Counts:
 
     def __init__(self) -> None:
         self.view_changes = self.promotions = self.forced_promotions = 0
+
+
+def down(broker: Broker) -> int:
+    """How many mirrored queues have no master that this node could reach."""
+    others = [queue for queue in broker.queues_by_id.values() if not queue.is_local and queue.spec.view is not None]
+    return sum(queue.edge is None for queue in others)
 
 
 def figures(mirrors: Iterable[Mirror], counts: Counts, now_ms: int) -> dict[str, int | float]:

@@ -341,8 +341,9 @@ async def mirror_sync_critical(control: Control) -> Any:
 
 
 def local_figures(control: Control) -> dict[str, int | float]:
-    mirrors = control.node.broker.mirrors
-    return mirror_status.figures(mirrors, mirrors.journal.counts, int(time.time() * 1000))
+    broker = control.node.broker
+    counts, now_ms = broker.mirrors.journal.counts, int(time.time() * 1000)
+    return {**mirror_status.figures(broker.mirrors, counts, now_ms), "queues_down": mirror_status.down(broker)}
 
 
 @COMMANDS.add(RUNNING, vhost=TEXT.or_none(), only=TEXT.or_none(), columns=TEXTS, after=OBJECT.or_none())

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from leveret.broker.mirror_status import copy_pid, figures, is_syncing, lags, own_copy, state, synchronised
+from leveret.broker.edge import Edge
+from leveret.broker.mirror_status import copy_pid, down, figures, is_syncing, lags, own_copy, state, synchronised
 from leveret.mirror.store import MirrorStore
 from tests.node.control_world import FakeServer, cluster
 from tests.node.ring_world import Rings
@@ -144,3 +145,13 @@ def test_figures_of_a_node(rings: Rings) -> None:
     found = of(rings.servers["b"])
     assert (found["masters"], found["promotions"]) == (2, 1)
     assert found["view_changes"] >= 2
+
+
+def test_a_queue_whose_master_is_out_of_reach_is_down(rings: Rings) -> None:
+    rings.declare("here", "a", "b")
+    rings.declare("there", "b", "a")
+    broker = rings.servers["a"].world.broker
+    broker.edges["b"] = Edge(broker, "b")
+    assert down(broker) == 0
+    del broker.edges["b"]
+    assert down(broker) == 1

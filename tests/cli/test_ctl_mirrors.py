@@ -137,6 +137,7 @@ def test_status_counts_mirrors(ctl: Ctl, rings: Rings) -> None:
     shown = ctl("status").out
     assert (
         "\nMirrored queues\n\nMasters: 1, of these without a synchronised mirror: 1, syncing: 0\n"
+        "Queues whose master is out of reach: 0\n"
         "Mirrors: 0, of these not synchronised: 0\n"
     ) in shown
 

@@ -63,6 +63,7 @@ def _mirrors(figures: dict[str, Any]) -> list[str]:
     return [
         f"Masters: {figures['masters']}, of these without a synchronised mirror: "
         f"{figures['masters_without_synchronised_mirror']}, syncing: {figures['masters_syncing']}",
+        f"Queues whose master is out of reach: {figures['queues_down']}",
         f"Mirrors: {figures['mirrors']}, of these not synchronised: {figures['mirrors_not_synchronised']}",
         f"Largest lag of a mirror: {figures['lag_messages_max']} messages, {figures['lag_bytes_max']} bytes, "
         f"{figures['lag_seconds_max']:g} seconds",
