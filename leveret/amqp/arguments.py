@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.amqp.errors import ReplyCode, protocol_error, resource
 from leveret.amqp.tables import Field, type_name
 from leveret.cluster.mirroring import LEADER_LOCATORS, LOCATORS, MIRROR_ARGUMENTS
-from leveret.cluster.queue_rules import OVERFLOWS, PRIORITY_MAX, parse_age
+from leveret.cluster.queue_rules import OVERFLOWS, PRIORITY_MAX, is_routing_key, parse_age
 
 if TYPE_CHECKING:
     from leveret.amqp import methods as m
@@ -101,6 +101,11 @@ def _unless_text(field: Field) -> str | None:
     return None if field.kind == "S" else f"{{unacceptable_type,{type_name(field)}}}"
 
 
+def _unless_key(field: Field) -> str | None:
+    """RabbitMQ takes longer ones, and loses every letter with them."""
+    return _unless_text(field) or (None if is_routing_key(field.value) else "longer than 255 bytes")
+
+
 def _unless_switch(field: Field) -> str | None:
     return None if field.kind == "t" else f"{{unacceptable_type,{type_name(field)}}}"
 
@@ -151,7 +156,7 @@ def _unless_age(field: Field) -> str | None:
 _CHECKS: Final[dict[str, Problem]] = {
     "x-expires": _unless_lease,
     "x-message-ttl": _unless_expiry,
-    "x-dead-letter-routing-key": _unless_text,
+    "x-dead-letter-routing-key": _unless_key,
     "x-dead-letter-strategy": _one_of(("at-most-once", "at-least-once"), "invalid_dlx_strategy"),
     "x-max-length": _unless_number,
     "x-max-length-bytes": _unless_number,

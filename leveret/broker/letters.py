@@ -40,6 +40,7 @@ REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
 DELIVERY_LIMIT: Final = "delivery_limit"
+COUNT_MAX: Final = (1 << 63) - 1
 
 
 class Letter(Pending):
@@ -201,8 +202,8 @@ def note_death(headers: Table, death: Table) -> None:
         headers["x-first-death-exchange"] = death["exchange"]
     same = [one for one in deaths if _is_same(one, death)]
     others = [one for one in deaths if not _is_same(one, death)]
-    count = sum(_count(one) for one in same)
-    latest = {**(same[0].value if same else death), "count": Field("l", count + 1)}
+    count = min(sum(_count(one) for one in same) + 1, COUNT_MAX)  # A publisher may have made it up.
+    latest = {**(same[0].value if same else death), "count": Field("l", count)}
     if known is not None and known.kind == "A":  # Only then RabbitMQ sorts it.
         latest = dict(sorted(latest.items()))
     else:

@@ -22,6 +22,7 @@ DROP_HEAD: Final = "drop-head"
 REJECT: Final = "reject-publish"
 REJECT_TO_DLX: Final = "reject-publish-dlx"
 OVERFLOWS: Final = (DROP_HEAD, REJECT, REJECT_TO_DLX)
+KEY_BYTES_MAX: Final = 255
 AT_LEAST_ONCE: Final = "at-least-once"
 PRIORITY_MAX: Final = 255
 AGE_UNITS_MS: Final = {
@@ -94,6 +95,7 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
             max_segment_bytes=least("stream-max-segment-size-bytes"),
         )
     exchange = first("dead-letter-exchange")
+    key = first("dead-letter-routing-key")
     limit = least("delivery-limit")
     rules = QueueRules(
         ttl_ms=least("message-ttl"),
@@ -102,7 +104,7 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
         max_bytes=least("max-length-bytes"),
         overflow=first("overflow") or DROP_HEAD,
         dead_letter_exchange=exchange,
-        dead_letter_key=first("dead-letter-routing-key") if exchange is not None else None,
+        dead_letter_key=key if exchange is not None and key is not None and is_routing_key(key) else None,
         keeps_dead=first("dead-letter-strategy") == AT_LEAST_ONCE,
         max_priority=max_priority(arguments),
         single_active=said.get("x-single-active-consumer") is True,
@@ -121,6 +123,11 @@ def max_priority(arguments: Table) -> int:
     """Of the messages of a queue; 0: all are alike."""
     field = arguments.get("x-max-priority")
     return 0 if field is None else min(field.value, PRIORITY_MAX)
+
+
+def is_routing_key(text: str) -> bool:
+    """Whether a message can have it."""
+    return len(text.encode("utf-8", "surrogateescape")) <= KEY_BYTES_MAX
 
 
 def parse_age(text: str) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from leveret.amqp.printing import printed_float
 from leveret.cluster.mirroring import FORBID, BadWindow, parse_window
 from leveret.cluster.permissions import pattern_error
+from leveret.cluster.queue_rules import is_routing_key
 from leveret.cluster.specs import Json
 
 STREAM_SEGMENT_BYTES_MAX: Final = 3_000_000_000
@@ -70,6 +71,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) and is_routing_key(value)
+
+
 def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -82,7 +87,7 @@ def _is_age(value: Any) -> bool:
 _RULES: Final[dict[str, tuple[Fits, str]]] = {
     "alternate-exchange": (_is_text, "is not a valid alternate exchange name"),
     "dead-letter-exchange": (_is_text, "is not a valid dead letter exchange name"),
-    "dead-letter-routing-key": (_is_text, "is not a valid dead letter routing key"),
+    "dead-letter-routing-key": (_is_key, "is not a valid dead letter routing key"),
     "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "is not a valid dead letter strategy"),
     "message-ttl": (_at_least(0), "is not a valid message TTL"),
     "expires": (_at_least(1), "is not a valid queue expiry"),

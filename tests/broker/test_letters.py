@@ -219,3 +219,34 @@ def test_deaths_of_one_kind_are_counted_and_come_first() -> None:
     first, second = table["x-death"].value
     assert (first.value["queue"].value, first.value["count"]) == ("q", Field("l", 2))
     assert second == death("other", "expired")
+
+
+@pytest.mark.parametrize("kind", ["l", "T"])
+def test_a_count_that_cannot_grow_stays(world: World, client: Client, kind: str) -> None:
+    """Publishers make up what they like, and the broker goes on."""
+    declare(client, "dead")
+    declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
+    known = {**death("q", "rejected").value, "count": Field(kind, (1 << 63) - 1)}
+    client.publish("q", b"x", headers={"x-death": Field("A", [Field("F", known)])})
+    reject(client, "q")
+    assert headers(get(client, "dead"))["x-death"][0]["count"] == (1 << 63) - 1
+
+
+def test_a_key_that_no_message_can_have(world: World, client: Client) -> None:
+    declare(client, "dead")
+    table = table_from_python({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k" * 256})
+    answer = client.call(m.QueueDeclare(queue="q", arguments=table))
+    assert isinstance(answer, m.ChannelClose) and answer.reply_code == 406
+    assert answer.reply_text.endswith("in vhost '/': longer than 255 bytes")
+
+
+def test_a_policy_with_a_key_that_no_message_can_have(world: World, client: Client) -> None:
+    declare(client, "q")
+    definition: dict[str, Any] = {"dead-letter-exchange": "amq.fanout", "dead-letter-routing-key": "ü" * 200}
+    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, definition))
+    declare(client, "dead")
+    client.call(m.QueueBind(queue="dead", exchange="amq.fanout"))
+    client.publish("q", b"x")
+    reject(client, "q")
+    reply = get(client, "dead")
+    assert isinstance(reply.method, m.BasicGetOk) and reply.method.routing_key == "q", "as if there were no key"
