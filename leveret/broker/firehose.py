@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.copies import CC
 from leveret.amqp.frames import HEADER, HEADER_AT, OVERHEAD, frame, rechannel
-from leveret.amqp.properties import Properties, body_size, decode, encode
+from leveret.amqp.properties import BadProperties, Properties, body_size, decode, encode
 from leveret.amqp.tables import Field, Table
 from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.replies import PREFIX
@@ -144,7 +144,11 @@ class Firehose:
     def _copy(self, key: str, headers: Table, content: bytes) -> None:
         """The same body behind another header."""
         content = rechannel(content, 1)
-        payload = encode(Properties(headers=headers), body_size(content, HEADER_AT))
+        size = body_size(content, HEADER_AT)
+        try:
+            payload = encode(Properties(headers=headers), size)
+        except BadProperties:  # The message's own headers are nested as deep as may be, and would be deeper in here.
+            payload = encode(Properties(headers={**headers, "properties": Field("F", {})}), size)
         self.copies.append((key, frame(HEADER, 1, payload) + content[_header_end(content) :]))
         self.broker.tapped[self] = None
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.amqp import methods as m
-from leveret.amqp.tables import Field, table_from_python, to_python
+from leveret.amqp.tables import DEPTH_MAX, Field, Table, table_from_python, to_python
 from leveret.broker.firehose import is_traced, trace
 from leveret.cluster import commands as c
 from tests.brokers import Cluster
@@ -208,3 +208,23 @@ def test_with_queues_at_another_node() -> None:
     other.publish("q", b"2")  # A client of a node that does not trace; its consumer is at one that does.
     assert keys(watcher) == ["deliver.q"]
     cluster.finish()
+
+
+def test_headers_nested_as_deep_as_may_be(world: World) -> None:
+    """In a copy they would be nested deeper. It is made without them, and nobody is the worse for it."""
+    client = world.client()
+    client.declare("q")
+    headers: Table = {"a": Field("S", "x")}
+    for _ in range(DEPTH_MAX - 1):
+        headers = {"a": Field("F", headers)}
+    client.publish("q", b"before", headers=headers)
+    trace(world.broker, "/", True)
+    watcher = watching(world)
+    client.publish("q", b"deep", headers=headers)
+    client.consume("q", no_ack=True)
+    assert client.bodies() == [b"before", b"deep"]
+    assert [(key, body) for key, _, body in shown(watcher)] == [
+        ("publish.", b"deep"),
+        ("deliver.q", b"before"),
+        ("deliver.q", b"deep"),
+    ]
