@@ -141,7 +141,7 @@ class RemoteQueue:
         self.broker.suspended.pop(self, None)
         parked, waiting, orphans = self.parked, self.waiting, self.orphans
         self.parked, self.waiting, self.orphans = None, [], {}
-        queue = self.successor or self
+        queue = self.successor or self.broker.successor(self) or self
         unpark(parked or [], queue)
         for call in waiting:
             call(queue)
@@ -310,7 +310,11 @@ class RemoteQueue:
 
     def _follow(self, asked: Edge | None, again: Callable[[AnyQueue], None]) -> None:
         """Who was asked says that the queue is elsewhere, and will not answer. If this node has not heard of that yet,
-        it will in a moment."""
+        it will in a moment; and if another object has come to stand for the queue, that one knows."""
+        current = self.broker.successor(self)
+        if current is not None:
+            again(current)
+            return
         if self.edge is asked:
             self.suspend()
         if not self.later(again):
