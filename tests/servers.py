@@ -80,6 +80,9 @@ class Server:
         assert self.process is None
         command = [sys.executable, "-m", "leveret", "server", "--data", str(self.data), "--port", str(port)]
         command += self.arguments
+        if "--cluster-port" not in self.arguments and "cluster.port" not in self.config:
+            # By itself it would be 20,000 above, where the system may have given a number to some connection.
+            command += ["--cluster-port", "0"]
         if self.config:
             file = self.folder / "leveret.conf"
             file.write_text(self.config)
