@@ -40,6 +40,7 @@ class Delivery:
     written_at: float
     body: bytes = b""
     properties: dict[str, Any] = field(default_factory=dict)
+    asked_at: float | None = None  # When a client asked for it with basic.get: its way was settled then.
 
 
 @dataclass(slots=True)

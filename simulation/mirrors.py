@@ -179,8 +179,11 @@ class MirroredLedger(Ledger):
 
     def on_settled(self, delivery: Delivery, at: float) -> None:
         """The confirm that tells of it came from the ring. But the acknowledgement counts only if the master that was
-        told is the one that gave out this very delivery: the next one may have given the message to somebody else."""
-        message, since = self.message_of(delivery.queue, delivery.number), delivery.written_at
+        told is the one that gave out this very delivery: the next one may have given the message to somebody else. And
+        a get that its master handed on to the next comes back by way of the former, which may end before it has passed
+        on what is said of it."""
+        message = self.message_of(delivery.queue, delivery.number)
+        since = delivery.written_at if delivery.asked_at is None else delivery.asked_at
         assert message is not None
         here, agreed = self.known.get((delivery.node, message.queue)), self.agreed.get(message.queue)
         if message.settled_at is not None or here is None or agreed is None:

@@ -65,6 +65,7 @@ class Channel:
         self.markers: dict[int, list[Delivery]] = {}  # By the number of the publish that proves them to be.
         self.drained: list[int] | None = None
         self.busy_at = 0.0  # When something was last delivered or settled.
+        self.asked_at = 0.0  # When the client last asked for something that is answered.
 
     def send(self, name: str, *arguments: Any) -> None:
         if not self.closed and not self.leaving:
@@ -76,6 +77,7 @@ class Channel:
             raise Lost
         future: asyncio.Future[p.Received] = self.session.loop.create_future()
         self.waiting.append(((answers,) if isinstance(answers, str) else answers, future))
+        self.asked_at = self.session.loop.scheduler.now
         self.send(name, *arguments)
         self.leaving = self.leaving or name == "channel.close"
         return await future
@@ -138,6 +140,7 @@ class Channel:
         written_at = session.transport.written_at
         properties = received.properties or {}
         delivery = Delivery(queue, number, consumer, session.node, redelivered, written_at, received.body, properties)
+        delivery.asked_at = None if consumer else self.asked_at
         if not no_ack:
             self.unacked[tag] = delivery
         else:

@@ -13,6 +13,7 @@ from simulation.world import run
     [
         pytest.param(900043, 5, id="a consumer that was cancelled while its queue had no master came back"),
         pytest.param(920189, 3, id="a get was put again and again to an object that stood for the queue no longer"),
+        pytest.param(920295, 5, id="a get went on to the next master by way of the last, and that ended before the ack"),
     ],
 )
 def test_what_was_found_stays_mended(seed: int, nodes: int) -> None:
