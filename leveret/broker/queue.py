@@ -75,6 +75,7 @@ class Queue(Paging):
         "mirror",
         "note_due",
         "open_through",
+        "orphans",
         "parked",
         "requeued",
         "settled",
@@ -128,6 +129,7 @@ class Queue(Paging):
         self.departure: Departure | None = None  # It is on its way to another node.
         self.parked: list[Parked] | None = None  # Publishes that will go there, or come back.
         self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions, likewise.
+        self.orphans: set[Consumer] = set()  # Who wants to consume is among those that wait.
         self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
         self.totals = Totals()
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
@@ -287,8 +289,8 @@ class Queue(Paging):
             then(None if got is None else Got(*got, self.ready_count, self))
 
     def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
-        waiting = cast("Subscriber", consumer)  # That of a link is put off by its `Home`.
-        if self.later(lambda queue: queue.subscribe(waiting, then)):
+        if self.later(lambda queue: self._adopt_orphan(cast("Subscriber", consumer), queue, then)):
+            self.orphans.add(consumer)  # Unless its client ends it before that.
             return
         if self.deleted:
             then(self._gone())
@@ -299,6 +301,13 @@ class Queue(Paging):
             return
         self.add_consumer(consumer)
         then(None)
+
+    def _adopt_orphan(self, consumer: Subscriber, queue: AnyQueue, then: Callable[[Refusal | None], None]) -> None:
+        """It is clear where the queue is. Consumers of links do not come here: their `Home` puts them off."""
+        if consumer in self.orphans:
+            self.orphans.remove(consumer)
+            consumer.queue = queue
+            queue.subscribe(consumer, then)
 
     def unsubscribe(self, consumer: Consumer, then: Callable[[], None]) -> None:
         then()
@@ -324,6 +333,9 @@ class Queue(Paging):
     def remove_consumer(self, consumer: Consumer) -> None:
         if self.departure is not None and consumer in self.departure.consumers:
             self.departure.consumers.remove(consumer)
+            return
+        if consumer in self.orphans:
+            self.orphans.remove(consumer)
             return
         self.consumers.remove(consumer)
         if self.turns is not None:
