@@ -23,10 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from benchmarks.wire import HOST, BrokerError, Connection
+from benchmarks.calls import HOST, Connection
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.link import Identity
 from leveret.node.wire import CallFailed, call
+from leveret.perf.wire import BrokerError
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
@@ -173,6 +174,7 @@ class Leveret(Broker):
         command = [sys.executable, "-m", "leveret", "server", "--name", self.node]
         command += ["--host", HOST, "--port", str(self.port), "--data", str(self.folder / "data")]
         command += ["--cluster-port", str(self.cluster_port), "--cookie-file", str(self.cookie)]
+        command += ["--management-port", "0"]
         if self.beside is not None:
             command += ["--join", f"{HOST}:{self.beside.cluster_port}"]
         return command

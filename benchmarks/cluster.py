@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks import wire
+from benchmarks import calls
 from benchmarks.brokers import Broker, cluster
+from benchmarks.calls import Connection
 from benchmarks.load import Driven
-from benchmarks.wire import Connection
 from benchmarks.workloads import PREFIX, WORKLOADS, Places, Workload, run_at
+from leveret.perf import wire
 
 PARTS: Final = ("away", "spread", "declares")
 SIZES: Final = {"away": (3,), "spread": (1, 2, 3), "declares": (1, 3)}
@@ -177,14 +178,14 @@ def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
     def requests(client: int, until: float) -> Iterator[bytes]:
         while not names[client] or time.perf_counter() < until:
             names[client].append(f"{PREFIX}.{client:02}.{len(names[client]):07}")
-            yield wire.declare(names[client][-1])
+            yield calls.declare(names[client][-1])
 
     with contextlib.ExitStack() as opened:
         connections = [opened.enter_context(Connection(ports[client % len(ports)])) for client in range(clients)]
         began = time.perf_counter()
         converse(connections, [requests(client, began + seconds) for client in range(clients)], wire.QUEUE_DECLARE)
         took = time.perf_counter() - began
-        converse(connections, [map(wire.delete, mine) for mine in names], wire.QUEUE_DELETE)
+        converse(connections, [map(calls.delete, mine) for mine in names], wire.QUEUE_DELETE)
     return sum(map(len, names)) / took
 
 
@@ -197,7 +198,7 @@ def converse(connections: Sequence[Connection], requests: Sequence[Iterator[byte
         while selector.get_map():
             for key, _ in selector.select():
                 connection, mine = key.data
-                connection.expect(wire.answer_to(name))
+                connection.expect(calls.answer_to(name))
                 request = next(mine, None)
                 if request is None:
                     selector.unregister(connection.socket)

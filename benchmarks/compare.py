@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import wire
+from benchmarks import calls
 from benchmarks.brokers import Broker
+from benchmarks.calls import Connection
 from benchmarks.load import Driven, drive
-from benchmarks.wire import Connection
 from benchmarks.workloads import PREFIX, Workload, consumer, publisher, scene
+from leveret.perf import wire
 
 IDLE_S: Final = 1.0
 
@@ -35,9 +36,9 @@ def latency(port: int, seconds: float, count_max: int = 5_000) -> Latency:
     """Publish one at a time: to its confirm in the first half, to its delivery in the second."""
     queue = f"{PREFIX}.latency"
     with scene(port, [queue]), Connection(port) as sender, Connection(port) as receiver:
-        message = wire.publish("", queue, b"x" * 100, persistent=True)
+        message = calls.publish("", queue, b"x" * 100, persistent=True)
         sender.select_confirms()
-        receiver.consume(queue, "c", ack=True)
+        receiver.consume(queue, "c", no_ack=False)
 
         def confirm() -> None:
             sender.expect(wire.BASIC_ACK)

@@ -22,12 +22,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks import wire
+from benchmarks import calls
 from benchmarks.brokers import Broker
+from benchmarks.calls import Connection
 from benchmarks.compare import fill
 from benchmarks.load import Consumer, Publisher
-from benchmarks.wire import BrokerError, Connection
 from benchmarks.workloads import PREFIX
+from leveret.perf import wire
+from leveret.perf.wire import BrokerError
 
 QUEUE = f"{PREFIX}.failover"
 PER_S = 2_000
@@ -90,17 +92,9 @@ class Keeping(Consumer):
         self.kept = bytearray()
         super().__init__(connection, queues, ack_every)
 
-    def on_readable(self) -> None:
-        data = self.socket.recv(wire.RECEIVE_BYTES)
-        if not data:
-            raise BrokerError("the broker closed a consumer's connection")
+    def take_in(self, data: memoryview) -> None:
         self.kept += data
-        self.received_bytes += len(data)
-        if not self.delivery_bytes:
-            self.connection.received += data
-            self._measure()
-        if self.delivered > self.acked and not self.unsent:
-            self.ack_all()
+        super().take_in(data)
 
     def numbers(self) -> list[bytes]:
         return NUMBER.findall(self.kept)
@@ -129,7 +123,7 @@ def pause(nodes: Sequence[Broker], number: int, calm_s: float = CALM_S, after_s:
         other.set_prefetch(PREFETCH)
         consumer = Keeping(other, [QUEUE], 1)
         count = round((calm_s + after_s) * PER_S)
-        blobs = [wire.publish("", QUEUE, b"m-%08d" % each + b"x" * 90, persistent=True) for each in range(count)]
+        blobs = [calls.publish("", QUEUE, b"m-%08d" % each + b"x" * 90, persistent=True) for each in range(count)]
         publisher = Paced(one, blobs, 1, WINDOW)
         publisher.sent_max = count
         return _stream(publisher, consumer, master, calm_s, PATIENCE_S + calm_s + after_s)
@@ -145,10 +139,7 @@ def _stream(publisher: Paced, consumer: Keeping, master: Broker, calm_s: float, 
         struck = False
         while now < began + patience_s:
             for key, events in selector.select(TICK_S):
-                try:
-                    key.data.on_ready(events)
-                except (OSError, BrokerError) as error:
-                    key.data.error = repr(error)
+                key.data.on_ready(events)
             now = time.perf_counter()
             if publisher.error or consumer.error:
                 break
@@ -162,11 +153,11 @@ def _stream(publisher: Paced, consumer: Keeping, master: Broker, calm_s: float, 
             confirms.note(publisher.confirmed, now)
             deliveries.note(consumer.delivered, now)
             publisher.update_interest()
-            if publisher.sent == publisher.sent_max and publisher.is_settled() and _is_complete(publisher, consumer):
+            if publisher.sent == publisher.sent_max and publisher.is_settled and _is_complete(publisher, consumer):
                 break
     numbers = consumer.numbers()
     came = len(set(numbers))
-    settled = publisher.is_settled()
+    settled = publisher.is_settled
     return Pause(
         confirms.longest if settled else confirms.end(now),
         deliveries.longest if came >= publisher.confirmed else deliveries.end(now),
@@ -254,10 +245,10 @@ class Attempt(ABC):
 
 class Getting(Attempt):
     def request(self) -> bytes:
-        return wire.get(QUEUE)
+        return calls.get(QUEUE)
 
     def is_done(self, name: tuple[int, int]) -> bool:
-        return name == wire.BASIC_GET_OK
+        return name == calls.BASIC_GET_OK
 
 
 class Publishing(Attempt):
@@ -267,7 +258,7 @@ class Publishing(Attempt):
         return connection
 
     def request(self) -> bytes:
-        return wire.publish("", QUEUE, b"x" * 100, persistent=True)
+        return calls.publish("", QUEUE, b"x" * 100, persistent=True)
 
     def is_done(self, name: tuple[int, int]) -> bool:
         return name == wire.BASIC_ACK

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from benchmarks import wire
+from benchmarks import calls
 from benchmarks.brokers import Leveret, running
+from benchmarks.calls import Connection
 from benchmarks.compare import drain, fill
 from benchmarks.load import Driven, drive
-from benchmarks.wire import Connection
 from benchmarks.workloads import PREFIX, WORKLOADS, Workload, consumer, publisher, scene
 from benchmarks.workloads import run as run_workload
+from leveret.perf import wire
 
 Point = dict[str, float]
 Tell = Callable[[str], None]
@@ -230,11 +231,11 @@ def bind_many(port: int, queue: str, exchange: str, kind: Literal["direct", "top
             used = binders[: len(part)]
             for place, binder in enumerate(used):
                 mine = part[place :: len(used)]
-                binds = [wire.bind(queue, exchange, pattern(kind, number), nowait=True) for number in mine[:-1]]
-                binds.append(wire.bind(queue, exchange, pattern(kind, mine[-1])))
+                binds = [calls.bind(queue, exchange, pattern(kind, number), nowait=True) for number in mine[:-1]]
+                binds.append(calls.bind(queue, exchange, pattern(kind, mine[-1])))
                 binder.socket.sendall(b"".join(binds))
             for binder in used:
-                binder.expect(wire.answer_to(wire.QUEUE_BIND))
+                binder.expect(calls.answer_to(wire.QUEUE_BIND))
         return len(numbers) / (time.perf_counter() - began)
 
 

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import selectors
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks import wire
-from benchmarks.wire import BrokerError, Connection
+from benchmarks.calls import Connection
+from leveret.perf import wire
+from leveret.perf.endpoint import Endpoint
+from leveret.perf.publisher import Tally
+from leveret.perf.wire import BrokerError
 
-READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 SELECT_S = 0.02
 CHECK_S = 0.005
 FINISH_S = 120.0
@@ -34,100 +35,35 @@ FINISH_S = 120.0
 SCRATCH = bytearray(1 << 19)
 
 
-class Endpoint(ABC):
-    """A connection whose socket `drive` watches."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.socket = connection.socket
-        self.error: str | None = None
-        self.unsent = memoryview(b"")
-        self._interest = 0
-        self._selector: selectors.BaseSelector | None = None
-
-    def register(self, selector: selectors.BaseSelector) -> None:
-        self.socket.setblocking(False)
-        self._selector = selector
-        self._interest = READ | (WRITE if self.wants_to_write() else 0)
-        selector.register(self.socket, self._interest, self)
-
-    def update_interest(self) -> None:
-        interest = READ | (WRITE if self.wants_to_write() else 0)
-        if interest != self._interest and self._selector is not None:
-            self._interest = interest
-            self._selector.modify(self.socket, interest, self)
-
-    def on_ready(self, events: int) -> None:
-        try:
-            if events & READ:
-                self.on_readable()
-            if events & WRITE:
-                self.on_writable()
-        except BlockingIOError:
-            pass  # Ready a moment ago, not any more: the selector will say when it is.
-        self.update_interest()
-
-    def send_unsent(self) -> None:
-        if self.unsent:
-            self.unsent = self.unsent[self.socket.send(self.unsent) :]
-
-    @abstractmethod
-    def wants_to_write(self) -> bool: ...
-
-    @abstractmethod
-    def on_readable(self) -> None: ...
-
-    @abstractmethod
-    def on_writable(self) -> None: ...
-
-
-class Confirms:
-    """Counts confirmed publishes, each once, however a broker mixes acks of one and acks of all up to one."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._through = 0  # All up to here are confirmed,
-        self._beyond: set[int] = set()  # and these above.
-
-    def add(self, tag: int, multiple: bool) -> None:
-        if tag <= self._through:
-            return
-        if multiple:
-            self._through = tag
-            self._beyond = {one for one in self._beyond if one > tag}
-        else:
-            self._beyond.add(tag)
-        while self._through + 1 in self._beyond:
-            self._through += 1
-            self._beyond.remove(self._through)
-        self.count = self._through + len(self._beyond)
-
-
 class Publisher(Endpoint):
     """Sends one blob after the other, with at most `window` messages (and the blob begun) not yet confirmed."""
 
     def __init__(self, connection: Connection, blobs: Sequence[bytes], batch: int, window: int | None) -> None:
-        super().__init__(connection)
-        self.blobs, self.batch, self.window = blobs, batch, window
-        self.sent = self.nacked = 0
-        self.sent_max: int | None = None
-        self.stopped = False
-        self._confirms = Confirms()
-        self._received = b""
         if window is not None:
             connection.select_confirms()
+        super().__init__(connection)
+        self.blobs, self.batch, self.window = blobs, batch, window
+        self.sent = 0
+        self.sent_max: int | None = None
+        self.stopped = False
+        self.confirms = Tally()
+
+    @property
+    def nacked(self) -> int:
+        return self.confirms.nacked
 
     @property
     def confirmed(self) -> int:
-        return self._confirms.count - self.nacked
+        return self.confirms.count - self.nacked
 
+    @property
     def is_settled(self) -> bool:
-        return not self.unsent and (self.window is None or self._confirms.count >= self.sent)
+        return not self.unsent and (self.window is None or self.confirms.count >= self.sent)
 
     def may_begin(self) -> bool:
         if self.stopped or (self.sent_max is not None and self.sent >= self.sent_max):
             return False
-        return self.window is None or self.sent - self._confirms.count < self.window
+        return self.window is None or self.sent - self.confirms.count < self.window
 
     def wants_to_write(self) -> bool:
         return bool(self.unsent) or self.may_begin()
@@ -138,43 +74,38 @@ class Publisher(Endpoint):
             self.sent += self.batch
         self.send_unsent()
 
-    def on_readable(self) -> None:
-        data = self.socket.recv(wire.RECEIVE_BYTES)
-        if not data:
-            raise BrokerError("the broker closed a publisher's connection")
-        data = self._received + data
+    def on_data(self, data: bytes) -> bytes:
         at = 0
-        while len(data) - at >= wire.HEAD_AND_END:
+        while len(data) - at >= wire.OVERHEAD:
             _, _, size = wire.HEAD.unpack_from(data, at)
-            if len(data) - at < size + wire.HEAD_AND_END:
+            if len(data) - at < size + wire.OVERHEAD:
                 break
             self._on_method(data[at + wire.HEAD.size : at + wire.HEAD.size + size])
-            at += size + wire.HEAD_AND_END
-        self._received = data[at:]
+            at += size + wire.OVERHEAD
+        return data[at:]
 
     def _on_method(self, payload: bytes) -> None:
         name = wire.METHOD_ID.unpack_from(payload)
-        if name not in (wire.BASIC_ACK, wire.BASIC_NACK):
+        if name in (wire.BASIC_ACK, wire.BASIC_NACK):
+            tag, flags = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
+            self.confirms.on_told(tag, bool(flags & 1), name == wire.BASIC_NACK)
+        elif name not in (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED):
             raise BrokerError(f"a publisher got {payload[:200]!r}")
-        tag, flags = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
-        before = self._confirms.count
-        self._confirms.add(tag, bool(flags & 1))
-        if name == wire.BASIC_NACK:
-            self.nacked += self._confirms.count - before
 
 
 class Consumer(Endpoint):
     """Counts deliveries by their bytes, and acks all so far after every `ack_every`; 0 is a consumer without acks."""
 
     def __init__(self, connection: Connection, queues: Sequence[str], ack_every: int) -> None:
+        for number, queue in enumerate(queues):
+            connection.consume(queue, f"c{number:05}", no_ack=ack_every == 0)
         super().__init__(connection)
         self.ack_every = ack_every
         self.acked = 0
-        for number, queue in enumerate(queues):
-            connection.consume(queue, f"c{number:05}", ack=ack_every > 0)
         self.delivery_bytes = 0  # Not known before the first has come.
-        self.received_bytes = len(connection.received)
-        self._measure()
+        self.received_bytes = 0
+        came, self.rest = self.rest, b""
+        self.take_in(memoryview(came))
 
     @property
     def delivered(self) -> int:
@@ -194,12 +125,18 @@ class Consumer(Endpoint):
         count = self.socket.recv_into(SCRATCH)
         if not count:
             raise BrokerError("the broker closed a consumer's connection")
-        self.received_bytes += count
-        if not self.delivery_bytes:
-            self.connection.received += memoryview(SCRATCH)[:count]
-            self._measure()
+        self.take_in(memoryview(SCRATCH)[:count])
         if self.ack_every and not self.unsent and self.delivered - self.acked >= self.ack_every:
             self.ack_all()
+
+    def on_data(self, data: bytes) -> bytes:
+        return data  # It was taken in when it came.
+
+    def take_in(self, data: memoryview) -> None:
+        self.received_bytes += len(data)
+        if not self.delivery_bytes:
+            self.rest += data
+            self._measure()
 
     def ack_all(self) -> None:
         self.acked = self.delivered
@@ -208,22 +145,22 @@ class Consumer(Endpoint):
 
     def _measure(self) -> None:
         """Learn from the first delivery how long one is."""
-        data, at, body_left = self.connection.received, 0, -1
+        data, at, body_left = self.rest, 0, -1
         while body_left and len(data) - at >= wire.HEAD.size:
             kind, _, size = wire.HEAD.unpack_from(data, at)
-            if len(data) - at < size + wire.HEAD_AND_END:
+            if len(data) - at < size + wire.OVERHEAD:
                 return
             payload = data[at + wire.HEAD.size : at + wire.HEAD.size + size]
             if kind == wire.METHOD and wire.METHOD_ID.unpack_from(payload) != wire.BASIC_DELIVER:
-                raise BrokerError(f"a consumer got {bytes(payload[:200])!r}")
+                raise BrokerError(f"a consumer got {payload[:200]!r}")
             if kind == wire.HEADER:
                 body_left = int.from_bytes(payload[4:12], "big")
             elif kind == wire.BODY:
                 body_left -= size
-            at += size + wire.HEAD_AND_END
+            at += size + wire.OVERHEAD
         if not body_left:
             self.delivery_bytes = at
-            self.connection.received.clear()
+            self.rest = b""
 
 
 @dataclass
@@ -271,10 +208,7 @@ def drive(
     stop_at, check_at, now = began + seconds, began, began
     while now < stop_at + finish_s:
         for key, events in selector.select(SELECT_S):
-            try:
-                key.data.on_ready(events)
-            except (OSError, BrokerError) as error:
-                key.data.error = repr(error)
+            key.data.on_ready(events)
         now = time.perf_counter()
         if now < check_at:
             continue
@@ -287,7 +221,7 @@ def drive(
             for publisher in publishers:
                 publisher.stopped = True
                 publisher.update_interest()
-        if any(publisher.may_begin() or not publisher.is_settled() for publisher in publishers):
+        if any(publisher.may_begin() or not publisher.is_settled for publisher in publishers):
             continue
         due = waiting + copies * sum(publisher.sent for publisher in publishers)
         if sum(consumer.delivered for consumer in consumers) >= due:
@@ -306,7 +240,7 @@ def _sum_up(
     cpu: float,
 ) -> Driven:
     sent = sum(publisher.sent for publisher in publishers)
-    unsettled = sum(not publisher.is_settled() for publisher in publishers)
+    unsettled = sum(not publisher.is_settled for publisher in publishers)
     stray = sum(consumer.stray_bytes for consumer in consumers)
     errors = [endpoint.error for endpoint in (*publishers, *consumers) if endpoint.error]
     if unsettled:

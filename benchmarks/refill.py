@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.brokers import Broker, Policy
+from benchmarks.calls import Connection
 from benchmarks.compare import fill, patience_s
 from benchmarks.load import Consumer, Publisher, drive
-from benchmarks.wire import BrokerError, Connection
 from benchmarks.workloads import PREFIX, WORKLOADS, encode, scene
+from leveret.perf.wire import BrokerError
 
 WAYS: Final = ("same", "beside")
 FILLED, BUSY = f"{PREFIX}.filled", f"{PREFIX}.busy"

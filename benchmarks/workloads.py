@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from benchmarks import wire
+from benchmarks import calls
+from benchmarks.calls import Connection
 from benchmarks.load import Consumer, Driven, Publisher, drive
-from benchmarks.wire import Connection
 
 PREFIX: Final = "benchmark"
 RICH_MESSAGES: Final = 1_000  # As many differ from each other before they repeat.
@@ -164,7 +164,7 @@ def scene(
     """Durable queues, and an exchange if it has a name; deleted at the end."""
     with Connection(port) as admin:
         for queue in queues:
-            admin.declare_queue(queue, queue_type)
+            admin.declare_queue(queue, {"x-queue-type": queue_type} if queue_type else {})
         if exchange:
             admin.declare_exchange(exchange, kind)
         yield admin
@@ -191,7 +191,7 @@ def encode(exchange: str, keys: Sequence[str], workload: Workload) -> list[bytes
     wanted = max(batch, len(keys), RICH_MESSAGES if workload.rich else 1)
     count = -(-wanted // batch) * batch
     messages = [
-        wire.publish(
+        calls.publish(
             exchange, keys[number % len(keys)], body, workload.persistent, f"m-{number:08}" if workload.rich else None
         )
         for number in range(count)

@@ -7,6 +7,7 @@
     python -m simulation --mirrored …                         queues are mirrored; with any of the above
     python -m simulation --varied …                           and by policies and declarations of all kinds
     python -m simulation --featured …                         queues do something by themselves; also with --mirrored
+    python -m simulation --special …                          and there are streams, delays and limits; likewise
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -99,11 +100,11 @@ def shrink_one(plan: Plan) -> bool:
     return False
 
 
-def soak(minutes: float, steps: int, mirrored: bool, varied: bool, featured: bool) -> bool:
+def soak(minutes: float, steps: int, mirrored: bool, varied: bool, featured: bool, special: bool) -> bool:
     """New seeds of all sizes until the time is up; False as soon as one fails."""
     first = random.SystemRandom().randrange(10**6, 10**9)
     began = said = time.monotonic()
-    for number, plan in enumerate(endless(first, steps, mirrored, varied, featured)):
+    for number, plan in enumerate(endless(first, steps, mirrored, varied, featured, special)):
         if time.monotonic() - began >= minutes * 60:
             print(f"{number} runs passed, 0 failed", flush=True)
             return True
@@ -118,10 +119,10 @@ def soak(minutes: float, steps: int, mirrored: bool, varied: bool, featured: boo
     raise AssertionError("seeds never end")
 
 
-def endless(first: int, steps: int, mirrored: bool, varied: bool, featured: bool) -> Iterator[Plan]:
+def endless(first: int, steps: int, mirrored: bool, varied: bool, featured: bool, special: bool) -> Iterator[Plan]:
     number, sizes = 0, MIRRORED_SIZES if mirrored else SIZES
     while True:
-        # Whoever wants them mirrored, with whatever rules, gets both kinds.
+        # Whoever wants them mirrored, with whatever rules, gets both kinds; likewise, with features.
         yield Plan(
             first + number,
             sizes[number % len(sizes)],
@@ -129,6 +130,7 @@ def endless(first: int, steps: int, mirrored: bool, varied: bool, featured: bool
             mirrored=mirrored,
             varied=varied or (mirrored and not featured and number % 2 > 0),
             featured=featured,
+            special=special or (featured and number % 3 > 0),
         )
         number += 1
 
@@ -149,19 +151,20 @@ def main() -> int:
     parser.add_argument("--mirrored", action="store_true", help="queues are, by policies that change")
     parser.add_argument("--varied", action="store_true", help="mirrored, by policies and declarations of all kinds")
     parser.add_argument("--featured", action="store_true", help="queues with limits, dead letters and the like")
+    parser.add_argument("--special", action="store_true", help="featured, with streams, delays and cluster-wide limits")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
     options = parser.parse_args()
     options.mirrored = options.mirrored or options.varied
+    options.featured = options.featured or options.special
+    kinds = (options.mirrored, options.varied, options.featured, options.special)
     if options.soak is not None:
-        kinds = (options.mirrored, options.varied, options.featured)
         return 0 if soak(options.soak, options.steps, *kinds) else 1
     if options.seed is None:
         parser.error("--seed or --soak is needed")
     for seed in range(options.seed, options.seed + options.count):
-        kind = (options.mirrored, options.varied, options.featured)
-        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kind)
+        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kinds)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1
     return 0

@@ -199,8 +199,8 @@ class Client:
             return
         self.tours += 1
         queue = f"u-{self.name}-{self.tours}"
-        here = await session.open_channel(confirms=False)
         try:
+            here = await session.open_channel(confirms=False)
             await here.ask("queue.declare-ok", "queue.declare", 0, queue, False, False, False, False, False, b"")
             await there.ask("queue.declare-ok", "queue.declare", 0, queue, True, False, False, False, False, b"")
         except Closed as closed:

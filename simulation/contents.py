@@ -34,6 +34,7 @@ class Extras(NamedTuple):
     expires_ms: int | None = None  # It has a time to live of its own.
     priority: int | None = None
     via: str = ""  # How it finds its queue; see `features`.
+    delay_ms: int | None = None  # It comes to its queue only then; see `delays`.
 
 
 NO_EXTRAS: Final = Extras()
@@ -41,13 +42,16 @@ NO_EXTRAS: Final = Extras()
 
 def header(size: int, persistent: bool, extras: Extras, copies: tuple[str, str] | None = None) -> bytes:
     """A header's payload. `copies`: "CC" or "BCC", and the key that it holds."""
-    flags, parts = 1 << 12, [bytes([2 if persistent else 1])]
+    flags, parts, table = 1 << 12, [bytes([2 if persistent else 1])], b""
     if copies is not None:
-        flags |= 1 << 13
         name, key = copies
         array = b"S" + struct.pack(">I", len(key)) + key.encode()
-        entry = bytes([len(name)]) + name.encode() + b"A" + struct.pack(">I", len(array)) + array
-        parts.insert(0, struct.pack(">I", len(entry)) + entry)
+        table += bytes([len(name)]) + name.encode() + b"A" + struct.pack(">I", len(array)) + array
+    if extras.delay_ms is not None:
+        table += entry("x-delay", extras.delay_ms)
+    if table:
+        flags |= 1 << 13
+        parts.insert(0, struct.pack(">I", len(table)) + table)
     if extras.priority is not None:
         flags |= 1 << 11
         parts.append(bytes([extras.priority]))

@@ -116,9 +116,8 @@ class Fates(Ledger):
             if not self.has_failed() and message.number in self.letters:
                 self.fail(f"{message} came out of its queue after its dead letter had come to {LETTERS}")
 
-    def _check_settled(self, message: Message, delivery: Delivery) -> None:
-        if not self.is_letter(message) or not self.has_failed():
-            super()._check_settled(message, delivery)
+    def may_come_back(self, message: Message, at: float) -> bool:
+        return (self.is_letter(message) and self.has_failed()) or super().may_come_back(message, at)
 
     def _check_flag(self, message: Message, delivery: Delivery) -> None:
         if not self.is_letter(message) or not self.has_failed():
@@ -135,7 +134,7 @@ class Fates(Ledger):
 
     def _check_properties(self, message: Message, delivery: Delivery) -> None:
         expected, came = _expected(message), dict(delivery.properties)
-        if self.features_of(message.queue).quorum:
+        if self.features_of(message.queue).counts:
             headers = dict(came.get("headers", {}))
             if bool(headers.pop("x-delivery-count", None)) > delivery.redelivered:
                 self.fail(f"{message} came back, by its headers, and nothing else tells it: {delivery.properties}")

@@ -58,7 +58,7 @@ class Featured:
         self._must(START_S, self._all_idle, lambda: f"exchanges could not be declared: {self._standing()}")
         for name, features in fates.features.items():
             if features.by_policy and features.rules():
-                self._order(SetPolicy("/", f"rules of {name}", f"^{name}$", "queues", 1, features.rules()))
+                self._order(SetPolicy("/", f"rules of {name}", f"^{name}$", "classic_queues", 1, features.rules()))
         self._run(2.0)
 
     def _order(self, command: SetPolicy) -> None:

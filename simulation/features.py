@@ -23,6 +23,7 @@ HOUR_MS: Final = 3_600_000  # More than any run takes.
 GOES_MS: Final = 3_000
 EXPIRING: Final = {"w0": GOES_MS, "w1": HOUR_MS}
 VIAS: Final = ("", "", "", "CC", "BCC", "alt")
+EXCHANGES: Final = frozenset({"alt", "late"})  # Ways that are exchanges of the same name.
 NOWHERE: Final = "nowhere"  # A key of no queue.
 
 
@@ -40,6 +41,8 @@ class Features:
     keeps: bool = False  # They are sent until they are taken.
     single: bool = False  # One consumer gets everything.
     priorities: int = 0
+    delivery_limit: int | None = None  # What comes back more often than that leaves.
+    by_operator: bool = False  # The delivery limit comes from an operator policy.
 
     def rules(self) -> dict[str, Any]:
         """What an argument or a policy can say."""
@@ -51,6 +54,8 @@ class Features:
             said |= {"dead-letter-exchange": self.letters, "dead-letter-routing-key": LETTERS}
         if self.keeps:
             said["dead-letter-strategy"] = "at-least-once"
+        if not self.by_operator:
+            said["delivery-limit"] = self.delivery_limit
         return {name: value for name, value in said.items() if value is not None}
 
     def arguments(self) -> dict[str, Any]:
@@ -63,6 +68,11 @@ class Features:
         if not self.by_policy:
             said |= {f"x-{name}": value for name, value in self.rules().items()}
         return said
+
+    @property
+    def counts(self) -> bool:
+        """Whether its messages tell how often they have come back."""
+        return self.quorum or self.delivery_limit is not None
 
     def ttl_of(self, own_ms: int | None) -> int | None:
         """How long a message lives that brings this time to live with it."""

@@ -172,8 +172,18 @@ class Ledger:
         """The acknowledgement of a delivery was synced, if the queue's node heard it at all."""
         message = self.message_of(delivery.queue, delivery.number)
         assert message is not None
-        if message.settled_at is None and not self._is_late(message.queue, delivery.node, message.published_at, at):
+        if message.settled_at is None and self.was_heard(message, delivery, at):
             message.settled_at = at
+
+    def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
+        """Whether what a client said of a delivery was heard for sure, when something behind it was confirmed."""
+        return not self._is_late(message.queue, delivery.node, message.published_at, at)
+
+    def on_returned(self, delivery: Delivery, at: float) -> None:
+        """As `on_settled`, for what was given back."""
+
+    def on_channel_ended(self, queue: str, may_miss: bool) -> None:
+        """A channel has ended that got messages of this queue. `may_miss`: some may have been on their way to it."""
 
     def on_delivered(self, delivery: Delivery) -> None:
         message = self.message_of(delivery.queue, delivery.number)

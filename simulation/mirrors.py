@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.queue import Queue
-from leveret.cluster.mirroring import QUORUM_MEMBERS, is_quorum
+from leveret.cluster.mirroring import QUORUM_MEMBERS, is_quorum, is_stream
 from leveret.mirror.frames import Append
 from leveret.mirror.tail import epoch_of
 from simulation.ledger import Delivery, Ledger, Message
@@ -177,21 +177,18 @@ class MirroredLedger(Ledger):
             return 0
         return sum(one.written_at > since + GRACE_S for one in deliveries)
 
-    def on_settled(self, delivery: Delivery, at: float) -> None:
+    def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
         """The confirm that tells of it came from the ring. But the acknowledgement counts only if the master that was
         told is the one that gave out this very delivery: the next one may have given the message to somebody else. And
         a get that its master handed on to the next comes back by way of the former, which may end before it has passed
         on what is said of it."""
-        message = self.message_of(delivery.queue, delivery.number)
         since = delivery.written_at if delivery.asked_at is None else delivery.asked_at
-        assert message is not None
         here, agreed = self.known.get((delivery.node, message.queue)), self.agreed.get(message.queue)
-        if message.settled_at is not None or here is None or agreed is None:
-            return
+        if here is None or agreed is None:
+            return False
         if here.changes(since - GRACE_S, at) or agreed.changes(since - GRACE_S, at):
-            return
-        if not self._is_late(message.queue, delivery.node, since, at):
-            message.settled_at = at
+            return False
+        return not self._is_late(message.queue, delivery.node, since, at)
 
     def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
         if any(since <= end and start <= until for start, end in self.queue(queue).moves):
@@ -384,8 +381,9 @@ class MirrorChecker:
         run = block.enqueued
         if run is not None and block.queue in self.names:
             blocks = self.ledger.losses_of(self.names[block.queue]).blocks
-            for content in run.contents:
-                blocks.setdefault(number_of(content), (block.epoch, block.number))
+            for content in run.contents:  # Producers send again what went with a master: see `producers`.
+                number = number_of(content)
+                blocks[number] = max(blocks.get(number, (0, 0)), (block.epoch, block.number))
 
     def _on_applied(self, name: str, block: Block) -> None:
         queue = self.names.get(block.queue, "?")
@@ -437,6 +435,8 @@ class MirrorChecker:
         """How many members its policy gives a queue, and which of them by name; None: it is not to be mirrored."""
         if is_quorum(node.metadata.queues["/", queue].arguments):
             return min(QUORUM_MEMBERS, len(members)), set()
+        if is_stream(node.metadata.queues["/", queue].arguments):
+            return len(members), members
         policy = node.metadata.policies.get(("/", "ha"))
         if policy is None or not re.search(policy.pattern, queue):
             return None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from simulation.clients import Step
 from simulation.features import LETTERS, Features, draw_extras, draw_features
+from simulation.specials import DELAYED_QUEUE, SPECIAL_RATE, draw_special, limit_deliveries, turn_special
 
 STEPS: Final = 120
 CLIENTS: Final = 4
@@ -115,18 +116,19 @@ class Plan:
     noise: int = 0  # Other delays for the same steps.
     mirrored: bool = False  # Queues are, by policies that change,
     varied: bool = False  # and these say more than who mirrors; some queues are quorum queues.
-    featured: bool = False  # Queues do something with their messages by themselves.
+    featured: bool = False  # Queues do something with their messages by themselves,
+    special: bool = False  # and there are streams, delays, transactions and limits: see `special`.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
         words += f" --noise {self.noise}" if self.noise else ""
         words += " --varied" if self.varied else " --mirrored" if self.mirrored else ""
-        words += " --featured" if self.featured else ""
+        words += " --special" if self.special else " --featured" if self.featured else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
         """All steps, those that are left out included."""
-        kind = "featured " if self.featured else ""
+        kind = "special " if self.special else "featured " if self.featured else ""
         kind += "varied " if self.varied else "mirrored " if self.mirrored else ""
         dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
         faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
@@ -142,6 +144,11 @@ class Plan:
             if dice.random() < fault_rate:
                 what = pick(dice, faults)
                 arguments = draw_fault(dice, what, self.nodes, self.varied)
+                if self.special:
+                    turn_special(dice, what, arguments)
+            elif self.special and dice.random() < SPECIAL_RATE:
+                what, arguments = draw_special(dice, self.nodes)
+                arguments["client"] = dice.randrange(CLIENTS)
             else:
                 what = pick(dice, CLIENT_STEPS)
                 arguments = {"client": dice.randrange(CLIENTS), **draw_client(dice, what, self.nodes)}
@@ -156,15 +163,15 @@ class Plan:
         return dice.randrange(DURABLE + 1), draw_policy(dice, self.nodes, self.varied)
 
     def quorum(self) -> frozenset[str]:
-        """Those of the durable queues that are quorum queues."""
+        """Those of the durable queues that are quorum queues; with features, these say so."""
         dice = random.Random(f"{self.seed}/quorum/{self.nodes}")
-        chance = dice.choice((0.0, 0.0, 0.3, 0.6)) if self.varied else 0.0
+        chance = dice.choice((0.0, 0.0, 0.3, 0.6)) if self.varied and not self.featured else 0.0
         return frozenset(f"d{number}" for number in range(DURABLE) if dice.random() < chance)
 
     def queues(self) -> list[str]:
         """Those that are declared at the beginning, and stay."""
         names = [f"d{number}" for number in range(DURABLE)]
-        return [LETTERS, *names] if self.featured else names
+        return [LETTERS, *([DELAYED_QUEUE] if self.special else ()), *names] if self.featured else names
 
     def features(self) -> dict[str, Features]:
         """Of these queues, in a run with features."""
@@ -172,7 +179,8 @@ class Plan:
             return {}
         dice = random.Random(f"{self.seed}/features/{self.nodes}")
         # Without mirrors, the ledger takes a queue to be where it was declared, and a quorum queue is not.
-        return draw_features(dice, DURABLE, self.mirrored or self.nodes == 1, not self.mirrored)
+        found = draw_features(dice, DURABLE, self.mirrored or self.nodes == 1, not self.mirrored)
+        return limit_deliveries(dice, found) if self.special else found
 
     def taken(self) -> list[Step]:
         left_out = set(self.without)

@@ -81,9 +81,9 @@ def replay(writes: list[Write]) -> tuple[Recovered, Stored]:
             found = found._replace(read_at=change.read_at)
         elif isinstance(change, Fill):
             stored.fill(change)
-            found = found._replace(after=change.upto, read_at=change.read_at)
+            found = found._replace(after=change.upto, read_at=change.read_at, marked=not found.complete)
         elif isinstance(change, Complete):
-            found = found._replace(complete=True, read_at=change.read_at)
+            found = found._replace(complete=True, read_at=change.read_at, marked=False)
     found = found._replace(base=base, history=tuple(history), blocks=tuple(pending), messages=stored.last)
     return found, stored
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from simulation import protocol as p
 from simulation.contents import NO_EXTRAS, Extras
-from simulation.features import NOWHERE
+from simulation.features import EXCHANGES, NOWHERE
 from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
@@ -61,8 +61,10 @@ class Channel:
         self.no_ack = False
         self.last_tag = 0
         self.unacked: dict[int, Delivery] = {}  # By tag.
-        self.acked: list[Delivery] = []  # Of this queue, since they were last known to be synced.
-        self.markers: dict[int, list[Delivery]] = {}  # By the number of the publish that proves them to be.
+        self.acked: list[Delivery] = []  # Of this queue, since they were last known to be synced,
+        self.returned: list[Delivery] = []  # and those that were given back.
+        # By the number of the publish that proves them to be.
+        self.markers: dict[int, tuple[list[Delivery], list[Delivery]]] = {}
         self.drained: list[int] | None = None
         self.busy_at = 0.0  # When something was last delivered or settled.
         self.asked_at = 0.0  # When the client last asked for something that is answered.
@@ -94,7 +96,7 @@ class Channel:
         self.unconfirmed[self.published] = message
         message.extras = extras
         copies = (extras.via, queue) if extras.via in ("CC", "BCC") else None
-        exchange, key = "" if extras.via != "alt" else "alt", queue if copies is None else NOWHERE
+        exchange, key = extras.via if extras.via in EXCHANGES else "", queue if copies is None else NOWHERE
         publish = p.method(self.number, "basic.publish", 0, exchange, key, True, False)
         session.write(publish + p.content(self.number, body, persistent, extras=extras, copies=copies))
         return message
@@ -119,10 +121,12 @@ class Channel:
                 self.session.ledger.on_confirmed(message, self.session.loop.scheduler.now)
             elif message.state == "sent":
                 message.state = state
-            settled = self.markers.pop(one, ())
+            settled, returned = self.markers.pop(one, ((), ()))
             if message.state == "confirmed":
                 for delivery in settled:
                     self.session.ledger.on_settled(delivery, self.session.loop.scheduler.now)
+                for delivery in returned:
+                    self.session.ledger.on_returned(delivery, self.session.loop.scheduler.now)
         if not self.unconfirmed and self.all_confirmed is not None and not self.all_confirmed.done():
             self.all_confirmed.set_result(None)
 
@@ -173,6 +177,8 @@ class Channel:
             if how != "requeue":
                 self.session.ledger.on_acked(delivery, how)
                 self.acked.append(delivery)
+            else:
+                self.returned.append(delivery)
 
     def is_hungry(self) -> bool:
         """It consumes, and has room for more."""
@@ -182,11 +188,14 @@ class Channel:
 
     def prove(self, queue: str, ledger: Ledger) -> None:
         """Publish something behind all acknowledgements so far; its confirm says that they are synced."""
-        acked, self.acked = self.acked, []
+        settled = self.acked, self.returned
+        self.acked, self.returned = [], []
         self.publish(queue, True, 0, ledger)
-        self.markers[self.published] = acked
+        self.markers[self.published] = settled
 
     def end(self, error: Exception) -> None:
+        if not self.closed:
+            self.session.ledger.on_channel_ended(self.queue, self.consumer_tag is not None or bool(self.waiting))
         self.closed = True
         self.unacked.clear()
         waiting, self.waiting = self.waiting, deque()
@@ -219,6 +228,7 @@ class Session(asyncio.Protocol):
         self.beats: asyncio.TimerHandle | None = None
         self.styles: dict[int, str] = {}  # How the consumer of a channel settles.
         self.leaving = False  # It has said goodbye.
+        self.properties = b""  # Entries of a table: what else it says of itself.
 
     def fail(self, text: str) -> None:
         self.ledger.fail(f"{self.name} at {self.node}: {text}")
@@ -313,7 +323,7 @@ class Session(asyncio.Protocol):
         name, arguments = received.name, received.arguments
         if name == "connection.start":
             capabilities = p.true_entry("consumer_cancel_notify") + p.true_entry("connection.blocked")
-            properties = p.table_entry("capabilities", capabilities)
+            properties = p.table_entry("capabilities", capabilities) + self.properties
             self.write(p.method(0, "connection.start-ok", properties, "PLAIN", b"\x00guest\x00guest", "en_US"))
         elif name == "connection.tune":
             self.write(p.method(0, "connection.tune-ok", arguments[0], p.FRAME_MAX, HEARTBEAT_S))

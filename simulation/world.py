@@ -33,6 +33,9 @@ from simulation.mirrors import MirrorChecker, MirroredLedger
 from simulation.network import Network
 from simulation.operators import Operators
 from simulation.plan import CLIENTS, DURABLE, Plan
+from simulation.special import SPECIAL_QUEUES, Special
+from simulation.special_clients import SpecialClient
+from simulation.specialties import MirroredSpecialFates, SpecialFates
 
 START_S: Final = 60.0
 SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
@@ -45,7 +48,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World(Featured, Operators):
+class World(Featured, Special, Operators):
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -61,11 +64,13 @@ class World(Featured, Operators):
         self.queues = plan.queues()
         if plan.mirrored:
             kind = MirroredFates if plan.featured else MirroredLedger
+            kind = MirroredSpecialFates if plan.special else kind
             ledger = kind(self.fail, self.note, lambda: self.scheduler.now)
             self.ledger: Ledger = ledger
             self.mirrors = MirrorChecker(self.fail, ledger, lambda: self.scheduler.now, self._serves)
         else:
-            self.ledger = (Fates if plan.featured else Ledger)(self.fail, self.note, lambda: self.scheduler.now)
+            alone = SpecialFates if plan.special else Fates if plan.featured else Ledger
+            self.ledger = alone(self.fail, self.note, lambda: self.scheduler.now)
         self.consensus = ConsensusChecker(self.fail)
         self.machines = [
             Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
@@ -157,6 +162,8 @@ class World(Featured, Operators):
             last = step.at
         self._run(last + 1.0 if self.plan.taken() else 0.0)
         self._heal()
+        if isinstance(self.ledger, SpecialFates):
+            self._end_special(self.ledger)
         if isinstance(self.ledger, Fates):
             self._let_age(self.ledger)
         if self.mirrors is not None and self.dice.random() < 0.5:
@@ -164,6 +171,8 @@ class World(Featured, Operators):
         self._empty()
         if self.dice.random() < 0.6:
             self._empty_again()
+        if isinstance(self.ledger, SpecialFates):
+            self._scan_streams(self.ledger)
 
     def close(self) -> None:
         for machine in self.machines:
@@ -189,7 +198,7 @@ class World(Featured, Operators):
         places = [machine.name for machine in self.machines]
         self.client_loop.place = "clients"
         self.clients = [
-            Client(
+            (SpecialClient if self.plan.special else Client)(
                 f"c{number}",
                 places,
                 self.client_loop,
@@ -210,6 +219,8 @@ class World(Featured, Operators):
             self._declare(self.queues[before:])
         if isinstance(self.ledger, Fates):
             self._begin_features(self.ledger)
+        if isinstance(self.ledger, SpecialFates):
+            self._begin_special(self.ledger)
 
     def _declare(self, names: list[str]) -> None:
         quorum, features = self.plan.quorum(), self.plan.features()
@@ -502,7 +513,7 @@ class World(Featured, Operators):
 
     def _heal_mirrors(self, mirrors: MirrorChecker) -> None:
         """All queues have masters that serve, and all mirrors have what these have."""
-        queues = self.queues
+        queues = [*self.queues, *(SPECIAL_QUEUES if self.plan.special else ())]
 
         def order() -> None:
             """Where mirrors are not filled by themselves, an operator has them filled, and insists."""

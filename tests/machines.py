@@ -51,6 +51,7 @@ from leveret.cluster import commands as c
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
+from leveret.log.measure import Measured, Wanted
 from leveret.mirror.store import Reading
 
 LOOPBACK: Final = Peer("127.0.0.1", 40_000, "127.0.0.1", 5672, True)
@@ -110,6 +111,21 @@ class MemoryLog:
             runs[-1].kinds.append(kind)
         return runs, (live[messages_max] if len(live) > messages_max else last + 1)
 
+    def measure(self, queue: int, wanted: Wanted) -> Measured:
+        first, last, count_max, bytes_max, among, ranges_max = wanted
+        found: list[tuple[int, int]] = []
+        size = 0
+        for seq in sorted(self.queues.get(queue, {})):
+            if not first <= seq <= last or (among is not None and seq not in among):
+                continue
+            touches = bool(found) and found[-1][1] + 1 == seq
+            if not count_max or (found and size >= bytes_max) or (len(found) >= ranges_max and not touches):
+                break
+            found = [*found[:-1], (found[-1][0], seq)] if touches else [*found, (seq, seq)]
+            size += len(self.queues[queue][seq][0])
+            count_max -= 1
+        return Measured(found, size)
+
 
 class World:
     """One node: the broker, and the shell it asks."""
@@ -153,6 +169,9 @@ class World:
 
     def counts_of(self, number: int) -> dict[int, int]:
         return {}
+
+    def measure(self, number: int, wanted: Wanted) -> Measured:
+        return self.log.measure(number, wanted)
 
     def forget_log(self, number: int) -> None:
         self.log.queues.pop(number, None)
@@ -436,8 +455,10 @@ class Client:
         channel_max: int = 2047,
         heartbeat: int = 0,
         channels: tuple[int, ...] = (1,),
+        **properties: Any,
     ) -> None:
-        self.feed(hello(user, password, vhost, capabilities, frame_max, channel_max, heartbeat, channels))
+        """`properties`: what else it says of itself."""
+        self.feed(hello(user, password, vhost, capabilities, frame_max, channel_max, heartbeat, channels, properties))
         self.world.turn()
         names = [type(method).__name__ for method in self.methods()]
         assert names == ["ConnectionStart", "ConnectionTune", "ConnectionOpenOk"] + ["ChannelOpenOk"] * len(channels)
@@ -465,9 +486,10 @@ def hello(
     channel_max: int,
     heartbeat: int,
     channels: tuple[int, ...],
+    more: dict[str, Any] | None = None,
 ) -> bytes:
     """All that a client says until its channels are open. It need not wait for the answers."""
-    properties: Table = table_from_python({"product": "test", "capabilities": dict(capabilities)})
+    properties: Table = table_from_python({"product": "test", "capabilities": dict(capabilities), **(more or {})})
     response = b"\0" + user.encode() + b"\0" + password.encode()
     return PROTOCOL_HEADER + b"".join(
         [

@@ -88,8 +88,9 @@ class RawClient:
         self.send(PROTOCOL_HEADER)
         return self.expect(m.ConnectionStart)
 
-    def log_in(self, mechanism: str = "PLAIN", response: bytes = b"\0guest\0guest") -> None:
-        properties = table_from_python({"product": "raw", "capabilities": CAPABILITIES})
+    def log_in(self, mechanism: str = "PLAIN", response: bytes = b"\0guest\0guest", **more: Any) -> None:
+        """`more`: what it says of itself."""
+        properties = table_from_python({"product": "raw", "capabilities": CAPABILITIES, **more})
         self.method(m.ConnectionStartOk(properties, mechanism, response, "en_US"), 0)
 
     def open(self, vhost: str = "/", frame_max: int = 131_072, heartbeat_s: int = 0, **login: Any) -> RawClient:

@@ -46,7 +46,7 @@ class Server:
         self.config = config
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
-        self.port = self.tls_port = self.cluster_port = 0
+        self.port = self.tls_port = self.cluster_port = self.management_port = 0
         self.process: subprocess.Popen[str] | None = None
         self.connections: list[Any] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,10 @@ class Server:
                 self.port = int(number)
             elif protocol == "amqps":
                 self.tls_port = int(number)
-            else:
+            elif protocol == "cluster":
                 self.cluster_port = int(number)
+            else:
+                self.management_port = int(number)
         return self
 
     def spawn(self, port: int = 0) -> subprocess.Popen[str]:
@@ -83,6 +85,8 @@ class Server:
         if "--cluster-port" not in self.arguments and "cluster.port" not in self.config:
             # By itself it would be 20,000 above, where the system may have given a number to some connection.
             command += ["--cluster-port", "0"]
+        if "--management-port" not in self.arguments and "management." not in self.config:
+            command += ["--management-port", "none"]  # Likewise; and few have a use for it.
         if self.config:
             file = self.folder / "leveret.conf"
             file.write_text(self.config)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "tests", "docs", ".ci")
-TEXTS = (".py", ".md", ".toml", ".js", ".txt", ".conf", "")
+FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "tests", "docs", "packaging", ".ci")
+TEXTS = (".py", ".md", ".toml", ".js", ".txt", ".conf", ".yaml", ".service", "")
 MODULE_BYTES_MAX = 32 << 10
 FUNCTION_LINES_MAX = 90
 

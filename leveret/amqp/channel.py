@@ -77,6 +77,11 @@ class Channel(Topology):
         self.asks = False  # It has to be given an address for the answer.
         self.inbox: Inbox | None = None  # For such answers.
 
+    @property
+    def who(self) -> str:
+        """For people, as RabbitMQ names channels."""
+        return f"{self.connection.peer} ({self.number})"
+
     def fail(self, fault: ChannelFault) -> None:
         self.connection.close_channel(self, fault)
 
@@ -182,6 +187,9 @@ class Channel(Topology):
     def send(
         self, bundles: list[tuple[tuple[AnyQueue, ...], list[bytes], list[bytes]]], kind: int, pending: Pending | None
     ) -> None:
+        journal = self.broker.journal if pending is None else None
+        if journal is not None:
+            journal.source = self.who
         for queues, contents, keys in bundles:
             self.broker.totals.published += len(contents)
             if self.number != 1:
@@ -191,6 +199,8 @@ class Channel(Topology):
             for queue in queues:
                 if queue.enqueue(contents, keys, shared, size, pending):
                     self.connection.crowding = queue
+        if journal is not None:
+            journal.source = ""
         if pending is not None and not pending.waiting:
             pending.confirms.on_complete(pending)
 
@@ -448,7 +458,7 @@ class Channel(Topology):
         if self.transaction is not None:
             raise protocol_error(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode", method)
         if self.confirms is None:
-            self.confirms = Confirms(self._on_confirmed)
+            self.confirms = Confirms(self._on_confirmed, self.who)
         if not method.nowait:
             self._reply(m.ConfirmSelectOk())
 

@@ -9,7 +9,7 @@ from leveret.amqp.errors import ConnectionFault, ReplyCode, protocol_error, reso
 from leveret.amqp.tables import type_name
 from leveret.broker.delayed import DELAYED_TYPE
 from leveret.broker.routing import EXCHANGE_TYPES, check_binding, check_exchange
-from leveret.cluster.keepers import DELAYED
+from leveret.cluster.keepers import DELAYED, is_journal
 from leveret.cluster.mirroring import is_quorum
 from leveret.cluster.permissions import Kind, Which, refused_text, topic_refused_text
 
@@ -32,6 +32,14 @@ def check_permission(connection: Connection, kind: Kind, name: str, which: Which
     assert vhost is not None
     if not connection.broker.permissions.check(connection.user, vhost.name, kind, name, which):
         text = refused_text(connection.user, vhost.name, kind, name)
+        raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
+
+
+def refuse_journal(connection: Connection, name: str, method: MethodOrType) -> None:
+    """The node that keeps a journal makes it, and fills it: to clients it is there to be read."""
+    if is_journal(name):
+        assert connection.vhost is not None
+        text = f"{resource('queue', name, connection.vhost.name)} is a journal of the broker, which can only be read"
         raise protocol_error(ReplyCode.ACCESS_REFUSED, text, method)
 
 

@@ -27,6 +27,7 @@ from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode
 from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
 from leveret.amqp.handshake import Handshake
 from leveret.amqp.intake import Intake, frame_error, octets
+from leveret.amqp.producing import Producer, ProducerChannel
 from leveret.amqp.tables import to_python
 from leveret.broker.census import CHANNELS_OF_USER
 
@@ -46,6 +47,7 @@ class Connection(Intake):
     def __init__(self, broker: Broker, peer: Peer, limits: Limits) -> None:
         super().__init__()
         self.broker = broker
+        self.number = broker.number_connection()
         self.peer = peer
         self.limits = limits
         self.handshake: Handshake | None = None  # Until the vhost is open.
@@ -63,6 +65,7 @@ class Connection(Intake):
         self.vhost: Vhost | None = None
         self.client_properties: dict[str, object] = {}
         self.capabilities: dict[str, object] = {}
+        self.producer: Producer | None = None  # Its messages have numbers.
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: dict[AnyQueue, None] = {}
 
@@ -155,10 +158,11 @@ class Connection(Intake):
     def _greet(self, data: bytes) -> bool:
         if not data.startswith(PROTOCOL_HEADER):
             self.out.append(PROTOCOL_HEADER)  # "This is what I speak."
-            self._shut("bad protocol header")
+            self._shut(f"{{bad_header,{octets(data[:8]).removeprefix('all octets = ')}}}")
             self.broker.writers[self] = None
             return False
         self.greeted = True
+        self.broker.notes.accepted(self)
         self.handshake = Handshake(self)
         self.out.append(m.encode(0, self.handshake.start()))
         return True
@@ -212,7 +216,9 @@ class Connection(Intake):
                     f"number of channels opened for user '{self.user}' has reached the maximum allowed user limit of "
                     f"({limit})",
                 )
-            self.channels[number] = Channel(self, number)
+            producer = self.producer
+            channel = Channel(self, number) if producer is None else ProducerChannel(self, number, producer)
+            self.channels[number] = channel
             self.broker.census.on_channels(self.user, 1)
             self.send(number, m.ChannelOpenOk())
         elif isinstance(method, m.ChannelCloseOk):

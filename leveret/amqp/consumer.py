@@ -75,6 +75,10 @@ class ChannelConsumer:
         self.tail = b""
         self.pack = Struct(">QB").pack
 
+    @property
+    def who(self) -> str:
+        return f"{self.channel.who} {self.tag}"
+
     def room(self, average_bytes: int) -> int:
         channel = self.channel
         room = channel.connection.room(self.queue, average_bytes)

@@ -12,6 +12,7 @@ from leveret import __version__
 from leveret.amqp import methods as m
 from leveret.amqp.errors import ConnectionFault, ReplyCode
 from leveret.amqp.frames import FRAME_MIN_SIZE
+from leveret.amqp.producing import BadProducer, producer_of
 from leveret.amqp.tables import BadTable, decode_table, table_from_python
 from leveret.broker.census import IN_VHOST, OF_USER
 
@@ -31,6 +32,7 @@ CAPABILITIES: Final = (
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
+    "leveret_producer",
 )
 EXTERNAL: Final = "EXTERNAL"
 # What RabbitMQ calls the states in which these are expected.
@@ -50,6 +52,10 @@ class Handshake:
         self.connection = connection
         self.expected: type[m.Method] = m.ConnectionStartOk
         self.refused = False
+
+    @property
+    def state(self) -> str:
+        return STATES[self.expected]
 
     def may_be_told(self) -> bool:
         return not self.refused or bool(self.connection.capabilities.get("authentication_failure_close"))
@@ -77,7 +83,7 @@ class Handshake:
 
     def on_method(self, method: m.Method) -> None:
         if not isinstance(method, self.expected):
-            text = f"unexpected method in connection state {STATES[self.expected]}"
+            text = f"unexpected method in connection state {self.state}"
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, text, method.class_id, method.method_id)
         if isinstance(method, m.ConnectionStartOk):
             self._on_start_ok(method)
@@ -106,6 +112,11 @@ class Handshake:
         if reason is not None:
             self._refuse(method, user, reason)
         connection.user = user
+        try:
+            connection.producer = producer_of(connection.client_properties)
+        except BadProducer as error:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, str(error), method.class_id, method.method_id) from None
+        connection.mixes = connection.producer is None
         self.expected = m.ConnectionTuneOk
         connection.send(0, m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
 
@@ -132,7 +143,7 @@ class Handshake:
 
     def _refuse(self, method: m.ConnectionStartOk, user: str, reason: str) -> NoReturn:
         self.refused = True
-        self.connection.broker.notes.login_refused(self.connection, user, reason)
+        self.connection.broker.notes.login_refused(self.connection, method.mechanism, reason)
         raise ConnectionFault(
             ReplyCode.ACCESS_REFUSED,
             f"Login was refused using authentication mechanism {method.mechanism}. For details see the broker logfile.",

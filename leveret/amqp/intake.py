@@ -60,6 +60,7 @@ class Intake:
         self.keys: list[bytes] = []
         self.queues: tuple[AnyQueue, ...] = ()
         self.aside: dict[tuple[AnyQueue, ...], tuple[list[bytes], list[bytes]]] = {}  # Bundles for other single queues.
+        self.mixes = True  # There may be such bundles.
         self.publisher: Channel | None = None
         self.kind = 0
         # What the last publish looked like.
@@ -251,7 +252,7 @@ class Intake:
 
     def _switch(self, queues: tuple[AnyQueue, ...]) -> None:
         """Go on with the bundle for other queues."""
-        if len(queues) == 1 and len(self.queues) == 1:
+        if self.mixes and len(queues) == 1 and len(self.queues) == 1:
             if self.contents:
                 self.aside[self.queues] = (self.contents, self.keys)
             self.contents, self.keys = self.aside.pop(queues) if queues in self.aside else ([], [])

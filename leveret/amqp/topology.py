@@ -19,6 +19,7 @@ from leveret.amqp.checks import (
     check_permission,
     check_quorum_delete,
     check_topic,
+    refuse_journal,
 )
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
 from leveret.amqp.streams import refuse_for_stream
@@ -201,6 +202,7 @@ class Topology:
         if not name:
             name = broker.unique_name("amq.gen-")
         self._check("queue", name, "configure", method)
+        refuse_journal(connection, name, method)
         if vhost.queue(name) is not None:
             self._redeclare(method, name)
             return
@@ -311,6 +313,7 @@ class Topology:
         assert vhost is not None
         name = in_one_line(self._queue_name(method.queue, method))
         self._check("queue", name, "configure", method)
+        refuse_journal(self.connection, name, method)
         queue = vhost.queue(name)
         if queue is None:  # Deleting what is not there is done already.
             if not method.nowait:
@@ -478,6 +481,8 @@ class Topology:
         if kind == "exchange":
             self._not_default(destination, method)
         self._check(kind, destination, "write", method)
+        if kind == "queue":
+            refuse_journal(self.connection, destination, method)
         self._not_default(source, method)
         self._check("exchange", source, "read", method)
         spec = broker.metadata.exchanges.get((vhost.name, source))

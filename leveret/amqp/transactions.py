@@ -84,6 +84,10 @@ class Transaction:
         self.refused = False
 
     @property
+    def who(self) -> str:
+        return self.channel.who
+
+    @property
     def acks(self) -> int:
         """How many deliveries were settled."""
         return sum(one.count for _, taken in self.settlings for one in taken)

@@ -50,7 +50,9 @@ def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:
 
 
 def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
-    """What clients have, of this node and of others."""
+    """What clients have, of this node and of others; and leases, as far as it is in memory."""
+    if queue.leases is not None:
+        yield from queue.leases.held()
     for connection in broker.connections:
         for channel in connection.channels.values():
             for one in channel.unacked.all_out():

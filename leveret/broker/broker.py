@@ -22,6 +22,7 @@ from leveret.broker.census import Census
 from leveret.broker.dice import Dice
 from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
+from leveret.broker.journal import Journal, Options, keep, review
 from leveret.broker.letters import Letters
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
@@ -43,6 +44,7 @@ from leveret.cluster.proposals import BadFrame
 from leveret.cluster.queue_rules import QueueRules, queue_rules
 from leveret.cluster.refusals import resource
 from leveret.cluster.store import Applied, Metadata
+from leveret.log.measure import Wanted
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from leveret.broker.placing import Placing
     from leveret.cluster.specs import Binding, QueueSpec
     from leveret.log.block import Run
+    from leveret.log.measure import Measured
     from leveret.mirror.store import Reading
 
 
@@ -91,6 +94,9 @@ class Shell(Protocol):
 
     def counts_of(self, number: int) -> dict[int, int]:
         """How often messages of the queue with this id were given back, by the log."""
+
+    def measure(self, number: int, wanted: Wanted) -> Measured:
+        """Which messages the log has of a queue: see `Host`."""
 
     def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
         """Read what another mirror lacks; `then` whether that was possible."""
@@ -158,6 +164,8 @@ class Broker:
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
         self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
         self.book = PolicyBook(metadata)
+        self.journaling = Options()
+        self.journal: Journal | None = None  # Where some policy asks for it.
         self.letters = Letters(self)
         self.replies = Replies(self)
         self.census = Census(self)
@@ -262,15 +270,19 @@ class Broker:
             self._delete(queue)
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
-        rules = queue_rules(spec.arguments, self.book.effective("queue", spec.vhost, spec.name).definition)
+        definition = self.book.of_queue(spec.vhost, spec.name, spec.arguments).definition
+        rules = queue_rules(spec.arguments, self.journaling.definition(spec.name, definition))
+        if rules.journal:
+            self.journal = keep(self)
         if rules.consumer_timeout_ms is not None:
             self.has_timeouts = True
         return rules
 
-    def _refresh_rules(self) -> None:
+    def refresh_rules(self) -> None:
         """Policies have changed."""
         for queue in self.queues_by_id.values():
             queue.set_rules(self.rules_of(queue.spec))
+        review(self)
         for vhost in self.vhosts.values():
             vhost.forget_routes()
 
@@ -346,7 +358,7 @@ class Broker:
             self._close_where(lambda one: one.user == event.name, f"user '{event.name}' is deleted")
         elif isinstance(event, e.PolicyChanged | e.ParameterChanged | e.GlobalParameterChanged):
             if isinstance(event, e.PolicyChanged):
-                self._refresh_rules()
+                self.refresh_rules()
             if isinstance(event, e.PolicyChanged):
                 self.alternates.on_policies(vhosts[event.vhost])
             if self.placing is not None:
@@ -411,6 +423,8 @@ class Broker:
 
     def unmake_queue(self, queue: Queue) -> None:
         """It was to be one, and will not be."""
+        if queue.journal is not None:
+            queue.journal.end("abandoned")
         queue.on_deleted()
         self.dirty.pop(queue, None)
         self._forget(queue)
@@ -606,7 +620,9 @@ class Broker:
         self.shell.spill(queue, runs)
 
     def page_out_unacked(self) -> None:
-        """Consumers without a prefetch limit may hold a whole backlog in hand; memory need not."""
+        """Consumers without a prefetch limit may hold a whole backlog in hand, and full targets may refuse a whole
+        backlog of dead letters; memory need not."""
+        self.letters.morgue.page_out()
         for connection in self.connections:
             for channel in connection.channels.values():
                 for delivered in channel.unacked.all_out():
@@ -630,9 +646,13 @@ class Broker:
         return self.shell.counts_of(queue.spec.id)
 
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
-        store = self.mirrors.store
-        assert store is not None
-        return list(store.stored(queue.spec.id).live.ranges(first, last))
+        return self.shell.measure(queue.spec.id, Wanted(first, last)).ranges
+
+    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+        return self.shell.measure(queue.spec.id, wanted)
+
+    def note(self, text: str) -> None:
+        self.shell.note("queue", "info", text)
 
     def on_unused(self, queue: AnyQueue) -> None:
         self._delete(queue)
@@ -665,10 +685,13 @@ class Broker:
         spec = self.metadata.users.get(user)
         return () if spec is None else spec.tags
 
-    def on_connection_opened(self, connection: Connection) -> None:
+    def number_connection(self) -> int:
         self.connection_count += 1
+        return self.connection_count
+
+    def on_connection_opened(self, connection: Connection) -> None:
         self.totals.connections_opened += 1
-        self.connections[connection] = f"{self.node_name}.{self.connection_count}"
+        self.connections[connection] = f"{self.node_name}.{connection.number}"
         assert connection.vhost is not None
         self.census.on_connection(connection.user, connection.vhost.name, 1)
         self.notes.opened(connection, connection.vhost.name)

@@ -42,10 +42,11 @@ class Pending:
 class Confirms:
     """The confirm side of a channel in confirm mode."""
 
-    __slots__ = ("on_ready", "open", "overtook", "published")
+    __slots__ = ("on_ready", "open", "overtook", "published", "who")
 
-    def __init__(self, on_ready: Callable[[], None]) -> None:
+    def __init__(self, on_ready: Callable[[], None], who: str = "") -> None:
         self.on_ready = on_ready  # `take` has something.
+        self.who = who  # For people.
         self.published = 0
         self.open: deque[Pending] = deque()
         self.overtook: list[Pending] = []

@@ -141,6 +141,10 @@ class Keeper(Queue):
             self.open.stamp(self.host.wall_ms)
         return slow
 
+    @property
+    def who(self) -> str:
+        return f"delayed by exchange {self.exchange}"
+
     def set_rules(self, rules: QueueRules) -> None:
         """No policy makes its messages grow old or too many. What a new one is restored with is taken in soon."""
         self.host.dirty[self] = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
+    from leveret.broker.producers import Origin
     from leveret.broker.remote import RemoteQueue
     from leveret.cluster.specs import QueueSpec
 
@@ -99,13 +100,25 @@ class Subscription:
 class Bundle:
     """Publishes of one kind that go to one queue in one frame."""
 
-    __slots__ = ("contents", "keys", "kind", "pendings")
+    __slots__ = ("contents", "keys", "kind", "pendings", "senders")
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
         self.pendings: list[Pending] = []
+        self.senders: list[tuple[Pending | None, str, int]] = []  # For the journal: whose, and how many.
+
+
+class Produced(NamedTuple):
+    """Publishes of a producer that go to one queue. They stay as they came: their numbers are in a row."""
+
+    queue: RemoteQueue
+    origin: Origin
+    contents: list[bytes]
+    keys: list[bytes]
+    kind: int
+    pending: Pending
 
 
 def unreachable(spec: QueueSpec) -> Refusal:
@@ -153,6 +166,7 @@ class Edge:
         self.peer = peer
         self.is_up = True
         self.bundles: dict[RemoteQueue, Bundle] = {}
+        self.produced: list[Produced] = []
         self.bundled_bytes = 0
         self.verdicts: list[tuple[int, int, int]] = []
         self.passed: dict[FormerQueue, list[tuple[int, int, int]]] = {}
@@ -194,10 +208,50 @@ class Edge:
         if pending is not None:
             pending.waiting += 1
             bundle.pendings.append(pending)
+        if queue.rules.journal and self.broker.journal is not None:
+            bundle.senders.append((pending, self.broker.journal.publisher(pending), len(contents)))
+
+    def publish_from(
+        self,
+        queue: RemoteQueue,
+        origin: Origin,
+        contents: list[bytes],
+        keys: list[bytes],
+        kind: int,
+        size: int,
+        pending: Pending,
+    ) -> None:
+        """Of a producer, which gets along without those of others in its bundle."""
+        if self.bundled_bytes > FLUSH_BYTES:
+            self.flush_publishes()
+        self.produced.append(Produced(queue, origin, contents, keys, kind, pending))
+        self.bundled_bytes += size
+        pending.waiting += 1
+        self.broker.linked[self] = None
 
     def flush_publishes(self) -> None:
-        if not self.bundles:
-            return
+        """Send all publishes that gathered. Of one connection, they are all in bundles, or all produced."""
+        if self.bundles:
+            self._flush_bundles()
+        if self.produced:
+            self._flush_produced()
+        self.sent_bytes += self.bundled_bytes
+        self.bundled_bytes = 0
+
+    def _flush_produced(self) -> None:
+        parts = [w.U64.pack(self.broker.metadata.index)]
+        for queue, origin, contents, keys, kind, pending in self.produced:
+            self.last_token += 1
+            self.pendings[self.last_token] = [pending]
+            parts += (w.BUNDLE.pack(queue.spec.id, self.last_token), w.pack_origin(origin))
+            parts += w.pack_run(contents, keys, bytes((kind,)) * len(contents))
+            journal = self.broker.journal
+            if queue.rules.journal and journal is not None:
+                journal.on_routed(queue, self.last_token, [(pending, journal.publisher(pending), len(contents))])
+        self.produced = []
+        self.broker.shell.send(self.peer, frames.PRODUCE, parts)
+
+    def _flush_bundles(self) -> None:
         parts = [w.U64.pack(self.broker.metadata.index)]
         for queue, bundle in self.bundles.items():
             token = 0
@@ -206,8 +260,9 @@ class Edge:
                 self.pendings[token] = bundle.pendings
             parts.append(w.BUNDLE.pack(queue.spec.id, token))
             parts += w.pack_run(bundle.contents, bundle.keys, bytes((bundle.kind,)) * len(bundle.contents))
-        self.sent_bytes += self.bundled_bytes
-        self.bundles, self.bundled_bytes = {}, 0
+            if bundle.senders and self.broker.journal is not None:
+                self.broker.journal.on_routed(queue, token, bundle.senders)
+        self.bundles = {}
         self.broker.shell.send(self.peer, frames.PUBLISH, parts)
 
     def stage(
@@ -405,7 +460,9 @@ class Edge:
         self.is_up = False
         pendings = [pending for several in self.pendings.values() for pending in several]
         pendings += [pending for bundle in self.bundles.values() for pending in bundle.pendings]
+        pendings += [one.pending for one in self.produced]
         self.pendings, self.bundles, self.verdicts, self.taken, self.passed = {}, {}, [], {}, {}
+        self.produced = []
         for pending in pendings:
             pending.refused = True
             pending.on_safe()

@@ -20,19 +20,22 @@ from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.bequest import reserve
 from leveret.broker.confirms import Confirms
 from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status, unreachable
-from leveret.broker.offsets import OFFSET, STARTS, Start
+from leveret.broker.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
 from leveret.cluster.refusals import Refusal
 from leveret.log.block import SHARED
+from leveret.log.errors import FormatError
+from leveret.log.marks import unpack_marks
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.queue import Queue
 
 UNLIMITED: Final = 1 << 30
-INDEXED: Final = frozenset({frames.PUBLISH, frames.ASK, frames.PASSED})  # Begin with how far the edge's metadata is.
+# Begin with how far the edge's metadata is.
+INDEXED: Final = frozenset({frames.PUBLISH, frames.PRODUCE, frames.ASK, frames.PASSED})
 
 
 class RemoteConsumer:
@@ -67,6 +70,10 @@ class RemoteConsumer:
         self.timeout_ms: int | None = None  # Its own node sees to it.
         self.unacked = 0
         self.sent_bytes = self.taken_bytes = 0  # Since it began.
+
+    @property
+    def who(self) -> str:
+        return f"{self.home.peer} {self.tag}"
 
     def room(self, average_bytes: int) -> int:
         home = self.home
@@ -119,7 +126,7 @@ class Home:
         self.last_tag = 0
         self.consumers: dict[int, RemoteConsumer] = {}
         self.stalled: dict[AnyQueue, None] = {}  # Had more for a consumer than it could take.
-        self.confirms = Confirms(self._touch)
+        self.confirms = Confirms(self._touch, peer)
         self.deliveries: list[bytes] = []
         self.delivery_bytes = 0
         self.received_bytes = 0
@@ -155,6 +162,8 @@ class Home:
             self.broker.shell.cut(self.peer, str(error))
 
     def _on_publish(self, payload: bytes) -> None:
+        if self.broker.journal is not None:
+            self.broker.journal.source = self.peer
         at = 8
         while at < len(payload):
             number, token = w.unpack_one(w.BUNDLE, payload, at)
@@ -173,6 +182,30 @@ class Home:
                 if queue.enqueue(contents, keys, kinds[0], size, pending):
                     self.crowding = queue
             if pending is not None and not pending.waiting:
+                self.confirms.on_complete(pending)
+        self._touch()
+
+    def _on_produce(self, payload: bytes) -> None:
+        """Publishes of producers."""
+        if self.broker.journal is not None:
+            self.broker.journal.source = self.peer
+        at = 8
+        while at < len(payload):
+            number, token = w.unpack_one(w.BUNDLE, payload, at)
+            origin, at = w.unpack_origin(payload, at + w.BUNDLE.size)
+            (contents, keys, kinds), at = w.unpack_run(payload, at)
+            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+            self.received_bytes += size
+            pending = self.confirms.begin(1)
+            pending.count = len(contents)
+            if pending.last != token:
+                raise BadFrame(f"token {token} after {pending.last - 1}")
+            queue = self.broker.queues_by_id.get(number)
+            if queue is not None:
+                self.broker.totals.published += len(contents)
+                if queue.enqueue_from(origin, contents, keys, kinds[0], size, pending):
+                    self.crowding = queue
+            if not pending.waiting:
                 self.confirms.on_complete(pending)
         self._touch()
 
@@ -284,8 +317,11 @@ class Home:
             self._on_cancel(number, *w.unpack_one(w.U64, rest))
             return
         if what == w.ADOPT:
-            adopted = self.broker.arrivals.adopt(queue_id, self.peer)
+            adopted = self.broker.arrivals.adopt(queue_id, self.peer, *w.unpack_one(w.U64, rest))
             self._refuse(number, adopted) if isinstance(adopted, Refusal) else self._answer(number, [adopted.encode()])
+            return
+        if what == w.BRING:
+            self._on_bring(number, queue_id, rest)
             return
         if what == w.ABANDON:
             self.broker.arrivals.drop(queue_id)
@@ -304,6 +340,18 @@ class Home:
             self._on_subscribe(number, queue, rest)
         else:
             raise BadFrame(f"question {what}")
+
+    def _on_bring(self, number: int, queue_id: int, packed: bytes) -> None:
+        try:
+            marks = {key: value for _, key, value in unpack_marks(packed)}
+        except FormatError as error:
+            raise BadFrame(str(error)) from None
+
+        def then(safe: bool) -> None:
+            if self.is_up:
+                self._answer(number) if safe else self._refuse(number, Refusal(406, "the queue did not come whole"))
+
+        self.broker.arrivals.bring(queue_id, marks, then)
 
     def _on_get(self, number: int, queue: AnyQueue, no_ack: bool) -> None:
         """Never by way of this node: what was got could not be acknowledged when this node is gone, and it may stop."""
@@ -341,7 +389,8 @@ class Home:
             else:
                 self.consumers[subscription] = consumer
                 begun = consumer.begins_at
-                self._answer(number, [w.U64.pack(begun.value)] if begun is not None and begun.kind == OFFSET else None)
+                is_known = begun is not None and begun.kind in (OFFSET, NEXT)
+                self._answer(number, [w.U64.pack(begun.value)] if begun is not None and is_known else None)
 
         queue.subscribe(consumer, then)
 
@@ -453,6 +502,7 @@ class Home:
 
 _FROM_EDGE: Final[dict[int, Callable[[Home, bytes], None]]] = {
     frames.PUBLISH: Home._on_publish,
+    frames.PRODUCE: Home._on_produce,
     frames.STAGE: Home._on_stage,
     frames.SETTLE: Home._on_settle,
     frames.PASSED: Home._on_passed,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from leveret.broker.batch import Gap
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.journal import Journal
     from leveret.broker.letters import Letters
     from leveret.broker.queue import Queue
     from leveret.broker.timers import Timers
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
     from leveret.log.block import Run
+    from leveret.log.measure import Measured, Wanted
 
 
 class Host(Protocol):
@@ -31,6 +33,7 @@ class Host(Protocol):
     timers: Timers[Any]  # Queues that want a pump at a time of day.
     idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
     letters: Letters
+    journal: Journal | None  # Of the node, if some queue has one.
     vhosts: dict[str, Vhost]
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
@@ -61,5 +64,11 @@ class Host(Protocol):
     def counts_of(self, queue: Queue) -> dict[int, int]:
         """By number: how often messages of the queue were given back, as far as its log knows."""
 
+    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+        """Which of these messages the log holds, and their bytes, about."""
+
+    def note(self, text: str) -> None:
+        """A line for the log that people read."""
+
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
-        """Which of these messages the log of a mirrored queue holds, ascending."""
+        """Which of these messages the log holds, ascending."""

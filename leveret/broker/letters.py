@@ -8,10 +8,13 @@ that counts how often.
 until all the letter's targets have it safe. So whatever dies in between, the message is in one place or the other:
 
     leaves `ready` ──▶ letter published ──▶ confirmed by all targets ──▶ settled in its queue
-                              └── refused by one: tried again (`keeps_dead`), or given up as RabbitMQ does
+                              └── refused by one: tried again (`morgue`), or given up as RabbitMQ does
 
 If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
 So it is if its queue moves to another node: what is on its way is taken back, moves too, and dies there.
+
+**Answers.** Whoever has letters sent to the default exchange can name an address of direct reply-to, with the key of
+its queue or of its message: the letter is an answer then, as any message is that goes there (`replies`).
 
 **Cycles.** Where a message is about to enter a queue in which it died before, and nobody rejected it on the way round,
 it would go round for ever with nobody looking: it does not go there.
@@ -27,6 +30,8 @@ from leveret.amqp.properties import body_size, decode_content, encode
 from leveret.amqp.tables import Field, Table
 from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.confirms import Pending
+from leveret.broker.morgue import Morgue
+from leveret.broker.replies import PREFIX
 from leveret.log.block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
 
 if TYPE_CHECKING:
@@ -42,13 +47,17 @@ MAXLEN: Final = "maxlen"
 DELIVERY_LIMIT: Final = "delivery_limit"
 COUNT_MAX: Final = (1 << 63) - 1
 
+if TYPE_CHECKING:
+    # A letter, its exchange and key as a delivery wants them, the queues it goes to, and whom it answers.
+    Way = tuple[bytes, bytes, tuple[AnyQueue, ...], list[str]]
+
 
 class Letter(Pending):
     """The messages lo..hi - 1 of a batch on their way."""
 
-    __slots__ = ("batch", "hi", "letters", "lo", "queue", "reason", "void")
+    __slots__ = ("batch", "held", "hi", "letters", "lo", "queue", "reason", "void")
 
-    def __init__(self, letters: Letters, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
+    def __init__(self, letters: Letters, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, held: bool) -> None:
         super().__init__(letters, lo, hi - 1)
         self.letters = letters
         self.queue = queue
@@ -56,52 +65,71 @@ class Letter(Pending):
         self.lo = lo
         self.hi = hi
         self.reason = reason
+        self.held = held  # It comes from the morgue.
         self.void = False  # Whatever becomes of it, its messages wait again.
 
 
 class Letters:
     """Sends the dead letters of one node's queues."""
 
+    who = "dead letters"  # To who reads the journals of their targets.
+
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.open: dict[Letter, None] = {}  # On their way.
-        self.refused: list[Letter] = []  # To be tried again.
+        self.morgue = Morgue(self)
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
 
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
-        if not self._has_exchange(queue):
-            queue.settle(batch, lo, hi)
-            return
+        self._send(queue, batch, lo, hi, reason, held=False, tried=False)
+
+    def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
+        """The same for those that come from the morgue; as how many letters, which may have met their fate already."""
+        return self._send(queue, batch, lo, hi, reason, held=True, tried=tried)
+
+    def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
+        """Likewise, where only the log has their contents."""
+        self.morgue.add_unread(queue, first, last, reason)
+
+    def _send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool) -> int:
+        if not self.has_exchange(queue):
+            queue.settle_unserved(batch, lo, hi, reason)
+            return 0
         # Neighbours with one way travel together. The way is known only when the headers were looked at. What may
         # refuse a message gets each by itself: see `Route.is_plain`.
         ways = [self._way(queue, batch.contents[at], batch.keys[at], reason) for at in range(lo, hi)]
         cuts = [
             at
             for at, (one, other) in enumerate(pairwise(ways), 1)
-            if one[1:] != other[1:] or any(target.rules.rejects for target in one[2])
+            if one[1:3] != other[1:3] or any(target.rules.rejects for target in one[2])
         ]
         for first, last in pairwise((0, *cuts, len(ways))):
             contents = [way[0] for way in ways[first:last]]
-            _, key, queues = ways[first]
-            letter = Letter(self, queue, batch, lo + first, lo + last, reason)
+            _, key, queues, _ = ways[first]
+            letter = Letter(self, queue, batch, lo + first, lo + last, reason, held)
             self.open[letter] = None
             self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
+        for made, key, _, addresses in ways if not tried else ():
+            if addresses:
+                self.broker.replies.answer(None, addresses, key, made)
+        return len(cuts) + 1
 
     def send_refused(self, queue: Queue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
         """What never entered the queue, because it was full."""
-        if not self._has_exchange(queue):
+        if not self.has_exchange(queue):
             return
         for one, key in zip(contents, keys, strict=True):
-            made, new_key, queues = self._way(queue, one, key, MAXLEN)
+            made, new_key, queues, addresses = self._way(queue, one, key, MAXLEN)
             self._post(queues, [made], new_key, bytearray((kind,)), None)
+            if addresses:
+                self.broker.replies.answer(None, addresses, new_key, made)
 
-    def _has_exchange(self, queue: Queue) -> bool:
+    def has_exchange(self, queue: Queue) -> bool:
         return (queue.spec.vhost, queue.rules.dead_letter_exchange) in self.broker.metadata.exchanges
 
-    def _way(self, queue: Queue, old: bytes, key: bytes, reason: str) -> tuple[bytes, bytes, tuple[AnyQueue, ...]]:
-        """The letter, its exchange and key as a delivery wants them, and where it goes."""
+    def _way(self, queue: Queue, old: bytes, key: bytes, reason: str) -> Way:
         rules = queue.rules
         assert rules.dead_letter_exchange is not None
         made, keys, headers = self._make(queue, old, key, reason)
@@ -110,7 +138,8 @@ class Letters:
         if reason != REJECTED and queues:
             deaths = headers["x-death"].value
             queues = tuple(one for one in queues if not is_cycle(one.spec.name, deaths))
-        return made, _short(rules.dead_letter_exchange) + _short(keys[0]), queues
+        addresses = [] if rules.dead_letter_exchange else [one for one in keys if one.startswith(PREFIX)]
+        return made, _short(rules.dead_letter_exchange) + _short(keys[0]), queues, addresses
 
     def _make(self, queue: Queue, old: bytes, key: bytes, reason: str) -> tuple[bytes, list[str], Table]:
         """The letter, the keys it is routed by, and its headers."""
@@ -167,26 +196,26 @@ class Letters:
         if queue.deleted or pending.void:
             return
         if pending.refused and queue.rules.keeps_dead:
-            self.refused.append(pending)
-            return
-        if pending.refused:
-            self.dropped += pending.count
-        queue.settle(pending.batch, pending.lo, pending.hi)
+            self.morgue.add_refused(queue, pending.batch, pending.lo, pending.hi, pending.reason)
+        else:
+            if pending.refused:
+                self.dropped += pending.count
+            kind = "dropped" if pending.refused else "dead-lettered"
+            queue.settle_unserved(pending.batch, pending.lo, pending.hi, pending.reason, kind)
+        if pending.held:
+            self.morgue.on_fate(queue)
 
     def take_back(self, queue: Queue) -> None:
         """What has died and is not with its targets waits again, as if nothing had been: the queue goes elsewhere."""
-        mine = [letter for letter in (*self.open, *self.refused) if letter.queue is queue and not letter.void]
-        for letter in mine:
-            letter.void = True
-            queue.revive(letter.batch, letter.lo, letter.hi)
-        self.refused = [letter for letter in self.refused if not letter.void]
+        for letter in self.open:
+            if letter.queue is queue and not letter.void:
+                letter.void = True
+                queue.revive(letter.batch, letter.lo, letter.hi)
+        self.morgue.take_back(queue)
 
     def try_again(self) -> None:
         """Once in a while: those whose targets were full, or out of reach."""
-        refused, self.refused = self.refused, []
-        for letter in refused:
-            if not letter.queue.deleted:
-                self.send(letter.queue, letter.batch, letter.lo, letter.hi, letter.reason)
+        self.morgue.tick()
 
 
 _LETTER_KIND: Final = bytes(LASTING_KIND[kind] & ~REDELIVERED & PERSISTENT for kind in range(256))

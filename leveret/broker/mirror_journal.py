@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.mirror_status import Counts, copy_pid, is_syncing, lacking
+from leveret.broker.notes import visible
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -38,10 +39,15 @@ class Journal:
             return
         if old is not None:
             self.counts.view_changes += 1
+        told = self.broker.journal
+        if told is not None:
+            told.on_view(mirror, view)
         if member.master is None:
             return
         if not born and (old is None or old.epoch != view.epoch):
             self._promoted(mirror, view)
+            if told is not None:
+                told.on_promoted(mirror, view, "" if old is None else old.master)
         before = old.ring if old is not None else (member.me,)
         for name in view.ring:
             if name not in before:
@@ -91,6 +97,8 @@ class Journal:
         mirror.syncing = not mirror.syncing
         self.broker.mirrors.block(mirror)
         missing = [name for name in view.ring if view.disk_of(name) is None]
+        if self.broker.journal is not None:
+            self.broker.journal.on_sync(mirror, view, missing)
         if mirror.syncing:
             self.note(mirror, f"Synchronising: {queue.ready_count + queue.unacked_count} messages to synchronise")
             self.note(mirror, f"Synchronising: mirrors [{', '.join(lacking(mirror))}] to sync")
@@ -105,8 +113,8 @@ class Journal:
     def note(self, mirror: Mirror, text: str, level: str = "info") -> None:
         if self._lines > 0:
             self._lines -= 1
-            spec = mirror.spec
-            self.broker.shell.note("queue", level, f"Mirrored queue '{spec.name}' in vhost '{spec.vhost}': {text}")
+            queue = visible(f"'{mirror.spec.name}' in vhost '{mirror.spec.vhost}'")
+            self.broker.shell.note("mirroring", level, f"Mirrored queue {queue}: {text}")
         else:
             self._left_out += 1
 
@@ -115,6 +123,6 @@ class Journal:
             return
         self._lines += LINES_PER_TICK
         if self._left_out and self._left_out == self._told:  # No more come.
-            self.broker.shell.note("queue", "info", f"Mirrored queues: {self._left_out} more lines like these")
+            self.broker.shell.note("mirroring", "info", f"Mirrored queues: {self._left_out} more lines like these")
             self._left_out = 0
         self._told = self._left_out

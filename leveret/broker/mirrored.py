@@ -43,7 +43,7 @@ from leveret.mirror import frames as f
 from leveret.mirror import wire
 from leveret.mirror.frames import Options
 from leveret.mirror.ring import Member
-from leveret.mirror.store import MirrorStore, Reading, restore_queue
+from leveret.mirror.store import MirrorStore, Reading, restore_queue, stored_marks
 from leveret.mirror.view import JOINED
 from leveret.mirror.wire import Packer, Unpacker
 
@@ -192,6 +192,8 @@ class Mirrors:
 
     def on_peer_up(self, peer: str) -> None:
         self.packers[peer], self.unpackers[peer] = Packer(), Unpacker()
+        if self.broker.journal is not None:
+            self.broker.journal.tell("partition", peer, state="linked")
         self.governing.on_peer_up(peer)
         for mirror in self.mirrors.values():
             mirror.member.on_peer_up(peer)
@@ -199,6 +201,8 @@ class Mirrors:
             self.touched[mirror] = None
 
     def on_peer_down(self, peer: str) -> None:
+        if self.broker.journal is not None and peer in self.packers:
+            self.broker.journal.tell("partition", peer, state="lost")
         self.packers.pop(peer, None)
         self.unpackers.pop(peer, None)
         for mirror in self.mirrors.values():
@@ -223,6 +227,8 @@ class Mirrors:
     def on_majority(self, reachable: bool) -> None:
         if reachable != self.majority:
             self.majority = reachable
+            if self.broker.journal is not None:
+                self.broker.journal.tell("partition", state="majority" if reachable else "minority")
             for mirror in self.mirrors.values():
                 mirror.member.on_majority(reachable)
                 self.touched[mirror] = None
@@ -308,6 +314,8 @@ class Mirrors:
         while in_blocks and in_blocks[0][0] <= durable:
             number, batch, awaiting = in_blocks.popleft()
             if batch is not None and queue is not None:
+                if queue.journal is not None:
+                    queue.journal.is_safe(batch)
                 if number <= mirror.member.confirmed:
                     queue.on_logged(batch)
                 else:
@@ -345,6 +353,8 @@ class Mirrors:
     def _write(self, mirror: Mirror, effect: f.Write) -> None:
         assert self.store is not None
         self.store.write(mirror.spec.id, effect)
+        if self.broker.journal is not None and mirror.queue is None:
+            self.broker.journal.on_written(mirror, effect.change)
         if effect.change.__class__ is f.Append:
             self.busy = BUSY_TICKS
 
@@ -387,6 +397,7 @@ class Mirrors:
     def _started(self, mirror: Mirror, effect: f.Started) -> None:
         assert self.store is not None
         queue = mirror.queue  # It becomes mirrored as it is.
+        marks: dict[bytes, bytes] | None = None
         mirror.in_blocks.clear()
         mirror.unapplied.clear()
         if queue is not None:
@@ -404,9 +415,11 @@ class Mirrors:
                 self.broker.on_restored(queue)
                 if queue.rules.max_bytes is not None:  # What is only in the log is counted when it is read.
                     queue.ready_bytes = sum(map(entry_bytes, queue.ready))
+            marks = stored_marks(stored, effect.tail)
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number
+        queue.restore_marks(marks) if marks is not None else queue.tell_marks()
         queue.heritage = (mirror.member.tail.epoch_at(effect.number - 1), effect.number - 1)
         queue.claims = claims_of(queue)
         queue.frozen = not mirror.member.serving

@@ -4,6 +4,7 @@
     home              takes back what is out with consumers, and stops delivering
     home ──▶ target   STAGE: all messages in order, also those that come meanwhile; each is reported safe
     home              when all are: publishes wait from now on, unconfirmed (sealed), as consumers and gets did before
+    home ──▶ target   BRING: the queue's marks, if it has any; they too are reported safe
     all               MoveQueue is agreed on; the staged queue takes the place of the old one
     home              what waited is sent on; consumers everywhere subscribe at the target
 
@@ -15,6 +16,11 @@ too late is refused, and the home goes on. If the home dies, the command either 
 home's next run, or will never come; so the target keeps what is staged until the home begins another run.
 
 A `Departure` is, to its queue, a consumer: it takes messages as room allows, and they are out with it until the end.
+
+**Leases** (see `leases`) move with their messages, which are put back among those that wait and travel with them. At
+the target messages have other numbers, in the order in which they are sent, so that a lease is told in these. They are
+higher than any that the queue has had at home, or will have until it is gone: whoever still wants to read by a former
+number must find nothing, rather than another message.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from leveret.cluster import commands as c
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.refusals import Refusal
+from leveret.log.marks import marks_of, pack_marks
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
     from leveret.cluster.store import Applied
 
 WINDOW_BYTES: Final = 1 << 20
+LIFE: Final = 1 << 32  # More messages than come while a queue is on its way.
 AGAIN_MS: Final = 5_000  # After what was staged was thrown away, until the log has surely written that.
 
 
@@ -66,6 +74,7 @@ class Departure:
         self.edge: Edge | None = None
         self.run = ""
         self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case that all is in vain.
+        self.first = 1  # The number of the first of them at the target.
         self.confirms = Confirms(self._on_staged)
         self.under_way = 0
         self.begun = False
@@ -79,7 +88,9 @@ class Departure:
             return
         self.edge = edge
         self.queue.departure = self
-        edge.ask(self.queue, w.ADOPT, b"", self._on_adopted)
+        if self.queue.leases is not None:
+            self.first = (self.queue.next_seq // LIFE + 1) * LIFE
+        edge.ask(self.queue, w.ADOPT, w.U64.pack(self.first), self._on_adopted)
 
     def _on_adopted(self, answer: bytes | Refusal) -> None:
         queue = self.queue
@@ -96,12 +107,18 @@ class Departure:
         queue.consumers.clear()
         queue.exclusive_consumer = None
         queue.requeue_many(take_back(self.broker, queue), counted=False)  # No consumer has failed.
+        if queue.leases is not None:
+            queue.leases.put_back_all()
         self.begun = True  # Nothing dies here any more: it would be in neither of the two places.
         self.broker.letters.take_back(queue)
         queue.add_consumer(self)
         self._check()
 
     # -- As a consumer -------------------------------------------------------------------------------------------
+
+    @property
+    def who(self) -> str:
+        return f"moving to {self.to}"
 
     def room(self, average_bytes: int) -> int:
         if self.edge is None or not self.edge.is_up:
@@ -149,7 +166,25 @@ class Departure:
             return
         self.sealed = True
         queue.parked = []
-        spec = queue.spec
+        marks = queue.marks if queue.leases is None else queue.leases.moved(self.pieces, self.first)
+        if marks is None:
+            self._end("a lease of it is in too many pieces")
+        elif marks:
+            assert self.edge is not None
+            self.edge.ask(queue, w.BRING, pack_marks(marks_of(0, marks)), self._on_brought)
+        else:
+            self._propose()
+
+    def _on_brought(self, answer: bytes | Refusal) -> None:
+        if self.queue.departure is not self or self.queue.deleted:
+            return
+        if isinstance(answer, Refusal):
+            self._end(answer.text)
+        else:
+            self._propose()
+
+    def _propose(self) -> None:
+        spec = self.queue.spec
         command = c.MoveQueue(spec.vhost, spec.name, spec.id, spec.node, self.to, self.run)
         self.broker.propose(command, self._on_agreed, patient=True)
 
@@ -169,6 +204,8 @@ class Departure:
         if self in queue.consumers:
             queue.remove_consumer(self)
         queue.requeue_many(self.pieces, shown=False)
+        if queue.leases is not None and self.begun:
+            queue.leases.reserve()
         for consumer in self.consumers:
             queue.add_consumer(consumer)
         go_on(queue, queue)
@@ -255,8 +292,8 @@ class Arrivals:
         self.dropped_ms: dict[int, int] = {}
         self.is_open = True  # Not while the node has yet to clear away what its last run left.
 
-    def adopt(self, number: int, peer: str) -> str | Refusal:
-        """Make room for a queue; the name of this node's run."""
+    def adopt(self, number: int, peer: str, first: int) -> str | Refusal:
+        """Make room for a queue, whose first message is to have this number; the name of this node's run."""
         if not self.is_open:
             return Refusal(406, "this node is still starting; try again when it has")
         known = self.broker.queues_by_id.get(number)
@@ -267,8 +304,20 @@ class Arrivals:
         if self.broker.now_ms - self.dropped_ms.get(number, -AGAIN_MS) < AGAIN_MS:
             return Refusal(406, "an earlier attempt is still being cleared away; try again in some seconds")
         queue = self.broker.make_queue(known.spec)
+        queue.next_seq = max(queue.next_seq, first)
         self.staged[number] = Staged(queue, self.broker.metadata.runs.get(peer, ""))
         return self.broker.run
+
+    def bring(self, number: int, marks: dict[bytes, bytes], then: Callable[[bool], None]) -> None:
+        """All messages of a queue are here, and these are its marks. `then`: they are safe, or were not wanted."""
+        staged = self.staged.get(number)
+        if staged is None:
+            then(False)
+            return
+        staged.queue.restore_marks(marks)
+        staged.queue.tell_marks()
+        staged.queue.when_safe(then)
+        self.broker.dirty[staged.queue] = None
 
     def drop(self, number: int) -> None:
         staged = self.staged.pop(number, None)

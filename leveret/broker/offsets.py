@@ -49,8 +49,8 @@ _INTEGERS: Final = frozenset("bBsuIil")
 
 
 class Start(NamedTuple):
-    """Where a reader begins: with the first message there is, with the last batch, with what comes next, with an
-    offset, with the first message of a time."""
+    """Where a reader begins: with the first message there is, with the last batch, with what comes next (and which
+    number that had, once somebody knows), with an offset, with the first message of a time."""
 
     kind: int
     value: int = 0

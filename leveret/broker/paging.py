@@ -172,11 +172,21 @@ class Paging:
             self.ready_count -= gap.count - count  # The log is the truth.
         self.host.dirty[self] = None
 
+    def hold(self, batch: Batch) -> None:
+        """Contents that were read, and are not among those that wait."""
+        self.memory_bytes += batch.size
+        self.host.content_bytes += batch.size
+
+    def forget_dead(self, span: Span) -> bool:
+        """Forget contents of messages that neither wait nor are out with anybody, if the log has them."""
+        may_forget = self._may_forget(span)
+        if may_forget:
+            self._let_go(span.batch, span.count)
+        return may_forget
+
     def page_out_unacked(self, batch: Batch, count: int) -> None:
-        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back.
-        Where dead letters are made of what it rejects, they are needed for these."""
-        if self.rules.dead_letter_exchange is not None:
-            return
+        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back, or
+        if it rejects them and there is to be a dead letter."""
         if batch.all_logged and not batch.paged and batch.left == count:
             batch.paged = True
             batch.contents, batch.keys = [], []

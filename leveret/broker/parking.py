@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.confirms import Pending
+    from leveret.broker.producers import Origin
     from leveret.broker.queue import Queue
 
 
@@ -21,22 +22,32 @@ class Parked(NamedTuple):
     kind: int
     size: int
     pending: Pending | None
+    origin: Origin | None
 
 
 def park(
-    parked: list[Parked], contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None
+    parked: list[Parked],
+    contents: list[bytes],
+    keys: list[bytes],
+    kind: int,
+    size: int,
+    pending: Pending | None,
+    origin: Origin | None = None,
 ) -> bool:
     """Put publishes aside. True, as from `enqueue`: slow down."""
     if pending is not None:
         pending.waiting += 1
-    parked.append(Parked(contents, keys, kind, size, pending))
+    parked.append(Parked(contents, keys, kind, size, pending, origin))
     return True
 
 
 def unpark(parked: list[Parked], queue: AnyQueue) -> None:
     """Go on with what was put aside."""
-    for contents, keys, kind, size, pending in parked:
-        queue.enqueue(contents, keys, kind, size, pending)
+    for contents, keys, kind, size, pending, origin in parked:
+        if origin is None or pending is None:
+            queue.enqueue(contents, keys, kind, size, pending)
+        else:
+            queue.enqueue_from(origin, contents, keys, kind, size, pending)
         if pending is not None:
             pending.on_safe()  # Done with waiting here; what the queue asks for was counted before.
 

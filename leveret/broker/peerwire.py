@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Final, NamedTuple
 
+from leveret.broker.producers import NAME_BYTES_MAX, Origin
 from leveret.cluster.proposals import BadFrame
 
 UNIFORM: Final = 0x8000_0000
@@ -25,6 +26,7 @@ U16: Final = struct.Struct(">H")
 U32: Final = struct.Struct(">I")
 U64: Final = struct.Struct(">Q")
 BUNDLE: Final = struct.Struct(">QQ")  # Queue, token.
+ORIGIN: Final = struct.Struct(">QQB")  # Of a producer's bundle: first and previous number, and how long its name is.
 DELIVERY: Final = struct.Struct(">QQ")  # Subscription, first tag.
 VERDICT: Final = struct.Struct(">BQQ")  # What became of the deliveries with these tags.
 SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
@@ -56,6 +58,7 @@ SUBSCRIBE: Final = 4
 CANCEL: Final = 5
 ADOPT: Final = 6  # Get ready to become a queue's home.
 ABANDON: Final = 7  # It stays where it is.
+BRING: Final = 8  # All its messages are there: here are its marks.
 
 # A code that is no AMQP: the queue has gone to another node, of which the edge will hear.
 MOVED: Final = 1
@@ -130,6 +133,20 @@ def unpack_run(data: bytes, at: int) -> tuple[Messages, int]:
     if end > len(data) or len(keys) != count or len(contents) != count or len(kinds) != count:
         raise BadFrame("a run of messages that is not what its head says")
     return Messages(contents, keys, kinds), end
+
+
+def pack_origin(origin: Origin) -> bytes:
+    return ORIGIN.pack(origin.first, origin.previous, len(origin.producer)) + origin.producer
+
+
+def unpack_origin(data: bytes, at: int) -> tuple[Origin, int]:
+    """Whose messages follow, and where they begin. Raises `BadFrame`."""
+    first, previous, length = unpack_one(ORIGIN, data, at)
+    at += ORIGIN.size
+    producer = data[at : at + length]
+    if len(producer) != length or not 0 < length <= NAME_BYTES_MAX or previous >= first:
+        raise BadFrame(f"messages from {first} on, after {previous}, of a producer with a name of {length} bytes")
+    return Origin(producer, first, previous), at + length
 
 
 def check_key(key: bytes, length: int) -> None:

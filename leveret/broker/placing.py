@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from leveret.broker.mirrored import disk_id
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
+from leveret.cluster.keepers import is_journal
 from leveret.cluster.mirroring import FORBID, Defaults, Rules, rules
 from leveret.cluster.placement import extra_members, locate, wanted_ring, with_extra
 from leveret.cluster.policies import PolicyBook
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from leveret.amqp.tables import Table
     from leveret.broker.broker import Broker
     from leveret.broker.mirrored import Mirror
-    from leveret.cluster.specs import Json, QueueSpec
+    from leveret.cluster.specs import QueueSpec
 
 LOOKED_AT_MAX: Final = 10_000  # Queues in one tick, when a policy has changed.
 
@@ -64,16 +65,14 @@ class Placing:
 
     def rules(self, vhost: str, name: str, arguments: Table) -> Rules:
         forbidden = self.broker.metadata.global_parameters.get(FORBID) is True
-        return rules(self.definition(vhost, name), name, arguments, self.defaults, forbidden)
+        definition = self.book.of_queue(vhost, name, arguments).definition
+        return rules(definition, name, arguments, self.defaults, forbidden)
 
     def rules_of(self, spec: QueueSpec) -> Rules:
         found = self.rules(spec.vhost, spec.name, spec.arguments)
         if "ha-mode" not in found.placement and extra_members(self.broker.metadata, spec.vhost, spec.name):
             return replace(found, automatic=True)  # Whoever adds a mirror by hand wants it filled.
         return found
-
-    def definition(self, vhost: str, name: str) -> dict[str, Json]:
-        return self.book.effective("queue", vhost, name).definition
 
     def look_at_all(self) -> None:
         """A policy, or who is there, has changed."""
@@ -151,7 +150,7 @@ class Placing:
         spec = queue.spec
         running = [place.name for place in places.values() if place.running]
         ring = (spec.node,) if spec.view is None else spec.view.ring
-        if spec.exclusive:
+        if spec.exclusive or is_journal(spec.name):
             return True
         says = self.rules_of(spec)
         wanted = wanted_ring(says.placement, spec.node, ring, places, running, self.loads)

@@ -32,8 +32,9 @@ from leveret.broker import upkeep
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap, Span
 from leveret.broker.claims import AHEAD_MIN, GETS_AHEAD_MAX, GETS_EXACT, Claims
 from leveret.broker.levels import Levels, join, rows_of
+from leveret.broker.marking import NEVER
 from leveret.broker.paging import SKIPPED_MAX
-from leveret.broker.queue import NEVER, Queue
+from leveret.broker.queue import Queue
 from leveret.log.block import REDELIVERED
 from leveret.log.ranges import RangeSet, merged
 
@@ -111,9 +112,7 @@ class PriorityQueue(Queue):
 
     def _forget_numbers(self, ranges: RangeSet) -> None:
         for first, last in ranges:
-            self.settled.append((first, last))
-            if self.returns is not None:
-                self.returns.forget(first, last)
+            self.settle_numbers(first, last, "purged")
 
     # -- The log -------------------------------------------------------------------------------------------------
 
@@ -139,9 +138,19 @@ class PriorityQueue(Queue):
         self._page_out_row(levels.unsorted, bytes_max, is_sorted=False)
         for level in reversed(levels.levels()):
             self._page_out_row(levels.rows[level], bytes_max, is_sorted=True)
+        self._spill()
+        if self.leases is not None:
+            self.leases.forget_contents(spill=True)
+
+    def _spill(self) -> None:
         if self.spilling:
             runs, self.spilling = sorted(self.spilling, key=lambda run: run.first), []
             self.host.spill(self, runs)
+
+    def forget_dead(self, span: Span) -> bool:
+        may_forget = super().forget_dead(span)
+        self._spill()
+        return may_forget
 
     def _page_out_row(self, row: deque[Entry], bytes_max: int, is_sorted: bool) -> None:
         host = self.host

@@ -26,10 +26,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Literal, cast
 
-from leveret.broker import upkeep
+from leveret.broker import journal, producers, upkeep
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.edge import Got, Status, unreachable
-from leveret.broker.paging import Paging
+from leveret.broker.leases import Leasing
+from leveret.broker.marking import NEVER
 from leveret.broker.parking import Parked, park
 from leveret.broker.returns import Returns
 from leveret.broker.turns import Turns
@@ -48,30 +49,28 @@ if TYPE_CHECKING:
     from leveret.broker.host import Host
     from leveret.broker.mirrored import Mirror
     from leveret.broker.moving import Departure
+    from leveret.broker.producers import Origin
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
 
 CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publishers are slowed down.
-NEVER = 1 << 62
 BATCH_MESSAGES_MAX = 16_384
 
 
-class Queue(Paging):
+class Queue(Leasing):
     """A queue, at its master."""
 
     __slots__ = (
         "active_ms",
-        "awaiting",
         "claims",
         "consumers",
         "crowded_at",
-        "deleted",
         "departure",
         "doomed",
         "exclusive_consumer",
         "frozen",
         "heritage",
-        "logs",
+        "journal",
         "mirror",
         "note_due",
         "open_through",
@@ -114,7 +113,8 @@ class Queue(Paging):
         self.open: Batch | None = None  # The batch that publishes are added to until its block is taken.
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
-        self.awaiting: list[Pending] = []
+        self.marks, self.unmarked, self.leases = {}, {}, None
+        self.awaiting = []
         self.loading: Gap | None = None
         self.consumers: deque[Consumer] = deque()
         self.exclusive_consumer: Consumer | None = None
@@ -130,6 +130,7 @@ class Queue(Paging):
         self.parked: list[Parked] | None = None  # Publishes that will go there, or come back.
         self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions, likewise.
         self.orphans: set[Consumer] = set()  # Who wants to consume is among those that wait.
+        self.journal: journal.QueueJournal | None = None  # While somebody wants to know what becomes of its messages.
         self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
         self.totals = Totals()
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
@@ -177,7 +178,17 @@ class Queue(Paging):
                 self.awaiting.append(pending)
         self.totals.published += count
         host.dirty[self] = None
+        if self.journal is not None:
+            self.journal.enqueued(count, kind, pending)
         return self.ready_count > self.crowded_at
+
+    def enqueue_from(
+        self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
+    ) -> bool:
+        """As `enqueue`, of a producer: what it has sent before is passed over."""
+        if self.parked is not None:
+            return park(self.parked, contents, keys, kind, size, pending, origin)
+        return producers.take(self, origin, contents, keys, kind, size, pending)
 
     def _is_refused(self, contents: list[bytes], keys: list[bytes], kind: int, pending: Pending | None) -> bool:
         """Count a publish against the limits; True if it exceeds them, and the publisher is to know."""
@@ -228,6 +239,8 @@ class Queue(Paging):
             self.returns.restore(self.host.counts_of(self), rules.delivery_limit)
         if rules.max_bytes is not None and not counted:
             self.ready_bytes = sum(map(upkeep.entry_bytes, self.ready))
+        if rules.journal or self.journal is not None:
+            self.journal = journal.watch(self)
         self.host.dirty[self] = None
 
     def set_pressed(self, pressed: bool) -> None:
@@ -350,6 +363,8 @@ class Queue(Paging):
 
     def on_deleted(self) -> None:
         """The queue is gone from the metadata: nothing of it counts any longer."""
+        if self.journal is not None:
+            self.journal.end("deleted")
         self.deleted = True
         for consumer in list(self.consumers):
             consumer.on_queue_deleted()
@@ -358,7 +373,10 @@ class Queue(Paging):
 
     def let_go_of_all(self) -> None:
         """No message of it is this object's business any more."""
+        if self.journal is not None:
+            self.journal.end("elsewhere")
         self.deleted = True
+        self.leases = None
         self.ready.clear()
         self.host.content_bytes -= self.memory_bytes
         self.memory_bytes = self.ready_count = 0
@@ -376,6 +394,8 @@ class Queue(Paging):
         """Hand out what waits, as far as the consumers have room."""
         if self.frozen:
             return
+        if self.leases is not None:
+            self.leases.check_time()
         if self.tended:
             upkeep.before_pump(self)
             self._hand_out()
@@ -441,6 +461,8 @@ class Queue(Paging):
         if through > self.delivered_through:
             self.delivered_through = through
         consumer.deliver(batch, lo, hi)
+        if self.journal is not None:
+            self.journal.delivered(consumer, batch.first + lo, through)
         if consumer.no_ack:
             self.settle(batch, lo, hi)
         else:
@@ -468,6 +490,8 @@ class Queue(Paging):
         self.ready_count -= 1
         self.unacked_count += 1
         self.delivered_through = max(self.delivered_through, batch.first + at)
+        if self.journal is not None:
+            self.journal.delivered(None, batch.first + at, batch.first + at)
         self.host.dirty[self] = None  # The log is to know of it.
         if self.timed:
             upkeep.before_pump(self)  # So that nobody is told of more that would not be given.
@@ -483,17 +507,16 @@ class Queue(Paging):
 
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
         """A consumer rejected messages for good."""
-        if batch.paged and self.rules.dead_letter_exchange is not None:
-            # Until a moment ago nobody wanted letters of them. They come once more, and then there are contents.
-            self.requeue(batch, lo, hi)
-            return
         self.unacked_count -= hi - lo
-        self.bury(batch, lo, hi, "rejected")
+        if batch.paged and self.rules.dead_letter_exchange is not None and not self.deleted:
+            self.host.letters.send_unread(self, batch.first + lo, batch.first + hi - 1, "rejected")
+        else:
+            self.bury(batch, lo, hi, "rejected")
 
     def bury(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """These messages, which neither wait nor are out with anybody, leave unserved."""
         if self.rules.dead_letter_exchange is None or self.deleted:
-            self.settle(batch, lo, hi)
+            self.settle_unserved(batch, lo, hi, reason)
         else:
             self.host.letters.send(self, batch, lo, hi, reason)
 
@@ -503,6 +526,12 @@ class Queue(Paging):
         if self.rules.max_bytes is not None:
             self.ready_bytes += upkeep.bodies(batch.contents[lo:hi])
         self.put_back(Span(batch, lo, hi))
+        self.host.dirty[self] = None
+
+    def revive_numbers(self, gap: Gap) -> None:
+        """Likewise, where only the log has them."""
+        self.ready_count += gap.count
+        self.put_back(gap)
         self.host.dirty[self] = None
 
     def drop_first(self, head: Span, count: int, reason: str) -> None:
@@ -518,9 +547,7 @@ class Queue(Paging):
     def drop_gap(self, gap: Gap, count: int) -> int:
         """As many, or all, of a gap without holes at the front leave, without a letter. Gives how many."""
         count = min(count, gap.count)
-        self.settled.append((gap.first, gap.first + count - 1))
-        if self.returns is not None:
-            self.returns.forget(gap.first, gap.first + count - 1)
+        self.settle_numbers(gap.first, gap.first + count - 1, "maxlen")
         self.ready_count -= count
         gap.first += count
         gap.count -= count
@@ -528,12 +555,26 @@ class Queue(Paging):
             self.ready.popleft()
         if self.loading is gap:
             self.loading = None  # What is being read begins with what is gone.
-        self.host.dirty[self] = None
         return count
+
+    def settle_numbers(self, first: int, last: int, reason: str = "") -> None:
+        """Messages that only the log has are gone; for a reason, if nobody has acknowledged them."""
+        if self.journal is not None and reason:
+            self.journal.leaves(reason, first, last)
+        self.settled.append((first, last))
+        if self.returns is not None:
+            self.returns.forget(first, last)
+        self.host.dirty[self] = None
 
     def take_bytes(self, batch: Batch, lo: int, hi: int) -> None:
         if self.rules.max_bytes is not None:
             self.ready_bytes -= upkeep.bodies(batch.contents[lo:hi])
+
+    def settle_unserved(self, batch: Batch, lo: int, hi: int, reason: str, kind: str = "") -> None:
+        """These messages are gone, and nobody has acknowledged them."""
+        if self.journal is not None:
+            self.journal.leaves(reason, batch.first + lo, batch.first + hi - 1, kind)
+        self.settle(batch, lo, hi)
 
     def settle(self, batch: Batch, lo: int, hi: int) -> None:
         """These messages are gone."""
@@ -548,6 +589,8 @@ class Queue(Paging):
                 settled[-1] = (settled[-1][0], last)
             else:
                 settled.append((first, last))
+        elif self.journal is not None:
+            self.journal.settled([(first, last)])
         self._let_go(batch, hi - lo)
         self.host.dirty[self] = None
 
@@ -567,6 +610,8 @@ class Queue(Paging):
             batch.mark_redelivered(lo, hi)
             if batch.stored:
                 self.requeued.append((first, last))
+        if self.journal is not None:
+            self.journal.returned(first, last)
         self.put_back(Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi))
         self.host.dirty[self] = None
 
@@ -587,11 +632,9 @@ class Queue(Paging):
         count = self.ready_count
         for entry in self.ready:
             if isinstance(entry, Span):
-                self.settle(entry.batch, entry.lo, entry.hi)
+                self.settle_unserved(entry.batch, entry.lo, entry.hi, "purged")
             else:
-                self.settled.append((entry.first, entry.last))
-                if self.returns is not None:
-                    self.returns.forget(entry.first, entry.last)
+                self.settle_numbers(entry.first, entry.last, "purged")
         self.ready.clear()
         self.ready_count = self.ready_bytes = 0
         self.loading = None
@@ -602,24 +645,30 @@ class Queue(Paging):
 
     def has_changes(self) -> bool:
         """Whether `take_block` would give a block."""
-        return bool((self.open is not None and self.open.stored) or self.settled or self.requeued or self.note_due)
+        if self.settled or self.requeued or self.note_due or self.unmarked:
+            return True
+        return self.open is not None and self.open.stored
 
     def take_block(self, time_ms: int) -> Block | None:
         """What changed since the last block, if the log needs to know of it."""
         batch, self.open = self.open, None
         if batch is not None and not batch.stored:
             batch = None
-        if batch is None and not self.settled and not self.requeued and not self.note_due:
+        if batch is None and not self.settled and not self.requeued and not self.note_due and not self.unmarked:
             return None
         if batch is not None:
             self._on_taken(batch)
         self.number += 1
         self.note_due, self.noted_through = False, self.delivered_through
         settled, self.settled = merged(self.settled), []
+        if self.journal is not None:
+            self.journal.settled(settled)
         requeued, self.requeued = merged(self.requeued), []
         counts = None if self.returns is None else self.returns.take_untold()
-        through = self.delivered_through
-        return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, counts)
+        through, marks = self.delivered_through, None
+        if self.unmarked:
+            marks, self.unmarked = self.unmarked, {}
+        return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, counts, marks)
 
     def _on_taken(self, batch: Batch) -> None:
         self.host.unlogged_bytes -= batch.unlogged_bytes
@@ -634,6 +683,8 @@ class Queue(Paging):
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
         batch.logged = True
         batch.all_logged = self.mirror is not None or batch.all_persistent()
+        if self.leases is not None:
+            self.leases.forget_contents()
         held, rules = self.host.content_bytes, self.rules
         if held > self.host.content_bytes_max or rules.wants_disk(self.ready_count, self.memory_bytes):
             self.page_out()

@@ -5,6 +5,7 @@ with a `RemoteQueue` just as with a `Queue`: it enqueues, subscribes, settles. W
 between the two nodes, gathered over a turn of the node, in frames (see `peerwire`):
 
     edge ──▶ home    PUBLISH   bundles of messages, each with a token if somebody waits for a confirm
+                     PRODUCE   likewise, each with its producer and the number of its first message
                      SETTLE    what became of deliveries: acknowledged, given back, discarded
                      ASK       a question with one answer: how many wait, purge, get, subscribe, cancel
                      LIMIT     another prefetch for a subscription
@@ -47,7 +48,7 @@ from typing import TYPE_CHECKING, Literal
 from leveret.broker import peerwire as w
 from leveret.broker.batch import Batch
 from leveret.broker.edge import COUNT_MAX, Edge, Got, RemoteBatch, Status, Subscription, unreachable
-from leveret.broker.offsets import OFFSET, Start
+from leveret.broker.offsets import NEXT, OFFSET, Start
 from leveret.broker.parking import Parked, park, unpark
 from leveret.cluster import frames
 from leveret.cluster.refusals import Refusal, not_found
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
+    from leveret.broker.producers import Origin
     from leveret.broker.queue import Queue
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
@@ -167,6 +169,20 @@ class RemoteQueue:
         edge.publish(self, contents, keys, kind, size, pending)
         return edge.is_crowded()
 
+    def enqueue_from(
+        self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
+    ) -> bool:
+        """Of a producer. Its home knows which of them it has."""
+        if self.parked is not None or self._has_none():
+            assert self.parked is not None
+            return park(self.parked, contents, keys, kind, size, pending, origin)
+        edge = self.edge
+        if edge is None:
+            pending.refused = True
+            return False
+        edge.publish_from(self, origin, contents, keys, kind, size, pending)
+        return edge.is_crowded()
+
     # -- Questions -----------------------------------------------------------------------------------------------
 
     def status(self, then: Callable[[Status | Refusal], None]) -> None:
@@ -245,7 +261,9 @@ class RemoteQueue:
             if isinstance(answer, Refusal) and answer.code == w.MOVED:
                 return  # As soon as this node knows where to.
             if answer and not isinstance(answer, Refusal):  # Where its next message stands, whoever leads it then.
-                consumer.begins_at = Start(OFFSET, *w.unpack_one(w.U64, answer))
+                wanted = consumer.begins_at
+                kind = NEXT if wanted is not None and wanted.kind == NEXT else OFFSET
+                consumer.begins_at = Start(kind, *w.unpack_one(w.U64, answer))
             if subscription.then is not None:
                 subscription.then = None
                 if isinstance(answer, Refusal):

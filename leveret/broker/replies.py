@@ -114,18 +114,19 @@ class Replies:
         del self.inboxes[inbox.address]
         inbox.channel.connection.inboxes.pop(inbox, None)
 
-    def answer(self, channel: Channel, keys: Iterable[str], key: bytes, content: bytes) -> None:
+    def answer(self, channel: Channel | None, keys: Iterable[str], key: bytes, content: bytes) -> None:
         """A message to the default exchange: deliver it wherever one of its keys is an address. `key`: its exchange and
-        its routing key, as deliveries show them."""
+        its routing key, as deliveries show them. `channel`: who has sent it, and waits where a link is busy; if it is
+        nobody who could wait (a dead letter), the answer is dropped there."""
         for address in dict.fromkeys(keys):
             if not address.startswith(PREFIX):
                 continue
             peer = _node_of(address)
             if peer == self.broker.node_name:
                 self._deliver(address, key, content)
-            elif peer in self.broker.edges:
+            elif peer in self.broker.edges and (channel is not None or self.broker.shell.is_writable(peer)):
                 self.broker.shell.send(peer, frames.REPLY, [*_texts(address), w.U16.pack(len(key)), key, content])
-                if not self.broker.shell.is_writable(peer):
+                if channel is not None and not self.broker.shell.is_writable(peer):
                     channel.connection.crowding = BusyLink(self.broker, peer)
 
     def _deliver(self, address: str, key: bytes, content: bytes) -> None:

@@ -40,7 +40,7 @@ from leveret.broker import hashing
 from leveret.broker.delayed import DELAYED_TYPE, check_delayed_arguments, delay_ms
 from leveret.broker.headers import HeadersIndex, check_x_match
 from leveret.broker.topic import Many, TopicTrie, holds, joined, parted
-from leveret.cluster.keepers import DELAYED, is_keeper, keeper_name
+from leveret.cluster.keepers import DELAYED, is_closed, keeper_name
 
 T = TypeVar("T", bound=Hashable)
 D = TypeVar("D", bound=Hashable)
@@ -359,13 +359,13 @@ class Router(Generic[T]):
         self._changed()
 
     def add_queue(self, name: str, target: T) -> None:
-        queues = self._keepers if is_keeper(name) else self._queues
+        queues = self._keepers if is_closed(name) else self._queues
         queues[name] = target
         self._changed()
 
     def remove_queue(self, name: str) -> None:
         """From the default exchange. Bindings to the queue are unbound one by one: no index by queue is kept here."""
-        queues = self._keepers if is_keeper(name) else self._queues
+        queues = self._keepers if is_closed(name) else self._queues
         if queues.pop(name, None) is not None:
             self._changed()
 

@@ -28,6 +28,11 @@ for each step, some twenty in all, and nothing has to be kept for it.
 
 **When a consumer's stream has another master**, it subscribes there by itself, like every consumer. Its `begins_at`
 says where it goes on: behind the last message that its client was given.
+
+A new master, as a node that has started, may hold blocks that were confirmed and of which it does not know that yet
+(`restored`). They are old messages all the same: who wants the next one begins behind them. Should this master fall
+before they are committed, then they may be gone, and others get their numbers; so until it was given something, such a
+reader says that it wanted the next and where that was, and the one after begins there, or where it ends itself.
 """
 
 from __future__ import annotations
@@ -38,11 +43,13 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delays import Keeper
-from leveret.broker.offsets import FIRST, LAST, NEXT, OFFSET, TIME, Start, with_offsets
+from leveret.broker.journal import watch
+from leveret.broker.marking import NEVER
+from leveret.broker.offsets import FIRST, NEXT, OFFSET, TIME, Start, with_offsets
 from leveret.broker.paging import KEEP_BYTES
 from leveret.broker.parking import park
 from leveret.broker.priorities import PriorityQueue
-from leveret.broker.queue import NEVER, Queue
+from leveret.broker.queue import Queue
 from leveret.broker.retention import Retention
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_stream
@@ -109,15 +116,15 @@ class StreamQueue(Queue):
     """A stream, at its master."""
 
     __slots__ = (
-        "broken", "committed", "dating", "first", "last_batch", "pieces", "reader_of", "reading", "retention", "tail",
-        "tail_bytes",
+        "broken", "committed", "dating", "first", "last_batch", "pieces", "reader_of", "reading", "restored",
+        "retention", "tail", "tail_bytes", "undecided",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, host: Host) -> None:
         self.retention = Retention()
         super().__init__(spec, host)
         self.first = 1  # The oldest message that is kept.
-        self.committed = 0
+        self.committed = self.restored = 0
         self.last_batch = 1  # With which message the batch begins that was committed last.
         self.tail: list[StreamBatch] = []  # Committed, ascending, without holes up to the last of all.
         self.tail_bytes = 0
@@ -126,6 +133,7 @@ class StreamQueue(Queue):
         self.reading = False  # A piece.
         self.dating = False  # The age of the oldest stretch is being looked up.
         self.broken: set[int] = set()  # Positions at which the log could not be read.
+        self.undecided: list[tuple[Reader, int]] = []  # Begin at a time, as soon as what was restored is committed.
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
@@ -153,6 +161,8 @@ class StreamQueue(Queue):
             self.awaiting.append(pending)
         self.totals.published += count
         host.dirty[self] = None
+        if self.journal is not None:
+            self.journal.enqueued(count, PERSISTENT, pending)
         return self.ready_count > self.crowded_at
 
     def set_rules(self, rules: QueueRules) -> None:
@@ -161,6 +171,8 @@ class StreamQueue(Queue):
             return
         self.rules = rules
         self.retention.set_rules(rules)
+        if rules.journal or self.journal is not None:
+            self.journal = watch(self)
         self.host.dirty[self] = None
 
     def set_pressed(self, pressed: bool) -> None:
@@ -191,8 +203,12 @@ class StreamQueue(Queue):
             self._seek(reader, value)
         elif kind == OFFSET:
             self._begin(reader, value + 1)
+        elif kind == NEXT:
+            following = max(self.committed, self.restored) + 1
+            self._begin(reader, min(value, following) if value else following)
+            consumer.begins_at = Start(NEXT, reader.position)
         else:
-            self._begin(reader, {FIRST: self.first, LAST: self.last_batch, NEXT: self.committed + 1}[kind])
+            self._begin(reader, self.first if kind == FIRST else self.last_batch)
 
     def _begin(self, reader: Reader, position: int) -> None:
         reader.position = max(position, self.first)
@@ -218,7 +234,7 @@ class StreamQueue(Queue):
 
     def let_go_of_all(self) -> None:
         super().let_go_of_all()
-        self.tail, self.pieces, self.reader_of, self.tail_bytes = [], [], {}, 0
+        self.tail, self.pieces, self.reader_of, self.tail_bytes, self.undecided = [], [], {}, 0, []
 
     # -- Delivering ----------------------------------------------------------------------------------------------
 
@@ -258,6 +274,8 @@ class StreamQueue(Queue):
             reader.position = batch.first + hi
             consumer.deliver(batch, lo, hi)
             consumer.begins_at = Start(OFFSET, reader.position - 1)
+            if self.journal is not None:
+                self.journal.delivered(consumer, batch.first + lo, reader.position - 1)
         return False
 
     def _find(self, reader: Reader) -> StreamBatch | None:
@@ -337,6 +355,12 @@ class StreamQueue(Queue):
             self._shrink_tail(TAIL_BYTES)
         if self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
+        if self.undecided and self.committed >= self.restored:
+            undecided, self.undecided = self.undecided, []
+            for reader, time_ms in undecided:
+                if self.reader_of.get(reader.consumer) is reader:
+                    reader.seeking = False
+                    self._seek(reader, time_ms)
         self.host.dirty[self] = None
 
     def page_out(self) -> None:
@@ -414,6 +438,10 @@ class StreamQueue(Queue):
 
     def _seek(self, reader: Reader, time_ms: int) -> None:
         """Begin with the first message that is not older."""
+        if self.committed < self.restored:
+            reader.seeking = True
+            self.undecided.append((reader, time_ms))
+            return
         if self.tail and _first_time(self.tail[0]) < time_ms:
             at = bisect_left(self.tail, time_ms, key=lambda batch: batch.times[-1][1])
             if at == len(self.tail):
@@ -540,6 +568,7 @@ def restore_stream(queue: StreamQueue, stored: Stored, started: Started) -> list
         run = block.enqueued
         if run is not None and run.contents:
             batches.append((block.number, _uncommitted(queue, run, block.time_ms)))
+    queue.restored = queue.next_seq - 1
     return batches
 
 

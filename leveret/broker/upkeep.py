@@ -199,6 +199,8 @@ def turn_away(
     queue.pump()  # Consumers may have made room in this turn.
     if not _is_full(queue, contents):
         return False
+    if queue.journal is not None:
+        queue.journal.refused(len(contents), pending)
     if rules.overflow == REJECT_TO_DLX:
         queue.host.letters.send_refused(queue, contents, keys, kind)
     if pending is not None:

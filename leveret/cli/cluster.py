@@ -39,7 +39,7 @@ from leveret.cli.exits import CONFIG, OK, SOFTWARE, UNAVAILABLE, USAGE
 from leveret.node import registry, schema
 from leveret.node.cookie import FILE_NAME, BadCookie, find_cookie
 from leveret.node.folder import FolderInUse, folder_lock
-from leveret.node.settings import CLUSTER_PORT_OFFSET, DEFAULT_HOST, DEFAULT_PORT, Listener
+from leveret.node.settings import CLUSTER_PORT_OFFSET, DEFAULT_HOST, DEFAULT_PORT, MANAGEMENT_PORT_OFFSET, Listener
 
 STATE: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
@@ -69,6 +69,7 @@ class Planned(NamedTuple):
     name: str
     amqp: int
     cluster: int
+    management: int
 
     @property
     def short(self) -> str:
@@ -93,6 +94,7 @@ class Plan(NamedTuple):
         """The arguments of `leveret`."""
         words = ["server", "--name", node.name, "--data", self.data(node), "--host", self.host]
         words += ["--port", str(node.amqp), "--cluster-port", str(node.cluster), "--cluster-host", self.host]
+        words += ["--management-port", str(node.management)]
         words += ["--cookie-file", os.path.join(self.folder, FILE_NAME)]
         if self.founded or node != self.nodes[0]:
             for other in self.nodes:
@@ -106,7 +108,8 @@ def cluster(parsed: argparse.Namespace) -> int:
     try:
         match parsed.action:
             case "start":
-                return start(folder, parsed.nodes, parsed.host, parsed.base_port, parsed.cluster_base_port)
+                bases = (parsed.base_port, parsed.cluster_base_port, parsed.management_base_port)
+                return start(folder, parsed.nodes, parsed.host, *bases)
             case "stop":
                 return stop(folder)
             case "status":
@@ -121,7 +124,13 @@ def cluster(parsed: argparse.Namespace) -> int:
 
 
 def make_plan(
-    folder: str, before: Plan | None, nodes: str | None, host: str | None, base: str | None, cluster_base: str | None
+    folder: str,
+    before: Plan | None,
+    nodes: str | None,
+    host: str | None,
+    base: str | None,
+    cluster_base: str | None,
+    management_base: str | None = None,
 ) -> Plan:
     """What the options say, beside what the folder remembers."""
     known = () if before is None else before.nodes
@@ -136,18 +145,24 @@ def make_plan(
     cluster_first = _number("--cluster-base-port", cluster_base, 0, PORT_MAX + 1 - count, offset)
     if cluster_first + count > PORT_MAX + 1:
         raise Wrong(f"the cluster ports would begin at {cluster_first}, which is too high; give --cluster-base-port")
+    management_offset = first + MANAGEMENT_PORT_OFFSET if first else 0
+    management_first = _number("--management-base-port", management_base, 0, PORT_MAX + 1 - count, management_offset)
+    if management_first + count > PORT_MAX + 1:
+        raise Wrong(f"the management ports would begin at {management_first}; give --management-base-port")
     try:
         place = before.host if before is not None else DEFAULT_HOST
         place = schema.host(host) if host is not None else place
     except schema.NotAllowed as error:
         raise Wrong(f"--host {host}: not allowed; allowed: {error}") from None
-    free = iter(free_ports(place, 2 * count))
+    free = iter(free_ports(place, 3 * count))
     planned = []
     for number in range(count):
         old = known[number] if number < len(known) else None
         amqp = old.amqp if old is not None and base is None else first + number if first else next(free)
         meets = old.cluster if old is not None else cluster_first + number if cluster_first else next(free)
-        planned.append(Planned(f"leveret{number + 1}@localhost", amqp, meets))
+        kept = old is not None and base is None and management_base is None
+        management = old.management if old is not None and kept else management_first and management_first + number
+        planned.append(Planned(f"leveret{number + 1}@localhost", amqp, meets, management or next(free)))
     return Plan(folder, place, tuple(planned), before is not None and before.founded)
 
 
@@ -182,7 +197,16 @@ def read_plan(folder: str) -> Plan | None:
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-        nodes = tuple(Planned(str(one["name"]), int(one["amqp"]), int(one["cluster"])) for one in found["nodes"])
+        nodes = tuple(
+            Planned(
+                str(one["name"]),
+                int(one["amqp"]),
+                int(one["cluster"]),
+                # Clusters of before there was such a port have none.
+                int(one.get("management", int(one["amqp"]) + MANAGEMENT_PORT_OFFSET)),
+            )
+            for one in found["nodes"]
+        )
         return Plan(folder, str(found["host"]), nodes, bool(found["founded"]))
     except FileNotFoundError:
         return None
@@ -229,14 +253,21 @@ def _owner(file: IO[str]) -> int:
 # -- leveret cluster start ---------------------------------------------------------------------------------------
 
 
-def start(folder: str, nodes: str | None, host: str | None, base: str | None, cluster_base: str | None) -> int:
+def start(
+    folder: str,
+    nodes: str | None,
+    host: str | None,
+    base: str | None,
+    cluster_base: str | None,
+    management_base: str | None = None,
+) -> int:
     try:
         os.makedirs(folder, mode=0o750, exist_ok=True)
         with sole_starter(folder):
             before = read_plan(folder)
             if before is not None and not before.founded:
                 before = None  # It did not come to anything, perhaps because of its ports.
-            plan = make_plan(folder, before, nodes, host, base, cluster_base)
+            plan = make_plan(folder, before, nodes, host, base, cluster_base, management_base)
             running = [node.name for node in plan.nodes if _is_running(plan, node)]
             if running:
                 raise Wrong(
@@ -400,10 +431,12 @@ class Cluster:
         host, nodes = self.plan.host, self.plan.nodes
         pids = [child.process.pid for child in self.children if child.process is not None]
         lines = [
-            f"  {node.name:<20} amqp {host}:{node.amqp}  cluster port {node.cluster}  pid {pid}"
+            f"  {node.name:<20} amqp {host}:{node.amqp}  http {host}:{node.management}  cluster port {node.cluster}"
+            f"  pid {pid}"
             for node, pid in zip(nodes, pids, strict=True)
         ]
-        lines.append(f"ready nodes={len(nodes)} amqp={','.join(str(node.amqp) for node in nodes)}")
+        amqp, management = ",".join(str(one.amqp) for one in nodes), ",".join(str(one.management) for one in nodes)
+        lines.append(f"ready nodes={len(nodes)} amqp={amqp} management={management}")
         publish, consume = nodes[0], nodes[-1]
         python = "python3" if find_spec("pika") is None else _tool(sys.executable)
         declare = "q = c.channel(); q.queue_declare('tasks', durable=True)"
@@ -468,7 +501,8 @@ def status(folder: str) -> int:
         entry, runs = _entry(plan, node), _is_running(plan, node)
         running += runs
         state = "not running" if not runs else "running" if entry is None else f"running, pid {entry.pid}"
-        print(f"{node.name:<20} amqp {plan.host}:{node.amqp}  cluster port {node.cluster}  {state}")
+        where = f"amqp {plan.host}:{node.amqp}  http {plan.host}:{node.management}  cluster port {node.cluster}"
+        print(f"{node.name:<20} {where}  {state}")
     return OK if running == len(plan.nodes) else UNAVAILABLE
 
 

@@ -10,7 +10,7 @@ from leveret.cli.server import load_or_report
 from leveret.cluster.mirroring import Defaults
 from leveret.node.config import Loaded
 from leveret.node.schema import USED
-from leveret.node.settings import LOG_CATEGORIES, Discovery, Listener, Settings, TlsOptions
+from leveret.node.settings import LOG_CATEGORIES, Discovery, Listener, LogForm, Rotation, Settings, TlsOptions
 
 SECRET = "********"
 
@@ -20,6 +20,9 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "tcp_listeners": ("listeners.tcp", "host", "port"),
     "ssl_listeners": ("listeners.ssl",),
     "tls": ("ssl_options",),
+    "management_listeners": ("management.tcp.port", "management.tcp.ip", "management_port"),
+    "management_tls_listeners": ("management.ssl.port", "management.ssl.ip"),
+    "management_tls": ("management.ssl",),
     "cluster_listener": ("cluster.listener", "cluster.port"),
     "cluster_host": ("cluster.advertised_host",),
     "cluster_tls": ("cluster.ssl_options",),
@@ -47,6 +50,10 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "memory_watermark_absolute": ("vm_memory_high_watermark.absolute",),
     "disk_free_relative": ("disk_free_limit.relative",),
     "disk_free_absolute": ("disk_free_limit.absolute",),
+    "config_files": ("(files that were read)",),
+    "log_console_form": ("log.console.formatter",),
+    "log_file_form": ("log.file.formatter",),
+    "log_rotation": ("log.file.rotation",),
     "log_file": ("log.file", "log.dir"),
     "log_levels": ("log.levels", *(f"log.{category}.level" for category in LOG_CATEGORIES)),
 }
@@ -95,6 +102,13 @@ def _text(field: str, value: object) -> str:
             return f"{value.backend}: {nodes}; {value.founders} found the cluster"
         case Listener():
             return str(value)
+        case LogForm():
+            single = ", single lines" if value.single_line else ""
+            return f"{'json' if value.json else 'plaintext'}, time {value.time}, level {value.level}{single}"
+        case Rotation():
+            when = [f"date {value.date}"] * bool(value.date) + [f"size {value.size}"] * bool(value.size)
+            packed = ", compressed" if value.compress else ""
+            return f"{', '.join(when)}, count {value.count}{packed}" if when else "none"
         case Defaults():
             policy = [f"{key}={one}" for key, one in value.definition.items()]
             others = [f"{one.name}={getattr(value, one.name)}" for one in fields(value) if one.name != "definition"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from leveret import __version__
-from leveret.cli.exits import USAGE, guarded
+from leveret.cli.exits import OK, USAGE, guarded
 
 DESCRIPTION = """\
 Leveret is a message broker that RabbitMQ's clients, tools and habits work with unchanged.
@@ -27,6 +27,8 @@ examples:
   leveret config check rabbitmq.conf           does the file hold, and what does it come to?
   leveret log check ~/.leveret/leveret@localhost
   leveret perf -z 10 -f persistent -c 1000     how fast is it? A load for any AMQP broker
+  leveret pipeline audit                       was anything lost? A job for Spark; see leveret pipeline --help
+  source <(leveret completion bash)            the TAB key completes commands and options from now on
 
 Each command has its own --help.
 """
@@ -62,8 +64,9 @@ Every setting can be given in four ways; the first one found holds:
   RABBITMQ_*           RABBITMQ_NODE_PORT, RABBITMQ_NODENAME, RABBITMQ_CONFIG_FILE, ... as RabbitMQ has them
   the file             heartbeat = 30: RabbitMQ's keys, and ours: fsync, fsync_interval, segment_bytes,
                        content_cache_bytes, unauthenticated_connections_max, node_name, data_dir, host, port,
-                       join, cookie, cookie_file, cluster.listener, cluster.port, cluster.advertised_host,
-                       cluster.priority, cluster.operation_timeout, cluster.ssl_options.* (TLS between nodes)
+                       join, cookie, cookie_file, management_port, cluster.listener, cluster.port,
+                       cluster.advertised_host, cluster.priority, cluster.operation_timeout,
+                       cluster.ssl_options.* (TLS between nodes)
 A key that is unknown, has a bad value, or asks for what this version cannot do stops the start.
 
 exit codes: 0 stopped in order, 64 wrong use, 69 an address is taken or no cluster was found, 70 broken,
@@ -90,6 +93,23 @@ The data of node i is in DIR/leveret<i>, its log in DIR/leveret<i>.log, the cook
 """
 
 
+TRANSFER = """\
+Moves all messages that wait in queues of one AMQP broker, a RabbitMQ say, into the queues of the same names of another.
+A message is acknowledged at the source when the target has confirmed it: if this is interrupted, none is lost, and some
+may be there twice. Consumers and publishers of the queues should be stopped, or have moved already.
+"""
+
+TRANSFER_EXAMPLES = """\
+examples:
+  leveret transfer --from amqp://ann:secret@old-host/ --to amqp://ann:secret@127.0.0.1/ --queue orders --queue carts
+  leveret transfer --from amqp://ann:secret@old-host/shop --to amqp://ann:secret@127.0.0.1/shop \\
+      --definitions definitions.json          all queues of the vhost shop in a file of rabbitmqctl export_definitions
+docs/migrating-from-rabbitmq.md has the whole way.
+
+exit codes: 0 moved, 64 wrong use, 65 no such file of definitions, 69 a broker refused or went away, 78 TLS
+"""
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -97,8 +117,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == ["pipeline"]:  # Its jobs have parsers of their own, which need Spark's packages.
+        from leveret.cli.pipeline import pipeline
+
+        return guarded("leveret", lambda: pipeline(words[1:]))
     parser = build_parser()
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(words)
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return USAGE
@@ -127,6 +152,15 @@ def run(parsed: argparse.Namespace) -> int:
             from leveret.cli.perf import perf
 
             return perf(parsed)
+        case "transfer":
+            from leveret.cli.transfer import transfer
+
+            return transfer(parsed)
+        case "completion":
+            from leveret.cli.completion import script
+
+            print(script("leveret", parsed.shell))
+            return OK
     raise AssertionError(f"command {parsed.command} has a parser and no code")
 
 
@@ -145,6 +179,9 @@ def build_parser() -> Parser:
     _add_config(commands)
     _add_log(commands)
     _add_perf(commands)
+    _add_transfer(commands)
+    commands.add_parser("pipeline", help="run a job of the data pipeline, with Spark", allow_abbrev=False)
+    _add_completion(commands)
     return parser
 
 
@@ -170,7 +207,7 @@ def _add_server(commands: argparse._SubParsersAction[Parser]) -> None:
         "--join", metavar="HOST:PORT", action="append", help="cluster port of a node to join; several can be given"
     )
     server.add_argument("--priority", metavar="0..255", help="in elections; the node with the highest leads (0)")
-    server.add_argument("--management-port", metavar="PORT", help="reserved: this version opens no such listener")
+    server.add_argument("--management-port", metavar="PORT", help="port for HTTP, 0 for any, or none (PORT + 10000)")
 
 
 def _add_cluster(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -188,6 +225,7 @@ def _add_cluster(commands: argparse._SubParsersAction[Parser]) -> None:
     start.add_argument("--host", metavar="HOST", help="address to listen at (127.0.0.1)")
     start.add_argument("--base-port", metavar="PORT", help="AMQP port of the first node, 0 for any free ones (5672)")
     start.add_argument("--cluster-base-port", metavar="PORT", help="cluster port of the first (base port + 20000)")
+    start.add_argument("--management-base-port", metavar="PORT", help="HTTP port of the first (base port + 10000)")
     stop = actions.add_parser("stop", help="stop all nodes, from another terminal", allow_abbrev=False)
     status = actions.add_parser(
         "status",
@@ -244,3 +282,29 @@ def _add_perf(commands: argparse._SubParsersAction[Parser]) -> None:
         add_help=False,  # -h is the address, as in PerfTest.
     )
     arguments.add_arguments(perf)
+
+
+def _add_transfer(commands: argparse._SubParsersAction[Parser]) -> None:
+    transfer = commands.add_parser(
+        "transfer",
+        help="move messages from another broker to this one",
+        description=TRANSFER,
+        epilog=TRANSFER_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    transfer.add_argument("--from", metavar="URI", required=True, dest="source", help="amqp://user:password@host/vhost")
+    transfer.add_argument("--to", metavar="URI", required=True, dest="target", help="the same, where they are to go")
+    transfer.add_argument("--queue", metavar="NAME", action="append", default=[], help="a queue; several can be given")
+    transfer.add_argument("--definitions", metavar="FILE", help="all queues of the source's vhost that this file has")
+
+
+def _add_completion(commands: argparse._SubParsersAction[Parser]) -> None:
+    completion = commands.add_parser(
+        "completion",
+        help="print a script with which a shell completes this command",
+        description="For bash, in this shell: source <(leveret completion bash). For zsh, save it as _leveret in a"
+        " folder of $fpath; for fish, as ~/.config/fish/completions/leveret.fish. See also: leveretctl completion",
+        allow_abbrev=False,
+    )
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"])

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.amqp.tables import DEPTH_MAX, Field, Table
 from leveret.cluster import commands as c
-from leveret.cluster.keepers import is_keeper
+from leveret.cluster.keepers import is_closed
 from leveret.cluster.passwords import MD5, SHA256
 from leveret.cluster.placement import LINKS
 from leveret.cluster.sameness import same_json
@@ -152,8 +152,8 @@ def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, list[Any]]
     def here(records: Iterable[Any]) -> Iterator[Any]:
         return (one for one in records if vhost is None or one.vhost == vhost)
 
-    queues = [one for one in here(metadata.queues.values()) if not one.exclusive and not is_keeper(one.name)]
-    hidden = {(one.vhost, one.name) for one in metadata.queues.values() if one.exclusive or is_keeper(one.name)}
+    queues = [one for one in here(metadata.queues.values()) if not one.exclusive and not is_closed(one.name)]
+    hidden = {(one.vhost, one.name) for one in metadata.queues.values() if one.exclusive or is_closed(one.name)}
     found: dict[str, list[Any]] = {
         "parameters": [*_parameters(metadata, vhost), *here(metadata.operator_policies.values())],
         "policies": list(here(metadata.policies.values())),

@@ -35,6 +35,7 @@ CREDIT: Final = 48
 TAKEN: Final = 49
 STAGE: Final = 51  # Messages of a queue that is to move here.
 PASSED: Final = 54  # What is out with clients of a queue that has come here, and what became of it.
+PRODUCE: Final = 60  # Messages of producers, which number them.
 
 # Direct reply-to: see `leveret.broker.replies`.
 REPLY: Final = 56

@@ -27,6 +27,21 @@ _PREFIX: Final = "amq.delayed."
 _LONG_PREFIX: Final = "amq.delayed:"  # No name made of the other begins so.
 
 
+JOURNAL_PREFIX: Final = "leveret.journal."
+JOURNAL_VHOST: Final = "/"
+
+
+def is_journal(queue: str) -> bool:
+    """Whether a queue of this name is one that a node keeps about the others: see `leveret.broker.journal`. Clients may
+    read it, and nothing else."""
+    return queue.startswith(JOURNAL_PREFIX)
+
+
+def is_closed(queue: str) -> bool:
+    """Whether no exchange leads to a queue of this name."""
+    return queue.startswith((_PREFIX, _LONG_PREFIX, JOURNAL_PREFIX))
+
+
 def keeper_name(exchange: str) -> str:
     """Of a queue's name at most 255 bytes are allowed, and the exchange's may have as many."""
     name = _PREFIX + exchange

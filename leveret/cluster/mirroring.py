@@ -5,7 +5,8 @@ Who speaks, the first that does:
 1. `x-queue-type: quorum`. Such a queue has so many members (`x-quorum-initial-group-size`, else three) that replicate
    synchronously and fill by themselves, and only one that is in sync is ever promoted. No `ha-` key touches it, for
    whoever declared it has asked for just that.
-   So with `stream`, whose members are as many as `x-initial-cluster-size` says, else all nodes.
+   So with `stream`, whose members are as many as `initial-cluster-size` in its policy or `x-initial-cluster-size` says,
+   else all nodes. A larger number later adds members; a smaller one takes none away.
 2. A policy with `ha-mode`.
 3. The argument `ha-mirror-queues`: true mirrors the queue as the configuration's default says, or if there is none, at
    all nodes; false keeps the default away from it.
@@ -174,12 +175,9 @@ def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults:
     """`definition`: of the policy that holds for the queue. `forbidden`: copying is, in the whole cluster."""
     forbidden = forbidden or defaults.forbid_copying or definition.get(FORBID) is True
     if is_quorum(arguments) or is_stream(arguments):
-        size, usual = arguments.get("x-quorum-initial-group-size"), QUORUM_MEMBERS
-        if is_stream(arguments):
-            size, usual = arguments.get("x-initial-cluster-size"), STREAM_MEMBERS
-        wanted = _text(arguments, "x-queue-leader-locator") or _string(definition, "queue-leader-locator")
+        wanted = _string(definition, "queue-leader-locator") or _text(arguments, "x-queue-leader-locator")
         return Rules(
-            {"ha-mode": QUORUM, "ha-params": usual if size is None else size.value},
+            {"ha-mode": QUORUM, "ha-params": _members(definition, arguments)},
             automatic=True,
             batch=defaults.fill_messages,
             locator=LEADER_LOCATORS[wanted or defaults.leader_locator],
@@ -217,6 +215,15 @@ def _said(
     if argument is None and (defaults.queues is None or name in defaults.queues):
         return defaults.definition
     return {}
+
+
+def _members(definition: Mapping[str, Json], arguments: Table) -> Json:
+    """How many nodes have a quorum queue, or a stream. Here a policy comes before an argument, as in RabbitMQ."""
+    if not is_stream(arguments):
+        size = arguments.get("x-quorum-initial-group-size")
+        return QUORUM_MEMBERS if size is None else size.value
+    size = arguments.get("x-initial-cluster-size")
+    return definition.get("initial-cluster-size", STREAM_MEMBERS if size is None else size.value)
 
 
 def is_quorum(arguments: Table) -> bool:

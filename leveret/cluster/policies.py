@@ -5,6 +5,13 @@ highest priority holds, alone: its definition is not mixed with another's. The s
 both say something, the operator's is a limit: of two numbers the smaller one counts, a switch is on if either has it
 on, of other values the operator's counts.
 
+A policy with a key that a type of queue does not know does not apply to queues of that type, and makes way for the next
+one. So RabbitMQ has it, and people build on it: beside a policy that mirrors all queues and another that limits
+deliveries, quorum queues get their limit and classic ones their mirrors, whichever comes first. Two keys that classic
+queues do not know there mean something to ours (`CLASSIC_TOO`). Taken at their word for every policy, they would cost
+an imported definition its mirrors, and queues the messages that come back often; so they count for classic queues
+where a policy names these (`classic_queues`, a word of RabbitMQ 3.12).
+
 Matching a pattern against a hundred thousand names takes a while, so whoever asks for many keeps a `PolicyBook`, which
 compiles each pattern once.
 """
@@ -12,16 +19,43 @@ compiles each pattern once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.cluster.specs import Json, Policy
 
 if TYPE_CHECKING:
+    from leveret.amqp.tables import Table
     from leveret.cluster.store import Metadata
 
 PATTERNS_MAX: Final = 4096
-APPLIES: Final = {"queue": ("queues", "all", "classic_queues"), "exchange": ("exchanges", "all")}
+CLASSIC, QUORUM, STREAM, EXCHANGE = KINDS = ("classic", "quorum", "stream", "exchange")
+APPLIES: Final = {
+    CLASSIC: frozenset({"all", "queues", "classic_queues"}),
+    QUORUM: frozenset({"all", "queues", "quorum_queues"}),
+    STREAM: frozenset({"all", "queues", "streams"}),
+    EXCHANGE: frozenset({"all", "exchanges"}),
+}
+CLASSIC_TOO: Final = frozenset({"delivery-limit", "dead-letter-strategy"})
+_OF_STREAMS: Final = frozenset({"max-age", "stream-max-segment-size-bytes", "initial-cluster-size"})
+_OF_CLASSIC: Final = frozenset(
+    {
+        "queue-mode", "queue-master-locator", "ha-mode", "ha-params", "ha-sync-mode", "ha-promote-on-shutdown",
+        "ha-promote-on-failure",
+    }
+)  # fmt: skip
+_NOT_OF_STREAMS: Final = frozenset(
+    {
+        "expires", "message-ttl", "dead-letter-exchange", "dead-letter-routing-key", "max-length",
+        "max-in-memory-length", "max-in-memory-bytes", "overflow",
+    }
+)  # fmt: skip
+FOREIGN: Final = {
+    CLASSIC: _OF_STREAMS | CLASSIC_TOO | {"queue-leader-locator"},
+    QUORUM: _OF_STREAMS | _OF_CLASSIC,
+    STREAM: _OF_CLASSIC | CLASSIC_TOO | _NOT_OF_STREAMS,
+    EXCHANGE: frozenset[str](),
+}
 
 
 class Effective(NamedTuple):
@@ -42,8 +76,11 @@ class PolicyBook:
         self._metadata = metadata
         self._patterns: dict[str, re.Pattern[str] | None] = {}
 
+    def of_queue(self, vhost: str, name: str, arguments: Table) -> Effective:
+        return self.effective(queue_kind(arguments), vhost, name)
+
     def effective(self, kind: str, vhost: str, name: str) -> Effective:
-        """`kind` is "queue" or "exchange"."""
+        """`kind`: one of `KINDS`."""
         policy = self._best(self._metadata.policies.values(), kind, vhost, name)
         operator = self._best(self._metadata.operator_policies.values(), kind, vhost, name)
         if policy is None and operator is None:
@@ -56,7 +93,9 @@ class PolicyBook:
     def _best(self, policies: Iterable[Policy], kind: str, vhost: str, name: str) -> Policy | None:
         best: Policy | None = None
         for policy in policies:
-            if policy.vhost != vhost or policy.apply_to not in APPLIES[kind] or not self._matches(policy.pattern, name):
+            if policy.vhost != vhost or not is_applicable(kind, policy.apply_to, policy.definition):
+                continue
+            if not self._matches(policy.pattern, name):
                 continue
             # Of two with one priority RabbitMQ takes either; we take the same one at every node.
             if best is None or (policy.priority, policy.name) > (best.priority, best.name):
@@ -73,6 +112,21 @@ class PolicyBook:
                 self._patterns[pattern] = None
         compiled = self._patterns[pattern]
         return compiled is not None and compiled.search(name) is not None
+
+
+def queue_kind(arguments: Table) -> str:
+    kind = arguments.get("x-queue-type")
+    return CLASSIC if kind is None else str(kind.value)
+
+
+def is_applicable(kind: str, apply_to: str, definition: Mapping[str, Json]) -> bool:
+    """Whether a policy can hold for things of a kind, whatever their names."""
+    if apply_to not in APPLIES[kind]:
+        return False
+    foreign = FOREIGN[kind]
+    if apply_to == "classic_queues":
+        foreign = foreign - CLASSIC_TOO
+    return foreign.isdisjoint(definition)
 
 
 def stricter(own: Json, operators: Json) -> Json:

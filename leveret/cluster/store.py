@@ -35,7 +35,7 @@ from typing import Any, Final, TypeVar
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.bindings import Bindings
-from leveret.cluster.keepers import DELAYED, exchange_of, is_keeper, keeper_name, make_keeper
+from leveret.cluster.keepers import DELAYED, exchange_of, is_closed, is_keeper, keeper_name, make_keeper
 from leveret.cluster.listings import Listings, implicit_binding
 from leveret.cluster.placement import renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
@@ -471,7 +471,7 @@ class Metadata(Listings):
         if (vhost, source) not in self.exchanges:
             return not_found("exchange", source, vhost)
         there: dict[tuple[str, str], Any] = self.queues if command.destination_kind == "queue" else self.exchanges
-        is_hidden = command.destination_kind == "queue" and is_keeper(destination)
+        is_hidden = command.destination_kind == "queue" and is_closed(destination)
         if (vhost, destination) not in there or is_hidden:
             return not_found(command.destination_kind, destination, vhost)
         return None if fits(command.key) else unfit("routing key", command.key)

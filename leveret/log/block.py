@@ -92,10 +92,14 @@ class Block:
 
     `counts` says how often messages have been given back in all, for queues that keep count: (first, last, count) for
     each stretch. Of two counts of a message the larger one holds, so that a block may be applied twice.
+
+    `marks` are changes to a small table of names that the queue keeps for good; an empty value removes one. See
+    `marks`.
     """
 
     __slots__ = (
         "queue", "epoch", "number", "time_ms", "enqueued", "settled", "requeued", "delivered_through", "counts",
+        "marks",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +113,7 @@ class Block:
         requeued: list[tuple[int, int]],
         delivered_through: int,
         counts: list[tuple[int, int, int]] | None = None,
+        marks: dict[bytes, bytes] | None = None,
     ) -> None:
         self.queue = queue
         self.epoch = epoch
@@ -119,6 +124,7 @@ class Block:
         self.requeued = requeued
         self.delivered_through = delivered_through
         self.counts = counts or []
+        self.marks = marks or {}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Block):

@@ -15,6 +15,7 @@ from zlib import crc32
 
 from .errors import FormatError
 from .format import pack_u64, unpack_u64
+from .marks import Mark, pack_marks, unpack_marks
 from .mirror import Mirror
 from .queue import QueueLog
 from .ranges import RangeSet, stretches
@@ -23,6 +24,7 @@ _MAGIC = b"LVRC"
 _VERSION = 1
 _VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
 _VERSION_COUNTED = 3  # And, before that, one about queues that count how often messages are given back.
+_VERSION_MARKED = 4  # And, between these two, one about marks.
 _HEAD = Struct("<4sHHQQII")  # magic, version, flags, file length, through, segments, queues
 _SEGMENT = Struct("<QQ")  # number, length that was synced
 # queue, epoch, number, next_seq, delivered_through, floor, live, gone, redelivered (in ranges)
@@ -36,7 +38,8 @@ def checkpoint_path(folder: str) -> str:
 
 class QueueState:
     __slots__ = (
-        "epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered", "counts", "mirror",
+        "epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered", "counts", "marks",
+        "mirror",
     )  # fmt: skip
 
     epoch: int
@@ -48,6 +51,7 @@ class QueueState:
     gone: RangeSet
     redelivered: RangeSet
     counts: dict[int, int]
+    marks: list[Mark]
     mirror: Mirror | None
 
 
@@ -73,12 +77,19 @@ def encode_checkpoint(through: int, segments: dict[int, int], queues: Collection
         parts += [one.pack() for one in ranges]
     version = _VERSION
     counted = [queue for queue in queues if queue.counts]
-    if counted:
-        version = _VERSION_COUNTED
+    marked = [queue for queue in queues if queue.marks]
+    if counted or marked:
+        version = _VERSION_MARKED if marked else _VERSION_COUNTED
         parts.append(pack_u64((len(counted),)))
     for queue in counted:
         counts = stretches(queue.counts)
         parts.append(pack_u64((queue.id, len(counts), *(number for stretch in counts for number in stretch))))
+    if marked:
+        parts.append(pack_u64((len(marked),)))
+    for queue in marked:
+        packed = pack_marks(queue.marks.all())
+        # Filled up to whole numbers, as all else is.
+        parts += (pack_u64((queue.id, len(packed))), packed, bytes(-len(packed) % 8))
     for queue in queues:
         if queue.mirror is not None:
             version = max(version, _VERSION_MIRRORED)
@@ -98,8 +109,8 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
         raise FormatError("checkpoint head is wrong")
     if crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise FormatError("checkpoint checksum is wrong")
-    if not _VERSION <= version <= _VERSION_COUNTED or flags:
-        known = f"this program reads versions up to {_VERSION_COUNTED}"
+    if not _VERSION <= version <= _VERSION_MARKED or flags:
+        known = f"this program reads versions up to {_VERSION_MARKED}"
         raise FormatError(f"checkpoint has format version {version}; {known}")
     at = _HEAD.size
     view = memoryview(data)[: -_CRC.size]
@@ -121,10 +132,12 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
                 sets.append(RangeSet.unpack(view[at : at + 16 * count]))
                 at += 16 * count
             state.live, state.gone, state.redelivered = sets
-            state.counts, state.mirror = {}, None
+            state.counts, state.marks, state.mirror = {}, [], None
             queues[queue] = state
-        if version == _VERSION_COUNTED:
+        if version >= _VERSION_COUNTED:
             at = _decode_counts(unpack_u64(view[at:]), queues, at)
+        if version >= _VERSION_MARKED:
+            at = _decode_marks(view, queues, at)
         if version >= _VERSION_MIRRORED:
             at = _decode_mirrors(unpack_u64(view[at:]), queues, at)
     except (IndexError, ValueError, StructError) as error:
@@ -146,6 +159,20 @@ def _decode_counts(numbers: array[int], queues: dict[int, QueueState], at: int) 
             low, high, value = numbers[place : place + 3]
             queues[queue].counts.update(dict.fromkeys(range(low, high + 1), value))
     return at + 8 * index
+
+
+def _decode_marks(view: memoryview, queues: dict[int, QueueState], at: int) -> int:
+    """Returns where they end."""
+    (count,) = unpack_u64(view[at : at + 8])
+    at += 8
+    for _ in range(count):
+        queue, size = unpack_u64(view[at : at + 16])
+        at += 16
+        if at + size > len(view) or queue not in queues:
+            raise FormatError("checkpoint is inconsistent: marks are cut off, or of an unknown queue")
+        queues[queue].marks = unpack_marks(view[at : at + size])
+        at += size + -size % 8
+    return at
 
 
 def _decode_mirrors(numbers: array[int], queues: dict[int, QueueState], at: int) -> int:

@@ -27,6 +27,7 @@ from zlib import crc32
 
 from .block import EXPIRES, LASTING_KIND, PERSISTENT, REDELIVERED, SHARED, Run
 from .errors import FormatError
+from .marks import Mark, pack_marks, unpack_marks
 
 VERSION = 1
 MAGIC = b"LVRG"
@@ -79,7 +80,8 @@ SHARES = 64  # u64 distance back to the shared contents, then (u32 position, u32
 NOTE = 128  # u64s of a mirrored queue's record: its place in their order, what is confirmed, and what its type needs
 TIMES = 256  # (u32 index, u64 ms) for each stretch of messages that came at a time; absent: all at the block's
 COUNTS = 512  # (u64 first, u64 last, u32 count) for each stretch of messages that were given back so often
-_COLUMNS_KNOWN = 1023
+MARKS = 1024  # (u64 number, u16 length, u32 length, name, value) for each of the queue's marks that changed
+_COLUMNS_KNOWN = 2047
 _OWN = 0xFFFFFFFF  # In SHARES: this record's content is in the block's own body.
 
 _COUNT_MAX = 1 << 28
@@ -90,6 +92,7 @@ _SPILLED_KIND = bytes(kind & (REDELIVERED | EXPIRES) for kind in range(256))
 
 Ranges = Sequence[tuple[int, int]]
 Counts = Sequence[tuple[int, int, int]]
+Marks = Sequence[Mark]
 
 
 class Records:
@@ -177,6 +180,9 @@ class Header:
         if any(first > last for first, last, _ in counts) or any(one[1] >= two[0] for one, two in pairwise(counts)):
             raise FormatError("counts do not ascend")
         return counts
+
+    def marks(self) -> list[Mark]:
+        return unpack_marks(self.columns[MARKS]) if MARKS in self.columns else []
 
     def stored(self) -> list[tuple[int, int]]:
         """Numbers whose contents this block holds."""
@@ -270,6 +276,7 @@ def encode_block(
     shared: tuple[int, dict[int, tuple[int, int]]] | None = None,
     note: bytes = b"",
     counts: Counts = (),
+    marks: Marks = (),
 ) -> tuple[bytes, list[bytes], int]:
     """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An
     empty `records.ranges` means that all of first..next-1 is stored. `shared`: (offset of the shared body, position
@@ -329,11 +336,17 @@ def encode_block(
         columns |= COUNTS
         parts.append(b"".join([_COUNT.pack(*stretch) for stretch in counts]))
         lengths.append(len(parts[-1]))
+    marks_bytes = 0
+    if marks:
+        columns |= MARKS
+        parts.append(pack_marks(marks))
+        marks_bytes = len(parts[-1])
+        lengths.append(marks_bytes)
     tail = _LENGTHS[len(lengths)].pack(*lengths) + b"".join(parts)
     meta_length = BLOCK_HEAD.size + len(tail)
     head = BLOCK_HEAD.pack(meta_length, sum(map(len, body)), *fields, count, body_crc, columns, type, flags, 0)[:-4]
     crc = crc32(tail, crc32(head, crc32(_SALT.pack(segment, offset))))
-    overhead = meta_length - 16 * (len(settled) + len(requeued)) - _COUNT.size * len(counts)
+    overhead = meta_length - 16 * (len(settled) + len(requeued)) - _COUNT.size * len(counts) - marks_bytes
     return head + _U32.pack(crc) + tail, body, overhead
 
 
@@ -344,8 +357,8 @@ def encode_again(
     stay as they are, so that its messages need not be taken apart."""
     *fields, columns, _, _, _ = BLOCK_HEAD.unpack_from(meta)
     lengths_end = BLOCK_HEAD.size + 4 * columns.bit_count()
-    # Columns lie in the order of their bits, and of those only TIMES and COUNTS come behind NOTE.
-    after = (columns & (TIMES | COUNTS)).bit_count()
+    # Columns lie in the order of their bits, and of those only these come behind NOTE.
+    after = (columns & (TIMES | COUNTS | MARKS)).bit_count()
     split = lengths_end - 4 * after
     end = len(meta) - sum(_LENGTHS[after].unpack_from(meta, split))
     lengths = (meta[BLOCK_HEAD.size : split], _U32.pack(len(note)), meta[split:lengths_end])
@@ -471,7 +484,8 @@ def parse_meta(data: memoryview, segment: int, offset: int) -> Header:
     header.columns = _split_columns(data, header.meta_length, columns)
     _check_columns(header)
     header.overhead = header.meta_length - len(header.columns.get(SETTLED, _EMPTY))
-    header.overhead -= len(header.columns.get(REQUEUED, _EMPTY)) + len(header.columns.get(COUNTS, _EMPTY))
+    for bit in (REQUEUED, COUNTS, MARKS):
+        header.overhead -= len(header.columns.get(bit, _EMPTY))
     return header
 
 
@@ -517,6 +531,8 @@ def _check_columns(header: Header) -> None:
         raise FormatError("times column has a wrong length")
     if COUNTS in columns and (len(columns[COUNTS]) % _COUNT.size or not columns[COUNTS]):
         raise FormatError("counts column has a wrong length")
+    if MARKS in columns and not columns[MARKS]:
+        raise FormatError("marks column has a wrong length")
     if count and header.type not in (CONTENTS,) and RANGES not in columns and header.next - header.first != count:
         raise FormatError("count does not fit first and next")
 

@@ -26,6 +26,7 @@ from .format import (
     share_contents,
     stored_kinds,
 )
+from .marks import Mark
 from .mirror import Unapplied
 from .queue import QueueLog
 from .reading import Place, pick, read_blocks, read_whole, thin
@@ -42,7 +43,7 @@ class Entry:
 
     __slots__ = (
         "type", "flags", "queue", "epoch", "number", "time_ms", "first", "next", "delivered_through", "held", "settled",
-        "requeued", "counts", "bytes", "serial", "block", "source", "records",
+        "requeued", "counts", "marks", "bytes", "serial", "block", "source", "records",
     )  # fmt: skip
 
     def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
@@ -59,6 +60,7 @@ class Entry:
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
         self.counts: list[tuple[int, int, int]] = []
+        self.marks: list[Mark] = []  # Of the queue.
         self.bytes = 0
         self.serial = 0
         self.block: Block | None = None  # Durable once this entry is.
@@ -247,6 +249,7 @@ class Write:
         return encode_block(
             self.segment, at, fields, records, entry.settled, entry.requeued, entry.type, entry.flags,
             shared if refers else None, note, entry.counts,
+            entry.marks,
         )  # fmt: skip
 
 
@@ -420,6 +423,7 @@ class Compact:
         entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
         entry.first, entry.next, entry.delivered_through = header.first, header.next, header.delivered_through
         entry.settled, entry.requeued, entry.counts = header.settled(), header.requeued(), header.counts()
+        entry.marks = header.marks()
         entry.held = records
         entry.item = item
         entry.source = (self.segment, offset)

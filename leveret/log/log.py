@@ -55,6 +55,7 @@ from .errors import LogStopped
 from .format import CONTENT_BYTES_MAX, FORGET, MIRRORED, MOVED, NORMAL, PART, SPILL, Records
 from .jobs import DISK_FULL, RECORD_OVERHEAD, Checkpoint, Compact, Entry, Load, MirrorEntry, Reclaim, Seal, Write
 from .maintenance import Maintenance
+from .marks import marks_bytes, marks_of
 from .mirrored import Mirrors, unknown_part
 from .queue import QueueLog
 from .ranges import RangeSet
@@ -199,6 +200,11 @@ class Log:
         entry.settled, entry.requeued, entry.block = block.settled, block.requeued, block
         entry.counts = block.counts
         entry.bytes = 16 * (len(block.settled) + len(block.requeued)) + 20 * len(block.counts)
+        if block.marks:
+            entry.marks = marks_of(block.number, block.marks)
+            entry.bytes += marks_bytes(entry.marks)
+            queue.marks.fold(entry.marks)
+            queue.marks.tidy()
         if run is not None and run.contents:
             self._append_run(entry, run)
         self.gather(entry)

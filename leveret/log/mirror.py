@@ -64,7 +64,7 @@ class Unapplied:
 class Mirror:
     __slots__ = (
         "serial", "begun", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk", "tail",
-        "void", "blocks", "broken", "reached", "adopted_at", "released",
+        "marked", "void", "blocks", "broken", "reached", "adopted_at", "released",
     )  # fmt: skip
 
     def __init__(self, base: int = 0, epoch: int = 0) -> None:
@@ -79,6 +79,7 @@ class Mirror:
         self.bound = 0
         self.after = 0
         self.have: Pairs = ()
+        self.marked = False  # While it is not complete: it has been given the queue's marks.
         self.disk = 0  # Another number after each loss of what was once synced.
         self.tail: deque[Unapplied] = deque()  # base + 1 to the end, without gaps.
         self.void: set[tuple[int, int]] = set()  # Places of blocks that never were, or are elsewhere now.
@@ -125,7 +126,7 @@ class Mirror:
         """The log begins anew behind the cut."""
         self.base, self.history = cut, list(history)
         self.complete, self.read_at = cut == 0, read_at
-        self.cut, self.bound, self.after, self.have = cut, bound, 0, have
+        self.cut, self.bound, self.after, self.have, self.marked = cut, bound, 0, have, False
 
     def adopt(self, base: int, epoch: int) -> None:
         """The queue is mirrored again. Its blocks so far are the beginning of its ring's log."""
@@ -141,8 +142,9 @@ class Mirror:
         numbers = array(
             "Q",
             (
-                queue, self.serial, self.base, self.complete | self.begun << 1 | self.released << 2, self.read_at,
-                self.cut, self.bound, self.after, self.disk, len(self.history), len(self.have), len(self.void),
+                queue, self.serial, self.base,
+                self.complete | self.begun << 1 | self.released << 2 | self.marked << 3, self.read_at, self.cut,
+                self.bound, self.after, self.disk, len(self.history), len(self.have), len(self.void),
                 len(self.tail),
             ),
         )  # fmt: skip
@@ -169,6 +171,7 @@ class Mirror:
             mirror.disk, *counts,
         ) = numbers[:_HEAD_FIELDS]  # fmt: skip
         mirror.complete, mirror.begun, mirror.released = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+        mirror.marked = bool(flags & 8)
         at = _HEAD_FIELDS
         if len(numbers) != at + 2 * sum(counts[:3]) + _ITEM_FIELDS * counts[3]:
             raise FormatError("a mirrored queue's parts do not fit")

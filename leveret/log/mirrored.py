@@ -61,6 +61,7 @@ from .format import (
     pack_u64,
 )
 from .jobs import RECORD_OVERHEAD, Load, MirrorEntry, Written
+from .marks import Mark, marks_bytes, marks_of
 from .mirror import APPLIED, VOID, WAITING, Mirror, Pairs, Unapplied
 from .queue import QueueLog
 from .refs import PENDING, SHORT
@@ -112,6 +113,7 @@ class Mirrors:
         entry.epoch, entry.number, entry.time_ms = block.epoch, block.number, block.time_ms
         entry.delivered_through = block.delivered_through
         entry.settled, entry.requeued, entry.counts = block.settled, block.requeued, block.counts
+        entry.marks = marks_of(block.number, block.marks)
         if raw is not None:
             content_bytes, count = self._hold_raw(entry, block, raw)
         else:
@@ -119,6 +121,7 @@ class Mirrors:
         if content_bytes > CONTENT_BYTES_MAX:
             raise ValueError(f"a block of {content_bytes} bytes; the log takes {CONTENT_BYTES_MAX}")
         entry.bytes = content_bytes + RECORD_OVERHEAD * (count + len(block.settled) + len(block.requeued))
+        entry.bytes += marks_bytes(entry.marks)
         item = entry.item = Unapplied(block.epoch, block.number, entry.first, count, content_bytes)
         item.entry = entry
         mirror.tail.append(item)
@@ -181,6 +184,7 @@ class Mirrors:
             mirror.disk, mirror.serial = old.disk, max(self._unused(), old.serial)
             flags = FRESH
         mirror.begin(cut, history, bound, have, read_at)
+        found.marks.cut(cut)  # They come with the first piece, and in blocks.
         found.advance(history[-1][0] if history else 0, cut, bound + 1, delivered)
         entry = MirrorEntry(RESTARTED, flags, found)
         entry.number, entry.delivered_through = cut, delivered
@@ -198,20 +202,23 @@ class Mirrors:
         confirmed: int,
         mark: int | None = None,
         counts: Sequence[tuple[int, int, int]] = (),
+        marks: Sequence[Mark] = (),
     ) -> None:
         """Of the messages after + 1 to upto only `live` are left; these are contents of some, and how often some were
-        given back."""
+        given back. With the first piece also the queue's marks."""
         found, mirror = self.open(queue)
         found.settle(outside(after + 1, upto, live))
         bundles = _together(found, runs)
         for bundle in bundles:
             self._store(found, mirror, bundle, confirmed)
-        mirror.after, mirror.read_at = upto, read_at
+        mirror.after, mirror.read_at, mirror.marked = upto, read_at, not mirror.complete
         found.advance(0, 0, upto + 1, 0)
         found.count_returns(counts)
+        found.marks.fold(marks)
         entry = MirrorEntry(FILLED, 0, found)
         entry.counts = list(counts)
-        entry.bytes = 20 * len(counts)
+        entry.marks = list(marks)
+        entry.bytes = 20 * len(counts) + marks_bytes(marks)
         flat = (number for pair in live for number in pair)
         self._gather(entry, mirror, confirmed, (after, upto, read_at, len(bundles), *flat), mark)
 
@@ -240,7 +247,8 @@ class Mirrors:
 
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None = None) -> None:
         found, mirror = self.open(queue)
-        mirror.complete, mirror.read_at = True, read_at
+        mirror.complete, mirror.read_at, mirror.marked = True, read_at, False
+        found.marks.tidy()
         self._gather(MirrorEntry(COMPLETED, 0, found), mirror, confirmed, (read_at,), mark)
 
     def release(self, queue: int, blocks: Sequence[Block]) -> None:
@@ -297,6 +305,10 @@ class Mirrors:
                 queue.requeue(block.requeued)
             if block.counts:
                 queue.count_returns(block.counts)
+            if block.marks:
+                queue.marks.fold(marks_of(block.number, block.marks))
+                if mirror.complete:
+                    queue.marks.tidy()
             if block.settled:
                 queue.settle(block.settled)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from .marks import Marks
 from .ranges import RangeSet
 from .refs import Refs, Share
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 class QueueLog:
     __slots__ = (
-        "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "counts", "spilled",
-        "refs", "spill_refs", "floor", "mirror",
+        "id", "epoch", "number", "next_seq", "delivered_through", "live", "gone", "redelivered", "counts", "marks",
+        "spilled", "refs", "spill_refs", "floor", "mirror",
     )  # fmt: skip
 
     def __init__(self, id: int, shares: dict[int, Share]) -> None:
@@ -33,6 +34,7 @@ class QueueLog:
         self.gone = RangeSet()  # Settled, ever.
         self.redelivered = RangeSet()  # Part of live.
         self.counts: dict[int, int] = {}  # How often messages were given back that are not settled yet.
+        self.marks = Marks()
         self.spilled = RangeSet()  # Transient, not settled, put away on disk until the node stops.
         self.refs = Refs(shares)
         self.spill_refs = Refs(shares)

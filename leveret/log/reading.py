@@ -34,13 +34,28 @@ class Place(NamedTuple):
 
 def read_blocks(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Header, Records]]:
     """The blocks at these places, whole, one by one. Neighbours on disk share a call."""
+    for place, data in _slices(disk, places):
+        yield _read_block(disk, place, data)
+
+
+def read_raw(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Place, tuple[Header, memoryview]]]:
+    """The same, but bodies are not taken apart, nor are they checked yet: see `whole_records`."""
+    for place, data in _slices(disk, places):
+        try:
+            header = _parse(place, data)
+        except FormatError as error:
+            raise damage_at(place, error) from None
+        yield place, (header, data[header.meta_length :])
+
+
+def _slices(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Place, memoryview]]:
     data = memoryview(b"")
     start, path = 0, ""
     for index, place in enumerate(places):
         if place.path != path or place.offset < start or place.offset + place.length > start + len(data):
             path, start = place.path, place.offset
             data = memoryview(disk.read(path, start, _extent(places, index) - start))
-        yield _read_block(disk, place, data[place.offset - start : place.offset - start + place.length])
+        yield place, data[place.offset - start : place.offset - start + place.length]
 
 
 def read_whole(
@@ -75,20 +90,32 @@ def _extent(places: Sequence[Place], index: int) -> int:
 
 def _read_block(disk: Disk, place: Place, data: memoryview) -> tuple[Header, Records]:
     try:
-        header = parse_meta(data, place.segment, place.offset)
-        if header.length != place.length or len(data) != place.length:
-            raise FormatError("block length is wrong")
-        shares = {}
-        for index, (offset, size, crc) in share_places(header, place.offset).items():
-            shares[index] = disk.read(place.path, offset, size)
-            if crc32(shares[index]) != crc or len(shares[index]) != size:
-                raise FormatError("shared content checksum is wrong")
-        return header, decode_records(header, data[header.meta_length :], shares)
+        header = _parse(place, data)
+        return header, whole_records(disk, place, header, data[header.meta_length :])
     except FormatError as error:
-        damage = Damage(
-            place.path, place.offset, place.length, None, None, place.first, place.last, f"reading messages: {error}"
-        )
-        raise LogDamaged([damage]) from None
+        raise damage_at(place, error) from None
+
+
+def _parse(place: Place, data: memoryview) -> Header:
+    header = parse_meta(data, place.segment, place.offset)
+    if header.length != place.length or len(data) != place.length:
+        raise FormatError("block length is wrong")
+    return header
+
+
+def whole_records(disk: Disk, place: Place, header: Header, body: memoryview) -> Records:
+    """All messages of a block, those too whose contents lie elsewhere. Raises FormatError."""
+    shares = {}
+    for index, (offset, size, crc) in share_places(header, place.offset).items():
+        shares[index] = disk.read(place.path, offset, size)
+        if crc32(shares[index]) != crc or len(shares[index]) != size:
+            raise FormatError("shared content checksum is wrong")
+    return decode_records(header, body, shares)
+
+
+def damage_at(place: Place, error: FormatError) -> LogDamaged:
+    text = f"reading messages: {error}"
+    return LogDamaged([Damage(place.path, place.offset, place.length, None, None, place.first, place.last, text)])
 
 
 def pick(records: Records, ranges: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]) -> list[Run]:

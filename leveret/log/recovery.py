@@ -207,6 +207,7 @@ class Recovery:
             queue.floor = state.floor
             queue.live, queue.gone, queue.redelivered = state.live, state.gone, state.redelivered
             queue.counts = state.counts
+            queue.marks.fold(state.marks)
             queue.mirror = state.mirror
         reset = {
             number: found.index.segment
@@ -241,6 +242,8 @@ class Recovery:
             if queue is None or fold.reset:
                 queue = log.queues[number] = QueueLog(number, log.shares)
                 queue.floor = segment
+            # What is in the checkpoint already, removals included, is not to be said again.
+            queue.marks.fold(mark for mark in fold.marks.all() if mark[0] > queue.number)
             queue.advance(fold.epoch, fold.number, fold.next_seq, fold.delivered_through)
             for low, high in fold.enqueued:
                 queue.enqueue(low, high)
@@ -283,6 +286,8 @@ class Recovery:
                 log.mirrors.keep(queue, item)
             for low, high in queue.live.ranges(0, queue.delivered_through):
                 queue.redelivered.add(low, high)
+            if queue.mirror is None or queue.mirror.complete:
+                queue.marks.tidy()
             if queue.counts and queue.mirror is None:  # Those of transient messages, which are no more.
                 queue.counts = {number: count for number, count in queue.counts.items() if number in queue.live}
 

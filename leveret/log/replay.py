@@ -110,6 +110,7 @@ class Replay:
             else:
                 self._fill(queue, mirror, parts, more)
                 queue.count_returns(header.counts())
+                queue.marks.fold(header.marks())
             return
         self._leave(mirror, parts)
         if header.type == MIRRORED:
@@ -129,10 +130,11 @@ class Replay:
             bound, mirror.disk, read_at, epochs, *flat = more
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             mirror.begin(header.number, pairs[:epochs], bound, tuple(pairs[epochs:]), read_at)
+            queue.marks.cut(header.number)
             epoch = mirror.history[-1][0] if epochs else 0
             queue.advance(epoch, header.number, bound + 1, header.delivered_through)
         elif header.type == COMPLETED:
-            mirror.complete, mirror.read_at = True, more[0]
+            mirror.complete, mirror.read_at, mirror.marked = True, more[0], False
         elif header.type == RELEASED:
             mirror.released = True
 
@@ -148,7 +150,7 @@ class Replay:
                 queue.enqueue(low, high)
             span, size = header.next - header.first, header.content_bytes()
             self.rows.append((header.first, span, header.count, *place, header.length, size, header.overhead))
-        mirror.after, mirror.read_at = upto, read_at
+        mirror.after, mirror.read_at, mirror.marked = upto, read_at, not mirror.complete
         queue.advance(0, 0, upto + 1, 0)
 
     @staticmethod
@@ -171,6 +173,7 @@ class Replay:
                 self.rows.append((item.first, item.count, item.count, *item.place, item.length, item.bytes, item.extra))
             queue.requeue(header.requeued())
             queue.count_returns(header.counts())
+            queue.marks.fold(header.marks())
             settle(queue, header.settled())
 
     def _break(self, queue: QueueLog, place: tuple[int, int], what: str) -> None:
@@ -231,6 +234,7 @@ class Replay:
                 Block(
                     queue.id, header.epoch, header.number, header.time_ms, run, header.settled(), header.requeued(),
                     header.delivered_through, header.counts(),
+                    {key: value for _, key, value in header.marks()},
                 )
             )  # fmt: skip
 
@@ -350,6 +354,7 @@ class Judgement:
             mirror.complete, mirror.cut, mirror.bound, mirror.after, mirror.have = (
                 False, mirror.base, bound, 0, tuple(have),
             )  # fmt: skip
+            mirror.marked = False
             return mirror
         log = self._log
         log.drop(log.queues.pop(queue.id))

@@ -38,6 +38,7 @@ from .format import (
     parse_meta,
     share_places,
 )
+from .marks import Marks
 from .ranges import RangeSet
 
 SHARED_DAMAGED = "shared contents of a group are damaged"  # Each block that needs them is reported as well.
@@ -71,7 +72,7 @@ class Fold:
 
     __slots__ = (
         "reset", "epoch", "number", "next_seq", "delivered_through", "enqueued", "settled", "requeued", "counts",
-        "refs", "records",
+        "marks", "refs", "records",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,6 +85,7 @@ class Fold:
         self.settled = RangeSet()
         self.requeued = RangeSet()
         self.counts: dict[int, int] = {}
+        self.marks = Marks()  # With what was removed: earlier segments may know of it.
         # (first, span, count, offset, length, content bytes, overhead)
         self.refs: list[tuple[int, int, int, int, int, int, int]] = []
         self.records: list[tuple[int, bytes]] = []  # Offset and meta of what a mirrored queue wrote, in order.
@@ -111,6 +113,7 @@ class Fold:
         for low, high, count in header.counts():
             for number in range(low, high + 1):
                 self.counts[number] = max(count, self.counts.get(number, 0))
+        self.marks.fold(header.marks())
 
 
 class SegmentIndex:

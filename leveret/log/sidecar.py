@@ -13,6 +13,7 @@ from struct import Struct
 from zlib import crc32
 
 from .errors import FormatError
+from .marks import pack_marks, unpack_marks
 from .ranges import RangeSet, stretches
 from .refs import Columns
 from .segment import Fold, SegmentIndex
@@ -21,6 +22,7 @@ _MAGIC = b"LVRI"
 _VERSION = 1
 _VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
 _VERSION_COUNTED = 3  # And, before that, one about queues that count how often messages are given back.
+_VERSION_MARKED = 4  # And, between these two, one about marks.
 _HEAD = Struct("<4sHHQQQIIQ")  # magic, version, flags, file length, segment, length, blocks, chain, queues
 # queue, reset, epoch, number, next_seq, delivered_through, refs, enqueued, settled, requeued (in ranges)
 _QUEUE = Struct("<QQQQQQIIII")
@@ -28,6 +30,7 @@ _CRC = Struct("<I")
 _MIRROR = Struct("<QI")  # queue, records
 _COUNTED = Struct("<QI")  # queue, stretches; for all such queues: 0 and how many there are
 _COUNT = Struct("<QQI")  # first, last, count
+_MARKED = Struct("<QI")  # queue, bytes; for all such queues: 0 and how many there are
 _RECORD = Struct("<QI")  # offset, length of its meta
 _COLUMNS = "QIIIIII"  # first, span, count, offset, length, bytes, overhead
 _REF_BYTES = 8 + 6 * 4
@@ -74,17 +77,23 @@ def encode_sidecar(index: SegmentIndex) -> list[bytes]:
                 parts.append(column.tobytes())
         parts += [one.pack() for one in ranges]
     counted = {queue: counts for queue, fold in index.queues.items() if (counts := _counts(fold))}
-    if counted:
+    marked = {queue: fold.marks.all() for queue, fold in index.queues.items() if fold.marks}
+    if counted or marked:
         parts.append(_COUNTED.pack(0, len(counted)))
     for queue, counts in counted.items():
         parts.append(_COUNTED.pack(queue, len(counts)))
         parts += [_COUNT.pack(*stretch) for stretch in counts]
+    if marked:
+        parts.append(_MARKED.pack(0, len(marked)))
+    for queue, marks in marked.items():
+        packed = pack_marks(marks)
+        parts += (_MARKED.pack(queue, len(packed)), packed)
     mirrors = {queue: fold.records for queue, fold in index.queues.items() if fold.records}
     for queue, records in mirrors.items():
         parts.append(_MIRROR.pack(queue, len(records)))
         for offset, meta in records:
             parts += (_RECORD.pack(offset, len(meta)), meta)
-    version = _VERSION_COUNTED if counted else _VERSION_MIRRORED if mirrors else _VERSION
+    version = _VERSION_MARKED if marked else _VERSION_COUNTED if counted else _VERSION_MIRRORED if mirrors else _VERSION
     length = _HEAD.size + sum(map(len, parts)) + _CRC.size
     head = _HEAD.pack(
         _MAGIC, version, 0, length, index.segment, index.length, index.blocks, index.chain, len(index.queues)
@@ -108,8 +117,8 @@ def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, E
         raise FormatError("index head is wrong")
     if crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise FormatError("index checksum is wrong")
-    if not _VERSION <= version <= _VERSION_COUNTED or flags:
-        raise FormatError(f"index has format version {version}; this program reads versions up to {_VERSION_COUNTED}")
+    if not _VERSION <= version <= _VERSION_MARKED or flags:
+        raise FormatError(f"index has format version {version}; this program reads versions up to {_VERSION_MARKED}")
     if number != segment:
         raise FormatError(f"index is of segment {number}")
     index = SegmentIndex(segment)
@@ -126,8 +135,10 @@ def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, E
         fold.settled = reader.ranges(settled)
         fold.requeued = reader.ranges(requeued)
         entries[queue] = Entry(fold, columns)
-    if version == _VERSION_COUNTED:
+    if version >= _VERSION_COUNTED:
         _decode_counts(reader, index)
+    if version >= _VERSION_MARKED:
+        _decode_marks(reader, index)
     while version >= _VERSION_MIRRORED and not reader.at_end:
         queue, count = _MIRROR.unpack(reader.take(_MIRROR.size))
         if queue not in index.queues:
@@ -145,6 +156,14 @@ def _decode_counts(reader: _Reader, index: SegmentIndex) -> None:
             raise FormatError("index has counts of an unknown queue")
         for low, high, value in _COUNT.iter_unpack(reader.take(_COUNT.size * count)):
             index.queues[queue].counts.update(dict.fromkeys(range(low, high + 1), value))
+
+
+def _decode_marks(reader: _Reader, index: SegmentIndex) -> None:
+    for _ in range(_MARKED.unpack(reader.take(_MARKED.size))[1]):
+        queue, size = _MARKED.unpack(reader.take(_MARKED.size))
+        if queue not in index.queues:
+            raise FormatError("index has marks of an unknown queue")
+        index.queues[queue].marks.fold(unpack_marks(reader.take(size)))
 
 
 class _Reader:

@@ -12,6 +12,7 @@ from zlib import crc32
 from leveret.log.block import LASTING_KIND, PERSISTENT, Block, Run
 from leveret.log.errors import FormatError
 from leveret.log.format import KINDS, Records, decode_records, encode_block, parse_meta
+from leveret.log.marks import marks_of
 
 OVERHEAD_BYTES = 128  # What a block weighs besides its messages: its objects, its place in lists.
 MESSAGE_OVERHEAD_BYTES = 64
@@ -33,6 +34,7 @@ class PackedBlock(Block):
         self.meta, self.body = meta, body
         self.queue, self.epoch, self.number, self.time_ms = header.queue, header.epoch, header.number, header.time_ms
         self.settled, self.requeued, self.counts = header.settled(), header.requeued(), header.counts()
+        self.marks = {key: value for _, key, value in header.marks()}
         self.delivered_through = header.delivered_through
         self.size = _size(header.count, len(body), self)
         self.prompt = KINDS in header.columns
@@ -52,8 +54,9 @@ class PackedBlock(Block):
 
 
 def _size(count: int, content_bytes: int, block: Block) -> int:
-    ranges = len(block.settled) + len(block.requeued)
-    return OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * count + content_bytes + 16 * ranges + 20 * len(block.counts)
+    size = OVERHEAD_BYTES + MESSAGE_OVERHEAD_BYTES * count + content_bytes + 20 * len(block.counts)
+    size += 16 * (len(block.settled) + len(block.requeued))
+    return size + sum(len(key) + len(value) for key, value in block.marks.items()) if block.marks else size
 
 
 def block_bytes(block: Block) -> int:
@@ -105,5 +108,6 @@ def pack_block(block: Block) -> tuple[bytes, list[bytes]]:
         records = Records([], run.contents, run.keys, bytes(kinds), run.times)
         first, following = run.first, run.last + 1
     fields = (block.queue, block.epoch, block.number, block.time_ms, first, following, block.delivered_through)
-    meta, body, _ = encode_block(0, 0, fields, records, block.settled, block.requeued, counts=block.counts)
+    marks = marks_of(block.number, block.marks)
+    meta, body, _ = encode_block(0, 0, fields, records, block.settled, block.requeued, counts=block.counts, marks=marks)
     return meta, [piece for piece in body if piece]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from leveret.log.block import Block, Run
+from leveret.log.marks import Mark
 from leveret.mirror.view import View
 
 History = tuple[tuple[int, int], ...]  # (epoch, number of its first block), ascending.
@@ -98,6 +99,7 @@ class Piece(NamedTuple):
     runs: tuple[Run, ...]  # and these are the contents of those that the asker lacks.
     read_at: int  # The source's confirmed number when it looked.
     counts: Counts = ()  # How often those that live were given back.
+    marks: tuple[Mark, ...] = ()  # All that the queue has, in the answer to who has dealt with nothing yet.
 
 
 class Pulse(NamedTuple):  # From the master: I lead and reach the majority (or no longer), and my log ends here.
@@ -168,6 +170,7 @@ class Fill(NamedTuple):
     runs: tuple[Run, ...]
     read_at: int
     counts: Counts = ()
+    marks: tuple[Mark, ...] = ()
 
 
 class Complete(NamedTuple):  # Nothing is missing any more once blocks up to here are applied.
@@ -278,6 +281,7 @@ class Recovered(NamedTuple):
     bound: int = 0
     after: int = 0
     have: Ranges = ()
+    marked: bool = False  # And whether it has been given the queue's marks.
     delivered: int = 0  # As far as applied blocks say.
 
 

@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leveret.log.block import Block, Run
+from leveret.log.marks import Mark
 from leveret.mirror.blocks import last_message
 from leveret.mirror.frames import (
     Append,
@@ -291,11 +292,17 @@ class Member:
             self.filling.on_tick()
 
     def on_read(
-        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+        self,
+        request: Request,
+        live: Ranges,
+        runs: tuple[Run, ...],
+        upto: int,
+        counts: Counts = (),
+        marks: tuple[Mark, ...] = (),
     ) -> None:
         """The answer to a Read: what lives of request.after + 1 to `upto`, and contents of what the asker lacks. An
         upto below the bound: there is more, or (`bytes_max` 0) the next one cannot be given without its content."""
-        self.source.on_read(request, live, runs, upto, counts)
+        self.source.on_read(request, live, runs, upto, counts, marks)
 
     def on_read_failed(self, request: Request) -> None:
         if self.source.reads.get(request.to) is request:

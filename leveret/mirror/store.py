@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.log.block import Block, Run
+from leveret.log.marks import Mark, Marks
 from leveret.log.ranges import RangeSet, stretches
 from leveret.mirror.blocks import PackedBlock
 from leveret.mirror.frames import (
@@ -98,6 +99,8 @@ class MirrorState(Protocol):
     @property
     def have(self) -> Ranges: ...
     @property
+    def marked(self) -> bool: ...
+    @property
     def disk(self) -> int: ...
     def take_blocks(self) -> tuple[Block, ...]: ...
 
@@ -111,6 +114,8 @@ class Stored(Protocol):
     def redelivered(self) -> RangeSet: ...
     @property
     def counts(self) -> dict[int, int]: ...
+    @property
+    def marks(self) -> Marks: ...
     @property
     def next_seq(self) -> int: ...
     @property
@@ -147,6 +152,7 @@ class Mirrors(Protocol):
         confirmed: int,
         mark: int | None,
         counts: Sequence[tuple[int, int, int]] = (),
+        marks: Sequence[Mark] = (),
     ) -> None: ...
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None) -> None: ...
     def begin(self, queue: int, epoch: int) -> None: ...
@@ -162,28 +168,41 @@ class Reader(Protocol):
     """A member that asked for a Read."""
 
     def on_read(
-        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+        self,
+        request: Request,
+        live: Ranges,
+        runs: tuple[Run, ...],
+        upto: int,
+        counts: Counts = (),
+        marks: tuple[Mark, ...] = (),
     ) -> None: ...
 
 
 class Reading:
     """What lives was looked up; contents are being read, if there is a job."""
 
-    __slots__ = ("request", "job", "_counts", "_live", "_upto")
+    __slots__ = ("request", "job", "_counts", "_live", "_marks", "_upto")
 
     def __init__(
-        self, request: Request, live: list[tuple[int, int]], upto: int, job: Loading | None, counts: Counts = ()
+        self,
+        request: Request,
+        live: list[tuple[int, int]],
+        upto: int,
+        job: Loading | None,
+        counts: Counts = (),
+        marks: tuple[Mark, ...] = (),
     ) -> None:
         self.request = request
         self.job = job
         self._counts = counts
+        self._marks = marks
         self._live = tuple(live)
         self._upto = upto
 
     def answer(self, member: Reader) -> None:
         """The job is done."""
         runs = tuple(self.job.runs) if self.job is not None else ()
-        member.on_read(self.request, self._live, runs, self._upto, self._counts)
+        member.on_read(self.request, self._live, runs, self._upto, self._counts, self._marks)
 
 
 # -- the store -----------------------------------------------------------------------------
@@ -215,6 +234,7 @@ class MirrorStore:
             bound=mirror.bound,
             after=mirror.after,
             have=mirror.have,
+            marked=mirror.marked,
             delivered=stored.delivered_through,
         )
 
@@ -266,8 +286,8 @@ class MirrorStore:
             cut, history, bound, have, read_at, delivered = change
             mirrors.restart(queue, cut, history, bound, have, read_at, confirmed, mark, delivered)
         elif isinstance(change, Fill):
-            after, upto, live, runs, read_at, counts = change
-            mirrors.fill(queue, after, upto, live, runs, read_at, confirmed, mark, counts)
+            after, upto, live, runs, read_at, counts, marks = change
+            mirrors.fill(queue, after, upto, live, runs, read_at, confirmed, mark, counts, marks)
         elif isinstance(change, Complete):
             mirrors.complete(queue, change.read_at, confirmed, mark)
 
@@ -277,9 +297,11 @@ class MirrorStore:
 
     def read(self, queue: int, request: Request) -> Reading:
         live, upto, job = self._mirrors.fetch(queue, request.after, request.bound, request.have, request.bytes_max)
-        known = self._mirrors.open(queue)[0].counts
+        stored = self._mirrors.open(queue)[0]
+        known = stored.counts
         counts = stretches({number: known[number] for number in known if request.after < number <= upto})
-        return Reading(request, live, upto, job, tuple(counts))
+        marks = () if request.after else tuple(stored.marks.all())
+        return Reading(request, live, upto, job, tuple(counts), marks)
 
     def synced(self, job: Written) -> dict[int, int]:
         """By queue: the write up to which all are durable now, for `Member.on_synced`."""
@@ -319,6 +341,14 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
     if queue.returns is not None:
         queue.returns.restore(_counts(stored.counts, tail, settled, queue.next_seq), queue.rules.delivery_limit)
     return batches
+
+
+def stored_marks(stored: Stored, tail: Sequence[Block]) -> dict[bytes, bytes]:
+    """The marks of a queue whose member leads now, of what is applied and of what is not."""
+    marks = stored.marks.values()
+    for block in tail:
+        marks.update(block.marks)
+    return {key: value for key, value in marks.items() if value}
 
 
 def _counts(stored: dict[int, int], tail: Sequence[Block], settled: RangeSet, next_seq: int) -> dict[int, int]:

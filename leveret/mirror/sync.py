@@ -19,6 +19,8 @@ confirmed number `read_at` of its source, which may be ahead of the asker or beh
 - Enqueued above the cut: comes in its block.
 - Given back, in a queue that keeps count: the piece says how often until read_at, for all that live, had or not; later
   counts come in blocks, before the message or after it, and of two the larger holds.
+- Marks: all of them come with the first piece, each with the number of the block that set it, and of two the higher
+  holds. So there is always a first piece, for a queue that never had a message, too.
 
 So the copy is exact when all pieces are in and the asker's own confirmed number has reached the highest read_at, those
 of pieces fetched before an interruption included: their source may have been restarted since, and know of less that is
@@ -43,6 +45,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.log.block import Run
+from leveret.log.marks import Mark
 from leveret.mirror.frames import Complete, Counts, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class Filling:
         self.bound = found.bound
         self.after = found.after  # Messages up to here are dealt with.
         self.have = found.have
+        self.marked = found.marked or found.after > 0  # They come with the first piece.
         self.wanted = member.options.filling
         self.yielding = False  # The shell's word, before each tick.
         self._asked: str | None = None
@@ -84,7 +88,7 @@ class Filling:
 
     @property
     def is_filled(self) -> bool:
-        return self.after >= self.bound
+        return self.after >= self.bound and self.marked
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -115,7 +119,7 @@ class Filling:
         return ranges if len(ranges) <= HAVE_MAX else ()
 
     def begin(self, cut: int, bound: int, have: Ranges) -> None:
-        self.cut, self.bound, self.have, self.after = cut, bound, have, 0
+        self.cut, self.bound, self.have, self.after, self.marked = cut, bound, have, 0, False
         self._asked = None
         self._write = self.member.written
         self.check()
@@ -167,13 +171,14 @@ class Filling:
             return
         if (frame.cut, frame.after, frame.have) != (self.cut, self.after, self.have):
             return  # The answer to an older question, perhaps of one who was a member here before and had something.
-        if frame.upto <= frame.after:
+        if frame.upto <= frame.after and self.after < self.bound:
             return  # Nothing without contents; the tick asks again.
         self._asked = None
         self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
-        self.after = frame.upto
+        self.after, self.marked = frame.upto, True
         member.read_at = max(member.read_at, frame.read_at)
-        member.write(Fill(frame.after, frame.upto, frame.live, frame.runs, member.read_at, frame.counts))
+        after, upto, read_at = frame.after, frame.upto, member.read_at
+        member.write(Fill(after, upto, frame.live, frame.runs, read_at, frame.counts, frame.marks))
         self._write = member.written
         self._budget -= sum(sum(map(len, run.contents)) for run in frame.runs)
         self.check()
@@ -207,12 +212,18 @@ class Source:
         member.out.append(Read(request))
 
     def on_read(
-        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+        self,
+        request: Request,
+        live: Ranges,
+        runs: tuple[Run, ...],
+        upto: int,
+        counts: Counts = (),
+        marks: tuple[Mark, ...] = (),
     ) -> None:
         member, view = self.member, self.member.view
         if view is None or self.reads.get(request.to) is not request:
             return  # Its link broke, or the epoch is another.
         del self.reads[request.to]
         cut, after, have, read_at = request.cut, request.after, request.have, request.read_at
-        piece = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts)
+        piece = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
         member.send(request.to, piece)

@@ -26,6 +26,7 @@ from leveret.cluster.raft.packing import BadMessage, Reader, pack_text
 from leveret.log.block import LASTING_KIND, Block, Run
 from leveret.log.errors import FormatError
 from leveret.log.format import Header, Records, decode_records, encode_block, pack_ranges, parse_meta, unpack_ranges
+from leveret.log.marks import Mark
 from leveret.mirror.blocks import PackedBlock, pack_block
 from leveret.mirror.frames import (
     Attach,
@@ -307,7 +308,7 @@ def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
     _put_ranges(frame.have, parts)
     _put_ranges(frame.live, parts)
     runs = [run for run in frame.runs if run.contents]
-    if not runs and not frame.counts:
+    if not runs and not frame.counts and not frame.marks:
         parts.append(_BLOCK.pack(0, 0))
         return
     records, fields = None, (0, 0, 0, 0, 0, 0, 0)
@@ -315,7 +316,7 @@ def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
         records = Records.of(runs)
         records.kinds = records.kinds.translate(LASTING_KIND)
         fields = (0, 0, 0, 0, runs[0].first, runs[-1].last + 1, 0)
-    meta, body, _ = encode_block(0, 0, fields, records, (), (), counts=frame.counts)
+    meta, body, _ = encode_block(0, 0, fields, records, (), (), counts=frame.counts, marks=frame.marks)
     parts.append(_BLOCK.pack(len(meta), sum(map(len, body))))
     parts.append(meta)
     parts += [piece for piece in body if piece]
@@ -401,21 +402,22 @@ def _get_piece(reader: FrameReader) -> Piece:
     at = reader.need(meta_bytes + body_bytes)
     runs: tuple[Run, ...] = ()
     counts: Counts = ()
+    marks: tuple[Mark, ...] = ()
     if meta_bytes:
-        runs, counts = _get_contents(memoryview(reader.data)[at : at + meta_bytes + body_bytes], meta_bytes)
+        runs, counts, marks = _get_contents(memoryview(reader.data)[at : at + meta_bytes + body_bytes], meta_bytes)
     if (live and not after < live[0][0] <= live[-1][1] <= upto) or (runs and not after < runs[0].first):
         raise BadMessage("a piece reaches beyond what it is about")
     if (runs and runs[-1].last > upto) or (counts and not after < counts[0][0] <= counts[-1][1] <= upto):
         raise BadMessage("a piece reaches beyond what it is about")
-    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts)
+    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
 
 
-def _get_contents(data: memoryview, meta_bytes: int) -> tuple[tuple[Run, ...], Counts]:
+def _get_contents(data: memoryview, meta_bytes: int) -> tuple[tuple[Run, ...], Counts, tuple[Mark, ...]]:
     header = parse_meta(data, 0, 0)
-    counts = tuple(header.counts())
-    if header.meta_length != meta_bytes or header.length != len(data) or not (header.count or counts):
+    counts, marks = tuple(header.counts()), tuple(header.marks())
+    if header.meta_length != meta_bytes or header.length != len(data) or not (header.count or counts or marks):
         raise BadMessage("contents that no piece has")
-    return (_get_runs(header, data[meta_bytes:]) if header.count else ()), counts
+    return (_get_runs(header, data[meta_bytes:]) if header.count else ()), counts, marks
 
 
 def _get_runs(header: Header, body: memoryview) -> tuple[Run, ...]:

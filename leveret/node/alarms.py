@@ -13,6 +13,9 @@ import os
 import resource
 from collections.abc import Callable
 
+STARS = "*" * 58
+BANNER = f"{STARS}\n*** Publishers will be blocked until this alarm clears ***\n{STARS}"
+
 
 class Alarms:
     """Which resources are short."""
@@ -34,6 +37,7 @@ class Alarms:
         self.disk = False
         self.disk_full = False  # A write failed for want of space, whatever the system says is free.
         self.others: dict[str, frozenset[str]] = {}  # What is short at other nodes.
+        self._told: set[tuple[str, str]] = set()  # Resources and nodes, as the log knows them.
 
     def check(self) -> None:
         self.memory_used_bytes = self._memory_used()
@@ -45,6 +49,29 @@ class Alarms:
         """What is short here."""
         resources = (("memory", self.memory), ("disk", self.disk or self.disk_full))
         return frozenset(name for name, is_short in resources if is_short)
+
+    def news(self, name: str) -> list[str]:
+        """What changed since the last call, for the log of the node of that name: RabbitMQ's lines."""
+        now = {(one, name) for one in self.own()} | {(one, node) for node in self.others for one in self.others[node]}
+        lines = []
+        for what, node in sorted(now - self._told):
+            if node == name:
+                lines.append(self._measured(what))
+            lines.append(f"{what} resource limit alarm set on node {node}.\n\n{BANNER}\n")
+        for what, node in sorted(self._told - now):
+            if node == name:
+                lines.append(self._measured(what, "clear", "sufficient"))
+            lines.append(f"{what} resource limit alarm cleared on node {node}")
+            if not any(one == what for one, _ in now):
+                lines.append(f"{what} resource limit alarm cleared across the cluster")
+        self._told = now
+        return lines
+
+    def _measured(self, what: str, memory: str = "set", disk: str = "insufficient") -> str:
+        if what == "memory":
+            used = f"Memory used:{self.memory_used_bytes} allowed:{self.memory_limit_bytes}"
+            return f"vm_memory_high_watermark {memory}. {used}"
+        return f"Free disk space is {disk}. Free bytes: {self.disk_free_bytes}. Limit: {self.disk_limit_bytes}"
 
     def reason(self) -> str | None:
         """What connection.blocked says; None if nothing is short anywhere."""

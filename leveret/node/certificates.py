@@ -1,4 +1,4 @@
-"""The name in a client's certificate, by which it logs in with the mechanism EXTERNAL.
+"""The name in a client's certificate, by which it logs in with the mechanism EXTERNAL; and until when our own hold.
 
 `ssl_cert_login_from` says which name that is: the distinguished name, written as RabbitMQ writes it, or the common one.
 Only a certificate that the TLS library has checked has a name here: `ssl.SSLObject` gives none of others.
@@ -6,7 +6,9 @@ Only a certificate that the TLS library has checked has a name here: `ssl.SSLObj
 
 from __future__ import annotations
 
+import datetime
 import re
+import ssl
 from asyncio import BaseTransport
 from typing import Any, Final, Literal
 
@@ -56,3 +58,46 @@ def distinguished_name(subject: Names) -> str:
 def _escaped(value: str) -> str:
     value = _SPECIAL.sub(lambda match: "\\" + match[0], value)
     return _CONTROL.sub(lambda match: f"\\{ord(match[0]):02X}", value)
+
+
+# -- Until when ----------------------------------------------------------------------------------------------------
+
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_UTC_TIME: Final = 0x17
+_VERSION: Final = 0xA0
+
+
+def end_of_validity(pem: str) -> datetime.datetime:
+    """When the first of the certificates in a file ends that will hold no longer. Raises ValueError."""
+    found = [_not_after(ssl.PEM_cert_to_DER_cert(one)) for one in _PEM.findall(pem)]
+    if not found:
+        raise ValueError("there is no certificate in it")
+    return min(found)
+
+
+def _not_after(der: bytes) -> datetime.datetime:
+    """The library tells that of a peer's certificate only. So it is taken from where X.509 has it: the certificate is a
+    sequence, its first element another one: (version), serial, algorithm, issuer, validity; and that has two times."""
+    try:
+        _, at, _ = _element(der, 0)
+        _, at, _ = _element(der, at)
+        kind, _, end = _element(der, at)
+        for _ in range(4 if kind == _VERSION else 3):
+            at = end
+            _, inside, end = _element(der, at)
+        _, _, second = _element(der, inside)
+        kind, start, end = _element(der, second)
+    except IndexError:
+        raise ValueError("the certificate is cut off") from None
+    text = der[start:end].decode("ascii")
+    form = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """Its kind, where its content begins, and where it ends."""
+    length, start = der[at + 1], at + 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[at + 2 : start], "big")
+    return der[at], start, start + length

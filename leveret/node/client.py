@@ -164,12 +164,12 @@ class Client(asyncio.Protocol):
             if self.node.loop.time() - self.closing_at > CLOSE_TIMEOUT_S:
                 self.transport.abort()
         elif not self.connection.on_tick(now_ms):
-            self.connection.close_reason = "missed heartbeats from client"
+            self.connection.close_reason = f"missed heartbeats from client, timeout: {self.connection.heartbeat_s}s"
             self.transport.abort()
 
     def _on_handshake_timeout(self) -> None:
         if self.connection.vhost is None:
-            self.connection.close_reason = "handshake timeout"
+            self.connection.close_reason = "{handshake_timeout,handshake}"
             self.transport.abort()
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 from leveret.cluster.mirroring import EVERYWHERE, Defaults
 from leveret.cluster.specs import Json
 from leveret.node import schema
+from leveret.node.config_management import read_management
 from leveret.node.consensus import TICK_MS
 from leveret.node.control_policies import policy_error
 from leveret.node.schema import Fixed, Ignored, NotAllowed, NotSupported, Unsupported, Used
@@ -38,6 +39,8 @@ from leveret.node.settings import (
     Discovery,
     ListedNode,
     Listener,
+    LogForm,
+    Rotation,
     Settings,
     TlsOptions,
     log_levels,
@@ -82,7 +85,8 @@ def load(given: Iterable[Given], environ: Mapping[str, str], config_file: str | 
     gathered = list(given)
     gathered += reading.leveret_environment(environ)
     gathered += reading.rabbitmq_environment(environ)
-    for path in reading.config_files(config_file, environ):
+    reading.files = reading.config_files(config_file, environ)
+    for path in reading.files:
         gathered += reading.file(path)
     reading.judge(gathered)
     reading.stop_if_wrong()
@@ -104,6 +108,7 @@ class _Reading:
         self.problems: list[str] = []
         self.warnings: list[str] = []
         self.chosen: dict[str, _Chosen] = {}
+        self.files: list[str] = []
 
     def stop_if_wrong(self) -> None:
         if self.problems:
@@ -283,9 +288,11 @@ class _Reading:
         name = fields.setdefault("node_name", DEFAULT_NODE_NAME)
         fields.setdefault("cluster_name", name)
         fields["data_dir"] = self._data_dir(name, home)
+        fields["config_files"] = tuple(os.path.abspath(path) for path in self.files)
         fields["tcp_listeners"] = self._tcp_listeners()
         fields["ssl_listeners"] = tuple(one for _, one, _ in self.below("listeners.ssl") if one is not None)
         fields["tls"] = self._tls(needed=bool(fields["ssl_listeners"]))
+        fields |= read_management(self, fields)
         fields["cluster_listener"] = self._cluster_listener((*fields["tcp_listeners"], *fields["ssl_listeners"]))
         fields["cluster_tls"] = self._cluster_tls()
         fields["discovery"] = self._discovery()
@@ -293,6 +300,10 @@ class _Reading:
         fields["mirroring"] = self._mirroring()
         fields["log_file"] = self._log_file(name, fields["data_dir"])
         fields["log_levels"] = self._log_levels()
+        fields["log_console_form"], fields["log_file_form"] = self._log_form("console"), self._log_form("file")
+        fields["log_rotation"] = Rotation(
+            *(self.value(f"log.file.rotation.{name}", getattr(Rotation, name)) for name in Rotation.__match_args__)
+        )
         if self.value("tcp_listen_options.linger.on", False):
             fields["linger_s"] = self.value("tcp_listen_options.linger.timeout", 0)
         self._access(fields)
@@ -465,6 +476,15 @@ class _Reading:
         keys = {category: f"log.{category}.level" for category in LOG_CATEGORIES}
         return log_levels({category: self.chosen[key].value for category, key in keys.items() if key in self.chosen})
 
+    def _log_form(self, output: str) -> LogForm:
+        key = f"log.{output}.formatter"
+        return LogForm(
+            self.value(key, "plaintext") == "json",
+            self.value(f"{key}.time_format", LogForm().time),
+            self.value(f"{key}.level_format", LogForm().level),
+            self.value(f"{key}.single_line", False),
+        )
+
     def _access(self, fields: dict[str, Any]) -> None:
         if mechanisms := self.below("auth_mechanisms"):
             fields["auth_mechanisms"] = tuple(dict.fromkeys(name for _, name, _ in mechanisms))
@@ -504,7 +524,7 @@ class _Reading:
             "cluster_formation.discovery_retry_limit": nobody,
             "cluster_formation.discovery_retry_interval": nobody,
             "fsync_interval": fields.get("fsync", "always") != "interval" and "fsync is not interval",
-            "log.file.level": not fields["log_file"] and "log.file names no file",
+            **{key: not fields["log_file"] and "log.file names no file" for key in schema.USED if _of_log_file(key)},
             "log.console.level": not fields.get("log_console", True) and "log.console is false",
             "ssl_options.certfile": not fields["ssl_listeners"] and "no listeners.ssl is given",
             "tcp_listen_options.linger.timeout": "linger_s" not in fields and "linger.on is not true",
@@ -519,6 +539,10 @@ class _Reading:
             self.problems.append("give either a cookie or a cookie_file, not both")
         if not fields["tcp_listeners"] and not fields["ssl_listeners"]:
             self.problems.append("no listener is left: listeners.tcp = none, and no listeners.ssl")
+
+
+def _of_log_file(key: str) -> bool:
+    return key.startswith("log.file.")
 
 
 # Stands for a folder in which the node's own is to be made; only RABBITMQ_MNESIA_BASE gives it.
@@ -559,7 +583,7 @@ _RABBITMQ_IGNORED = frozenset(
     }
 )
 
-_SETTABLE = (*schema.USED, *schema.FIXED, "management_port")
+_SETTABLE = (*schema.USED, *schema.FIXED)
 _VARIABLES = {"LEVERET_" + re.sub(r"[.-]", "_", key).upper(): key for key in _SETTABLE}
 # Those that give no setting: which file to read, and where running nodes leave word for leveretctl.
 _OTHER_VARIABLES = ("LEVERET_CONFIG", "LEVERET_RUNTIME_DIR")

@@ -34,10 +34,14 @@ from leveret.cluster.frames import CONTROL
 from leveret.cluster.policies import PolicyBook
 from leveret.node import (
     control_cluster,
+    control_data,
     control_definitions,
+    control_diagnostics,
+    control_leases,
     control_listings,
     control_metadata,
     control_mirrors,
+    control_peek,
     control_queues,
 )
 from leveret.node.consensus import AdminError, split_address
@@ -88,7 +92,11 @@ COMMANDS: Final[dict[str, Command]] = {
     **control_listings.COMMANDS.table,
     **control_queues.COMMANDS.table,
     **control_mirrors.COMMANDS.table,
+    **control_leases.COMMANDS.table,
     **control_definitions.COMMANDS.table,
+    **control_diagnostics.COMMANDS.table,
+    **control_peek.COMMANDS.table,
+    **control_data.COMMANDS.table,
 }
 
 

@@ -7,11 +7,13 @@ import json
 import os
 import platform
 import resource
+import ssl
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from leveret import __version__
+from leveret.amqp.handshake import COMPATIBLE_VERSION
 from leveret.cluster.commands import SetGlobalParameter
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.link import SELF
@@ -35,6 +37,7 @@ from leveret.node.wire import CallFailed
 
 if TYPE_CHECKING:
     from leveret.node.control import Control
+    from leveret.node.settings import Settings
 
 COMMANDS = Commands()
 
@@ -210,6 +213,8 @@ def cluster_name(control: Control) -> str:
 @COMMANDS.add(STARTED)
 async def cluster_status(control: Control) -> Any:
     """RabbitMQ's fields, and the consensus'. What a node knows of itself only is asked of it."""
+    from leveret.node.control_diagnostics import FEATURE_FLAGS
+
     cluster = control.node.cluster
     members = cluster.members()
     running = [member.name for member in members if member.running]
@@ -220,7 +225,7 @@ async def cluster_status(control: Control) -> Any:
         "alarms": [alarm for one in told.values() for alarm in one["alarms"]],
         "cluster_name": cluster_name(control),
         "disk_nodes": [member.name for member in members],
-        "feature_flags": [],
+        "feature_flags": [{"name": name, "state": "enabled"} for name in FEATURE_FLAGS],
         "listeners": {name: one["listeners"] for name, one in told.items()},
         "maintenance_status": {name: "not under maintenance" for name in told},
         "partitions": {},
@@ -263,6 +268,8 @@ async def alarms(control: Control) -> Any:
 
 @COMMANDS.add(RUNNING)
 async def status(control: Control) -> Any:
+    from leveret.node.control_diagnostics import log_files, memory_parts
+
     node, settings = control.node, control.server.settings
     node.alarms.check()
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -276,13 +283,27 @@ async def status(control: Control) -> Any:
         "python_version": sys.version.split()[0],
         "node": control.name,
         "net_ticktime": settings.silence_ms / 1000,
+        "rabbitmq_version": COMPATIBLE_VERSION,
+        "crypto_lib_version": ssl.OPENSSL_VERSION,
+        "release_series_support_status": "supported",
         "data_directory": settings.data_dir,
+        "config_files": list(settings.config_files),
+        "log_files": log_files(control),
+        "enabled_plugin_file": "",
+        "active_plugins": [],
         "alarms": local_alarms(control),
-        "memory": {"total": {"rss": node.alarms.memory_used_bytes}},
+        "memory": {**memory_parts(control), "strategy": "rss", "total": {"rss": node.alarms.memory_used_bytes}},
+        "vm_memory_calculation_strategy": "rss",
         "vm_memory_high_watermark_limit": node.alarms.memory_limit_bytes,
+        "vm_memory_high_watermark_setting": _watermark(settings),
         "disk_free": node.alarms.disk_free_bytes,
         "disk_free_limit": node.alarms.disk_limit_bytes,
-        "file_descriptors": {"total_used": _open_files(), "total_limit": soft},
+        "file_descriptors": {
+            "total_used": _open_files(),
+            "total_limit": soft,
+            "sockets_used": len(node.broker.connections),
+            "sockets_limit": soft,
+        },
         "totals": {
             "connection_count": len(node.broker.connections),
             "queue_count": sum(node.metadata.queue_counts.values()),
@@ -291,6 +312,12 @@ async def status(control: Control) -> Any:
         "mirrored_queues": local_figures(control),
         "listeners": listeners(control),
     }
+
+
+def _watermark(settings: Settings) -> dict[str, float | int | None]:
+    if settings.memory_watermark_relative is not None:
+        return {"relative": settings.memory_watermark_relative}
+    return {"absolute": settings.memory_watermark_absolute}
 
 
 def _open_files() -> int | None:
@@ -314,7 +341,11 @@ def listeners(control: Control) -> list[dict[str, Any]]:
         ((settings.cluster_listener,), "cluster", "clustering", CLUSTERING),
         (settings.tcp_listeners, "amqp", "amqp", AMQP),
         (settings.ssl_listeners, "amqps", "amqp/ssl", f"{AMQP} over TLS"),
+        (settings.management_listeners, "management", "http", "HTTP API"),
+        (settings.management_tls_listeners, "management_tls", "https", "HTTP API over TLS (HTTPS)"),
     ):
+        if name not in ports:
+            continue  # It is closed.
         for place, listener in enumerate(listeners):
             port = ports.get(name, listener.port) if not place else listener.port
             where = {"interface": listener.host or "[::]", "node": control.name, "port": port}

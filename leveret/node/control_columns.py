@@ -39,12 +39,14 @@ CONSUMERS: Final = (
     "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "activity_status",
     "arguments",
 )  # fmt: skip
+LEASES: Final = ("name", "queue", "acked", "next", "out", "runs", "age", "timeout", "node")
 
 QUEUES_SHOWN: Final = ("name", "messages")
 MIRRORS_SHOWN: Final = ("queue", "node", "role", "state", "lag_messages", "lag_bytes", "lag_seconds")
 EXCHANGES_SHOWN: Final = ("name", "type")
 BINDINGS_SHOWN: Final = BINDINGS
 VHOSTS_SHOWN: Final = ("name",)
+LEASES_SHOWN: Final = ("name", "queue", "acked", "next", "out", "age", "timeout")
 CONNECTIONS_SHOWN: Final = ("user", "peer_host", "peer_port", "state")
 CHANNELS_SHOWN: Final = ("pid", "user", "consumer_count", "messages_unacknowledged")
 CONSUMERS_SHOWN: Final = (

@@ -8,7 +8,7 @@ rabbitmqctl shows it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Node(Protocol):
     @property
     def peers(self) -> Peers: ...
     def schedule(self) -> None: ...
+    def look(self) -> None: ...  # at memory and disk
     async def move(self, queue: Queue, to: str) -> None: ...
 
 
@@ -121,7 +122,17 @@ class Server(Protocol):
     @property
     def starting(self) -> object | None: ...  # The app is on its way.
     @property
-    def ports(self) -> dict[str, int]: ...  # That are open: cluster, amqp, amqps.
+    def ports(self) -> dict[str, int]: ...  # That are open: cluster, amqp, amqps, management, management_tls.
+    @property
+    def management_url(self) -> str | None: ...  # For clients; None if there is none.
+    @property
+    def cookie(self) -> bytes: ...
+    @property
+    def listeners(self) -> Sequence[object]: ...  # The doors for clients.
+    @property
+    def announce(self) -> Callable[[], None]: ...
+    def close_doors(self) -> None: ...
+    async def open_doors(self, node: Any) -> None: ...
     async def stop_app(self) -> None: ...
     async def start_app(self) -> None: ...
     async def join(self, address: tuple[str, int]) -> None: ...

@@ -173,7 +173,7 @@ async def remove_queue_mirror_link(control: Control, vhost: str, source: str, no
     spec = _meant(control, vhost, source)
     nodes = extra_members(control.node.metadata, spec.vhost, spec.name)
     if node not in nodes:
-        policy = control.policies.effective("queue", spec.vhost, spec.name).policy
+        policy = control.policies.of_queue(spec.vhost, spec.name, spec.arguments).policy
         is_there = spec.view is not None and node in spec.view.ring
         because = f"; its mirror there comes from policy '{policy}'" if is_there and policy else ""
         raise Refused(UNAVAILABLE, f"{_called(spec)} has no mirror link to node {node}{because}")

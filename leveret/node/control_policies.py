@@ -13,17 +13,18 @@ from typing import Any, Final
 from leveret.amqp.printing import printed_float
 from leveret.cluster.mirroring import FORBID, BadWindow, parse_window
 from leveret.cluster.permissions import pattern_error
-from leveret.cluster.queue_rules import is_routing_key
+from leveret.cluster.policies import APPLIES, EXCHANGE, KINDS, is_applicable
+from leveret.cluster.queue_rules import is_routing_key, parse_journal
 from leveret.cluster.specs import Json
 
 STREAM_SEGMENT_BYTES_MAX: Final = 3_000_000_000
-APPLY_TO: Final = ("queues", "exchanges", "all")
+APPLY_TO: Final = frozenset[str]().union(*APPLIES.values())
 VHOST_LIMITS: Final = ("max-connections", "max-queues")
 USER_LIMITS: Final = ("max-connections", "max-channels")
 OPERATOR_KEYS: Final = frozenset(
     {
         "expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes",
-        "delivery-limit", FORBID,
+        "delivery-limit", "journal", FORBID,
     }
 )  # fmt: skip
 HA_DETAILS: Final = (
@@ -83,6 +84,10 @@ def _is_age(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9]+[YMDhms]", value) is not None
 
 
+def _is_journal(value: Any) -> bool:
+    return isinstance(value, str) and parse_journal(value) is not None
+
+
 # What each key takes, and what a value is that it does not take.
 _RULES: Final[dict[str, tuple[Fits, str]]] = {
     "alternate-exchange": (_is_text, "is not a valid alternate exchange name"),
@@ -113,15 +118,11 @@ _RULES: Final[dict[str, tuple[Fits, str]]] = {
     # RabbitMQ's from 3.12 on; what is done with a late delivery is ours.
     "consumer-timeout": (_at_least(1), "is not a valid consumer timeout"),
     "consumer-timeout-action": (_one_of("close", "requeue"), "is not a valid consumer timeout action"),
+    "journal": (_is_journal, "is not a valid journal mode"),
     FORBID: (_is_flag, "is not true or false, which ha-forbid-copying takes"),
 }
 _HA_KEYS: Final = frozenset({"ha-mode", *HA_DETAILS, *OWN_HA_DETAILS})
 _OF_EXCHANGES: Final = ("alternate-exchange",)
-# Kept and shown, because RabbitMQ's definitions have them, and without effect.
-_IDLE: Final = {
-    "queue-version": "queues are stored in one way here",
-    "initial-cluster-size": "a stream has its members by its arguments",
-}
 
 
 def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], operator: bool = False) -> str | None:
@@ -153,14 +154,16 @@ def _definition_error(definition: Mapping[str, Json], operator: bool) -> str | N
 
 def policy_notes(apply_to: str, definition: Mapping[str, Json]) -> list[str]:
     """What to tell whoever sets a policy about those of its keys that will not act."""
-    notes = [f"{name} has no effect: {_IDLE[name]}" for name in definition if name in _IDLE]
+    notes: list[str] = []
     for name in definition:
-        if name in _IDLE:
-            continue
         if apply_to == "exchanges" and name not in _OF_EXCHANGES:
             notes.append(f"{name} has no effect: it is for queues, and the policy applies to exchanges")
-        elif apply_to == "queues" and name in _OF_EXCHANGES:
-            notes.append(f"{name} has no effect: it is for exchanges, and the policy applies to queues")
+        elif apply_to not in APPLIES[EXCHANGE] and name in _OF_EXCHANGES:
+            notes.append(f"{name} has no effect: it is for exchanges, and the policy applies to {apply_to}")
+    of_queues = {name: value for name, value in definition.items() if name not in _OF_EXCHANGES}
+    kinds = [kind for kind in KINDS if kind != EXCHANGE and apply_to in APPLIES[kind]]
+    if kinds and of_queues and not any(is_applicable(kind, apply_to, definition) for kind in kinds):
+        notes.append(f"{', '.join(of_queues)} have no effect: queues of no type that it applies to know all its keys")
     return notes
 
 

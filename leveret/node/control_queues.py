@@ -54,6 +54,7 @@ from leveret.node.control_listings import (
 )
 
 if TYPE_CHECKING:
+    from leveret.cluster.policies import Effective
     from leveret.cluster.specs import QueueSpec
     from leveret.node.control import Control
 
@@ -117,6 +118,10 @@ def _recoverable(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
     return "" if spec.view is None else [name for name in spec.view.order() if name != spec.node]
 
 
+def _policies(control: Control, spec: QueueSpec) -> Effective:
+    return control.policies.of_queue(spec.vhost, spec.name, spec.arguments)
+
+
 def _has_members(spec: QueueSpec) -> bool:
     """Whether it is of a type that RabbitMQ shows with its members; mirrors of others have columns of their own."""
     return is_quorum(spec.arguments) or is_stream(spec.arguments)
@@ -141,13 +146,9 @@ QUEUE: Final[dict[str, Getter]] = {
     "durable": lambda control, pair: pair[0].durable,
     "auto_delete": lambda control, pair: pair[0].auto_delete,
     "arguments": lambda control, pair: shown_table(pair[0].arguments),
-    "policy": lambda control, pair: control.policies.effective("queue", pair[0].vhost, pair[0].name).policy or "",
-    "operator_policy": lambda control, pair: (
-        control.policies.effective("queue", pair[0].vhost, pair[0].name).operator_policy or ""
-    ),
-    "effective_policy_definition": lambda control, pair: (
-        control.policies.effective("queue", pair[0].vhost, pair[0].name).definition
-    ),
+    "policy": lambda control, pair: _policies(control, pair[0]).policy or "",
+    "operator_policy": lambda control, pair: _policies(control, pair[0]).operator_policy or "",
+    "effective_policy_definition": lambda control, pair: _policies(control, pair[0]).definition,
     "pid": lambda control, pair: mirror_status.copy_pid(pair[0].node, pair[0].id),
     "owner_pid": lambda control, pair: _owner_pid(control, pair[0]),
     "exclusive": lambda control, pair: pair[0].exclusive,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.limits import Limits
 from leveret.broker.broker import Broker
+from leveret.broker.journal import Options
 from leveret.broker.moving import move
 from leveret.broker.placing import Place, Placing
 from leveret.broker.queue import Queue
@@ -25,16 +26,19 @@ from leveret.broker.stream import StreamQueue
 from leveret.cluster import frames
 from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
+from leveret.cluster.keepers import is_journal
 from leveret.cluster.passwords import SALT_BYTES
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.log import Log, LogOptions
+from leveret.log.measure import Measured, Wanted, measure
 from leveret.node import consensus
 from leveret.node.alarms import Alarms
 from leveret.node.client import AWAY, BEHIND, BLOCKED, PACE_S, PACED, Client
 from leveret.node.cluster import CLUSTER_ID, Cluster
 from leveret.node.consensus import AdminError
 from leveret.node.folder import MESSAGES
+from leveret.node.reads import Reads
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
 
@@ -130,8 +134,11 @@ class Node(consensus.Shell):
             settings.content_cache_bytes,
             int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
+        self.broker.journaling = Options(settings.journal_default, settings.journal_max_bytes)
+        self.broker.refresh_rules()
         self.broker.arrivals.is_open = False
         self.broker.run = self.cluster.run
+        self.reads = Reads(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
 
     async def prepare(self) -> None:
@@ -236,6 +243,8 @@ class Node(consensus.Shell):
                     client.flush()
         if self.paced or self.away:
             self._let_go_on()
+        if self.reads.waiting:
+            self.reads.look()
         if broker.dirty or mirrors.touched:  # By blocks that were taken for the commit.
             self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
@@ -283,7 +292,6 @@ class Node(consensus.Shell):
             return False
         self.clients[client] = None
         self.by_connection[client.connection] = client
-        logger.getChild("connection").info("accepting AMQP connection %s", client.connection.peer)
         return True
 
     def on_lost(self, client: Client) -> None:
@@ -344,6 +352,8 @@ class Node(consensus.Shell):
             client.on_tick(now_ms)
         self.broker.end_slow_channels(self.settings.consumer_timeout_ms)
         self.broker.note_deliveries()
+        if self.broker.journal is not None:
+            self.broker.journal.tick()
         self.broker.tick_links()
         self.broker.mirrors.governing.on_minute()
         self.placing.watch()
@@ -390,13 +400,11 @@ class Node(consensus.Shell):
 
     def _on_alarms(self, before: str | None) -> None:
         self._tell_alarms()
+        for line in self.alarms.news(self.settings.node_name):
+            logger.warning("%s", line)
         reason = self.alarms.reason()
         if reason == before:
             return
-        if reason is not None:
-            logger.warning("alarm: %s; publishers are blocked until it clears", reason)
-        else:
-            logger.warning("alarm cleared: %s", before)
         for client in list(self.clients):
             if reason is not None and client.connection.has_published and not client.connection.blocked:
                 self._block(client, reason)
@@ -437,6 +445,7 @@ class Node(consensus.Shell):
             queue.restore(state.number, epoch, state.next_seq, first, last, state.count, through)
             if isinstance(queue, StreamQueue):
                 queue.weigh(state)
+            queue.restore_marks(state.marks.values())
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))
@@ -458,6 +467,10 @@ class Node(consensus.Shell):
     def counts_of(self, number: int) -> dict[int, int]:
         state = self.storage.log.queues.get(number)
         return {} if state is None else state.counts
+
+    def measure(self, number: int, wanted: Wanted) -> Measured:
+        state = self.storage.log.queues.get(number)
+        return Measured([], 0) if state is None else measure(state, wanted)
 
     def forget_log(self, number: int) -> None:
         self.storage.forget_log(number)
@@ -565,7 +578,8 @@ class Node(consensus.Shell):
         self.turn()
         await self._clients_gone()
         await self.leave()
-        queues = [queue for queue in self.broker.queues_by_id.values() if isinstance(queue, Queue)]
+        local = (queue for queue in self.broker.queues_by_id.values() if isinstance(queue, Queue))
+        queues = [queue for queue in local if not is_journal(queue.spec.name)]  # Those end with their nodes.
         for done, queue in enumerate(queues):
             if not queue.deleted:
                 await self._move_away(queue)
@@ -660,6 +674,9 @@ class Node(consensus.Shell):
             self.peers.flush()
             for peer in list(self.broker.homes):  # What is out with clients of others comes back, and is marked.
                 self.broker.on_peer_down(peer)
+            self.broker.note_deliveries()  # What was rejected and has no letter yet is out with nobody, but was shown.
+            if self.broker.journal is not None:
+                self.broker.journal.stop()
             self.turn()
             await self.storage.drained(self.broker)
         for client in list(self.clients):

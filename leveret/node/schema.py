@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from leveret.cluster.mirroring import FORBID, LEADER_LOCATORS, LOCATORS
+from leveret.cluster.queue_rules import parse_journal
 from leveret.cluster.specs import Json
 from leveret.node.settings import DEFAULT_CLUSTER_PORT, LOG_CATEGORIES, LOG_LEVELS, MIB, ListedNode, Listener
 
@@ -67,6 +68,11 @@ Rule = Used | Fixed | Ignored | Unsupported
 
 _SIZE = re.compile(r"([0-9]+) ?([a-z]*)", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]+) ?(ms|s|m|h|)")
+# The period (hour, day, week, month), which of it, and at which hour.
+ROTATION_DATE = re.compile(
+    r"\$(?:(H)([0-5]?[0-9])?|(D)(2[0-3]|1?[0-9])|(W)([0-6])(?:D(2[0-3]|1?[0-9]))?"
+    r"|(M)(3[01]|[12][0-9]|0?[1-9])(?:D(2[0-3]|1?[0-9]))?)"
+)
 _NODE_NAME = re.compile(r"[A-Za-z0-9_.+-]+(@[A-Za-z0-9_.-]+)?")
 _DURATION_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 # RabbitMQ reads "KB" in two ways: 1000 bytes in limits of memory and disk, 1024 elsewhere. We follow it in both.
@@ -216,6 +222,19 @@ def node_name(text: str) -> str:
 port = whole(0, 65_535, "a port")
 
 
+def port_or_none(text: str) -> int | None:
+    try:
+        return None if text == "none" else port(text)
+    except NotAllowed as error:
+        raise NotAllowed(f"{error} (0 for any), or none") from None
+
+
+def path_prefix(text: str) -> str:
+    if re.fullmatch(r"(/[A-Za-z0-9_.~-]+)*/?", text):
+        return text.rstrip("/")
+    raise NotAllowed("a path such as /broker")
+
+
 def host(text: str) -> str:
     if text and not any(character in text for character in " ,/[]"):
         return text
@@ -314,6 +333,12 @@ def copies(text: str) -> tuple[str, ...]:
     return names
 
 
+def journal_mode(text: str) -> str:
+    if parse_journal(text) is None:
+        raise NotAllowed("off, full, or a fraction such as 0.01")
+    return text
+
+
 def default_policy(name: str, text: str) -> Json:
     """A key of a policy, in the form that a configuration file can have it."""
     if name == "ha-params":
@@ -331,7 +356,21 @@ def default_policy(name: str, text: str) -> Json:
     return text
 
 
+def rotation_date(text: str) -> str:
+    """`$D0`: each day at midnight; see `leveret.node.logs`."""
+    if text == "" or ROTATION_DATE.fullmatch(text):
+        return text
+    raise NotAllowed("$H, $H30, $D0 (day and hour), $W0D23 (weekday, 0 is Sunday, and hour) or $M1D0 (day of month)")
+
+
+def on_off(text: str) -> bool:
+    return one_of("on", "off", "true", "false")(text) in ("on", "true")
+
+
 log_level = one_of(*LOG_LEVELS)
+log_formatter = one_of("plaintext", "json")
+log_time = one_of("rfc3339_space", "rfc3339_T", "epoch_usecs", "epoch_secs", "lager_default")
+log_level_format = one_of("lc", "uc", "lc3", "uc3", "lc4", "uc4")
 tls_version = partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3"))
 
 # What each key means
@@ -360,8 +399,11 @@ USED: dict[str, Used] = {
     "cookie": Used(word, "cookie", group="cookie"),
     "cookie_file": Used(readable_file, "cookie_file", group="cookie"),
     "join": Used(cluster_addresses, "join"),
+    "management_port": Used(port_or_none),
     "mirroring.default_policy.$": Used(str, group="mirroring.default_policy"),
     "mirroring.forbid_copying": Used(flag),
+    "journal.default": Used(journal_mode, "journal_default"),
+    "journal.max_bytes": Used(size(MIB, 1 << 50), "journal_max_bytes"),
     "num_mirrors": Used(whole(0, 255)),
     "cluster_nodes.disc_copies": Used(copies),
     # RabbitMQ's
@@ -390,6 +432,21 @@ USED: dict[str, Used] = {
     "ssl_options.fail_if_no_peer_cert": Used(flag),
     "ssl_options.versions.$": Used(tls_version, group="ssl_options.versions"),
     "ssl_handshake_timeout": Used(or_infinity(milliseconds(1, 3_600_000)), "ssl_handshake_timeout_ms"),
+    "management.tcp.port": Used(port_or_none),
+    "management.tcp.ip": Used(host),
+    "management.tcp.request_timeout": Used(milliseconds(100, 3_600_000), "management_request_ms"),
+    "management.tcp.idle_timeout": Used(milliseconds(100, 3_600_000), "management_idle_ms"),
+    "management.ssl.port": Used(port),
+    "management.ssl.ip": Used(host),
+    "management.ssl.cacertfile": Used(readable_file),
+    "management.ssl.certfile": Used(readable_file),
+    "management.ssl.keyfile": Used(readable_file),
+    "management.ssl.password": Used(str),
+    "management.ssl.verify": Used(one_of("verify_none", "verify_peer")),
+    "management.ssl.fail_if_no_peer_cert": Used(flag),
+    "management.ssl.versions.$": Used(tls_version, group="management.ssl.versions"),
+    "management.path_prefix": Used(path_prefix, "management_prefix"),
+    "management.http.max_body_size": Used(size(1, 1 << 30), "management_body_bytes_max"),
     "tcp_listen_options.backlog": Used(whole(1, 65_535), "backlog"),
     "tcp_listen_options.nodelay": Used(flag, "nodelay"),
     "tcp_listen_options.keepalive": Used(flag, "keepalive"),
@@ -433,8 +490,23 @@ USED: dict[str, Used] = {
     "log.dir": Used(folder),
     "log.console": Used(flag, "log_console"),
     "log.console.level": Used(log_level, "log_console_level"),
+    "log.console.stdio": Used(one_of("stdout", "stderr"), "log_console_stdio"),
     "log.file": Used(log_file),
     "log.file.level": Used(log_level, "log_file_level"),
+    "log.file.rotation.date": Used(rotation_date),
+    "log.file.rotation.size": Used(size(0, 1 << 50)),
+    "log.file.rotation.count": Used(whole(1, 10_000)),
+    "log.file.rotation.compress": Used(flag),
+    **{
+        f"log.{output}.formatter{key}": Used(parse)
+        for output in ("console", "file")
+        for key, parse in (
+            ("", log_formatter),
+            (".time_format", log_time),
+            (".level_format", log_level_format),
+            (".single_line", on_off),
+        )
+    },
     **{f"log.{category}.level": Used(log_level) for category in LOG_CATEGORIES},
 }
 
@@ -446,11 +518,8 @@ FIXED: dict[str, Fixed] = {
     "credential_validator.validation_backend": Fixed(("rabbit_credential_validator_accept_everything",), ()),
     "default_queue_type": Fixed(("classic", "rabbit_classic_queue"), ()),
     "deprecated_features.permit.$": Fixed(("true",), _TRUE_FALSE),
-    "log.console.formatter": Fixed(("plaintext",), ("json",)),
-    "log.console.stdio": Fixed(("stderr",), ("stdout",)),
     "log.console.use_colors": Fixed(("off", "false"), ("on", "true")),
     "log.exchange": Fixed(("false",), _TRUE_FALSE),
-    "log.file.formatter": Fixed(("plaintext",), ("json",)),
     "log.journald": Fixed(("false",), _TRUE_FALSE),
     "log.syslog": Fixed(("false",), _TRUE_FALSE),
     "password_hashing_module": Fixed(("rabbit_password_hashing_sha256",), ()),
@@ -466,13 +535,11 @@ FIXED: dict[str, Fixed] = {
 _ERLANG = "it tunes the Erlang machine, and this broker runs without one"
 _STORE = "messages are stored in another way here"
 _FOUNDING = "only one node may found the cluster here, so none has to wait for luck or for a lock"
-_RESERVED = "reserved: this version opens no such listener"
 _STATISTICS = "this version gathers no statistics"
 _SOCKET = "it tunes Erlang's socket driver"
-_CATEGORIES = ("mirroring", "federation", "upgrade", "ra", "shovel", "prelaunch", "feature_flags", "ldap", "osiris")
+_CATEGORIES = ("federation", "upgrade", "ra", "shovel", "prelaunch", "feature_flags", "ldap", "osiris")
 
 IGNORED: dict[str, Ignored] = {
-    "management_port": Ignored(_RESERVED, port),
     "num_acceptors.*": Ignored(_ERLANG),
     "socket_writer.gc_threshold": Ignored(_ERLANG),
     "erlang.*": Ignored(_ERLANG),
@@ -521,7 +588,7 @@ IGNORED: dict[str, Ignored] = {
     "tcp_listen_options.send_timeout_close": Ignored(_SOCKET),
 }
 
-_MANAGEMENT = "management over HTTP"
+_MANAGEMENT = "this part of the management over HTTP"
 _DISCOVERY = "here: cluster_formation.classic_config.nodes.N, and cluster_formation.dns.hostname"
 _PARTITIONS = "a choice of what to do in a partition"
 
@@ -577,9 +644,8 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "tcp_listen_options.port": Unsupported("this socket option"),
     "tcp_listen_options.priority": Unsupported("this socket option"),
     "tcp_listen_options.tos": Unsupported("this socket option"),
-    "log.console.formatter.*": Unsupported("another form of log lines"),
-    "log.file.formatter.*": Unsupported("another form of log lines"),
-    "log.file.rotation.*": Unsupported("rotation of log files"),
+    "log.console.formatter.*": Unsupported("this form of log lines"),
+    "log.file.formatter.*": Unsupported("this form of log lines"),
     "log.exchange.*": Unsupported("logging to an exchange"),
     "log.journald.*": Unsupported("logging to journald"),
     "log.syslog.*": Unsupported("logging to syslog"),

@@ -35,7 +35,7 @@ from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME
 from leveret.cluster.link import FRAME_BYTES_MAX, Identity
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
-from leveret.node import control_definitions, discovery, logs, registry
+from leveret.node import control_definitions, discovery, logs, registry, service_manager
 from leveret.node.client import Client
 from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
@@ -44,10 +44,12 @@ from leveret.node.cookie import BadCookie, find_cookie
 from leveret.node.folder import METADATA, FolderInUse, folder_lock, wipe
 from leveret.node.node import Node
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
+from leveret.node.settings import Listener
 from leveret.node.surroundings import Reality
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
+    from leveret.management.app import Management
     from leveret.node.settings import Settings, TlsOptions
     from leveret.node.surroundings import Surroundings
 
@@ -88,7 +90,9 @@ class Server:
         self.peers: Peers | None = None
         self.cluster_port = settings.cluster_listener.port
         self.listeners: list[asyncio.Server] = []
-        self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster.
+        self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster, management, management_tls.
+        self.management: Management | None = None  # Once somebody has come to that door.
+        self.management_url: str | None = None
         self.control = Control(self)
         self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
         self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
@@ -204,6 +208,9 @@ class Server:
         if node is not None:
             self.cluster_id = node.cluster.cluster_id
         self.close_doors()
+        management, self.management = self.management, None
+        if management is not None:
+            await management.close()
         if node is not None:
             self._leaving = node
             try:
@@ -459,8 +466,9 @@ class Server:
         for server in self.listeners:
             server.close()
         self.listeners.clear()
-        for name in ("amqp", "amqps"):
-            self.ports.pop(name, None)
+        for name in [name for name in self.ports if name != "cluster"]:
+            del self.ports[name]
+        self.management_url = None
 
     async def open_doors(self, node: Node) -> None:
         settings = self.settings
@@ -484,8 +492,43 @@ class Server:
                 self.listeners.append(server)
                 port = int(server.sockets[0].getsockname()[1])
                 self.ports.setdefault("amqps" if tls else "amqp", port)
+        await self._open_management(node)
         shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
         logger.info("Server startup complete; listening: %s", shown)
+
+    async def _open_management(self, node: Node) -> None:
+        settings = self.settings
+        context = None if settings.management_tls is None else tls_context(settings.management_tls)
+        for listeners, tls in ((settings.management_listeners, None), (settings.management_tls_listeners, context)):
+            for listener in listeners:
+                try:
+                    server = await self.loop.create_server(
+                        lambda: self._accept_management(node),
+                        listener.host or None,
+                        listener.port,
+                        backlog=settings.backlog,
+                        ssl=tls,
+                        ssl_handshake_timeout=tls_timeout_s(settings) if tls else None,
+                    )
+                except OSError as error:
+                    raise StartFailed(
+                        f"cannot listen at {listener} for HTTP: {error.strerror or error}. "
+                        "Choose another port with --management-port, or none"
+                    ) from None
+                self.listeners.append(server)
+                port = int(server.sockets[0].getsockname()[1])
+                self.ports["management_tls" if tls else "management"] = port
+                host = settings.cluster_host if listener.host in ("", "0.0.0.0", "::") else listener.host
+                url = f"{'https' if tls else 'http'}://{Listener(host, port)}{settings.management_prefix}"
+                self.management_url = self.management_url or url
+
+    def _accept_management(self, node: Node) -> asyncio.Protocol:
+        if self.management is None:
+            # Not before somebody comes: a start would pay for code that many nodes never need.
+            from leveret.management.app import Management
+
+            self.management = Management(self, node)
+        return self.management.http.accept()
 
 
 # -- The process ---------------------------------------------------------------------------------------------------
@@ -493,7 +536,11 @@ class Server:
 
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
-    logs.set_up(settings)
+    try:
+        logs.set_up(settings)
+    except logs.NoLogFile as error:
+        print(f"leveret: {error}", file=sys.stderr)
+        return EX_CONFIG
     try:
         os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
         with folder_lock(settings.data_dir):
@@ -532,6 +579,8 @@ async def serve(settings: Settings) -> int:
     server = Server(settings, Reality(loop, settings.data_dir), cookie)
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.request_stop)
+    if settings.log_file is not None or not os.isatty(0):  # Otherwise a node ends with its terminal.
+        loop.add_signal_handler(signal.SIGHUP, logs.on_hangup)
     # What a start reads stays: no collector need look at it, neither now nor later. A million bindings would cost it
     # half a second each time, with the loop standing still.
     gc.disable()
@@ -544,9 +593,11 @@ async def serve(settings: Settings) -> int:
             starting.result()
             server.announce()
             print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
+            service_manager.tell("READY=1")
             await server.stopped
     finally:
         logger.info("stopping")
+        service_manager.tell("STOPPING=1")
         registry.withdraw(settings.node_name)
         await server.stop()
     return EX_SOFTWARE if server.fatal else 0

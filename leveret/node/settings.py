@@ -23,6 +23,7 @@ DEFAULT_PORT = 5672
 # RabbitMQ's habit: the port for other nodes is the one for clients plus this.
 CLUSTER_PORT_OFFSET = 20_000
 DEFAULT_CLUSTER_PORT = DEFAULT_PORT + CLUSTER_PORT_OFFSET
+MANAGEMENT_PORT_OFFSET = 10_000
 
 # Python's number for each of RabbitMQ's log levels. `none` is above all that is ever logged.
 LOG_LEVELS: Mapping[str, int] = MappingProxyType(
@@ -39,13 +40,32 @@ LOG_LEVELS: Mapping[str, int] = MappingProxyType(
     }
 )
 # The categories a log line can belong to; the Python logger of each is "leveret.<category>", of `default` "leveret".
-LOG_CATEGORIES = ("default", "connection", "channel", "queue")
+LOG_CATEGORIES = ("default", "connection", "channel", "queue", "mirroring", "cluster", "peers")
 
 
 def log_levels(given: Mapping[str, str]) -> Mapping[str, str]:
     """A level for each category: those not given follow `default`, and that is `info`."""
     default = given.get("default", "info")
     return MappingProxyType({category: given.get(category, default) for category in LOG_CATEGORIES})
+
+
+class LogForm(NamedTuple):
+    """How the lines of one output look: `log.console.formatter.*`, `log.file.formatter.*`."""
+
+    json: bool = False
+    time: str = "rfc3339_space"
+    level: str = "lc"
+    single_line: bool = False
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """When a log file is set aside, and how many of these are kept: `log.file.rotation.*`."""
+
+    date: str = ""  # `$D0`, ...; "" is never
+    size: int = 0  # bytes; 0 is never
+    count: int = 10
+    compress: bool = False
 
 
 class Listener(NamedTuple):
@@ -102,6 +122,7 @@ class Settings:
     # Who the node is
     node_name: str = DEFAULT_NODE_NAME
     data_dir: str
+    config_files: tuple[str, ...] = ()  # that were read
     cluster_name: str = DEFAULT_NODE_NAME
     load_definitions: str | None = None  # A file, or a folder with some, imported at each start.
 
@@ -115,6 +136,15 @@ class Settings:
     send_buffer_bytes: int | None = None  # None leaves the system's
     receive_buffer_bytes: int | None = None
     linger_s: int | None = None
+
+    # The management port. A node that is made without a configuration (a simulated one) has none.
+    management_listeners: tuple[Listener, ...] = ()
+    management_tls_listeners: tuple[Listener, ...] = ()
+    management_tls: TlsOptions | None = None
+    management_prefix: str = ""  # before every path, beginning with a slash
+    management_body_bytes_max: int = 10 * MIB
+    management_request_ms: int = 30_000  # from the first byte of a request to its last
+    management_idle_ms: int = 60_000
 
     # The cluster
     cluster_listener: Listener = DEFAULT_CLUSTER_LISTENER
@@ -132,6 +162,10 @@ class Settings:
 
     # Mirrored queues
     mirroring: Defaults = field(default_factory=Defaults)
+
+    # The event journal
+    journal_default: str = "off"  # for queues of which no policy says anything
+    journal_max_bytes: int = 256 * MIB  # the oldest goes
 
     # Limits of a connection
     handshake_timeout_ms: int | None = 10_000
@@ -175,8 +209,12 @@ class Settings:
     # What is written for people
     log_console: bool = True
     log_console_level: str = "debug"  # lets through all that its category lets through
+    log_console_stdio: Literal["stdout", "stderr"] = "stderr"
+    log_console_form: LogForm = field(default_factory=LogForm)
     log_file: str | None = None  # an absolute path
     log_file_level: str = "debug"
+    log_file_form: LogForm = field(default_factory=LogForm)
+    log_rotation: Rotation = field(default_factory=Rotation)
     log_levels: Mapping[str, str] = field(default_factory=lambda: log_levels({}))  # one for each category
 
     def memory_limit_bytes(self, total_bytes: int) -> int:

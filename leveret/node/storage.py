@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.queue import Queue
-    from leveret.log.block import Run
+    from leveret.log.block import Block, Run
     from leveret.log.jobs import Write
     from leveret.log.log import Log
     from leveret.node.surroundings import Surroundings
@@ -92,7 +92,7 @@ class Storage:
         """Begin a commit, unless one is under way."""
         if self.committing or self.failed or (self.full and not self.retrying):
             return
-        if broker.unlogged:
+        if broker.unlogged or (broker.journal is not None and broker.journal.is_due):
             self._take_blocks(broker)
         job = self.log.take()
         if job is None:
@@ -108,19 +108,29 @@ class Storage:
     def _take_blocks(self, broker: Broker) -> None:
         now_ms = self.world.wall_ms()
         unlogged, broker.unlogged = broker.unlogged, {}
-        for queue in unlogged:
-            if queue.mirror is not None:
-                broker.mirrors.submit(queue.mirror, now_ms)
-                continue
-            if queue.spec.view is not None:
-                continue  # It is led here no longer, and what it changed since means nothing.
-            batch = queue.open
-            block = queue.take_block(now_ms)
+        journal = broker.journal
+        if journal is not None and (stream := journal.find()) is not None:
+            unlogged.pop(stream, None)  # What it tells of is known when all blocks are taken.
+        blocks = [self._take_block(broker, queue, now_ms) for queue in unlogged]
+        if journal is not None and (stream := journal.write()) is not None:
+            blocks.insert(0, self._take_block(broker, stream, now_ms))
+        for block in blocks:
             if block is not None:
-                awaiting, queue.awaiting = queue.awaiting, []
-                self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)
                 self.log.append(block)
         broker.mirrors.flush()  # Their blocks are part of the same write.
+
+    def _take_block(self, broker: Broker, queue: Queue, now_ms: int) -> Block | None:
+        if queue.mirror is not None:
+            broker.mirrors.submit(queue.mirror, now_ms)
+            return None
+        if queue.spec.view is not None:
+            return None  # It is led here no longer, and what it changed since means nothing.
+        batch = queue.open
+        block = queue.take_block(now_ms)
+        if block is not None:
+            awaiting, queue.awaiting = queue.awaiting, []
+            self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)
+        return block
 
     def _on_committed(self, broker: Broker, job: Write, error: Exception | None) -> None:
         self.committing = self.retrying = False
@@ -156,6 +166,8 @@ class Storage:
             queue, batch, awaiting = entry
             if batch is not None and not queue.deleted:
                 queue.on_logged(batch)
+                if queue.journal is not None:
+                    queue.journal.is_safe(batch)
             for pending in awaiting:
                 confirmed += pending.count
                 pending.on_safe()

@@ -25,6 +25,7 @@ examples:
   leveret perf -e events -t topic -k order.paid    through an exchange; each queue is bound to it with that key
   leveret perf -qa x-queue-type=quorum,x-max-length=1000000
   leveret perf --uri amqp://ann:secret@10.0.0.1/shop --uri amqp://ann:secret@10.0.0.2/shop    several nodes, in turn
+  leveret perf --uri amqps://ann:secret@mq.example.com --cacert ca.pem    over TLS
   leveret perf -z 10 --json | jq .summary
 
 Queues and exchanges are durable. Queues that you did not name (with -u or --pattern) are deleted at the end.
@@ -38,6 +39,10 @@ exit codes: 0 done, 1 the broker refused something, closed a connection, or left
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--uri", "-h", metavar="URI", action="append", help="of the broker (amqp://guest:guest@127.0.0.1:5672/%%2F)")
+    add("--cacert", metavar="FILE", help="with amqps://: certificates to trust (those the system trusts)")
+    add("--cert", metavar="FILE", help="with amqps://: a certificate to show")
+    add("--key", metavar="FILE", help="its key, if that is in another file")
+    add("--insecure", action="store_true", help="with amqps://: trust anybody")
     add(
         "--publishers",
         "-x",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import ssl
 from abc import ABC, abstractmethod
 from typing import Final
 
@@ -11,6 +12,7 @@ from leveret.perf.wire import BrokerError, Connection
 
 READ: Final = selectors.EVENT_READ
 WRITE: Final = selectors.EVENT_WRITE
+NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Endpoint(ABC):
@@ -44,10 +46,10 @@ class Endpoint(ABC):
     def on_ready(self, events: int) -> None:
         try:
             if events & READ:
-                self._read()
+                self.on_readable()
             if events & WRITE:
                 self.on_writable()
-        except BlockingIOError:
+        except NOT_NOW:
             pass  # Ready a moment ago, not any more: the selector will say when it is.
         except (OSError, BrokerError) as error:
             self.fail(str(error))
@@ -60,15 +62,21 @@ class Endpoint(ABC):
             self._selector.unregister(self.socket)
         self.socket.close()
 
-    def _read(self) -> None:
+    def on_readable(self) -> None:
+        """A record of TLS is shorter than what is asked for, so that none is left half read where the selector does not
+        look."""
         data = self.socket.recv(wire.RECEIVE_BYTES)
         if not data:
             raise BrokerError("the broker closed the connection")
         self.rest = self.on_data(self.rest + data if self.rest else data)
 
     def send_unsent(self) -> None:
+        """As much as the socket takes now. This happens in the middle of other things, which must go on."""
         if self.unsent:
-            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+            try:
+                self.unsent = self.unsent[self.socket.send(self.unsent) :]
+            except NOT_NOW:
+                pass  # The selector will say when it takes more.
 
     @abstractmethod
     def wants_to_write(self) -> bool: ...

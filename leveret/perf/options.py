@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
+from leveret.perf.tls import context, problem
 from leveret.perf.wire import Address, Argument, parse_uri
 
 QUEUES_MAX: Final = 100_000
@@ -16,6 +18,7 @@ class Options:
     """A load. None is "no limit"; `ack_every` 0 is a consumer without acks."""
 
     addresses: tuple[Address, ...]
+    tls: ssl.SSLContext | None = None
     publishers: int = 1
     consumers: int = 1
     size: int = 12
@@ -62,8 +65,10 @@ def to_options(parsed: argparse.Namespace, run: str) -> Options:
     if parsed.predeclared and parsed.queue_args:
         raise ValueError("--queue-args are for queues that are declared, not for --predeclared ones")
     names = _names(parsed, run)
+    addresses = tuple(parse_uri(one) for one in parsed.uri or ["amqp://127.0.0.1"])
     return Options(
-        addresses=tuple(parse_uri(one) for one in parsed.uri or ["amqp://127.0.0.1"]),
+        addresses=addresses,
+        tls=_tls(parsed, addresses),
         publishers=parsed.publishers,
         consumers=parsed.consumers,
         size=parsed.size,
@@ -87,6 +92,23 @@ def to_options(parsed: argparse.Namespace, run: str) -> Options:
         json=parsed.json,
         quiet=parsed.quiet,
     )
+
+
+def _tls(parsed: argparse.Namespace, addresses: tuple[Address, ...]) -> ssl.SSLContext | None:
+    given = [f"--{name}" for name in ("cacert", "cert", "key", "insecure") if getattr(parsed, name)]
+    if not any(address.tls for address in addresses):
+        if given:
+            raise ValueError(f"{given[0]} is for TLS: give an address that begins with amqps://")
+        return None
+    if parsed.key is not None and parsed.cert is None:
+        raise ValueError("--key is that of a --cert, and none is named")
+    if parsed.insecure and parsed.cacert is not None:
+        raise ValueError("--insecure trusts anybody, --cacert says whom to trust: give one of them")
+    try:
+        return context(parsed.cacert, parsed.cert, parsed.key, parsed.insecure)
+    except OSError as error:
+        files = ", ".join(one for one in (parsed.cacert, parsed.cert, parsed.key) if one is not None)
+        raise ValueError(f"{files}: {problem(error)}") from None
 
 
 def _names(parsed: argparse.Namespace, run: str) -> tuple[str, ...]:

@@ -149,25 +149,15 @@ class Publisher(Endpoint):
             raise BrokerError(wire.closing_text(name, payload[wire.METHOD_ID.size :]))
 
 
-class Confirms:
+class Tally:
     """Counts confirmed publishes, each once, however a broker mixes those of one and those of all up to one."""
 
     def __init__(self) -> None:
         self.count = self.nacked = 0
-        self.latency = Histogram()
-        self._published = 0
         self._through = 0  # All up to here are confirmed,
         self._beyond: set[int] = set()  # and these above.
-        # Of each batch not yet confirmed: its first number, and when it was sent.
-        self._firsts: list[int] = []
-        self._times: list[int] = []
 
-    def begin(self, count: int, now_ns: int) -> None:
-        self._firsts.append(self._published + 1)
-        self._times.append(now_ns)
-        self._published += count
-
-    def on_told(self, tag: int, multiple: bool, nack: bool, now_ns: int) -> None:
+    def on_told(self, tag: int, multiple: bool, nack: bool, now_ns: int = 0) -> None:
         before = self.count
         if tag > self._through and (multiple or tag not in self._beyond):
             if multiple:
@@ -181,12 +171,34 @@ class Confirms:
                 self._through += 1
                 self._beyond.remove(self._through)
             self.count = self._through + len(self._beyond)
-            self._forget()
         if nack:
             self.nacked += self.count - before
 
     def _note(self, first: int, last: int, now_ns: int, known: list[int]) -> None:
-        """The latency of `first`..`last`, without those `known` to be confirmed before."""
+        """Those of `first`..`last` are confirmed that are not `known` to be confirmed before."""
+
+
+class Confirms(Tally):
+    """The same, with the time that each took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latency = Histogram()
+        self._published = 0
+        # Of each batch not yet confirmed: its first number, and when it was sent.
+        self._firsts: list[int] = []
+        self._times: list[int] = []
+
+    def begin(self, count: int, now_ns: int) -> None:
+        self._firsts.append(self._published + 1)
+        self._times.append(now_ns)
+        self._published += count
+
+    def on_told(self, tag: int, multiple: bool, nack: bool, now_ns: int = 0) -> None:
+        super().on_told(tag, multiple, nack, now_ns)
+        self._forget()
+
+    def _note(self, first: int, last: int, now_ns: int, known: list[int]) -> None:
         if last > self._published:
             raise BrokerError(f"the broker confirmed message {last}, and only {self._published} were sent")
         at = bisect_right(self._firsts, first) - 1

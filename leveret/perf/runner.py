@@ -20,6 +20,7 @@ from leveret.perf.histogram import Histogram
 from leveret.perf.options import Options
 from leveret.perf.publisher import Publisher, Target
 from leveret.perf.report import Counts, Interval, Result
+from leveret.perf.tls import problem
 from leveret.perf.wire import BrokerError, Connection
 
 SELECT_S: Final = 0.05
@@ -34,7 +35,7 @@ def run(options: Options, name: str, on_interval: Callable[[Interval], None]) ->
         try:
             publishers, consumers = set_up(options, name, stack)
         except OSError as error:
-            raise BrokerError(error.strerror or str(error)) from None
+            raise BrokerError(problem(error)) from None
         return Driver(options, publishers, consumers, on_interval).drive()
 
 
@@ -43,7 +44,7 @@ def set_up(options: Options, name: str, stack: ExitStack) -> tuple[list[Publishe
 
     def connect(role: str, number: int) -> Connection:
         address = options.addresses[number % len(options.addresses)]
-        connection = Connection(address, f"{name} {role} {number + 1}")
+        connection = Connection(address, f"{name} {role} {number + 1}", tls=options.tls if address.tls else None)
         stack.callback(connection.close)
         return connection
 
@@ -99,8 +100,9 @@ def declare(options: Options, connection: Connection) -> None:
 
 def clear(options: Options, name: str) -> None:
     """Delete the queues that this run made for itself. If the broker is gone, so is the wish."""
+    first = options.addresses[0]
     try:
-        connection = Connection(options.addresses[0], f"{name} end")
+        connection = Connection(first, f"{name} end", tls=options.tls if first.tls else None)
         try:
             for queue in options.queues:
                 connection.delete_queue(queue)

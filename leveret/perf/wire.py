@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 CALL_TIMEOUT_S: Final = 30.0
 RECEIVE_BYTES: Final = 1 << 18
-DEFAULT_PORT: Final = 5672
+DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 FRAME_MAX: Final = 131_072
 CHANNEL: Final = 1
 
@@ -65,31 +67,32 @@ class Address(NamedTuple):
     user: str
     password: str
     vhost: str
+    tls: bool = False
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
 def parse_uri(text: str) -> Address:
-    """amqp://user:password@host:port/vhost; what is missing is guest, 5672, and the vhost "/". Raises BadUri."""
+    """amqp://user:password@host:port/vhost, or amqps; what is missing is guest, 5672 or 5671, and the vhost "/". Raises
+    BadUri."""
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
         raise BadUri(f"{text}: {error}") from None
-    if parts.scheme == "amqps":
-        raise BadUri(f"{text}: this tool does not speak TLS; give the broker a listener without, on loopback perhaps")
-    if parts.scheme != "amqp" or not parts.hostname:
-        raise BadUri(f"{text}: give amqp://user:password@host:port/vhost")
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+        raise BadUri(f"{text}: give amqp://user:password@host:port/vhost, or amqps:// for TLS")
     if parts.query:
         raise BadUri(f"{text}: parameters in the address ({parts.query}) are not supported")
     vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
     return Address(
         parts.hostname,
-        port or DEFAULT_PORT,
+        port or DEFAULT_PORTS[parts.scheme],
         unquote(parts.username or "guest"),
         unquote(parts.password or "guest"),
         vhost,
+        parts.scheme == "amqps",
     )
 
 
@@ -165,29 +168,48 @@ def closing_text(name: Name, arguments: bytes) -> str:
 class Connection:
     """Logged in, with channel 1 open and no heartbeats. `socket` and `received` are taken over by an endpoint."""
 
-    def __init__(self, address: Address, name: str) -> None:
-        """Raises OSError, BrokerError."""
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        properties: Table | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Logs in with these client properties besides the usual ones. Raises OSError, BrokerError."""
         self.address = address
         self.received = bytearray()
         self.frame_max = FRAME_MAX
-        self.socket = socket.create_connection((address.host, address.port), CALL_TIMEOUT_S)
+        self.greeting = b""  # The arguments of connection.start: versions, and what the server says of itself.
+        self.socket = socket.create_connection((address.host, address.port), timeout_s)
         try:
-            self._log_in(name)
+            if tls is not None:
+                self.socket = tls.wrap_socket(self.socket, server_hostname=address.host)
+            self._log_in({"product": "leveret perf", "connection_name": name, **(properties or {})})
         except EOFError:
             self.socket.close()
+            shown = "does it want another certificate, " if tls is not None else ""
             raise BrokerError(
-                f"{address} closed the connection: is it a broker, are user and password right?"
+                f"{address} closed the connection: is it a broker, {shown}are user and password right?"
             ) from None
         except BaseException:
             self.socket.close()
             raise
 
-    def _log_in(self, name: str) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _log_in(self, said: Table) -> None:
         address = self.address
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(b"AMQP\0\0\x09\x01")
-        self.expect(CONNECTION_START)
-        properties = table({"product": "leveret perf", "connection_name": name, "capabilities": CAPABILITIES})
+        self.greeting = self.expect(CONNECTION_START)
+        properties = table({**said, "capabilities": CAPABILITIES})
         response = f"\0{address.user}\0{address.password}".encode()
         self.socket.sendall(
             method(CONNECTION_START_OK, properties + short("PLAIN") + long(response) + short("en_US"), 0)
@@ -240,8 +262,8 @@ class Connection:
         except EOFError:
             raise BrokerError(f"{self.address} closed the connection") from None
 
-    def declare_queue(self, name: str, arguments: Table) -> None:
-        self.call(QUEUE_DECLARE, b"\0\0" + short(name) + bytes((DURABLE,)) + table(arguments))
+    def declare_queue(self, name: str, arguments: Table | None = None) -> None:
+        self.call(QUEUE_DECLARE, b"\0\0" + short(name) + bytes((DURABLE,)) + table(arguments or {}))
 
     def delete_queue(self, name: str) -> None:
         self.call(QUEUE_DELETE, b"\0\0" + short(name) + b"\0")

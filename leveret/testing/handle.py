@@ -115,7 +115,8 @@ class Broker(_Closing):
 
     @property
     def ports(self) -> dict[str, int]:
-        """By what they are for: amqp, cluster, and amqps if `config` has such a listener. Raises NotRunning."""
+        """By what they are for: amqp, cluster; amqps, management and management_tls if `config` has such listeners.
+        Raises NotRunning."""
         return self._running().ports
 
     @property
@@ -163,6 +164,8 @@ class Broker(_Closing):
         host.start()
         self._host = host
         self._values |= {"port": str(host.ports["amqp"]), "cluster.port": str(host.ports["cluster"])}
+        if "management" in host.ports:
+            self._values["management_port"] = str(host.ports["management"])
         atexit.register(self.close)  # A thread in the middle of something would disturb the end of the interpreter.
 
     def join(self, member: Broker) -> None:

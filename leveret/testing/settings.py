@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from leveret.node.config import COMMAND, Given, load
+from leveret.node.config import COMMAND, DEFAULT, Given, load
 
 if TYPE_CHECKING:
     from leveret.node.settings import Settings
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def load_settings(values: Mapping[str, str], config_file: str | None) -> Settings:
     """`values` by their keys in a configuration file. Raises ConfigError. The environment has no say: a test that
-    passes in one shell is to pass in another."""
-    given = [Given(key, value, COMMAND, f"leveret.testing, {key}") for key, value in values.items()]
+    passes in one shell is to pass in another. There is no management port unless `config_file` asks for one: few
+    tests have a use for it."""
+    given = [Given("management.tcp.port", "none", DEFAULT, "leveret.testing")]
+    given += [Given(key, value, COMMAND, f"leveret.testing, {key}") for key, value in values.items()]
     return load(given, {}, config_file).settings

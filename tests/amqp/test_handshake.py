@@ -83,7 +83,12 @@ def test_guest_comes_from_this_machine_only() -> None:
     client = greet(world, STRANGER)
     method = client.methods()[-1]
     assert isinstance(method, m.ConnectionClose) and method.reply_code == 403
-    assert "can only connect via localhost" in world.notes[0][2]
+    category, level, text = world.notes[1]  # After it was accepted.
+    assert (category, level) == ("connection", "error")
+    assert text == (
+        f"Error on AMQP connection <node.1.1.0> ({STRANGER}, state: starting):\n"
+        "PLAIN login refused: user 'guest' can only connect via localhost"
+    )
     assert client.connection not in world.broker.connections
 
 
@@ -115,7 +120,7 @@ def test_the_log_tells_why_and_the_client_does_not_learn_whether_the_user_exists
         method = greet(world, user=user, password="wrong").methods()[-1]
         assert isinstance(method, m.ConnectionClose)
         texts.append(method.reply_text)
-        notes.append(world.notes[0][2])
+        notes.append(world.notes[1][2])
     assert texts[0] == texts[1]
     assert "invalid credentials" in notes[0] and "does not exist" in notes[1]
     assert not any("wrong" in note for note in notes)

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cli, compare, results, wire
+from benchmarks import cli, compare, results
 from benchmarks.brokers import Leveret, prepared, running
+from benchmarks.calls import Connection
 from benchmarks.growth import bind_many, pairs
-from benchmarks.load import Confirms, Consumer, drive
+from benchmarks.load import Consumer, drive
 from benchmarks.results import Results
-from benchmarks.wire import BrokerError, Connection
 from benchmarks.workloads import WORKLOADS, Workload, encode, run
+from leveret.perf import wire
+from leveret.perf.publisher import Tally
+from leveret.perf.wire import BrokerError
 
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 
@@ -74,7 +77,7 @@ def test_a_broker_that_cannot_start_is_reported_with_its_words(monkeypatch: pyte
 
 
 def test_confirms_are_counted_once() -> None:
-    confirms = Confirms()
+    confirms = Tally()
     counts = []
     for tag, multiple in [
         (2, False),
@@ -87,7 +90,7 @@ def test_confirms_are_counted_once() -> None:
         (8, False),
         (9, True),
     ]:
-        confirms.add(tag, multiple)
+        confirms.on_told(tag, multiple, nack=False)
         counts.append(confirms.count)
     assert counts == [1, 1, 2, 3, 5, 5, 5, 6, 9]
 

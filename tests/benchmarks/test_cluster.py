@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks import cli, results
 from benchmarks.brokers import Leveret, cluster, running
+from benchmarks.calls import Connection
 from benchmarks.cluster import PARTS, SPREAD, WAYS, declares, sizes
 from benchmarks.results import Results
-from benchmarks.wire import BrokerError, Connection
 from benchmarks.workloads import PREFIX, Places, run_at
+from leveret.perf.wire import BrokerError
 
 
 def test_all_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

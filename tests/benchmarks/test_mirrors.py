@@ -81,7 +81,7 @@ def test_a_consumer_that_follows_leaves_what_waited() -> None:
         follower.on_readable()
     follower.catch_up()
     assert follower.acked <= 2_000
-    leader._confirms.add(2, True)
+    leader.confirms.on_told(2, True, False)
     follower.catch_up()
     assert follower.acked == 2_002
     near.close()

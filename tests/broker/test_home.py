@@ -7,6 +7,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.broker import peerwire as w
+from leveret.broker.producers import Origin
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
 from tests.brokers import Cluster
@@ -40,6 +41,11 @@ def run(content: bytes = b"x") -> bytes:
         (frames.PUBLISH, b"short"),
         (frames.PUBLISH, w.U64.pack(0) + w.BUNDLE.pack(1, 0)),
         (frames.PUBLISH, w.U64.pack(0) + w.BUNDLE.pack(1, 7) + run()),  # A token that is not the next.
+        (frames.PRODUCE, b"short"),
+        (frames.PRODUCE, w.U64.pack(0) + w.BUNDLE.pack(1, 1)),
+        (frames.PRODUCE, w.U64.pack(0) + w.BUNDLE.pack(1, 0) + w.pack_origin(Origin(b"p", 1, 0)) + run()),
+        (frames.PRODUCE, w.U64.pack(0) + w.BUNDLE.pack(1, 7) + w.pack_origin(Origin(b"p", 1, 0)) + run()),
+        (frames.PRODUCE, w.U64.pack(0) + w.BUNDLE.pack(1, 1) + w.pack_origin(Origin(b"p", 5, 5)) + run()),
         (frames.SETTLE, b"short"),
         (frames.SETTLE, w.VERDICT.pack(4, 1, 1)),
         (frames.LIMIT, b"short"),

@@ -157,7 +157,7 @@ def test_a_letter_that_its_target_refuses_is_given_up(world: World, client: Clie
 def test_one_that_is_to_be_kept_is_tried_again(world: World, client: Client) -> None:
     declare(client, "dead", max_length=1, overflow="reject-publish")
     declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
-    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"dead-letter-strategy": "at-least-once"}))
+    world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, {"dead-letter-strategy": "at-least-once"}))
     client.publish("dead", b"in the way")
     client.publish("q", b"x", delivery_mode=2)
     reject(client, "q")
@@ -171,10 +171,11 @@ def test_one_that_is_to_be_kept_is_tried_again(world: World, client: Client) -> 
 def test_some_letters_fit_though_not_all_do(world: World, client: Client) -> None:
     declare(client, "dead", max_length=2, overflow="reject-publish")
     declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
-    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"dead-letter-strategy": "at-least-once"}))
+    world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, {"dead-letter-strategy": "at-least-once"}))
     for body in (b"1", b"2", b"3"):
         client.publish("q", body, delivery_mode=2)
-    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"dead-letter-strategy": "at-least-once", "max-length": 0}))
+    keeps: dict[str, Any] = {"dead-letter-strategy": "at-least-once", "max-length": 0}
+    world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, keeps))
     world.turn()
     assert [get(client, "dead").body for _ in range(2)] == [b"1", b"2"]
     world.broker.letters.try_again()

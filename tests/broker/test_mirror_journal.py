@@ -15,7 +15,7 @@ def rings() -> Rings:
 def told(rings: Rings, node: str) -> list[str]:
     """What a node has noted of its queue since the last time, without what each line begins with."""
     notes = rings.servers[node].world.notes
-    found = [text.removeprefix("Mirrored queue 'q' in vhost '/': ") for kind, _, text in notes if kind == "queue"]
+    found = [text.removeprefix("Mirrored queue 'q' in vhost '/': ") for kind, _, text in notes if kind == "mirroring"]
     notes.clear()
     return found
 
@@ -97,7 +97,7 @@ def test_lines_have_a_budget(rings: Rings) -> None:
     journal.tick()
     assert world.notes == []  # More may come.
     journal.tick()
-    assert world.notes == [("queue", "info", f"Mirrored queues: {left_out} more lines like these")]
+    assert world.notes == [("mirroring", "info", f"Mirrored queues: {left_out} more lines like these")]
     for _ in range(mirror_journal.LINES_MAX):
         journal.tick()
     world.notes.clear()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.broker import peerwire as w
+from leveret.broker.producers import NAME_BYTES_MAX, Origin
 from leveret.cluster.proposals import BadFrame
 
 keys = st.builds(
@@ -70,3 +71,21 @@ def test_entries() -> None:
         w.unpack_all(w.VERDICT, bytes(w.VERDICT.size + 1))
     with pytest.raises(BadFrame):
         w.unpack_one(w.U64, bytes(8), 1)
+
+
+def test_an_origin_there_and_back() -> None:
+    for origin in (Origin(b"p", 1, 0), Origin(b"q" * NAME_BYTES_MAX, (1 << 62) + 9, (1 << 62) + 8)):
+        data = b"before" + w.pack_origin(origin) + b"after"
+        found, end = w.unpack_origin(data, 6)
+        assert found == origin and data[end:] == b"after"
+        for size in range(6, end):
+            with pytest.raises(BadFrame):
+                w.unpack_origin(data[:size], 6)
+
+
+@pytest.mark.parametrize(
+    "origin", [Origin(b"", 1, 0), Origin(b"p" * 129, 1, 0), Origin(b"p", 0, 0), Origin(b"p", 3, 3)]
+)
+def test_an_origin_that_is_none_is_refused(origin: Origin) -> None:
+    with pytest.raises(BadFrame):
+        w.unpack_origin(w.pack_origin(origin), 0)

@@ -69,7 +69,14 @@ def test_with_whom_a_queue_begins(rings: Rings) -> None:
     assert first(rings, {"ha-mirror-queues": True}) == (ONE, THREE, TWO)
     assert first(rings, QUORUM) == (ONE, THREE, TWO)
     assert first(rings, {**QUORUM, "x-quorum-initial-group-size": 1}) == (ONE,)
+    stream = {"x-queue-type": "stream"}
+    assert first(rings, stream) == (ONE, THREE, TWO)
+    assert len(first(rings, {**stream, "x-initial-cluster-size": 2})) == 2
+    policy(rings, initial_cluster_size=1)
+    assert first(rings, {**stream, "x-initial-cluster-size": 2}) == (ONE,)
+    assert first(rings, QUORUM) == (ONE, THREE, TWO)
     policy(rings, ha_mode="exactly", ha_params=2)
+    assert first(rings, stream) == (ONE, THREE, TWO)
     assert len(first(rings)) == 2
     policy(rings, ha_mode="exactly", ha_params=2, ha_forbid_copying=True)
     assert first(rings) == ()

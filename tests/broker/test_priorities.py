@@ -523,7 +523,7 @@ def test_bytes_are_counted_through_all_that_comes_and_goes(monkeypatch: pytest.M
 def test_a_delivery_limit_finds_its_messages_at_every_level(world: World, client: Client) -> None:
     declare(client, "dead")
     declare(client, max_priority=5, dead_letter_exchange="", dead_letter_routing_key="dead")
-    world.apply(c.SetPolicy("/", "p", "^q$", "queues", 0, {"delivery-limit": 1}, False))
+    world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, {"delivery-limit": 1}, False))
     send(client, (b"low", 0), (b"high", 5), delivery_mode=2)
     for _ in range(2):
         for _ in range(2):

@@ -35,7 +35,7 @@ def client(world: World) -> Client:
 
 
 def limit(world: World, value: int, pattern: str = "^q$", **more: Any) -> None:
-    world.apply(c.SetPolicy("/", "limit", pattern, "queues", 0, {"delivery-limit": value, **more}))
+    world.apply(c.SetPolicy("/", "limit", pattern, "classic_queues", 0, {"delivery-limit": value, **more}))
 
 
 def declare(client: Client, name: str = "q", **arguments: Any) -> None:
@@ -268,7 +268,7 @@ def test_a_header_is_added_to_whatever_a_message_has() -> None:
 def test_the_next_master_goes_on_counting(out: bool) -> None:
     """Whether the message waits when the master changes, or is with a client, who gives it back to the former one."""
     nodes = Rings()
-    nodes.apply(c.SetPolicy("/", "limit", "^q$", "queues", 0, {"delivery-limit": 2}))
+    nodes.apply(c.SetPolicy("/", "limit", "^q$", "classic_queues", 0, {"delivery-limit": 2}))
     at_b = nodes["b"].client()
     at_b.publish("q", b"m", delivery_mode=2)
     nodes.run()
@@ -301,7 +301,7 @@ def test_counts_move_with_their_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         cluster[name].broker.run = f"run of {name}"
         cluster.apply(c.NodeStarted(name, run=f"run of {name}"))
-    cluster.apply(c.SetPolicy("/", "limit", "^q$", "queues", 0, {"delivery-limit": 2}))
+    cluster.apply(c.SetPolicy("/", "limit", "^q$", "classic_queues", 0, {"delivery-limit": 2}))
     client = cluster["a"].client()
     declare(client)
     for body in (b"0", b"1", b"2"):

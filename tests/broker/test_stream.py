@@ -348,8 +348,9 @@ def test_too_many_bytes(world: World) -> None:
 def test_limits_that_come_with_a_policy(world: World) -> None:
     client = declared(world)
     publish(client, *"abcdef")
-    definition: dict[str, Any] = {"max-length-bytes": 50, "stream-max-segment-size-bytes": 20, "message-ttl": 0}
+    definition: dict[str, Any] = {"max-length-bytes": 50, "stream-max-segment-size-bytes": 20}
     world.apply(c.SetPolicy("/", "p", "s", "queues", 0, definition))
+    world.apply(c.SetPolicy("/", "not for streams", "s", "queues", 1, {"message-ttl": 0, "max-length-bytes": 1 << 30}))
     publish(client, "g")
     assert read(reader(world)) == [(6, "g")]
 

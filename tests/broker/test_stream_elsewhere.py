@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.tables import from_python, table_from_python
 from leveret.broker import peerwire as w
-from leveret.broker.offsets import OFFSET, Start
+from leveret.broker.offsets import NEXT, OFFSET, TIME, Start
 from leveret.broker.stream import StreamQueue, restore_stream
 from leveret.cluster import commands as c
 from leveret.cluster import frames
@@ -21,6 +23,9 @@ from tests.broker.test_stream import STREAM, numbered, publish, read
 from tests.brokers import Cluster, Member
 from tests.machines import Client, World
 from tests.node.ring_world import Kept
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
 
 
 def reader(node: World, offset: object = "first", prefetch: int = 1000) -> Client:
@@ -61,7 +66,7 @@ def test_read_at_another_node() -> None:
     first, late, near = reader(cluster["a"], prefetch=2), reader(cluster["a"], "next"), reader(cluster["b"], 1)
     assert read(near) == numbered(*"abc")[1:]
     assert read(first) == numbered("a", "b") and read(late) == []
-    assert begins_at(first) == Start(OFFSET, 2) and begins_at(late) == Start(OFFSET, 3)
+    assert begins_at(first) == Start(OFFSET, 2) and begins_at(late) == Start(NEXT, 4)
     first.send(m.BasicAck(1, False))
     assert read(first) == [(2, "c")] and begins_at(first) == Start(OFFSET, 3)
     publish(client, "d")
@@ -150,6 +155,39 @@ def test_blocks_that_are_not_confirmed_are_not_read() -> None:
     assert number == 5
     queue.on_logged(batch)
     assert queue.committed == 8 and queue.last_batch == 7
+
+
+class Waiting:
+    """A consumer that is given nothing."""
+
+    exclusive = False
+
+    def __init__(self, start: Start) -> None:
+        self.begins_at = start
+
+
+def test_what_was_restored_is_not_the_next() -> None:
+    """It is not known to be committed, but may have been confirmed long ago."""
+    world = World()
+    queue = StreamQueue(QueueSpec(7, "/", "s", arguments=table_from_python(STREAM)), world.broker)
+    stored = Kept()
+    stored.add(1, 6)
+    run = Run(7, [b"x" * 30] * 2, [b"\0\0"] * 2, bytearray((PERSISTENT,)) * 2, [(0, 1_000)])
+    ((_, batch),) = restore_stream(queue, stored, Started(3, 7, (Block(7, 2, 5, 1_000, run, [], [], 0),), False))
+
+    def place(start: Start) -> tuple[int, Start | None]:
+        consumer = cast("Consumer", Waiting(start))
+        queue.add_consumer(consumer)
+        return queue.reader_of.pop(consumer).position, consumer.begins_at
+
+    assert place(Start(NEXT)) == (9, Start(NEXT, 9))
+    assert place(Start(NEXT, 8)) == (8, Start(NEXT, 8))  # As the last master told it.
+    assert place(Start(NEXT, 12)) == (9, Start(NEXT, 9))  # That one had more, and has taken it with it.
+    later = cast("Consumer", Waiting(Start(TIME, 2_000)))
+    queue.add_consumer(later)
+    assert queue.reader_of[later].seeking
+    queue.on_logged(batch)
+    assert not queue.reader_of[later].seeking and queue.reader_of[later].position == 9
 
 
 def queue_at(member: Member) -> StreamQueue:

@@ -25,9 +25,9 @@ START_S = 60.0
 
 
 def planned(before: Plan | None = None, /, **options: str) -> Plan:
-    names = ("nodes", "host", "base", "cluster_base")
-    nodes, host, base, cluster_base = (options.get(name) for name in names)
-    return make_plan("/hares", before, nodes, host, base, cluster_base)
+    names = ("nodes", "host", "base", "cluster_base", "management_base")
+    nodes, host, base, cluster_base, management_base = (options.get(name) for name in names)
+    return make_plan("/hares", before, nodes, host, base, cluster_base, management_base)
 
 
 def ports(plan: Plan) -> list[tuple[int, int]]:
@@ -47,6 +47,8 @@ def test_three_nodes_from_the_usual_ports_on() -> None:
 def test_other_ports() -> None:
     assert ports(planned(nodes="2", base="7000")) == [(7000, 27000), (7001, 27001)]
     assert ports(planned(nodes="1", base="7000", cluster_base="1")) == [(7000, 1)]
+    assert [node.management for node in planned(nodes="2").nodes] == [15672, 15673]
+    assert planned(nodes="1", management_base="8080").nodes[0].management == 8080
     free = [port for both in ports(planned(base="0")) for port in both]
     assert len(set(free)) == 6
     assert min(free) > 0
@@ -62,6 +64,8 @@ def test_other_ports() -> None:
         {"base": "65534"},
         {"base": "45534"},
         {"cluster_base": "65535"},
+        {"management_base": "65535"},
+        {"base": "55535", "cluster_base": "1"},
         {"host": "a b"},
         {"host": "192.0.2.1", "base": "0"},  # Not of this machine.
     ],
@@ -90,9 +94,13 @@ def test_once_founded_no_node_founds_again() -> None:
 
 def test_a_folder_keeps_the_ports_by_which_its_nodes_know_each_other() -> None:
     before = Plan(
-        "/hares", "127.0.0.1", (Planned("leveret1@localhost", 1, 11), Planned("leveret2@localhost", 2, 12)), True
+        "/hares",
+        "127.0.0.1",
+        (Planned("leveret1@localhost", 1, 11, 21), Planned("leveret2@localhost", 2, 12, 22)),
+        True,
     )
     assert planned(before) == before
+    assert [node.management for node in planned(before, base="7000").nodes] == [17000, 17001]
     assert ports(planned(before, base="7000")) == [(7000, 11), (7001, 12)]
     more = planned(before, nodes="3")
     assert ports(more)[:2] == [(1, 11), (2, 12)]
@@ -191,7 +199,7 @@ class Run:
 
     def ready(self) -> list[int]:
         """The AMQP ports, once the cluster stands."""
-        return [int(port) for port in self.line("ready ").rpartition("=")[2].split(",")]
+        return [int(port) for port in self.line("ready ").partition("amqp=")[2].partition(" ")[0].split(",")]
 
     def rest(self) -> tuple[str, int]:
         """All that it still prints, and its exit code."""

@@ -62,3 +62,15 @@ def test_passwords_are_not_shown(file: Path, capsys: pytest.CaptureFixture[str])
 def test_every_setting_has_a_line() -> None:
     lines = describe(load([], {"HOME": "/home/ann"}))
     assert len(lines) == len(Settings.__dataclass_fields__) == len(_KEYS_OF)
+
+
+def test_the_log_as_it_will_be(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        "log.file = a.log\nlog.file.formatter = json\nlog.file.rotation.size = 1MB\nlog.file.rotation.date = $D0"
+    )
+    shown = "\n".join(describe(load([], {"HOME": "/home/ann"}, str(path))))
+    assert "log.file.formatter = json, time rfc3339_space, level lc" in shown
+    assert "log.file.rotation = date $D0, size 1048576, count 10" in shown
+    assert "log.console.formatter = plaintext" in shown
+    assert f"(files that were read) = {path}" in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.cli.ctl.session import Session
 from leveret.cluster import commands as c
 from leveret.node import control_mirrors
 from tests.cli import ctl_node
@@ -77,10 +78,37 @@ def test_sync_queue(ctl: Ctl, rings: Rings) -> None:
     assert ctl("sync_queue", "plain") == Ended(69, begun.format("plain"), "Error:\nnot_mirrored\n")
     assert ctl("cancel_sync_queue", "plain") == Ended(0, stopped.format("plain") + "not_syncing\n", "")
     assert ctl("cancel_sync_queue", "nope") == Ended(69, stopped.format("nope"), "Error:\nnot_found\n")
-    assert ctl("sync_queue", "q") == Ended(0, begun.format("q"), "")
+    assert ctl("sync_queue", "q", "--no-wait") == Ended(0, begun.format("q"), "")
     assert ctl("cancel_sync_queue", "q") == Ended(0, stopped.format("q"), "")
-    assert ctl("sync_queue", "q", "-p", "x").out == "Synchronising queue 'q' in vhost 'x' ...\n"
+    assert ctl("sync_queue", "q", "-p", "x", "--no-wait").out == "Synchronising queue 'q' in vhost 'x' ...\n"
     assert ctl("sync_queue").code == ctl("sync_queue", "a", "b").code == 64
+
+
+def test_a_sync_is_followed_to_its_end(ctl: Ctl, rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsynced(rings)
+
+    def pause(session: Session, patience_s: float) -> None:
+        rings.tick()
+
+    monkeypatch.setattr(Session, "pause", pause)
+    ended = ctl("sync_queue", "q")
+    assert (ended.code, ended.err) == (0, "")
+    banner, *told = ended.out.splitlines()
+    assert banner == "Synchronising queue 'q' in vhost '/' ..."
+    assert all(line.startswith("two@host: ") for line in told)
+    assert ctl("mirror_status", "q", "--columns", "state", "-s").out == "running\nsynchronised\n"
+
+
+def test_a_sync_that_is_stopped(ctl: Ctl, rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsynced(rings)
+
+    def pause(session: Session, patience_s: float) -> None:
+        session.ask("cancel_sync_queue", {"vhost": "/", "name": "q"})
+
+    monkeypatch.setattr(Session, "pause", pause)
+    ended = ctl("sync_queue", "q")
+    assert ended.code == 69
+    assert ended.err == "Error:\nsynchronising was stopped; not synchronised: two@host\n"
 
 
 def test_critical_nodes(ctl: Ctl, rings: Rings) -> None:

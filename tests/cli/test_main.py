@@ -72,7 +72,8 @@ def test_wrong_use(arguments: list[str], started: list[Settings], capsys: pytest
 
 def test_server_with_defaults(started: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("server") == 0
-    assert started == [Settings(data_dir=f"{tmp_path}/.leveret/leveret@localhost")]
+    management = (Listener("127.0.0.1", 15672),)
+    assert started == [Settings(data_dir=f"{tmp_path}/.leveret/leveret@localhost", management_listeners=management)]
     assert capsys.readouterr().err == ""
 
 
@@ -134,12 +135,13 @@ def test_server_options_of_the_cluster(
     assert capsys.readouterr().err == ""
 
 
-def test_the_reserved_port_is_warned_about(started: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code("server", "--management-port", "15672") == 0
-    assert len(started) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("leveret: warning: --management-port ")
-    assert "this version opens no such listener" in line
+@pytest.mark.parametrize(("word", "listeners"), [("8080", (Listener("127.0.0.1", 8080),)), ("none", ())])
+def test_the_management_port(
+    started: list[Settings], capsys: pytest.CaptureFixture[str], word: str, listeners: tuple[Listener, ...]
+) -> None:
+    assert exit_code("server", "--management-port", word) == 0
+    assert [settings.management_listeners for settings in started] == [listeners]
+    assert capsys.readouterr().err == ""
 
 
 def test_help_loads_nothing_heavy() -> None:

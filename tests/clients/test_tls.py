@@ -5,36 +5,22 @@ from __future__ import annotations
 import shutil
 import socket
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
+from tests.certificates import issue
 from tests.conftest import Start
 from tests.servers import Server
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
 
 
-def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and a server and a client it vouches for."""
-    folder = tmp_path_factory.mktemp("certificates")
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=authority",
-            "-keyout", f"{folder}/ca.key", "-out", f"{folder}/ca.pem")  # fmt: skip
-    for name in ("server", "client"):
-        openssl("req", "-x509", *key, "-days", "2", "-subj", f"/O=shop/CN={name}", "-addext",
-                "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE", "-CA",
-                f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key", "-keyout", f"{folder}/{name}.key",
-                "-out", f"{folder}/{name}.pem")  # fmt: skip
-    return folder
+    return issue(tmp_path_factory.mktemp("certificates"))
 
 
 def config(certificates: Path, more: str = "") -> str:

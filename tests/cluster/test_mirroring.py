@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from leveret.amqp.tables import Table, table_from_python
-from leveret.cluster.mirroring import EVERYWHERE, BadWindow, Defaults, Rules, Window, parse_window, rules
+from leveret.cluster.mirroring import (
+    EVERYWHERE,
+    QUORUM,
+    STREAM_MEMBERS,
+    BadWindow,
+    Defaults,
+    Rules,
+    Window,
+    parse_window,
+    rules,
+)
 from leveret.cluster.specs import Json
 
 HOUR_MS = 3_600_000
@@ -64,12 +74,33 @@ def test_quorum_listens_to_no_policy() -> None:
         ({"x-queue-type": "quorum"}, {"queue-leader-locator": "balanced"}, Defaults(), "min-masters"),
         ({"x-queue-type": "quorum", "x-queue-leader-locator": "random"}, {}, Defaults(), "random"),
         ({"x-queue-type": "quorum"}, {}, Defaults(leader_locator="least-leaders"), "min-masters"),
+        (
+            {"x-queue-type": "stream", "x-queue-leader-locator": "random"}, {"queue-leader-locator": "balanced"},
+            Defaults(), "min-masters",
+        ),
     ],
 )
 def test_locators(
     arguments: dict[str, Any], definition: dict[str, Json], defaults: Defaults, locator: str
 ) -> None:
     assert found(definition, arguments, defaults).locator == locator
+
+
+@pytest.mark.parametrize(
+    ("arguments", "definition", "members"),
+    [
+        ({}, {}, STREAM_MEMBERS),
+        ({"x-initial-cluster-size": 2}, {}, 2),
+        ({}, {"initial-cluster-size": 3}, 3),
+        ({"x-initial-cluster-size": 2}, {"initial-cluster-size": 3}, 3),
+        ({"x-initial-cluster-size": 2}, {"initial-cluster-size": 1}, 1),
+    ],
+)
+def test_at_how_many_nodes_a_stream_is(
+    arguments: dict[str, Any], definition: dict[str, Json], members: int
+) -> None:
+    rules = found(definition, {"x-queue-type": "stream", **arguments})
+    assert rules.placement == {"ha-mode": QUORUM, "ha-params": members}
 
 
 def test_the_default_is_for_those_without_a_policy() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.amqp.tables import table_from_python
-from leveret.cluster.queue_rules import PLAIN, QueueRules, parse_age, queue_rules
+from leveret.cluster.queue_rules import PLAIN, VERSION_2_MESSAGES, QueueRules, parse_age, queue_rules
 
 
 def rules(policy: dict[str, Any] | None = None, **arguments: Any) -> QueueRules:
@@ -47,6 +47,41 @@ def test_of_other_values_the_argument_counts() -> None:
     assert (found.dead_letter_exchange, found.overflow, found.lazy) == ("mine", "drop-head", False)
     found = rules(policy)
     assert (found.dead_letter_exchange, found.overflow, found.lazy) == ("theirs", "reject-publish", True)
+
+
+def test_of_a_stream_the_policy_counts() -> None:
+    policy = {"max-length-bytes": 9, "max-age": "2h", "stream-max-segment-size-bytes": 8}
+    own = {"max_length_bytes": 5, "max_age": "1h", "stream_max_segment_size_bytes": 4}
+    found = rules(policy, queue_type="stream", **own)
+    assert (found.max_bytes, found.max_age_ms, found.max_segment_bytes) == (9, 7_200_000, 8)
+    found = rules({}, queue_type="stream", **own)
+    assert (found.max_bytes, found.max_age_ms, found.max_segment_bytes) == (5, 3_600_000, 4)
+
+
+def test_of_a_full_or_unused_quorum_queue_the_policy_counts() -> None:
+    policy = {"overflow": "reject-publish", "expires": 9, "message-ttl": 9}
+    found = rules(policy, queue_type="quorum", overflow="drop-head", expires=5, message_ttl=5)
+    assert (found.overflow, found.expires_ms, found.ttl_ms) == ("reject-publish", 9, 5)
+    found = rules({}, queue_type="quorum", overflow="reject-publish", expires=5)
+    assert (found.overflow, found.expires_ms) == ("reject-publish", 5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments", "messages"),
+    [
+        ({}, {"queue_version": 2}, VERSION_2_MESSAGES),
+        ({"queue-version": 2}, {}, VERSION_2_MESSAGES),
+        ({"queue-version": 2}, {"queue_version": 1}, None),
+        ({"queue-version": 1}, {"queue_version": 2}, VERSION_2_MESSAGES),
+        ({"queue-version": 2, "max-in-memory-length": 10}, {}, 10),
+        ({"queue-version": 2, "max-in-memory-length": 10_000}, {}, VERSION_2_MESSAGES),
+        ({"queue-version": 2}, {"queue_type": "quorum"}, None),
+    ],
+)
+def test_the_second_version_of_a_queue_keeps_little_in_memory(
+    policy: dict[str, Any], arguments: dict[str, Any], messages: int | None
+) -> None:
+    assert rules(policy, **arguments).memory_messages == messages
 
 
 def test_a_key_for_dead_letters_means_nothing_without_an_exchange() -> None:

@@ -149,7 +149,7 @@ def test_counts_of_returns_outlive_a_restart_where_a_policy_asks_for_them(start_
     channel.queue_declare("q", durable=True)
     node.control(
         "set_policy", vhost="/", name="limit", pattern="^q$", definition={"delivery-limit": 3}, priority=0,
-        apply_to="queues", operator=False,
+        apply_to="classic_queues", operator=False,
     )  # fmt: skip
     channel.basic_publish("", "q", b"m", PERSISTENT)
     for expected in (0, 1):

@@ -13,6 +13,7 @@ from leveret.log.disk import Job
 from leveret.log.jobs import Load
 from leveret.log.jobs import Write as WriteJob
 from leveret.log.log import Log
+from leveret.log.marks import Mark
 from leveret.log.ranges import stretches
 from leveret.mirror.blocks import PackedBlock, pack_block
 from leveret.mirror.frames import (
@@ -34,7 +35,7 @@ from leveret.mirror.sync import merged
 from simulation.disk import Crashed
 from simulation.ring_parts import Stored, replay
 
-from .world import World, flat, ranges_of
+from .world import World, changed_marks, flat, ranges_of
 
 
 def packed(block: Block) -> Block:
@@ -82,6 +83,11 @@ class Copy:
         }  # fmt: skip
         live = self.truth_at(number).live
         return {seq: count for seq, count in counts.items() if seq in live}
+
+    def marks_at(self, number: int) -> dict[bytes, tuple[int, bytes]]:
+        """With the numbers of the blocks that set them."""
+        marks = {key: (block.number, value) for block in self.truth[:number] for key, value in block.marks.items()}
+        return {key: mark for key, mark in marks.items() if mark[1]}
 
     def history_to(self, number: int) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
@@ -215,7 +221,8 @@ class MirrorWorld(World):
         requeued = set(rng.sample(live, 1)) - settled if live and rng.random() < 0.1 else set()
         queue = next(number for number, one in self.copies.items() if one is copy)
         counts = [(seq, seq, number) for seq in live if (seq + number) % 4 == 0 and seq not in settled]
-        return Block(queue, epoch, number, 5, run, ranges_of(settled), ranges_of(requeued), 0, counts)
+        marks = changed_marks(rng, number)
+        return Block(queue, epoch, number, 5, run, ranges_of(settled), ranges_of(requeued), 0, counts, marks)
 
     def grow(self, copy: Copy) -> None:
         """The ring agrees on another block."""
@@ -224,7 +231,7 @@ class MirrorWorld(World):
             copy.truth.append(self.make_block(copy, len(copy.truth) + 1, copy.epoch, 1, []))
             copy.truth[-1].enqueued = None
             copy.truth[-1].settled = []
-            copy.truth[-1].counts = []
+            copy.truth[-1].counts, copy.truth[-1].marks = [], {}
             return
         stored = copy.truth_at(len(copy.truth))
         live = sorted(stored.live)
@@ -302,7 +309,7 @@ class MirrorWorld(World):
         found, _ = copy.state()
         if found.complete:
             return
-        if found.after >= found.bound:
+        if found.after >= found.bound and found.marked:
             if copy.applied >= found.read_at:
                 self.write_change(queue, copy, Complete(found.read_at))
             return
@@ -318,7 +325,9 @@ class MirrorWorld(World):
             runs.append(Run(low, contents, [b"k"] * len(contents), kinds))
         known = copy.counts_at(read_at)
         counts = tuple(stretches({seq: known[seq] for seq in live if seq in known}))
-        change = Fill(found.after, upto, tuple(ranges_of(set(live))), tuple(runs), max(found.read_at, read_at), counts)
+        marks = () if found.after else tuple((at, key, value) for key, (at, value) in copy.marks_at(read_at).items())
+        read_at = max(found.read_at, read_at)
+        change = Fill(found.after, upto, tuple(ranges_of(set(live))), tuple(runs), read_at, counts, marks)
         self.write_change(queue, copy, change)
         self.check_live(queue, copy)
 
@@ -361,6 +370,7 @@ class MirrorWorld(World):
         assert found.next_seq - 1 == stored.last
         if state.complete:
             assert found.counts == copy.counts_at(copy.applied)
+            assert found.marks.known == copy.marks_at(copy.applied)
 
     def check_recovered(self, queue: int, copy: Copy, found: Recovered, log: Log) -> None:
         for writes in copy.candidates():
@@ -377,6 +387,7 @@ class MirrorWorld(World):
         assert live == set(stored.live), f"queue {queue} has {live}"
         if found.complete:
             assert log.queue(queue).counts == copy.counts_at(found.base)
+            assert log.queue(queue).marks.known == copy.marks_at(found.base)
         assert log.mirrors.lost(queue) == ranges_of(set(range(1, stored.last + 1)) - live)
         self.check_contents(queue, log, stored)
 
@@ -438,7 +449,13 @@ class Asker:
         self.live = live
 
     def on_read(
-        self, request: Request, live: Ranges, runs: tuple[Run, ...], upto: int, counts: Counts = ()
+        self,
+        request: Request,
+        live: Ranges,
+        runs: tuple[Run, ...],
+        upto: int,
+        counts: Counts = (),
+        marks: tuple[Mark, ...] = (),
     ) -> None:
         assert request is self.request and request.after <= upto <= request.bound
         expected = {seq for seq in self.live if request.after < seq <= upto}

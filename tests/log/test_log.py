@@ -37,6 +37,7 @@ class Node:
         requeued: list[tuple[int, int]] | None = None,
         delivered: int = 0,
         counts: list[tuple[int, int, int]] | None = None,
+        marks: dict[bytes, bytes] | None = None,
     ) -> Block:
         number = self.numbers[queue] = self.numbers.get(queue, 0) + 1
         start = first or self.seqs.get(queue, 1)
@@ -45,7 +46,7 @@ class Node:
             contents = [b"%d" % seq + bytes(size) for seq in range(start, start + count)]
             run = Run(start, contents, [b"\0\1k"] * count, bytearray([kind]) * count)
             self.seqs[queue] = max(self.seqs.get(queue, 1), start + count)
-        block = Block(queue, 1, number, 0, run, settled or [], requeued or [], delivered, counts)
+        block = Block(queue, 1, number, 0, run, settled or [], requeued or [], delivered, counts, marks)
         self.log.append(block)
         return block
 
@@ -506,3 +507,57 @@ def test_counts_of_what_was_never_written_are_dropped_at_start() -> None:
     node.append(counts=[(1, 1, 2)], requeued=[(1, 1)])
     node.flush()
     assert node.restart().queues[1].counts == {}
+
+
+def test_marks_outlive_a_start_and_the_last_word_holds() -> None:
+    node = Node()
+    node.append(2, marks={b"a": b"1", b"b": b"1"})
+    node.append(marks={b"a": b"2", b"c": b"3"})
+    node.append(marks={b"b": b"", b"never": b""})
+    node.flush()
+    assert node.log.queues[1].marks.values() == {b"a": b"2", b"c": b"3"}
+    assert node.restart().queues[1].marks.known == {b"a": (2, b"2"), b"c": (2, b"3")}
+
+
+def test_marks_are_in_indexes_and_checkpoints() -> None:
+    """Whatever segment they were set in, and whichever of them are gone."""
+    node = Node()
+    node.append(3, marks={b"old": b"1", b"gone": b"1"})
+    for turn in range(60):
+        node.append(3, settled=[(4 + 3 * turn, 5 + 3 * turn)], marks={b"new": b"%d" % turn})
+        node.flush()
+    node.append(marks={b"gone": b""}, settled=[(1, 3)])
+    node.log.upkeep.checkpoint_due = True
+    node.settle_down()
+    assert any(name.endswith(".index") for name in node.disk.names("log/segments"))
+    assert "checkpoint" in node.disk.names("log")
+    for _ in range(2):
+        assert node.restart().queues[1].marks.values() == {b"old": b"1", b"new": b"59"}
+        node.settle_down()
+
+
+def test_a_checkpoint_knows_better_than_blocks_that_are_read_again() -> None:
+    """The queue was mirrored when a name was removed: that record is in the checkpoint, and is not read again."""
+    node = Node()
+    node.append(1, marks={b"a": b"1"})
+    mirrors = node.log.mirrors
+    block = Block(1, 2, 2, 0, None, [], [], 0, None, {b"a": b"", b"b": b"2"})
+    mirrors.append(block, None, 1)
+    mirrors.apply([block])
+    mirrors.truncate(1, 2, 2)
+    node.flush()
+    node.log.upkeep.checkpoint_due = True
+    node.settle_down()
+    assert "checkpoint" in node.disk.names("log")
+    assert node.restart().queues[1].marks.values() == {b"b": b"2"}
+
+
+def test_a_forgotten_queue_takes_its_marks_along() -> None:
+    node = Node()
+    node.append(1, marks={b"a": b"1"})
+    node.flush()
+    node.log.forget(1)
+    node.numbers.clear()
+    node.append(1, first=10, marks={b"b": b"1"})
+    node.flush()
+    assert node.restart().queues[1].marks.values() == {b"b": b"1"}

@@ -11,6 +11,7 @@ from leveret.log import format, mirrored, replay
 from leveret.log import recovery as log_recovery
 from leveret.log.errors import LogDamaged
 from leveret.log.jobs import MirrorEntry
+from leveret.log.marks import Marks
 from leveret.log.mirror import Mirror
 from leveret.log.mirrored import Mirrors
 from leveret.log.queue import QueueLog
@@ -106,7 +107,29 @@ def counts_that_come_before_their_message_are_dropped(patch: Patch) -> None:
 
 def counts_are_not_filled(patch: Patch) -> None:
     real = Mirrors.fill
-    patch.setattr(Mirrors, "fill", lambda self, *arguments: real(self, *arguments[:8]))
+    patch.setattr(Mirrors, "fill", lambda self, *arguments: real(self, *arguments[:8], (), *arguments[9:]))
+
+
+def marks_are_not_filled(patch: Patch) -> None:
+    real = Mirrors.fill
+    patch.setattr(Mirrors, "fill", lambda self, *arguments: real(self, *arguments[:9]))
+
+
+def the_last_word_that_comes_holds(patch: Patch) -> None:
+    def fold(self: Marks, marks: Any) -> None:
+        self.known.update({key: (number, value) for number, key, value in marks})
+
+    patch.setattr(Marks, "fold", fold)
+
+
+def removed_marks_come_back(patch: Patch) -> None:
+    real = Marks.fold
+
+    def fold(self: Marks, marks: Any) -> None:
+        real(self, marks)
+        self.tidy()
+
+    patch.setattr(Marks, "fold", fold)
 
 
 CRASHES: list[Callable[[Patch], None]] = [
@@ -114,6 +137,7 @@ CRASHES: list[Callable[[Patch], None]] = [
     waiting_blocks_do_not_keep_their_segment, fillings_settle_nothing, beginning_anew_keeps_what_is_stored,
     confirmed_is_not_noted, durable_with_the_first_block, epochs_are_forgotten,
     counts_that_come_before_their_message_are_dropped, counts_are_not_filled,
+    marks_are_not_filled, the_last_word_that_comes_holds, removed_marks_come_back,
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from leveret.log.errors import FormatError, LogDamaged
 from leveret.log.jobs import Checkpoint, Reclaim, Write
 from leveret.log.log import Log
 from leveret.log.maintenance import Maintenance
+from leveret.log.marks import Marks
 from simulation.disk import FaultyDisk
 
 from .world import World
@@ -123,10 +125,29 @@ def indexes_without_counts(patch: Patch) -> None:
     patch.setattr(log_sidecar, "_counts", lambda fold: [])
 
 
+def checkpoints_without_marks(patch: Patch) -> None:
+    patch.setattr(log_checkpoint, "pack_marks", lambda marks: b"")
+
+
+def indexes_without_marks(patch: Patch) -> None:
+    patch.setattr(log_sidecar, "pack_marks", lambda marks: b"")
+
+
+def removed_marks_are_forgotten_within_a_segment(patch: Patch) -> None:
+    real = Marks.fold
+
+    def tidy(self: Marks, marks: Any) -> None:
+        real(self, marks)
+        self.tidy()
+
+    patch.setattr(Marks, "fold", tidy)
+
+
 MUTATIONS: list[Callable[[Patch], None]] = [
     skipped_sync, deleted_without_checkpoint, checkpoint_ahead_of_the_log, unsynced_folder, stale_bytes_taken_for_new,
     copies_lack_what_was_settled_later, contents_skipped_under_a_checkpoint, spare_before_its_checkpoint,
     forgetting_is_not_written, unsynced_predecessor, checkpoints_without_counts, indexes_without_counts,
+    checkpoints_without_marks, indexes_without_marks, removed_marks_are_forgotten_within_a_segment,
 ]  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class Step:
     delivered_through: int
     next_seq: int
     counts: dict[int, int] = field(default_factory=dict)
+    marks: dict[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -39,6 +40,7 @@ class ModelQueue:
     base: dict[int, Message] = field(default_factory=dict)
     base_redelivered: set[int] = field(default_factory=set)
     base_counts: dict[int, int] = field(default_factory=dict)
+    base_marks: dict[bytes, bytes] = field(default_factory=dict)
     base_delivered: int = 0
     base_number: int = 0
     base_next: int = 1
@@ -72,6 +74,13 @@ class ModelQueue:
                 counts.update(step.counts)
         return counts
 
+    def marks(self, number: int) -> dict[bytes, bytes]:
+        marks = dict(self.base_marks)
+        for step in self.steps:
+            if step.number <= number:
+                marks.update(step.marks)
+        return {key: value for key, value in marks.items() if value}
+
     def live(self) -> dict[int, Message]:
         return self.fold(self.number)
 
@@ -84,6 +93,12 @@ def ranges_of(numbers: set[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((number, number))
     return ranges
+
+
+def changed_marks(rng: random.Random, value: int) -> dict[bytes, bytes]:
+    """Of few names, so that each is set and removed often."""
+    names = [b"%d" % rng.randrange(4) for _ in range(rng.choice([0, 0, 1, 3]))]
+    return {name: rng.choice([b"", b"%d" % value]) for name in names}
 
 
 def flat(ranges) -> set[int]:  # type: ignore[no-untyped-def]
@@ -213,7 +228,9 @@ class World:
         self.order += 1
         known = queue.counts(queue.number)
         counts = {seq: known.get(seq, 0) + 1 for seq in requeued}
-        step = Step(self.order, queue.number + 1, stored, settled, requeued, delivered, first + len(messages), counts)
+        marks = changed_marks(rng, self.order)
+        following = first + len(messages)
+        step = Step(self.order, queue.number + 1, stored, settled, requeued, delivered, following, counts, marks)
         queue.transient.update({seq: message for seq, message in new.items() if seq not in stored})
         for seq in settled:
             queue.transient.pop(seq, None)
@@ -225,7 +242,7 @@ class World:
         self.log.append(
             Block(
                 number, 1, step.number, 1000 + self.order, run, ranges_of(settled), ranges_of(requeued), delivered,
-                stretches(counts),
+                stretches(counts), marks,
             )
         )  # fmt: skip
 
@@ -387,6 +404,8 @@ class World:
         counts = {seq: count for seq, count in queue.counts(reached).items() if seq in actual}
         assert found.counts == counts, f"queue {number}: given back {found.counts}, truly {counts}"
         queue.base_counts = counts
+        assert found.marks.values() == queue.marks(reached) and all(value for _, value in found.marks.known.values())
+        queue.base_marks = queue.marks(reached)
         contents = {**live, **begun}
         self.load_all(number, {seq: contents[seq] for seq in actual})
         queue.base = {seq: contents[seq] for seq in actual}

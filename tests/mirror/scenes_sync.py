@@ -77,6 +77,18 @@ def a_reset_member_fills_in_pieces() -> None:
 
 
 @scenario
+def one_that_lacks_no_message_is_given_the_marks_all_the_same() -> None:
+    mirror = follow(None, "a")
+    effects = give(mirror, "a", Reset(2, 2, 5, ((2, 1),), 0, 0))
+    assert sent(effects, Fetch, "a") == [Fetch(2, 5, 0, 0, (), 1 << 20)] and not changes(effects, Complete)
+    feed(mirror, 5, (2, 5), block(2, 6))
+    drain(mirror)
+    marks = ((4, b"name", b"value"),)
+    effects = give(mirror, "a", Piece(2, 5, 0, (), 0, (), (), 5, (), marks))
+    assert [one.marks for one in changes(effects, Fill)] == [marks] and changes(effects, Complete)
+
+
+@scenario
 def one_whose_node_has_other_work_rests_between_pieces() -> None:
     mirror = hollow()
     drain(mirror)

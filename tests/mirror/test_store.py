@@ -26,7 +26,7 @@ from leveret.mirror.frames import (
     Truncate,
     Write,
 )
-from leveret.mirror.store import MirrorStore, restore_queue
+from leveret.mirror.store import MirrorStore, restore_queue, stored_marks
 from simulation.disk import FaultyDisk
 
 Q = 7
@@ -42,7 +42,7 @@ def block(
     number: int, enqueued: Run | None = None, settled: list[tuple[int, int]] | None = None, epoch: int = 1, **more: Any
 ) -> Block:
     requeued, through, counts = more.get("requeued", []), more.get("through", 0), more.get("counts")
-    return Block(Q, epoch, number, 5, enqueued, settled or [], requeued, through, counts)
+    return Block(Q, epoch, number, 5, enqueued, settled or [], requeued, through, counts, more.get("marks"))
 
 
 def packed(one: Block) -> PackedBlock:
@@ -386,13 +386,13 @@ def test_reading_for_another_member(node: Node) -> None:
         reading.answer(Member())
         return got.pop()
 
-    assert read(0, (), 0) == ((), (), 0, ())
-    assert read(0, ((1, 5),), 0) == (((1, 2), (4, 5)), (), 5, ())
-    assert read(0, ((1, 20),), 0) == (((1, 2), (4, 20)), (), 20, ())
-    live, runs, upto, _ = read(4, ((7, 8),), 40)
+    assert read(0, (), 0) == ((), (), 0, (), ())
+    assert read(0, ((1, 5),), 0) == (((1, 2), (4, 5)), (), 5, (), ())
+    assert read(0, ((1, 20),), 0) == (((1, 2), (4, 20)), (), 20, (), ())
+    live, runs, upto, *_ = read(4, ((7, 8),), 40)
     assert (live, upto) == (((5, upto),), upto) and upto < 20
     assert [seq for one in runs for seq in range(one.first, one.last + 1)][:3] == [5, 6, 9]
-    live, runs, upto, _ = read(0, (), 1 << 20)
+    live, runs, upto, *_ = read(0, (), 1 << 20)
     assert (live, upto) == (((1, 2), (4, 20)), 20)
     assert [(one.first, one.last) for one in runs] == [(1, 2), (4, 20)]
 
@@ -424,10 +424,53 @@ def test_a_piece_says_how_often_all_that_live_were_given_back(node: Node) -> Non
 
     class Member:
         def on_read(self, *answer: Any) -> None:
-            got.append(answer[-1])
+            got.append(answer[-2])
 
     node.store.read(Q, Request("n2", 0, 1, 4, ((1, 6),), 0, 2)).answer(Member())
     assert got == [((2, 3, 1),)]
+
+
+def test_marks_are_applied_with_their_block_and_a_piece_has_them_all(node: Node) -> None:
+    blocks = [block(1, run(1, 3), marks={b"a": b"1", b"b": b"1"}), block(2, marks={b"a": b"", b"c": b"2"})]
+    node.append(*map(packed, blocks), block(3, marks={b"d": b"3"}))
+    assert not node.log.queue(Q).marks
+    node.apply(*map(packed, blocks))
+    node.append(block(4))
+    node.flush()
+    found = node.restart()
+    assert node.log.queue(Q).marks.known == {b"b": (1, b"1"), b"c": (2, b"2")}
+    assert [one.marks for one in found.blocks] == [{b"d": b"3"}, {}]
+    got: list[Any] = []
+
+    class Member:
+        def on_read(self, *answer: Any) -> None:
+            got.append(answer[-1])
+
+    for after in (0, 1):
+        node.store.read(Q, Request("n2", 0, after, 3, ((1, 3),), 0, 2)).answer(Member())
+    assert got == [((1, b"b", b"1"), (2, b"c", b"2")), ()]
+    assert stored_marks(node.store.stored(Q), found.blocks) == {b"b": b"1", b"c": b"2", b"d": b"3"}
+
+
+def test_a_copy_that_is_filled_has_the_marks_of_its_source_and_no_others(node: Node) -> None:
+    """What it had is void, and what was removed since does not come back with an older table."""
+    old = block(1, run(1, 3), marks={b"former": b"1"})
+    node.append(old)
+    node.apply(old)
+    node.write(Restart(5, ((1, 1),), 3, ((1, 3),), 0))
+    later = block(6, marks={b"gone": b"", b"new": b"6", b"both": b"6"})
+    node.append(later)
+    node.apply(later)
+    node.write(Fill(0, 3, ((1, 3),), (), 5, (), ((2, b"gone", b"2"), (3, b"stays", b"3"), (4, b"both", b"4"))))
+    node.flush()
+    expected = {b"stays": b"3", b"new": b"6", b"both": b"6"}
+    assert node.log.queue(Q).marks.values() == expected
+    found = node.restart()
+    assert (found.complete, found.marked, node.log.queue(Q).marks.values()) == (False, True, expected)
+    node.write(Complete(6))
+    node.flush()
+    node.restart()
+    assert node.log.queue(Q).marks.known == {b"stays": (3, b"3"), b"new": (6, b"6"), b"both": (6, b"6")}
 
 
 def test_a_copy_that_is_filled_takes_over_what_was_counted_before(node: Node) -> None:

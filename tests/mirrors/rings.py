@@ -36,7 +36,7 @@ def mirror(node: Member, name: str, mode: str = "all", params: Any = None, **mor
         definition["ha-params"] = params
     node.control(
         "set_policy", vhost="/", name=name, pattern=f"^{re.escape(name)}", definition=definition, priority=len(name),
-        apply_to="queues", operator=False,
+        apply_to="classic_queues", operator=False,
     )  # fmt: skip
 
 

@@ -89,6 +89,9 @@ class FakeNode:
         self.may_move.set()
         self.problem: AdminError | None = None
 
+    def look(self) -> None:
+        self.alarms.check()
+
     def schedule(self) -> None:
         self.turns += 1
         self.world.turn()
@@ -118,6 +121,10 @@ class FakeServer:
         self.prepared = True
         self.starting: object | None = None
         self.done: list[object] = []
+        self.cookie = b"the secret"
+        self.listeners: list[object] = ["a door"]
+        self.announced = 0
+        self.management_url: str | None = None
         self.failure: Exception | None = None
         self.may_leave = asyncio.Event()
         self.control = Control(self)
@@ -145,6 +152,18 @@ class FakeServer:
         progress("0 of 2 queues moved")
         await self.may_leave.wait()
         self._note("leave")
+
+    def announce(self) -> None:
+        self.announced += 1
+
+    def close_doors(self) -> None:
+        self.listeners.clear()
+        del self.ports["amqp"]
+
+    async def open_doors(self, node: object) -> None:
+        self._note("open_doors")
+        self.listeners.append("a door")
+        self.ports["amqp"] = 5672
 
     async def force_boot(self) -> None:
         self._note("force_boot")

@@ -17,6 +17,7 @@ from leveret.broker.placing import Place, Placing
 from leveret.cluster import commands as c
 from leveret.cluster.store import Applied
 from leveret.log.block import Block, Run
+from leveret.log.marks import Mark, Marks, marks_of
 from leveret.log.ranges import RangeSet
 from leveret.mirror.frames import Apply, Fill, Recovered, Request, Restart, Write
 from leveret.mirror.ring import Member
@@ -33,6 +34,7 @@ class Kept:
         self.live = RangeSet()
         self.redelivered = RangeSet()
         self.counts: dict[int, int] = {}
+        self.marks = Marks()
         self.next_seq = 1
         self.delivered_through = 0
 
@@ -56,6 +58,7 @@ class Kept:
                 self.redelivered.add(start, end)
         for low, high, count in block.counts:
             self.counts.update(dict.fromkeys(range(low, high + 1), count))
+        self.marks.fold(marks_of(block.number, block.marks))
         for low, high in block.settled:
             self.live.remove(low, high)
         self.delivered_through = max(self.delivered_through, block.delivered_through)
@@ -66,14 +69,16 @@ class Answer:
 
     job = None
 
-    def __init__(self, request: Request, live: tuple[tuple[int, int], ...], runs: tuple[Any, ...]) -> None:
-        self.request, self.live, self.runs = request, live, runs
+    def __init__(
+        self, request: Request, live: tuple[tuple[int, int], ...], runs: tuple[Any, ...], marks: tuple[Mark, ...]
+    ) -> None:
+        self.request, self.live, self.runs, self.marks = request, live, runs, marks
 
     def answer(self, member: Member) -> None:
         live, upto = self.live, self.request.bound
         if live and not self.request.bytes_max:  # The first that lives cannot be told of without its content.
             upto, live = live[0][0] - 1, ()
-        member.on_read(self.request, live, self.runs, upto)
+        member.on_read(self.request, live, self.runs, upto, (), self.marks)
 
 
 class Store:
@@ -115,6 +120,7 @@ class Store:
             self.kept[queue].next_seq = effect.change.bound + 1
             self.kept[queue].delivered_through = effect.change.delivered
         elif isinstance(effect.change, Fill):
+            self.stored(queue).marks.fold(effect.change.marks)
             for run in effect.change.runs:
                 self.stored(queue).add(run.first, len(run.contents))
                 self.world.log.put(queue, run)
@@ -127,7 +133,8 @@ class Store:
     def read(self, queue: int, request: Request) -> Answer:
         live = tuple(self.stored(queue).live.ranges(request.after + 1, request.bound))
         runs, _ = self.world.log.read(queue, request.after + 1, request.bound, 1 << 20)
-        return Answer(request, live, tuple(runs) if request.bytes_max else ())
+        marks = () if request.after else tuple(self.stored(queue).marks.all())
+        return Answer(request, live, tuple(runs) if request.bytes_max else (), marks)
 
 
 class Rings:

@@ -16,6 +16,7 @@ import pika
 import pytest
 
 from leveret.amqp import methods as m
+from leveret.node.alarms import Alarms
 from tests.clients.consumer import Consumer, get_all, waiting
 from tests.conftest import Start
 from tests.raw import RawClient, publish_frames
@@ -44,7 +45,8 @@ def test_publisher_is_told(start: Start, config: str, reason: str) -> None:
     channel.basic_publish("", "q", b"x")
     until(lambda: connection.process_data_events(0.05) or told, "connection.blocked")
     assert told == [reason]
-    assert f"alarm: {reason}" in server.log()
+    for resource in reason.removeprefix("low on ").split(" & "):
+        assert f"{resource} resource limit alarm set on node" in server.log()
 
 
 async def test_aio_pika_is_told(start: Start) -> None:
@@ -271,3 +273,31 @@ def test_declare_on_a_full_disk(start: Start, small_disk: Path) -> None:
     channel = server.channel()
     for name in names:
         assert waiting(channel, name) == 0
+
+
+def test_what_the_log_is_told() -> None:
+    """RabbitMQ's lines, which people have patterns for."""
+    used = [10]
+    alarms = Alarms(100, 10, lambda: used[0], lambda: 60)
+    alarms.check()
+    assert alarms.news("one@host") == []
+    used[0] = 200
+    alarms.check()
+    measured, told = alarms.news("one@host")
+    assert measured == "vm_memory_high_watermark set. Memory used:200 allowed:100"
+    assert told.splitlines()[0] == "memory resource limit alarm set on node one@host."
+    assert told.splitlines()[3] == "*** Publishers will be blocked until this alarm clears ***"
+    alarms.others["two@host"] = frozenset({"memory"})
+    (told,) = alarms.news("one@host")
+    assert told.startswith("memory resource limit alarm set on node two@host.")
+    used[0] = 10
+    alarms.check()
+    assert alarms.news("one@host") == [
+        "vm_memory_high_watermark clear. Memory used:10 allowed:100",
+        "memory resource limit alarm cleared on node one@host",
+    ]
+    alarms.others.clear()
+    assert alarms.news("one@host") == [
+        "memory resource limit alarm cleared on node two@host",
+        "memory resource limit alarm cleared across the cluster",
+    ]

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.node import schema
 from leveret.node.config import ConfigError, load
-from leveret.node.settings import Discovery, Listener, Settings, TlsOptions, log_levels
+from leveret.node.settings import Discovery, Listener, LogForm, Rotation, Settings, TlsOptions, log_levels
 from tests.node.configuration import HOME, Configuration
 
 
@@ -23,7 +23,8 @@ def conf(tmp_path: Path) -> Configuration:
 
 def test_defaults() -> None:
     loaded = load([], HOME)
-    assert loaded.settings == Settings(data_dir="/home/ann/.leveret/leveret@localhost")
+    management = (Listener("127.0.0.1", 15672),)
+    assert loaded.settings == Settings(data_dir="/home/ann/.leveret/leveret@localhost", management_listeners=management)
     assert loaded.settings.tcp_listeners == (Listener("127.0.0.1", 5672),)
     assert loaded.warnings == ()
 
@@ -326,10 +327,35 @@ def test_log_files(conf: Configuration) -> None:
 
 def test_log_levels(conf: Configuration) -> None:
     settings = conf.settings("log.connection.level = debug\nlog.default.level = warning\nlog.console.level = error")
-    expected = {"default": "warning", "connection": "debug", "channel": "warning", "queue": "warning"}
-    assert settings.log_levels == expected
+    assert settings.log_levels["connection"] == "debug"
+    assert {level for category, level in settings.log_levels.items() if category != "connection"} == {"warning"}
+    assert {"default", "channel", "queue", "mirroring", "cluster"} < set(settings.log_levels)
     assert (settings.log_console_level, settings.log_file_level) == ("error", "debug")
     assert set(conf.settings("").log_levels.values()) == {"info"}
+
+
+def test_the_form_of_log_lines(conf: Configuration) -> None:
+    assert conf.settings("").log_console_form == LogForm()
+    settings = conf.settings(
+        "log.console.formatter = json\nlog.console.formatter.time_format = epoch_usecs\nlog.console.stdio = stdout\n"
+        "log.file = a.log\nlog.file.formatter.level_format = uc4\nlog.file.formatter.single_line = on"
+    )
+    assert settings.log_console_form == LogForm(json=True, time="epoch_usecs")
+    assert settings.log_file_form == LogForm(level="uc4", single_line=True)
+    assert settings.log_console_stdio == "stdout"
+
+
+def test_rotation_of_log_files(conf: Configuration) -> None:
+    lines = "log.file = a\nlog.file.rotation.date = $W0D23\nlog.file.rotation.size = 10MB\n"
+    lines += "log.file.rotation.count = 3\nlog.file.rotation.compress = true"
+    assert conf.settings(lines).log_rotation == Rotation("$W0D23", 10 << 20, 3, True)
+    for wrong in ("$D24", "daily", "$W7", "$M0D1", "$"):
+        (problem,) = conf.problems(f"log.file = a\nlog.file.rotation.date = {wrong}")
+        assert "not allowed; allowed: $H" in problem
+
+
+def test_the_files_that_were_read_are_known(conf: Configuration) -> None:
+    assert [Path(file).name for file in conf.settings("heartbeat = 5").config_files] == ["broker.conf"]
 
 
 # Precedence
@@ -449,8 +475,7 @@ def test_rabbitmq_variables_without_meaning_are_warned_about(conf: Configuration
         "queue_index_embed_msgs_below = 4096",
         "tcp_listen_options.exit_on_close = false",
         "collect_statistics_interval = 5000",
-        "log.mirroring.level = info",
-        "management_port = 15672",
+        "log.federation.level = info",
         "fsync_interval = 10",
         "cluster_keepalive_interval = 10000",
         "cluster_formation.randomized_startup_delay_range.min = 5",
@@ -479,7 +504,7 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "cluster_rebalance = timer",
         "distribution.listener.interface = 10.0.0.1",
         "cluster_partition_handling = pause_minority",
-        "management.tcp.port = 15672",
+        "management.cors.allow_origins.1 = *",
         "prometheus.tcp.port = 15692",
         "definitions.import_backend = https",
         "mqtt.allow_anonymous = true",
@@ -488,7 +513,8 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "ssl_options.depth = 2",
         "proxy_protocol = true",
         "log.exchange = true",
-        "log.file.rotation.size = 10",
+        "log.connection.rotation.size = 10",
+        "log.file.formatter.json.field_map = time",
         "log.connection.file = c.log",
         "deprecated_features.permit.transient_nonexcl_queues = false",
     ],
@@ -498,7 +524,7 @@ def test_what_somebody_counts_on_stops_the_start(conf: Configuration, line: str)
     assert problem.startswith(f"broker.conf, line 1: {line}: not supported by this version")
 
 
-@pytest.mark.parametrize("line", ["proxy_protocol = false", "auth_backends.1 = internal", "log.console.stdio = stderr"])
+@pytest.mark.parametrize("line", ["proxy_protocol = false", "auth_backends.1 = internal", "log.journald = false"])
 def test_what_the_broker_does_anyway_is_accepted(conf: Configuration, line: str) -> None:
     assert conf.warnings(line) == []
 
@@ -551,6 +577,9 @@ def test_every_setting_can_be_given() -> None:
         "tcp_listeners",
         "ssl_listeners",
         "tls",
+        "management_listeners",
+        "management_tls_listeners",
+        "management_tls",
         "cluster_listener",
         "cluster_host",
         "cluster_tls",
@@ -564,8 +593,12 @@ def test_every_setting_can_be_given() -> None:
         "memory_watermark_absolute",
         "disk_free_relative",
         "disk_free_absolute",
+        "config_files",
+        "log_console_form",
         "log_file",
+        "log_file_form",
         "log_levels",
+        "log_rotation",
     }
     given_by_one_key = {rule.field for rule in schema.USED.values() if rule.field}
     assert given_by_one_key | gathered == set(Settings.__dataclass_fields__)

@@ -59,7 +59,10 @@ def queue(name: str, **more: Any) -> dict[str, Any]:
 async def test_an_export_of_rabbitmq_is_imported_whole(one: FakeServer) -> None:
     done = await put(one, json.loads(EXPORT.read_text()))
     assert done["failures"] == []
+    keys = "dead-letter-exchange, dead-letter-routing-key, delivery-limit, expires, max-length, max-length-bytes, "
     assert done["notes"] == [
+        f"policy 'limits' in vhost 'defs-shop': {keys}message-ttl, overflow, queue-mode have no effect: queues of no "
+        "type that it applies to know all its keys",
         "queues[3] 'amq.gen-FA7NnzsGUNyvZrASlU3cpw' in vhost 'defs-shop': left out: names that begin with amq. are "
         "given by the server",
         "bindings[4] from 'lost' to 'brief' in vhost 'defs-shop': left out: no exchange 'lost'",
@@ -87,6 +90,20 @@ async def test_a_second_time_changes_nothing(one: FakeServer) -> None:
     before = len(one.all.changes)
     assert (await put(one, document))["done"] == dict.fromkeys(SECTIONS, 0)
     assert len(one.all.changes) == before
+
+
+async def test_policies_for_one_type_of_queue(one: FakeServer) -> None:
+    kinds = ("classic_queues", "quorum_queues", "streams")
+    policies = [
+        {"vhost": "/", "name": kind, "pattern": "^q", "apply-to": kind, "priority": 0, "definition": {"max-age": "1D"}}
+        for kind in kinds
+    ]
+    done = await put(one, {"policies": policies})
+    assert done["failures"] == []
+    assert [note.partition(":")[0] for note in done["notes"]] == [
+        "policy 'classic_queues' in vhost '/'", "policy 'quorum_queues' in vhost '/'",
+    ]  # fmt: skip
+    assert sorted((await export(one))["policies"], key=lambda policy: str(policy["name"])) == policies
 
 
 async def test_our_export_fills_an_empty_node(one: FakeServer) -> None:
@@ -188,14 +205,15 @@ async def test_notes_on_what_does_nothing_here(one: FakeServer) -> None:
         one,
         {
             "parameters": [{"component": "shovel", "vhost": "/", "name": "s", "value": {}}],
-            "policies": [{"vhost": "/", "name": "p", "pattern": "", "definition": {"queue-version": 2}}],
+            "policies": [{"vhost": "/", "name": "p", "pattern": "", "definition": {"max-age": "1D", "ha-mode": "all"}}],
             "queues": [queue("a", policy="p"), queue("b", policy="p")],
         },
     )
     assert done["notes"] == [
         "parameters[0] 's' in vhost '/': left out: this version has nothing that acts on parameters of component "
         "shovel",
-        "policy 'p' in vhost '/': queue-version has no effect: queues are stored in one way here",
+        "policy 'p' in vhost '/': max-age, ha-mode have no effect: queues of no type that it applies to know all its "
+        "keys",
         "queues: 'policy' has no meaning here, and is left out",
     ]
 

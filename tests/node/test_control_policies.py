@@ -35,6 +35,12 @@ def test_good(definition: dict[str, Any]) -> None:
     assert error(definition) is None
 
 
+@pytest.mark.parametrize("apply_to", ["all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams"])
+def test_what_a_policy_may_apply_to(apply_to: str) -> None:
+    for operator in (False, True):
+        assert policy_error("^q", apply_to, {"max-length": 1}, operator) is None
+
+
 @pytest.mark.parametrize(
     ("definition", "text"),
     [
@@ -192,8 +198,17 @@ def test_all_parts_of_a_policy_are_told() -> None:
 
 
 def test_what_will_not_act_is_told() -> None:
-    assert policy_notes("all", {"queue-version": 2, "message-ttl": 1, "alternate-exchange": "x", "ha-mode": "all"}) == [
-        "queue-version has no effect: queues are stored in one way here"
+    whole: dict[str, Any] = {"queue-version": 2, "message-ttl": 1, "alternate-exchange": "x", "ha-mode": "all"}
+    assert policy_notes("all", whole) == []
+    no_type = "have no effect: queues of no type that it applies to know all its keys"
+    assert policy_notes("queues", {"max-age": "1D", "message-ttl": 1}) == [f"max-age, message-ttl {no_type}"]
+    assert policy_notes("all", {"max-age": "1D", "message-ttl": 1}) == [f"max-age, message-ttl {no_type}"]
+    assert policy_notes("streams", {"message-ttl": 1}) == [f"message-ttl {no_type}"]
+    assert policy_notes("quorum_queues", {"ha-mode": "all"}) == [f"ha-mode {no_type}"]
+    assert policy_notes("queues", {"delivery-limit": 1}) == []
+    assert policy_notes("classic_queues", {"delivery-limit": 1, "max-length": 1}) == []
+    assert policy_notes("streams", {"alternate-exchange": "x"}) == [
+        "alternate-exchange has no effect: it is for exchanges, and the policy applies to streams"
     ]
     assert policy_notes("queues", {"alternate-exchange": "x"}) == [
         "alternate-exchange has no effect: it is for exchanges, and the policy applies to queues"

@@ -63,6 +63,20 @@ def stamped(size: int = 100, stamp: int = 1) -> bytes:
     return (MARK + STAMP.pack(stamp) + bytes(size))[:size]
 
 
+def test_acks_that_the_socket_does_not_take_spoil_nothing(scripted: Scripted) -> None:
+    """What came is dealt with, whether the answer can be sent now or not."""
+    one = consumer(scripted, ack_every=1)
+    one.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            one.socket.send(bytes(1 << 16))
+    first, second = delivery(1, stamped()), delivery(2, stamped())
+    assert one.on_data(first + second[:-5]) == second[:-5]
+    assert (one.received, bytes(one.unsent)) == (1, wire.ack_each(1, 1))
+    assert one.on_data(second) == b""
+    assert (one.received, bytes(one.unsent)) == (2, wire.ack_each(1, 1))
+
+
 def test_what_is_asked_for(scripted: Scripted) -> None:
     consumer(scripted)
     assert (scripted.prefetch, scripted.consumed) == (10, [("q", "perf-00000", True)])

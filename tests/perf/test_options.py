@@ -57,7 +57,6 @@ def test_how_many_copies() -> None:
         ("--pattern q%d%d", "has no single %d"),
         ("--queues 100001", "at most 100000 queues"),
         ("--uri http://x", "give amqp://"),
-        ("--uri amqps://x", "does not speak TLS"),
         ("--uri amqp://x:y", "Port could not be cast"),
         ("--uri amqp://x/?heartbeat=1", "parameters in the address"),
     ],
@@ -89,6 +88,8 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("amqp://h", Address("h", 5672, "guest", "guest", "/")),
         ("amqp://h/", Address("h", 5672, "guest", "guest", "/")),
+        ("amqps://h/v", Address("h", 5671, "guest", "guest", "v", tls=True)),
+        ("amqps://h:1", Address("h", 1, "guest", "guest", "/", tls=True)),
         ("amqp://h/%2F", Address("h", 5672, "guest", "guest", "/")),
         ("amqp://a:b%2Fc@h:1/x%20y", Address("h", 1, "a", "b/c", "x y")),
         ("amqp://[::1]:9/v", Address("::1", 9, "guest", "guest", "v")),

@@ -23,6 +23,7 @@ class Mutation(NamedTuple):
     mirrored: bool = False
     varied: bool = False
     featured: bool = False
+    special: bool = False
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
@@ -46,7 +47,7 @@ ALONE: Final = (
         "node.storage",
         "self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)",
         "self.in_blocks[block.queue, block.number] = (queue, batch, [])\n"
-        "                [pending.on_safe() for pending in awaiting]",
+        "            [pending.on_safe() for pending in awaiting]",
     ),
     Mutation(
         "the log is not synced", 1, "log.jobs", "        disk.sync(path)\n        self.syncing = False", "        pass"

@@ -35,8 +35,8 @@ FEATURED: Final = (
         "letters to a queue that refuses some are all refused",
         1,
         "broker.letters",
-        "            if one[1:] != other[1:] or any(target.rules.rejects for target in one[2])\n",
-        "            if one[1:] != other[1:]\n",
+        "            if one[1:3] != other[1:3] or any(target.rules.rejects for target in one[2])\n",
+        "            if one[1:3] != other[1:3]\n",
         first=5,
     ),
     _featured(

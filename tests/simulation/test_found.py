@@ -19,3 +19,14 @@ from simulation.world import run
 )
 def test_what_was_found_stays_mended(seed: int, nodes: int, varied: bool) -> None:
     run(Plan(seed, nodes, STEPS, (), 0, mirrored=True, varied=varied))
+
+
+@pytest.mark.parametrize(
+    ("seed", "nodes", "mirrored"),
+    [
+        pytest.param(13, 1, False, id="the next message of a stream was one that a start had found in the log"),
+        pytest.param(1027, 3, False, id="what was rejected, and had no letter when its node stopped, was new again"),
+    ],
+)
+def test_of_special_queues_too(seed: int, nodes: int, mirrored: bool) -> None:
+    run(Plan(seed, nodes, STEPS, (), 0, mirrored, False, True, True))

@@ -13,6 +13,7 @@ from simulation.world import Violation, run
 
 from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, put
 from .mutations_featured import FEATURED
+from .mutations_special import SPECIAL
 
 SEEDS = 60
 
@@ -20,14 +21,16 @@ SEEDS = 60
 def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
-            kind = (mutation.mirrored, mutation.varied, mutation.featured)
+            kind = (mutation.mirrored, mutation.varied, mutation.featured, mutation.special)
             run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind))
         except Violation:
             return seed
     return None
 
 
-@pytest.mark.parametrize("mutation", ALONE + TOGETHER + MIRRORED + VARIED + FEATURED, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "mutation", ALONE + TOGETHER + MIRRORED + VARIED + FEATURED + SPECIAL, ids=lambda one: one.name
+)
 def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, mutation)
     assert failing_seed(mutation) is not None

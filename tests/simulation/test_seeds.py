@@ -14,6 +14,8 @@ from simulation.ledger import Ledger
 from simulation.mirrors import MirroredLedger
 from simulation.plan import Plan, from_ranges, ranges
 from simulation.shrink import shrink
+from simulation.specials import KEEPER, draw_streams
+from simulation.specialties import SpecialFates
 from simulation.world import Violation, World, quiet, run
 
 GROUP = 10
@@ -23,6 +25,7 @@ GROUPS = [
 ]  # fmt: skip
 MIRRORED_GROUPS = [(3, 0, 10), (3, 10, 20), (5, 0, 6), (2, 0, 6)]
 VARIED_GROUPS = [(3, 0, 8), (3, 8, 16), (2, 0, 5), (5, 0, 3)]
+SPECIAL_GROUPS = [(1, False, 0, 4), (3, False, 0, 1), (3, True, 0, 2)]
 FEATURED_GROUPS = [(1, False, 0, 8), (3, False, 0, 4), (3, True, 0, 4), (2, True, 0, 2), (5, True, 0, 1)]
 
 
@@ -63,6 +66,32 @@ def test_featured_seeds(nodes: int, mirrored: bool, first: int, end: int) -> Non
         assert sum(one.ages for one in ledgers) > 10 * len(worlds)  # and others were not too old.
         states = [message.state for one in ledgers for message in one.messages.values()]
         assert states.count("nacked") > 20
+
+
+@pytest.mark.parametrize(("nodes", "mirrored", "first", "end"), SPECIAL_GROUPS)
+def test_special_seeds(nodes: int, mirrored: bool, first: int, end: int) -> None:
+    worlds = [run(Plan(seed, nodes, mirrored=mirrored, featured=True, special=True)) for seed in range(first, end)]
+    ledgers = [world.ledger for world in worlds if isinstance(world.ledger, SpecialFates)]
+    assert len(ledgers) == end - first
+    assert sum(one.streams.read_count for one in ledgers) > 40 * len(worlds)  # Streams were read,
+    assert sum(one.delayed for one in ledgers) > 5 * len(worlds)  # messages came late,
+    assert sum(one.answers for one in ledgers) > 0  # and there was somebody to answer.
+    if nodes == 1:
+        assert sum(len(one.returns) for one in ledgers) > len(worlds) and sum(len(one.trades) for one in ledgers) > 0
+        assert sum(one.crowds.refused for one in ledgers) > len(worlds)
+
+
+def test_special_plans() -> None:
+    plans = [Plan(seed, 3, mirrored=True, featured=True, special=True) for seed in range(10)]
+    steps = [step for plan in plans for step in plan.draw()]
+    assert {step.what for step in steps} >= {"read", "delay", "give_back", "transact", "trade", "call", "crowd"}
+    assert {step.arguments["queue"] for step in steps if step.what == "fell_master"} >= {"s0", "s1", KEEPER}
+    limits = [one for plan in plans for one in plan.features().values() if one.delivery_limit is not None]
+    assert {one.by_operator for one in limits} == {one.quorum for one in limits} == {True, False}
+    assert not any(one.by_policy for one in limits)
+    kinds = {draw_streams(plan.seed, 3)["s1"] for plan in plans}
+    assert any(one.max_age_s for one in kinds) and any(one.max_bytes for one in kinds)
+    assert plans[3].command() == "python -m simulation --seed 3 --nodes 3 --steps 120 --mirrored --special"
 
 
 def test_featured_plans() -> None:

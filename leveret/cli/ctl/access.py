@@ -25,10 +25,15 @@ def table(session: Session, command: str, shown: tuple[str, ...], arguments: dic
 
 
 def _password(session: Session, given: Given, place: int) -> str:
+    if len(given.words) <= place:
+        session.show_banner()
+    return password(given, place)
+
+
+def password(given: Given, place: int) -> str:
     """From the command line, or, where no other user of the machine can see it, from stdin."""
     if len(given.words) > place:
         return given.words[place]
-    session.show_banner()
     if sys.stdin.isatty():
         import getpass
 
@@ -39,7 +44,7 @@ def _password(session: Session, given: Given, place: int) -> str:
     return line.removesuffix("\n")
 
 
-def _hashed(password: str) -> dict[str, str]:
+def hashed(password: str) -> dict[str, str]:
     """The password itself does not travel."""
     import secrets
 
@@ -53,7 +58,7 @@ def add_user(session: Session, given: Given) -> Output:
     if not name:
         raise Failed(DATA_ERROR, "Bad argument: user cannot be an empty string", VALIDATION)
     session.banner(f'Adding user "{name}" ...')
-    session.ask("add_user", {"name": name, **_hashed(_password(session, given, 1))})
+    session.ask("add_user", {"name": name, **hashed(_password(session, given, 1))})
     return Message(
         "Done. Don't forget to grant the user permissions to some virtual hosts! "
         "See 'leveretctl help set_permissions' to learn more."
@@ -62,7 +67,7 @@ def add_user(session: Session, given: Given) -> Output:
 
 def change_password(session: Session, given: Given) -> Output:
     session.banner(f'Changing password for user "{given.words[0]}" ...')
-    session.ask("change_password", {"name": given.words[0], **_hashed(_password(session, given, 1))})
+    session.ask("change_password", {"name": given.words[0], **hashed(_password(session, given, 1))})
     return None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from leveret.cli.ctl.frame import Message, Output, Report, Rows
+from leveret.cli.ctl.terms import elixir, erlang
 
 # Columns whose values are AMQP tables: [name, type, value] each.
 TABLES: Final = frozenset({"arguments", "client_properties"})
@@ -31,6 +32,10 @@ def lines(output: Output, formatter: str, node: str, headers: bool, bold: Style)
         yield _json(_value(output, node))
     elif formatter == "csv" and isinstance(output, Message):
         yield from _csv([[output.text]])
+    elif formatter == "erlang":
+        yield erlang(output.text if isinstance(output, Message) else _value(output, node))
+    elif formatter == "inspect":
+        yield elixir(output.text if isinstance(output, Message) else _value(output, node))
     elif isinstance(output, Message | Report):
         yield output.text
 
@@ -59,6 +64,16 @@ def _rows(output: Rows, formatter: str, headers: bool, bold: Style) -> Iterator[
             if not place and headers:
                 yield from _csv([list(columns)])
             yield from _csv([_texts(columns, row)])
+    elif formatter == "erlang":
+        entries = [erlang(dict(zip(columns, row, strict=True))) for row in rows]
+        yield f"[{(',' + chr(10) + ' ').join(entries)}]"
+    elif formatter in ("string", "inspect"):
+        if formatter == "inspect":
+            yield "["
+        for place, row in enumerate(rows):
+            yield ("," if place and formatter == "inspect" else "") + elixir(dict(zip(columns, row, strict=True)))
+        if formatter == "inspect":
+            yield "]"
     elif formatter == "pretty_table":
         yield from _pretty(columns, [_texts(columns, row) for row in rows], bold)
     else:

@@ -24,6 +24,7 @@ CONFIG: Final = 78
 HEADED: Final = "headed"  # Error:\n<text>
 PLAIN: Final = "plain"
 ONE_LINE: Final = "line"  # Error: <text>
+TOLD: Final = "told"  # It stands on stdout already.
 WITH_USAGE: Final = "usage"
 VALIDATION: Final = "validation"
 
@@ -31,11 +32,12 @@ VALIDATION: Final = "validation"
 class Failed(Exception):
     """The command ends with this exit code, and says so."""
 
-    def __init__(self, code: int, text: str, form: str = HEADED) -> None:
+    def __init__(self, code: int, text: str, form: str = HEADED, value: Any = None) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
         self.form = form
+        self.value = value  # For programs that asked for JSON: a check that fails has something to tell, too.
 
 
 class Given(NamedTuple):
@@ -93,6 +95,7 @@ class Report(NamedTuple):
 
 Output = Rows | Message | Report | None
 Run = Callable[["Session", Given], Output]
+Alone = Callable[[Given], Output]
 
 
 class Command(NamedTuple):
@@ -112,6 +115,7 @@ class Command(NamedTuple):
     secret: int | None = None  # the place among the words from which on they are not repeated
     waits: bool = False  # for a node that is not there yet
     names_first: bool = False  # the first word may be the name of what is listed, if it is no column
+    alone: Alone | None = None  # for what needs no node: this is run instead
 
     @property
     def has_vhost(self) -> bool:

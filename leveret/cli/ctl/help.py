@@ -13,7 +13,7 @@ Style = Callable[[str], str]
 
 GROUPS: Final = (
     "Help", "Nodes", "Cluster", "Users", "Access Control", "Monitoring, observability and health checks", "Parameters",
-    "Policies", "Virtual hosts", "Configuration and Environment", "Operations", "Queues",
+    "Policies", "Virtual hosts", "Configuration and Environment", "Feature flags", "Operations", "Queues",
     "Mirrored queues",
 )  # fmt: skip
 
@@ -46,6 +46,9 @@ EXAMPLES: Final = """\
   leveretctl -n two@localhost cluster_status            ask another node of this machine
   leveretctl add_user ann < password.txt && leveretctl set_permissions ann '.*' '.*' '.*'
   leveretctl --host 10.0.0.7 --cookie-file cluster.cookie cluster_status
+  leveretctl -q check_alarms || echo "somebody should look"
+  leveretctl set_log_level debug --category mirroring   and watch: leveretctl log_tail_stream
+  source <(leveretctl completion bash)                  the TAB key completes commands, options and columns
 
   Two nodes become a cluster; they need the same cookie (leveret server --cookie-file FILE):
   leveretctl -n two@localhost stop_app

@@ -1,8 +1,8 @@
 """`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
 
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `definitions`, `lists`, `mirrors`) asks it through a `Session`, and `formatters` prints what came of it.
-What a node is asked is in `leveret.node.control`.
+`settings`, `definitions`, `lists`, `leases`, `mirrors`, `checks`, `runtime`, `report`) asks it through a `Session`, and
+`formatters` prints what came of it. What a node is asked is in `leveret.node.control`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret import __version__
-from leveret.cli.ctl import access, cluster, definitions, help, lists, mirrors, settings
+from leveret.cli.ctl import (
+    access,
+    checks,
+    cluster,
+    definitions,
+    help,
+    leases,
+    lists,
+    mirrors,
+    report,
+    runtime,
+    settings,
+)
 from leveret.cli.ctl.frame import (
+    DATA_ERROR,
     HEADED,
     OK,
     ONE_LINE,
     PLAIN,
+    TOLD,
     UNAVAILABLE,
     USAGE,
     VALIDATION,
@@ -25,28 +39,70 @@ from leveret.cli.ctl.frame import (
     Command,
     Failed,
     Given,
+    Message,
     Output,
     Report,
 )
 from leveret.cli.ctl.parse import parse
+from leveret.cli.ctl.refused import REFUSED
 from leveret.cli.exits import guarded
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.session import Session
 
 
-def version(session: Session | None, given: Given) -> Output:
+def version(given: Given) -> Output:
     return Report({"version": __version__}, __version__)
 
 
+def completion_script(given: Given) -> Output:
+    from leveret.cli.completion import PROGRAMS, SHELLS, script
+
+    program, shell = given.text("program", "leveretctl"), given.words[0]
+    if shell not in SHELLS or program not in PROGRAMS:
+        known = f"{', '.join(SHELLS)}; with --program {', '.join(PROGRAMS)}"
+        raise Failed(DATA_ERROR, f"Bad argument: there is completion for {known}", VALIDATION)
+    return Message(script(program, shell))
+
+
+def autocomplete(given: Given) -> Output:
+    names = sorted(name for name in COMMANDS if name.startswith(given.words[0]))
+    return Report(names, "\n".join(names)) if names else None
+
+
+def hash_password(given: Given) -> Output:
+    hashed = access.hashed(access.password(given, 0))["password_hash"]
+    return Report({"hash": hashed}, hashed)
+
+
 def no_run(session: Session | None, given: Given) -> Output:
-    raise AssertionError("help is answered before a node is looked for")
+    raise AssertionError("this is answered before a node is looked for")
 
 
 LOCAL: Final = (
-    Command("help", "Help", "[<command>]", "Displays usage information for a command", "leveretctl help list_queues",
-            no_run, 0, 1),
-    Command("version", "Help", "", "Displays the version of this tool", "leveretctl version", version),
+    Command(
+        "help", "Help", "[<command>]", "Displays usage information for a command", "leveretctl help list_queues",
+        no_run, 0, 1,
+    ),
+    Command(
+        "version", "Help", "", "Displays the version of this tool", "leveretctl version", no_run, alone=version,
+    ),
+    Command(
+        "autocomplete", "Help", "<prefix>", "Provides command name autocomplete variants",
+        "leveretctl autocomplete list_q", no_run, 1, 1, alone=autocomplete,
+    ),
+    Command(
+        "completion", "Help", "<bash | zsh | fish> [--program <leveretctl | leveret>]",
+        "Prints a script with which a shell completes commands, options and columns",
+        "leveretctl completion bash > ~/.local/share/bash-completion/completions/leveretctl", no_run, 1, 1,
+        {"program": "program"}, alone=completion_script,
+        more="For the shell that runs: source <(leveretctl completion bash). zsh: put it as _leveretctl into a folder "
+        "of $fpath. fish: leveretctl completion fish > ~/.config/fish/completions/leveretctl.fish",
+    ),
+    Command(
+        "hash_password", "Users", "[<password>]", "Hashes a plaintext password, for a file of definitions",
+        "leveretctl hash_password < password.txt", no_run, 0, 1, secret=0, alone=hash_password,
+    ),
 )  # fmt: skip
 ALL: Final = (
     *LOCAL,
@@ -55,7 +111,11 @@ ALL: Final = (
     *settings.COMMANDS,
     *definitions.COMMANDS,
     *lists.COMMANDS,
+    *leases.COMMANDS,
     *mirrors.COMMANDS,
+    *checks.COMMANDS,
+    *runtime.COMMANDS,
+    *report.COMMANDS,
 )
 COMMANDS: Final[dict[str, Command]] = {command.name: command for command in ALL}
 
@@ -91,6 +151,8 @@ def run(words: list[str]) -> int:
 
 
 def _command(name: str) -> Command:
+    if name in REFUSED:
+        raise Failed(USAGE, f"'{name}' is not offered: {REFUSED[name]}", ONE_LINE)
     if name not in COMMANDS:
         raise Failed(USAGE, help.unknown(name, COMMANDS), PLAIN)
     return COMMANDS[name]
@@ -124,14 +186,19 @@ def _check_columns(command: Command, given: Given) -> None:
 
 
 def _perform(command: Command, given: Given) -> None:
-    if command in LOCAL:
-        _print(version(None, given), given, "")
+    if command.alone is not None:
+        _print(command.alone(given), given, "")
         return
     session = _session(command, given)
     try:
         output = command.run(session, given)
         session.show_banner()
         _print(output, given, session.name)
+    except Failed as failed:
+        if failed.value is None or given.switches.get("formatter") not in ("json", "json_stream"):
+            raise
+        _print(Report(failed.value, ""), given, session.name)
+        raise Failed(failed.code, failed.text, TOLD) from None
     finally:
         session.close()
 
@@ -198,7 +265,9 @@ def _print(output: Output, given: Given, node: str) -> None:
 
 def _explain(failed: Failed, command: Command | None, words: list[str]) -> None:
     """The error on stderr, as rabbitmqctl writes it."""
-    if failed.form == HEADED:
+    if failed.form == TOLD:
+        pass
+    elif failed.form == HEADED:
         _warn(f"Error:\n{failed.text}")
     elif failed.form == ONE_LINE:
         _warn(f"Error: {failed.text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cli.ctl.frame import PLAIN, UNAVAILABLE, USAGE, VHOST, Command, Failed, Given, Message, Output, Report
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 
 MIRRORS: Final = "Mirrored queues"
 AWAIT_MIRROR_S: Final = 120.0
+SYNC_S: Final = 86_400.0  # A long queue takes its time, and rabbitmqctl would wait for ever.
+TELL_S: Final = 1.0
+SYNC_COLUMNS: Final = ("node", "role", "state", "sync_done", "sync_total")
+SYNCING: Final = "syncing"
+UNSYNCHRONISED: Final = "unsynchronised"
 
 
 def _queue(given: Given) -> dict[str, Any]:
@@ -22,9 +28,39 @@ def _queue(given: Given) -> dict[str, Any]:
 
 
 def sync_queue(session: Session, given: Given) -> Output:
-    session.banner(f"Synchronising queue '{given.words[0]}' in vhost '{given.vhost}' ...")
+    session.banner(f"Synchronising queue '{given.words[0]}' in vhost '{given.vhost}' ...", now=True)
     session.ask("sync_queue", _queue(given))
+    if not given.flag("no-wait"):
+        _follow_sync(session, given)
     return None
+
+
+def _follow_sync(session: Session, given: Given) -> None:
+    """Until no mirror is being filled any more, telling how far each is. Raises Failed if one was left unfilled."""
+    asked = {"vhost": given.vhost, "only": given.words[0]}
+    told: list[str] = []
+    told_s = -TELL_S
+    while True:
+        rows = list(session.rows("mirror_status_rows", SYNC_COLUMNS, asked, SYNC_S).rows)
+        syncing = [row for row in rows if row[2] == SYNCING]  # The master says so before its mirrors begin.
+        if not syncing:
+            break
+        filling = [f"{node}: {_so_far(done, total)}" for node, role, _, done, total in syncing if role == "mirror"]
+        if time.monotonic() - told_s >= TELL_S:
+            for line in filling:
+                if line not in told:
+                    session.say(line)
+            told, told_s = filling, time.monotonic()
+        session.pause(SYNC_S)
+    left = [row[0] for row in rows if row[2] == UNSYNCHRONISED]
+    if left:
+        raise Failed(UNAVAILABLE, f"synchronising was stopped; not synchronised: {', '.join(left)}")
+
+
+def _so_far(done: Any, total: Any) -> str:
+    if not isinstance(done, int) or not isinstance(total, int) or total <= 0:
+        return "begins"
+    return f"{done} of {total} ({100 * done // total} %)"
 
 
 def cancel_sync_queue(session: Session, given: Given) -> Output:
@@ -200,9 +236,10 @@ COMMANDS: Final = (
         "leveretctl remove_queue_mirror_link orders two@localhost", remove_queue_mirror_link, 2, 2, VHOST,
     ),
     Command(
-        "sync_queue", MIRRORS, "[--vhost <vhost>] <queue>",
+        "sync_queue", MIRRORS, "[--vhost <vhost>] <queue> [--no-wait]",
         "Instructs a mirrored queue with unsynchronised mirrors (follower replicas) to synchronise them",
-        "leveretctl sync_queue orders", sync_queue, 1, 1, VHOST,
-        more="The queue can be used meanwhile. How far it has come: leveretctl list_queues orders state sync_messages",
+        "leveretctl sync_queue orders", sync_queue, 1, 1, {**VHOST, "no-wait": None},
+        more="The queue can be used meanwhile. Returns when all mirrors have all messages, and tells how far each is; "
+        "with --no-wait at once. Ctrl-C ends the telling only; see: leveretctl help cancel_sync_queue",
     ),
 )  # fmt: skip

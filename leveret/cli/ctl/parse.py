@@ -25,8 +25,18 @@ COMMON: Final[Mapping[str, str | None]] = {
     "longnames": None,
     "help": None,
 }
-SHORT: Final = {"n": "node", "p": "vhost", "t": "timeout", "q": "quiet", "s": "silent", "l": "longnames", "?": "help"}
-FORMATTERS: Final = ("table", "pretty_table", "json", "json_stream", "csv")
+SHORT: Final = {
+    "n": "node",
+    "p": "vhost",
+    "t": "timeout",
+    "q": "quiet",
+    "s": "silent",
+    "l": "longnames",
+    "N": "number",
+    "d": "duration",
+    "?": "help",
+}
+FORMATTERS: Final = ("table", "pretty_table", "json", "json_stream", "csv", "erlang", "string", "inspect")
 
 
 def _takes_value(name: str, known: Mapping[str, Command], command: str | None) -> bool:
@@ -96,7 +106,8 @@ def _check(command: Command, words: list[str], values: Mapping[str, str | bool],
     strange = [name for name in values if name not in COMMON and name not in command.switches]
     if strange:
         raise _bad_options([(written[name], _text(values[name])) for name in strange])
-    for name, fits in (("timeout", _is_seconds), ("port", _is_port), ("priority", _is_integer)):
+    numbers = (("number", str.isdecimal), ("duration", _is_seconds), ("within", str.isdecimal), ("pid", str.isdecimal))
+    for name, fits in (("timeout", _is_seconds), ("port", _is_port), ("priority", _is_integer), *numbers):
         if name in values and not fits(str(values[name])):
             raise _bad_options([(written[name], str(values[name]))])
     formatter = values.get("formatter")

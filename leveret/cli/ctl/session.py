@@ -141,10 +141,16 @@ class Session:
             raise Failed(UNAVAILABLE, text, ONE_LINE)
         self.name = name
 
-    def rows(self, command: str, columns: tuple[str, ...], arguments: dict[str, Any] | None = None) -> Rows:
+    def rows(
+        self,
+        command: str,
+        columns: tuple[str, ...],
+        arguments: dict[str, Any] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Rows:
         """A list, fetched page by page while it is printed. The first page comes at once, so that errors do."""
         asked = {**(arguments or {}), "columns": list(columns)}
-        first = self.ask(command, asked)
+        first = self.ask(command, asked, patience_s)
 
         def pages() -> Iterator[list[Any]]:
             answer, missing = first, []
@@ -153,7 +159,7 @@ class Session:
                 missing += answer["missing"]
                 if answer["next"] is None:
                     break
-                answer = self.ask(command, {**asked, "after": answer["next"]})
+                answer = self.ask(command, {**asked, "after": answer["next"]}, patience_s)
             for name in dict.fromkeys(missing):
                 self.warn(f"Warning: node {name} did not answer; what only it knows is not shown")
 

@@ -231,7 +231,8 @@ COMMANDS: Final = (
         "leveretctl set_policy ha-all '^ha[.]' '{\"ha-mode\":\"all\"}' --priority 1 --apply-to queues",
         set_policy, 3, 3, POLICY_SWITCHES,
         more="<pattern> is a regular expression for names, <definition> a JSON object, --apply-to queues, exchanges or "
-        "all. Of several that match, the one with the highest priority holds.",
+        "all, or one type of queues: classic_queues, quorum_queues or streams. Of several that match, the one with the "
+        "highest priority holds.",
     ),
     Command(
         "clear_global_parameter", PARAMETERS, "<name>", "Clears a global runtime parameter",

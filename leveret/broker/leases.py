@@ -1,0 +1,706 @@
+"""Leases: named readers of a queue that outlive whoever reads.
+
+What a consumer has in hand comes back when its connection is lost, and then to anybody. That is right for workers, and
+useless for a job that has to be able to say "the same ten thousand again": its tags are gone with its channel. A lease
+is a reader whose state is the queue's. Messages that are *taken* into it stay where they are, in the log, and get
+*places* in the lease's own sequence, 0, 1, 2 …; whoever knows the lease's name can read them by their numbers as often
+as it likes, from any node that has the queue, until it *acknowledges* up to a place.
+
+    queue     … 41 42 43 44 45 46 47 48 …          43 is out with a consumer, 47 and 48 wait
+    lease     places 0,1 → 41,42   2,3,4 → 44,45,46
+
+    take      waiting messages, in the queue's order, go into the lease: nobody else is given them, they do not expire
+    ack N     the places below N are settled; again, or of what is gone already, it is no error
+    release   whatever is left goes back to its old place, marked as redelivered, and the lease is closed
+
+**What makes it last.** A lease is one of the queue's marks (see `marking`): how far it is acknowledged, which place
+comes next, and the runs of numbers that are out. It changes in the same block as the messages do: a block that settles
+what was acknowledged also says so of the lease, one that gives messages back also ends it. So a restart, the next
+master, or the node to which the queue moves finds both or neither. There the messages that are in the lease are taken
+out of those that wait (`restore`), before anybody is given one.
+
+**A place means one message for ever.** Whoever takes is answered when the block is safe, as a publisher is: a place
+that was never told may be given again, to other messages, by a master that did not know of it. For the same reason
+nobody is shown a state that is not safe yet (`Lease.shown`), and each answer waits for all that came before it. A lease
+that was released, by itself or by an operator, is remembered as *closed*, and goes on counting where it was if somebody
+opens it again: a job that knows nothing of it and acknowledges what it had must not hit other messages, and sees that
+they are gone. Numbers are not given twice either. Of messages that only memory had (transient ones of a queue without
+mirrors) a restart loses the contents, and the log does not know that there were such numbers; the lease does (`top`),
+and the queue goes on behind them. Where the queue moves to, its messages have other numbers, beyond all that it had
+(see `moving`).
+
+**Memory.** A lease may hold millions: it is a list of runs, without contents. Of what lies in memory when it is taken,
+contents are forgotten as soon as the log has them; until then, and where it never will, they are kept (`held`).
+
+**Time.** A lease that nobody touched (open, take, ack) for its time limit is released, so that a job that was given up
+does not keep its messages for ever. Touching alone is noted in the log now and then only, so that a reader that asks a
+hundred times a second does not make a hundred blocks: another master may know of a time that is a little older.
+
+A lease reads no contents to take what is in the log only. That has two consequences. How many bytes it takes there is
+an estimate, by the mean of each block. And what would have expired inside a gap is taken with it: only the front of a
+queue is ever looked at. A queue with priorities does not know its order before it has read and sorted what a start
+finds in the log; then the taker waits for that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from leveret.broker import upkeep
+from leveret.broker.batch import Gap, Span
+from leveret.broker.edge import unreachable
+from leveret.broker.marking import NEVER, Marking
+from leveret.cluster.keepers import is_keeper
+from leveret.cluster.mirroring import is_stream
+from leveret.cluster.refusals import Refusal, not_found, resource
+from leveret.log.errors import FormatError
+from leveret.log.marks import TABLE_BYTES_MAX, VALUE_BYTES_MAX, fits
+from leveret.log.measure import Wanted
+from leveret.log.ranges import RangeSet, merged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from leveret.broker.batch import Batch
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.queue import Queue
+
+PREFIX: Final = b"lease:"
+NAME_BYTES_MAX: Final = 128
+LEASES_MAX: Final = 256  # Of one queue, with those that are closed; of these the oldest goes first,
+CLOSED_MS: Final = 30 * 24 * 3600 * 1000  # and each of them after so long.
+TIMEOUT_MS: Final = 24 * 3600 * 1000
+TIMEOUT_MS_MAX: Final = 366 * TIMEOUT_MS
+TOUCH_MS: Final = 60_000  # So much later than what the log knows, a touch is worth a block;
+TOUCH_PART: Final = 8  # or this part of the time limit, if that is less.
+AGAIN_MS: Final = 1_000  # When a lease is overdue and its queue cannot change now.
+
+_HEAD: Final = Struct("<QQQQQ")  # acked, next, top, timeout (0: closed), touched
+_RUN_BYTES_MAX: Final = 30  # Three numbers, at their longest.
+
+
+class LeaseView(NamedTuple):
+    """What is told of a lease."""
+
+    name: str
+    acked: int  # Places below are gone.
+    next: int  # Places below were given.
+    runs: list[tuple[int, int, int]]  # What is out, by places: the place of the first, first and last number.
+    timeout_ms: int
+    touched_ms: int  # When it was last used, by the wall clock.
+
+    @property
+    def out(self) -> int:
+        """How many messages."""
+        return sum(last - first + 1 for _, first, last in self.runs)
+
+
+class Lease:
+    __slots__ = (
+        "acked", "held", "lost", "name", "next", "noted_ms", "runs", "shown", "timeout_ms", "top", "touched_ms",
+        "untold",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.acked = 0
+        self.next = 0
+        self.top = 0  # The highest number that it ever had.
+        self.runs: list[tuple[int, int, int]] = []  # Ascending places, each with its first and last number.
+        self.lost = RangeSet()  # Of these numbers, those of which nothing is left.
+        self.timeout_ms = TIMEOUT_MS
+        self.touched_ms = 0
+        self.noted_ms = 0  # What of it the log knows.
+        self.held: list[tuple[Batch, int, int]] = []  # Of what is out, what only memory has.
+        self.shown: LeaseView | None = None  # What is safe.
+        self.untold = 0  # Answers that wait until it is safer.
+
+    @property
+    def key(self) -> bytes:
+        return PREFIX + self.name.encode()
+
+    def view(self) -> LeaseView:
+        return LeaseView(self.name, self.acked, self.next, list(self.runs), self.timeout_ms, self.touched_ms)
+
+    def add(self, first: int, last: int) -> None:
+        """These messages get the next places."""
+        place, self.next = self.next, self.next + last - first + 1
+        self.top = max(self.top, last)
+        if self.runs:
+            before, low, high = self.runs[-1]
+            if high + 1 == first and before + high - low + 1 == place:
+                self.runs[-1] = (before, low, last)
+                return
+        self.runs.append((place, first, last))
+
+    def cut(self, through: int) -> list[tuple[int, int]]:
+        """Take out the places below; gives their numbers."""
+        gone: list[tuple[int, int]] = []
+        kept: list[tuple[int, int, int]] = []
+        for place, first, last in self.runs:
+            count = min(max(through - place, 0), last - first + 1)
+            if count:
+                gone.append((first, first + count - 1))
+            if first + count <= last:
+                kept.append((place + count, first + count, last))
+        self.runs, self.acked = kept, max(self.acked, through)
+        return gone
+
+    def numbers(self) -> list[tuple[int, int]]:
+        return merged([(first, last) for _, first, last in self.runs])
+
+    def alive(self) -> RangeSet:
+        """The numbers of what is out, as far as there is something left of it."""
+        numbers = RangeSet(self.numbers())
+        for first, last in self.lost:
+            numbers.remove(first, last)
+        return numbers
+
+    def take_held(self, gone: RangeSet) -> list[tuple[Batch, int, int]]:
+        """Those of them that are only in memory."""
+        taken: list[tuple[Batch, int, int]] = []
+        kept: list[tuple[Batch, int, int]] = []
+        for batch, lo, hi in self.held:
+            start = batch.first
+            at = lo
+            for low, high in gone.ranges(start + lo, start + hi - 1):
+                if at < low - start:
+                    kept.append((batch, at, low - start))
+                at = high - start + 1
+                taken.append((batch, low - start, at))
+            if at < hi:
+                kept.append((batch, at, hi))
+        self.held = kept
+        return taken
+
+
+# -- Bytes ---------------------------------------------------------------------------------------------------------
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return 1 <= len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+def pack_lease(lease: Lease) -> bytes:
+    """Runs are numbers of seven bits a byte: how many places and numbers lie between one and the next, and how long it
+    is. Numbers need not ascend, where there are priorities."""
+    parts = bytearray(_HEAD.pack(lease.acked, lease.next, lease.top, lease.timeout_ms, lease.touched_ms))
+    place, number = 0, 0
+    for at, first, last in lease.runs:
+        step = first - number
+        for value in (at - place, step << 1 if step >= 0 else -step << 1 | 1, last - first):
+            while value > 127:
+                parts.append(value & 127 | 128)
+                value >>= 7
+            parts.append(value)
+        place, number = at + last - first + 1, last + 1
+    return bytes(parts)
+
+
+def unpack_lease(name: str, data: bytes) -> Lease:
+    """Raises FormatError."""
+    if len(data) < _HEAD.size or (len(data) > _HEAD.size and data[-1] > 127):
+        raise FormatError(f"lease {name!r} is cut off")
+    lease = Lease(name)
+    lease.acked, lease.next, lease.top, lease.timeout_ms, lease.touched_ms = _HEAD.unpack_from(data)
+    values: list[int] = []
+    value = shift = 0
+    for byte in data[_HEAD.size :]:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            values.append(value)
+            value = shift = 0
+    if len(values) % 3:
+        raise FormatError(f"lease {name!r} is cut off")
+    place, number = 0, 0
+    for gap, step, more in zip(values[::3], values[1::3], values[2::3], strict=True):
+        place += gap
+        number += -(step >> 1) if step & 1 else step >> 1
+        lease.runs.append((place, number, number + more))
+        place, number = place + more + 1, number + more + 1
+    return lease
+
+
+# -- The leases of a queue -------------------------------------------------------------------------------------------
+
+
+class Leases:
+    """Of one queue, at its master."""
+
+    __slots__ = ("all", "closed", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.all: dict[str, Lease] = {}
+        self.closed: dict[str, Lease] = {}  # The one that was closed first is the first.
+
+    def held(self) -> Iterator[tuple[Batch, int, int]]:
+        """Of what is leased, what only memory has."""
+        for lease in self.all.values():
+            yield from lease.held
+
+    def _get(self, name: str) -> Lease | Refusal:
+        spec = self.queue.spec
+        return self.all.get(name) or Refusal(404, f"no lease '{name}' of {resource('queue', spec.name, spec.vhost)}")
+
+    # -- What may be asked ---------------------------------------------------------------------------------------
+
+    def open(self, name: str, timeout_ms: int | None) -> Lease | Refusal:
+        lease = self.all.get(name)
+        if timeout_ms is not None and not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+            return Refusal(406, f"a lease's timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
+        if lease is None:
+            if not _is_name(name):
+                return Refusal(406, f"a lease's name is UTF-8 of 1 to {NAME_BYTES_MAX} bytes")
+            lease = self.closed.pop(name, None) or Lease(name)
+            if not self._has_room(lease):
+                return Refusal(406, f"{self._of()} has as many leases as it can have")
+            lease.timeout_ms = TIMEOUT_MS
+            self.all[name] = lease
+            changed = True
+        else:
+            changed = timeout_ms not in (None, lease.timeout_ms)
+        if timeout_ms is not None:
+            lease.timeout_ms = timeout_ms
+        self._touch(lease, changed)
+        return lease
+
+    def _has_room(self, lease: Lease) -> bool:
+        packed = pack_lease(lease)
+        while len(self.all) + len(self.closed) >= LEASES_MAX or not fits(self.queue.marks, lease.key, packed):
+            if not self.closed:
+                return False
+            self._forget(next(iter(self.closed.values())))
+        return True
+
+    def _forget(self, lease: Lease) -> None:
+        del self.closed[lease.name]
+        self.queue.mark(lease.key, b"")
+
+    def take(self, name: str, count_max: int, bytes_max: int) -> Lease | Refusal | Gap:
+        """A gap: it has to be read first, for nobody knows its order."""
+        lease = self._get(name)
+        if isinstance(lease, Refusal):
+            return lease
+        if count_max < 1 or bytes_max < 1:
+            return Refusal(406, "a lease takes at least one message, and one byte")
+        runs_max = self._runs_max(lease)
+        if len(lease.runs) >= runs_max:
+            return Refusal(406, f"lease '{name}' of {self._of()} is in too many pieces: acknowledge some first")
+        before, queue = lease.next, self.queue
+        unread = _Taker(self, lease, count_max, bytes_max, runs_max).run()
+        if unread is not None and lease.next == before:
+            return unread
+        if queue.journal is not None:
+            for place, first, last in lease.runs:
+                if place + last - first >= before:
+                    queue.journal.delivered(f"lease {name}", max(first, first + before - place), last)
+        self._touch(lease, changed=lease.next != before)
+        return lease
+
+    def ack(self, name: str, through: int) -> Lease | Refusal:
+        lease = self._get(name)
+        if isinstance(lease, Refusal):
+            return lease
+        if not 0 <= through <= lease.next:
+            return Refusal(406, f"lease '{name}' of {self._of()} has given {lease.next} places, not {through}")
+        if through > lease.acked:
+            self._settle(lease, lease.cut(through))
+            self._touch(lease, changed=True)
+        else:
+            self._touch(lease)
+        return lease
+
+    def release(self, name: str) -> Lease | Refusal:
+        lease = self._get(name)
+        if not isinstance(lease, Refusal):
+            self._release(lease)
+        return lease
+
+    def _of(self) -> str:
+        return resource("queue", self.queue.spec.name, self.queue.spec.vhost)
+
+    def _runs_max(self, lease: Lease) -> int:
+        """For how many runs there is room, however long their numbers become."""
+        marks = self.queue.marks
+        held = sum(map(len, marks)) + sum(map(len, marks.values())) - len(marks[lease.key])
+        return (min(VALUE_BYTES_MAX, TABLE_BYTES_MAX - held) - _HEAD.size) // _RUN_BYTES_MAX
+
+    # -- What becomes of messages --------------------------------------------------------------------------------
+
+    def _settle(self, lease: Lease, gone: list[tuple[int, int]]) -> None:
+        queue = self.queue
+        numbers = RangeSet(merged(gone))
+        count = numbers.count - sum(lease.lost.remove(first, last) for first, last in numbers)
+        queue.unacked_count -= count
+        queue.totals.acked += count
+        for batch, lo, hi in lease.take_held(numbers):
+            numbers.remove(batch.first + lo, batch.first + hi - 1)
+            queue.settle(batch, lo, hi)
+        for first, last in numbers:
+            queue.settle_numbers(first, last)
+
+    def _release(self, lease: Lease) -> None:
+        self.put_back(lease, shown=True)
+        lease.runs, lease.lost = [], RangeSet()
+        lease.acked, lease.timeout_ms, lease.shown = lease.next, 0, None
+        lease.touched_ms = self.queue.host.wall_ms
+        self.closed[lease.name] = self.all.pop(lease.name)
+        self.queue.mark(lease.key, pack_lease(lease))
+
+    def put_back(self, lease: Lease, shown: bool) -> None:
+        """All that is out waits again. The last ones first, so that each insertion is near the front."""
+        queue = self.queue
+        numbers = lease.alive()
+        pieces = lease.take_held(numbers)
+        queue.requeue_many(pieces, shown, counted=False)  # No consumer has failed.
+        for batch, lo, hi in pieces:
+            numbers.remove(batch.first + lo, batch.first + hi - 1)
+        for first, last in reversed(list(numbers)):
+            queue.unacked_count -= last - first + 1
+            if shown:
+                queue.requeued.append((first, last))
+            if queue.journal is not None:
+                queue.journal.returned(first, last)
+            queue.revive_numbers(Gap(first, last, last - first + 1, redelivered=shown))
+
+    def put_back_all(self) -> None:
+        """The queue is about to move, and its messages with it. The leases remember which were theirs."""
+        for lease in self.all.values():
+            self.put_back(lease, shown=False)
+
+    def moved(self, pieces: list[tuple[Batch, int, int]], first: int) -> dict[bytes, bytes] | None:
+        """The queue's marks where it has moved to, where these messages have the numbers from `first` on. None: they
+        are too long there."""
+        marks = dict(self.queue.marks)
+        there = _Numbering(pieces, first)
+        for lease in self.all.values():
+            copy = unpack_lease(lease.name, pack_lease(lease))
+            copy.runs = [run for old in lease.runs for run in there.translate(*old)]
+            copy.top = max([first - 1, *(last for _, _, last in copy.runs)])
+            packed = pack_lease(copy)
+            if not fits(marks, lease.key, packed):
+                return None
+            marks[lease.key] = packed
+        return marks
+
+    def forget_contents(self, spill: bool = False) -> None:
+        """Of what the log has; or, if memory is very short, can be given."""
+        for lease in self.all.values():
+            if lease.held:
+                lease.held = [
+                    one for one in lease.held
+                    if not (spill or one[0].all_logged) or not self.queue.forget_dead(Span(*one))
+                ]  # fmt: skip
+
+    # -- Time ----------------------------------------------------------------------------------------------------
+
+    def _touch(self, lease: Lease, changed: bool = False) -> None:
+        now_ms = self.queue.host.wall_ms
+        lease.touched_ms = max(now_ms, lease.touched_ms)
+        late_ms = min(TOUCH_MS, lease.timeout_ms // TOUCH_PART)
+        if changed or lease.untold or now_ms - lease.noted_ms >= late_ms:
+            lease.noted_ms = now_ms
+            self.queue.mark(lease.key, pack_lease(lease))
+        self.queue.host.timers.set(self.queue, lease.touched_ms + lease.timeout_ms)
+
+    def check_time(self) -> None:
+        """Release what nobody has used for too long."""
+        queue, now_ms = self.queue, self.queue.host.wall_ms
+        if self.closed and now_ms - next(iter(self.closed.values())).touched_ms > CLOSED_MS:
+            self._forget(next(iter(self.closed.values())))
+        for lease in list(self.all.values()):
+            due_ms = lease.touched_ms + lease.timeout_ms
+            if due_ms > now_ms:
+                queue.host.timers.set(queue, due_ms)
+            elif queue.parked is not None or queue.departure is not None or queue.doomed:
+                queue.host.timers.set(queue, now_ms + AGAIN_MS)
+            else:
+                idle_s = (now_ms - lease.touched_ms) // 1000
+                queue.host.note(f"lease '{lease.name}' of {self._of()} was not used for {idle_s} s and is released")
+                self._release(lease)
+
+    # -- What was --------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """The queue's marks have come from its log, or from where it was. All its messages wait."""
+        queue = self.queue
+        for key, value in queue.marks.items():
+            if key.startswith(PREFIX):
+                name = key.removeprefix(PREFIX).decode()
+                lease = unpack_lease(name, value)
+                lease.noted_ms = lease.touched_ms
+                queue.next_seq = max(queue.next_seq, lease.top + 1)
+                if not lease.timeout_ms:
+                    self.closed[name] = lease
+                    continue
+                self.all[name] = lease
+                # Before it is shown to anybody, this state has to be safe, too: it may be that of a block which only
+                # this node has.
+                if queue.logs != NEVER:
+                    queue.unmarked[key] = value
+                lease.untold += 1
+                queue.when_safe(partial(self._on_restored, lease, lease.view()))
+        self.closed = dict(sorted(self.closed.items(), key=lambda item: item[1].touched_ms))
+        self.reserve()
+        queue.host.dirty[queue] = None
+
+    def reserve(self) -> None:
+        """Take what is leased out of those that wait."""
+        from leveret.broker.bequest import reserve
+
+        queue = self.queue
+        for lease in self.all.values():
+            lease.lost = RangeSet(lease.numbers())
+            for batch, lo, hi in reserve(queue, lease.numbers()):
+                lease.lost.remove(batch.first + lo, batch.first + hi - 1)
+                if not batch.paged:
+                    lease.held.append((batch, lo, hi))
+            queue.host.timers.set(queue, lease.touched_ms + lease.timeout_ms)
+        self.forget_contents()
+
+    def _on_restored(self, lease: Lease, view: LeaseView, safe: bool) -> None:
+        lease.untold -= 1
+        if safe and lease.timeout_ms:
+            lease.shown = view
+
+
+class _Numbering:
+    """Which numbers messages have that were numbered anew."""
+
+    __slots__ = ("firsts", "pieces")
+
+    def __init__(self, pieces: list[tuple[Batch, int, int]], first: int) -> None:
+        self.pieces: list[tuple[int, int, int]] = []  # First and last number of before, first of now.
+        for batch, lo, hi in pieces:
+            self.pieces.append((batch.first + lo, batch.first + hi - 1, first))
+            first += hi - lo
+        self.pieces.sort()
+        self.firsts = [piece[0] for piece in self.pieces]
+
+    def translate(self, place: int, first: int, last: int) -> list[tuple[int, int, int]]:
+        """A run of a lease. What was lost has no place there."""
+        runs: list[tuple[int, int, int]] = []
+        at = max(bisect_right(self.firsts, first) - 1, 0)
+        while at < len(self.pieces) and self.pieces[at][0] <= last:
+            low, high, new = self.pieces[at]
+            start, end = max(low, first), min(high, last)
+            at += 1
+            if start > end:
+                continue
+            run = (place + start - first, new + start - low, new + end - low)
+            if runs and (runs[-1][0] + run[1] - runs[-1][1], runs[-1][2] + 1) == run[:2]:
+                runs[-1] = (runs[-1][0], runs[-1][1], run[2])
+            else:
+                runs.append(run)
+        return runs
+
+
+class _Taker:
+    """Takes messages from those that wait, in the queue's order."""
+
+    __slots__ = ("count", "lease", "queue", "room", "runs_max")
+
+    def __init__(self, leases: Leases, lease: Lease, count_max: int, bytes_max: int, runs_max: int) -> None:
+        self.queue = leases.queue
+        self.lease = lease
+        self.count = count_max
+        self.room = bytes_max
+        self.runs_max = runs_max
+
+    def run(self) -> Gap | None:
+        """Gives a gap that has to be read before anything behind it can be taken."""
+        queue = self.queue
+        if queue.tended:
+            upkeep.before_pump(queue)
+        while queue.ready and self.count > 0 and self.room > 0 and len(self.lease.runs) < self.runs_max:
+            head = queue.ready[0]
+            if isinstance(head, Gap):
+                if self._must_read(head):
+                    return head
+                self._take_gap(head)
+            elif self._is_fresh(head):
+                self._take_span(head)
+        return None
+
+    def _is_fresh(self, head: Span) -> bool:
+        """False: the first message is another one now."""
+        queue = self.queue
+        mixed = queue.timed and (head.batch.expires or bool(queue.rules.max_priority))
+        return not mixed or upkeep.is_fresh(queue, head)
+
+    def _must_read(self, gap: Gap) -> bool:
+        if gap.ranges is None and self.queue.rules.max_priority:
+            return True
+        returns = self.queue.returns
+        return returns is not None and gap.first in returns.overdue
+
+    def _take_span(self, head: Span) -> None:
+        queue, batch, lo = self.queue, head.batch, head.lo
+        each = batch.average_bytes()
+        count = min(head.count, self.count, max(self.room // each, 1))
+        head.lo = hi = lo + count
+        if head.lo == head.hi:
+            queue.ready.popleft()
+        queue.take_bytes(batch, lo, hi)
+        self._took(batch.first + lo, batch.first + hi - 1, count * each)
+        if not batch.all_logged or not queue.forget_dead(Span(batch, lo, hi)):
+            self.lease.held.append((batch, lo, hi))
+
+    def _take_gap(self, gap: Gap) -> None:
+        queue = self.queue
+        last = gap.last
+        if queue.returns is not None and queue.returns.overdue:
+            last = min((one for one in queue.returns.overdue if gap.first <= one <= last), default=last + 1) - 1
+        runs_max = self.runs_max - len(self.lease.runs)
+        wanted = Wanted(gap.first, last, self.count, self.room, gap.ranges, runs_max)
+        found, size = queue.host.measure(queue, wanted)
+        taken = sum(high - low + 1 for low, high in found)
+        each = size // max(taken, 1)
+        for low, high in found:
+            self._took(low, high, each * (high - low + 1))
+        if queue.loading is gap:
+            queue.loading = None  # It is read again, without these.
+        self._shrink(gap, found[-1][1] if found else last, taken)
+
+    def _shrink(self, gap: Gap, through: int, taken: int) -> None:
+        """Nothing up to this number is in the gap any longer."""
+        queue = self.queue
+        if queue.rules.max_bytes is not None:
+            share = gap.body_bytes * taken // max(gap.count, 1)  # About; what is read is counted anew.
+            gap.body_bytes -= share
+            queue.ready_bytes -= share
+        if gap.ranges is not None:
+            gap.ranges.remove(gap.first, through)
+        following = gap.ranges.first if gap.ranges is not None else through + 1
+        gap.count -= taken
+        if through < gap.last and gap.count > 0 and following is not None:
+            gap.first = following
+            return
+        queue.ready_count -= gap.count  # The log is the truth.
+        queue.ready_bytes -= gap.body_bytes
+        gap.count = 0
+        queue.ready.popleft()
+
+    def _took(self, first: int, last: int, size: int) -> None:
+        count = last - first + 1
+        self.queue.ready_count -= count
+        self.queue.unacked_count += count
+        self.count -= count
+        self.room -= size
+        self.lease.add(first, last)
+
+
+# -- The queue's side ------------------------------------------------------------------------------------------------
+
+
+class Leasing(Marking):
+    """The part of a queue that has leases. Questions are answered when what they have changed is safe."""
+
+    __slots__ = ("leases",)
+
+    leases: Leases | None  # Where there was one since the queue came to this node.
+
+    def lease_open(self, name: str, timeout_ms: int | None, then: Callable[[LeaseView | Refusal], None]) -> None:
+        """Have a lease of that name, new or as it is. Without a timeout, its own stays, or is a day."""
+        _ask(cast("Queue", self), lambda leases: leases.open(name, timeout_ms), then)
+
+    def lease_take(
+        self, name: str, count_max: int, bytes_max: int, then: Callable[[LeaseView | Refusal], None]
+    ) -> None:
+        """Move some of those that wait into the lease. What it has then is in the answer, old and new."""
+        _ask(cast("Queue", self), lambda leases: leases.take(name, count_max, bytes_max), then)
+
+    def lease_ack(self, name: str, through: int, then: Callable[[LeaseView | Refusal], None]) -> None:
+        """The places below `through` are done with."""
+        _ask(cast("Queue", self), lambda leases: leases.ack(name, through), then)
+
+    def lease_release(self, name: str, then: Callable[[LeaseView | Refusal], None]) -> None:
+        """Give back what was not acknowledged, and forget the lease."""
+        _ask(cast("Queue", self), lambda leases: leases.release(name), then)
+
+    def lease_views(self) -> list[LeaseView]:
+        """What is known of its leases, as far as it is safe."""
+        if self.leases is None:
+            return []
+        return [lease.shown for lease in self.leases.all.values() if lease.shown is not None]
+
+    def page_out(self) -> None:
+        super().page_out()
+        if self.leases is not None:
+            self.leases.forget_contents(spill=True)
+
+    def restore_marks(self, marks: dict[bytes, bytes]) -> None:
+        super().restore_marks(marks)
+        if any(key.startswith(PREFIX) for key in marks):
+            self.leases = Leases(cast("Queue", self))
+            self.leases.restore()
+
+
+def _ask(
+    queue: Queue,
+    act: Callable[[Leases], Lease | Refusal | Gap],
+    then: Callable[[LeaseView | Refusal], None],
+) -> None:
+    """Do something to the leases of a queue, wherever it is by now, and answer when it is safe."""
+
+    def go_on(found: AnyQueue) -> None:
+        _ask(found, act, then) if found.is_local else then(unreachable(found.spec))
+
+    spec = queue.spec
+    if queue.deleted:
+        successor = queue.host.successor(queue)
+        go_on(successor) if successor is not None else then(not_found("queue", spec.name, spec.vhost))
+        return
+    if queue.later(go_on):
+        return
+    refusal = _refusal(queue)
+    if refusal is not None:
+        then(refusal)
+        return
+    if queue.leases is None:
+        queue.leases = Leases(queue)
+    queue.used_ms = queue.host.now_ms
+    answer = act(queue.leases)
+    if isinstance(answer, Gap):
+        queue.want(answer)
+        queue.host.when_loaded(queue, lambda: go_on(queue))
+    elif isinstance(answer, Refusal):
+        then(answer)
+    else:
+        _tell(queue, answer, then)
+
+
+def _refusal(queue: Queue) -> Refusal | None:
+    spec = queue.spec
+    if queue.frozen:
+        return unreachable(spec)
+    if is_keeper(spec.name):
+        return not_found("queue", spec.name, spec.vhost)
+    if is_stream(spec.arguments):
+        what = resource("queue", spec.name, spec.vhost)
+        return Refusal(540, f"leases not supported by stream queues {what}: a stream can be read as often as one likes")
+    if spec.owner is not None:
+        return Refusal(405, f"{resource('queue', spec.name, spec.vhost)} is exclusive to a connection")
+    return None
+
+
+def _tell(queue: Queue, lease: Lease, then: Callable[[LeaseView | Refusal], None]) -> None:
+    view = lease.view()
+
+    def on_safe(safe: bool) -> None:
+        lease.untold -= 1
+        if safe and lease.timeout_ms:
+            lease.shown = view
+        gone = not_found("queue", queue.spec.name, queue.spec.vhost)
+        then(view if safe else gone if queue.host.successor(queue) is None else unreachable(queue.spec))
+
+    lease.untold += 1
+    queue.when_safe(on_safe)

@@ -1,0 +1,75 @@
+"""What a queue remembers for good beside its messages: a small table, part of its log (see `leveret.log.marks`).
+
+A change goes into the queue's next block, together with whatever else has happened to the queue by then. It is safe
+when that block is, as a message is: at the next start, at the next master and where the queue moves to, the table is as
+that block left it. Whoever wants to be told puts a `Pending` among those that the queue's next block is awaited by.
+
+A queue that is not durable and has no mirrors has no log, and its table lasts as long as it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.confirms import Pending
+from leveret.broker.paging import Paging
+from leveret.log.marks import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NEVER: Final = 1 << 62
+
+
+class Marking(Paging):
+    """The part of a queue that has marks."""
+
+    __slots__ = ("awaiting", "deleted", "logs", "marks", "unmarked")
+
+    awaiting: list[Pending]  # What its next block is awaited by.
+    deleted: bool
+    logs: int  # Messages with all these bits of their kind go to the log; `NEVER`: none does, and no marks.
+    marks: dict[bytes, bytes]
+    unmarked: dict[bytes, bytes]  # Changes that are in no block yet.
+
+    def mark(self, key: bytes, value: bytes) -> None:
+        """Set a name, or remove it if the value is empty. Limits are the caller's to keep: see `fits`."""
+        assert fits(self.marks, key, value), "marks are limited"
+        if value:
+            self.marks[key] = value
+        else:
+            self.marks.pop(key, None)
+        if self.logs != NEVER:
+            self.unmarked[key] = value
+        self.host.dirty[self] = None
+
+    def tell_marks(self) -> None:
+        """All of them go into the next block: from now on there is a log that has to know of them."""
+        if self.logs != NEVER:
+            self.unmarked = dict(self.marks)
+            self.host.dirty[self] = None
+
+    def restore_marks(self, marks: dict[bytes, bytes]) -> None:
+        """After a start, as a new master: what the log knows. The messages are there already."""
+        self.marks = marks
+
+    def when_safe(self, then: Callable[[bool], None]) -> None:
+        """Call `then` when the marks are safe, with whether they are: False if the queue is led by another node now, or
+        gone."""
+        if not self.unmarked:
+            then(True)
+            return
+        pending = Pending(_Told(self, then), 1, 0)  # It stands for no message.
+        pending.waiting = 1
+        self.awaiting.append(pending)
+
+
+class _Told:
+    __slots__ = ("queue", "then")
+
+    def __init__(self, queue: Marking, then: Callable[[bool], None]) -> None:
+        self.queue = queue
+        self.then = then
+
+    def on_complete(self, pending: Pending) -> None:
+        self.then(not pending.refused and not self.queue.deleted)

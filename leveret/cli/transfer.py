@@ -1,0 +1,215 @@
+"""`leveret transfer`: messages of one AMQP broker go to another, queue by queue. For those who come from RabbitMQ.
+
+No message is lost: what is taken from the source is acknowledged there only when the target has confirmed it. If
+anything breaks in between, the source has those messages still, and some may be at the target already: whoever starts
+again may get up to a batch of them twice.
+
+A message keeps its body, its properties, its headers and its routing key. To have just one queue get it, whatever its
+key and its CC header say, it goes through a fanout exchange that is bound to that queue alone, made for the transfer
+and deleted with it; so the exchange that consumers see is another one than before. Times to live begin anew.
+
+Gets are pipelined: a batch of them is asked for at once, then published, then confirmed, then acknowledged. A consumer
+would be faster still, but has no end; a get says when the queue is empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import ssl
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from leveret.cli.exits import CONFIG, DATA_ERROR, OK, UNAVAILABLE, USAGE
+from leveret.perf import wire
+from leveret.perf.wire import BadUri, BrokerError, Connection
+
+BASIC_GET, BASIC_GET_OK, BASIC_GET_EMPTY = (60, 70), (60, 71), (60, 72)
+PASSIVE: Final = 1
+AUTO_DELETE: Final = 4
+PROGRESS: Final = 10_000  # A line is printed after so many.
+BATCH: Final = 200
+BATCH_BYTES: Final = 16 << 20  # Of large messages a batch has fewer.
+DEFINITIONS_BYTES_MAX: Final = 256 << 20
+
+
+class Message(NamedTuple):
+    tag: int
+    key: bytes
+    header: bytes  # its payload: size, flags, properties
+    body: bytes
+
+
+def transfer(parsed: argparse.Namespace) -> int:
+    try:
+        source, target = wire.parse_uri(parsed.source), wire.parse_uri(parsed.target)
+    except BadUri as error:
+        return _fail(str(error), USAGE)
+    try:
+        queues = [*parsed.queue, *(_queues_in(parsed.definitions, source.vhost) if parsed.definitions else ())]
+    except (OSError, ValueError) as error:
+        return _fail(f"{parsed.definitions}: {error}", DATA_ERROR)
+    if not queues:
+        return _fail("name queues with --queue, or a file of definitions that has some", USAGE)
+    if (source.host, source.port, source.vhost) == (target.host, target.port, target.vhost):
+        return _fail("source and target are the same", USAGE)
+    try:
+        with _connect(source) as taking, _connect(target) as giving:
+            target_side = Target(giving)
+            for queue in dict.fromkeys(queues):
+                count = move(taking, target_side, queue, lambda text: print(text, flush=True))
+                print(f"{queue}: {count} messages moved", flush=True)
+    except BrokerError as error:
+        return _fail(str(error), UNAVAILABLE)
+    except EOFError:
+        return _fail("a broker closed the connection", UNAVAILABLE)
+    except ssl.SSLError as error:
+        return _fail(f"TLS: {error}", CONFIG)
+    except OSError as error:
+        return _fail(str(error.strerror or error), UNAVAILABLE)
+    return OK
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"leveret transfer: {text}", file=sys.stderr)
+    return code
+
+
+def _connect(address: wire.Address) -> Connection:
+    tls = ssl.create_default_context() if address.tls else None
+    return Connection(address, "leveret transfer", tls=tls)
+
+
+def _queues_in(path: str, vhost: str) -> Iterator[str]:
+    """The queues of a vhost that RabbitMQ has exported. Streams are read otherwise, and stay where they are."""
+    with open(path, "rb") as file:
+        document = json.loads(file.read(DEFINITIONS_BYTES_MAX))
+    for queue in document.get("queues", []):
+        if queue.get("vhost", vhost) == vhost:
+            if (queue.get("arguments") or {}).get("x-queue-type") == "stream":
+                print(f"{queue['name']}: is a stream, and stays where it is", file=sys.stderr)
+            else:
+                yield queue["name"]
+
+
+def move(source: Connection, target: Target, queue: str, say: Callable[[str], None], batch: int = BATCH) -> int:
+    """All messages that wait in a queue, until it is empty. Raises BrokerError, OSError."""
+    waiting = _count(source, queue)
+    _count(target.connection, queue)
+    exchange = f"leveret.transfer.{secrets.token_hex(8)}"
+    target.bind(exchange, queue)
+    moved, said, asked = 0, 0, batch
+    while messages := _take(source, queue, asked):
+        target.give(exchange, messages)
+        source.socket.sendall(wire.ack_through(messages[-1].tag))
+        moved += len(messages)
+        if moved - said >= PROGRESS:
+            said = moved
+            say(f"{queue}: {moved} of {max(waiting, moved)}")
+        size = sum(len(one.body) for one in messages) // len(messages)
+        asked = max(1, min(batch, BATCH_BYTES // (size + 1)))
+    _count(source, queue)  # Answered after the last ack was taken in.
+    target.delete(exchange)
+    return moved
+
+
+def _count(connection: Connection, queue: str) -> int:
+    """How many messages wait. Raises BrokerError if there is no such queue."""
+    asked = b"\0\0" + wire.short(queue) + bytes((PASSIVE,)) + wire.table({})
+    try:
+        answer = connection.call(wire.QUEUE_DECLARE, asked)
+    except BrokerError as error:
+        raise BrokerError(f"queue {queue} at {connection.address}: {error}") from None
+    return int(struct.unpack_from(">I", answer, 1 + answer[0])[0])
+
+
+# -- The source ----------------------------------------------------------------------------------------------------
+
+
+def _take(source: Connection, queue: str, count: int) -> list[Message]:
+    """Up to so many; fewer if there are no more."""
+    source.socket.sendall(wire.method(BASIC_GET, b"\0\0" + wire.short(queue) + b"\0") * count)
+    found = []
+    for _ in range(count):
+        kind, payload = _read(source)
+        name = wire.METHOD_ID.unpack_from(payload)
+        if kind != wire.METHOD or name not in (BASIC_GET_OK, BASIC_GET_EMPTY):
+            raise BrokerError(wire.closing_text(name, payload[4:]))
+        if name == BASIC_GET_OK:
+            found.append(_message(source, payload[4:]))
+    return found
+
+
+def _message(source: Connection, arguments: bytes) -> Message:
+    tag = int.from_bytes(arguments[:8], "big")
+    at = 10 + arguments[9]
+    key = arguments[at + 1 : at + 1 + arguments[at]]
+    _, header = _read(source)
+    size = int.from_bytes(header[4:12], "big")
+    body = bytearray()
+    while len(body) < size:
+        body += _read(source)[1]
+    return Message(tag, key, header, bytes(body))
+
+
+def _read(connection: Connection) -> tuple[int, bytes]:
+    """The next frame that says something. One about alarms says how long to wait."""
+    while True:
+        kind, payload = connection.read_frame()
+        name = wire.METHOD_ID.unpack_from(payload) if kind == wire.METHOD else None
+        if name == wire.CONNECTION_BLOCKED:
+            connection.socket.settimeout(None)
+            print(f"{connection.address} is short of memory or disk; waiting", file=sys.stderr)
+        elif name == wire.CONNECTION_UNBLOCKED:
+            connection.socket.settimeout(wire.CALL_TIMEOUT_S)
+        elif kind != wire.HEARTBEAT:
+            return kind, payload
+
+
+# -- The target ----------------------------------------------------------------------------------------------------
+
+
+class Target:
+    """A broker that is given messages. Its confirms are numbered from the first publish on."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.published = 0
+        connection.select_confirms()
+
+    def bind(self, exchange: str, queue: str) -> None:
+        asked = b"\0\0" + wire.short(exchange) + wire.short("fanout") + bytes((AUTO_DELETE,)) + wire.table({})
+        self.connection.call(wire.EXCHANGE_DECLARE, asked)
+        self.connection.bind(queue, exchange, "")
+
+    def delete(self, exchange: str) -> None:
+        self.connection.call(wire.EXCHANGE_DELETE, b"\0\0" + wire.short(exchange) + b"\0")
+
+    def give(self, exchange: str, messages: list[Message]) -> None:
+        """Publish, and wait until all are confirmed. Raises BrokerError."""
+        routing = b"\0\0" + wire.short(exchange)
+        room = self.connection.frame_max - wire.OVERHEAD
+        for one in messages:
+            published = routing + bytes((len(one.key),)) + one.key + bytes((wire.MANDATORY,))
+            frames = [wire.method(wire.BASIC_PUBLISH, published), wire.frame(wire.HEADER, one.header)]
+            frames += [wire.frame(wire.BODY, one.body[at : at + room]) for at in range(0, len(one.body), room)]
+            self.connection.socket.sendall(b"".join(frames))
+        first, self.published = self.published + 1, self.published + len(messages)
+        self._await(set(range(first, self.published + 1)))
+
+    def _await(self, unconfirmed: set[int]) -> None:
+        while unconfirmed:
+            kind, payload = _read(self.connection)
+            name = wire.METHOD_ID.unpack_from(payload)
+            if kind == wire.METHOD and name == wire.BASIC_ACK:
+                tag, multiple = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
+                unconfirmed -= {number for number in unconfirmed if number <= tag} if multiple else {tag}
+            elif kind == wire.METHOD and name == wire.BASIC_NACK:
+                raise BrokerError("the target refused a message: is its queue full?")
+            elif kind == wire.METHOD and name == wire.BASIC_RETURN:
+                raise BrokerError("the target has nowhere to put a message: was the queue deleted meanwhile?")
+            else:
+                raise BrokerError(wire.closing_text(name, payload[wire.METHOD_ID.size :]))

@@ -1,0 +1,1 @@
+"""Queues as data: the format in which messages are read in bulk (`sheet`), and a client for it (`client`)."""

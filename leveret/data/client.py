@@ -1,0 +1,385 @@
+"""A client that reads queues in bulk, and works with leases, over the nodes' management ports.
+
+    with DataClient(["127.0.0.1:15672", "127.0.0.1:15673"], user="guest", password="guest") as client:
+        [orders] = client.queues(["orders"])
+        for sheet in client.read("orders", orders.first, orders.next - 1):
+            ...
+
+It is synchronous, needs nothing but the standard library, and is used by one thread at a time; whoever reads in several
+makes one client in each. Connections are kept, one a node.
+
+**Whom it asks.** Any of `servers` may be asked anything. A node that has no copy of a queue, or does not lead one whose
+leases are asked for, answers 421 and names those that do (`urls`); they are asked instead, and asked first for that
+queue from then on. If a node cannot be reached, or fails in the middle of an answer, the next one is asked: those that
+were named, then all servers, again and again until `patience_s` has passed. Every request can be repeated: reading
+changes nothing, and requests for leases name what is to be true afterwards. Except `lease_take`: if its answer is lost,
+the repetition takes more. Nothing is lost by that either, because the view it gives tells of all that is out.
+
+**Errors.** `Refused`: a node said no, and another one would too (no such queue, no permission, a bad argument).
+`Unreachable`: nobody who could have answered was there in time. Both are `DataError`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from leveret.data.sheet import Sheet, decode
+
+PORT: Final = 15672
+TLS_PORT: Final = 15671
+ANSWER_BYTES_MAX: Final = 1 << 30
+REFERRALS_MAX: Final = 16
+PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 1.0
+READ_BYTES: Final = 4 << 20
+TRY_AGAIN: Final = (421, 429, 502, 503, 504)
+
+Answer = TypeVar("Answer")
+
+
+class DataError(Exception):
+    """Something that was asked for did not happen."""
+
+
+class Unreachable(DataError):
+    """Nobody who could have answered was there in time."""
+
+
+class Refused(DataError):
+    """A node said no. `status` is HTTP's, `error` and `reason` are the node's words."""
+
+    def __init__(self, status: int, error: str, reason: str) -> None:
+        super().__init__(f"{reason or error} ({status})")
+        self.status = status
+        self.error = error
+        self.reason = reason
+
+
+class MemberInfo(NamedTuple):
+    """A node that holds a copy of a queue."""
+
+    node: str
+    url: str | None  # Of its management port; None: not known, for example because the node does not run.
+    in_sync: bool
+
+
+class LeaseView(NamedTuple):
+    """A lease, as of an answer."""
+
+    queue: str
+    name: str
+    acked: int  # Places below are settled.
+    next: int  # The place that the next message gets.
+    runs: tuple[tuple[int, int, int], ...]  # (place, first number, last number) of what is out, ascending by place.
+    timeout_ms: int
+    touched_ms: int  # When it was last used, in ms since 1970.
+
+
+class QueueInfo(NamedTuple):
+    """A queue, as of an answer. For a stream, numbers are offsets."""
+
+    name: str
+    id: int
+    type: str  # classic, quorum, stream
+    durable: bool
+    first: int  # No message that lives has a lower number.
+    next: int  # The first number that is not safe yet. Below it numbers never change their meaning.
+    messages: int  # That live.
+    bytes: int  # Of their contents, about.
+    master: str
+    members: tuple[MemberInfo, ...]
+    leases: tuple[LeaseView, ...]
+
+
+class DataClient:
+    """Reads from the nodes of one cluster. `servers`: `host`, `host:port`, or URLs; https ones are spoken to with `tls`
+    (default: what the system trusts). `timeout_s` is for one answer, `patience_s` for finding somebody who gives it."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        vhost: str = "/",
+        user: str = "guest",
+        password: str = "guest",
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 30.0,
+        patience_s: float = 30.0,
+    ) -> None:
+        names = [servers] if isinstance(servers, str) else list(servers)
+        self.servers = [_url(name, tls is not None) for name in names]
+        if not self.servers:
+            raise ValueError("no servers are given")
+        self.vhost = vhost
+        self.timeout_s = timeout_s
+        self.patience_s = patience_s
+        self._tls = tls
+        self._headers = {
+            "Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode(),
+            "User-Agent": "leveret-data",
+        }
+        self._connections: dict[str, HTTPConnection] = {}
+        self._homes: dict[str, str] = {}  # By queue: who answered last.
+
+    # -- Queues --------------------------------------------------------------------------------------------------
+
+    def queues(self, names: Sequence[str] = (), pattern: str | None = None) -> list[QueueInfo]:
+        """The queues of these names (Refused if one is not there), or whose names match the whole pattern (a regular
+        expression); by name."""
+        query: list[tuple[str, str]] = [("name", name) for name in names]
+        if pattern is not None:
+            query.append(("pattern", pattern))
+        found = self._ask("", "GET", f"/api/data/{_quoted(self.vhost)}/queues", query)
+        return [_queue_info(one) for one in found]
+
+    def read(self, queue: str, first: int, last: int | None = None, bytes_max: int = READ_BYTES) -> Iterator[Sheet]:
+        """What lives of the messages `first`..`last`, both included, in sheets of about `bytes_max`. None: up to what
+        is safe now. If `last` is given and not safe yet, the iterator gives what is and then raises DataError."""
+        position = first
+        while last is None or position <= last:
+            sheet = self.read_sheet(queue, position, last, bytes_max)
+            if sheet.count:
+                yield sheet
+            if sheet.next <= position:
+                if last is None:
+                    return
+                raise DataError(f"queue '{queue}' ends at {position - 1}, and {last} was asked for")
+            position = sheet.next
+
+    def read_sheet(self, queue: str, first: int, last: int | None = None, bytes_max: int = READ_BYTES) -> Sheet:
+        """The first sheet of such a read. `sheet.next` is where to go on; no more than `first` if nothing is there."""
+        query = [("first", str(first)), ("bytes", str(bytes_max))]
+        if last is not None:
+            query.append(("last", str(last)))
+        path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/range"
+        return self._request(queue, "GET", path, query, None, decode)
+
+    def number_at(self, queue: str, ms: int) -> int:
+        """The number of the first message that came at that time (ms since 1970) or later; `next` if there is none."""
+        path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/at"
+        return int(self._ask(queue, "GET", path, [("ms", str(ms))])["number"])
+
+    def wait(self, queue: str, beyond: int, seconds: float) -> int:
+        """Wait until message `beyond` is safe, or so long; gives the queue's `next` then, which is higher than `beyond`
+        if it is."""
+        path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/wait"
+        query = [("beyond", str(beyond)), ("seconds", f"{seconds:.3f}")]
+        return int(self._ask(queue, "GET", path, query, wait_s=seconds)["next"])
+
+    # -- Leases --------------------------------------------------------------------------------------------------
+
+    def leases(self, queue: str | None = None) -> list[LeaseView]:
+        path = f"/api/leases/{_quoted(self.vhost)}" + (f"/{_quoted(queue)}" if queue is not None else "")
+        return [_lease_view(one) for one in self._ask(queue or "", "GET", path)]
+
+    def lease_open(self, queue: str, name: str, timeout_ms: int | None = None) -> LeaseView:
+        """Make a lease, or go on with the one that there is."""
+        given = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
+        return self._lease(queue, name, "PUT", "", given)
+
+    def lease_take(self, queue: str, name: str, count: int, bytes_max: int | None = None) -> LeaseView:
+        """Move up to so many waiting messages into the lease."""
+        given = {"count": count} if bytes_max is None else {"count": count, "bytes": bytes_max}
+        return self._lease(queue, name, "POST", "/take", given)
+
+    def lease_ack(self, queue: str, name: str, through: int) -> LeaseView:
+        """All places below `through` are settled."""
+        return self._lease(queue, name, "POST", "/ack", {"through": through})
+
+    def lease_release(self, queue: str, name: str) -> None:
+        """The lease is gone, and what it had waits in the queue again. Refused (404) if there is none."""
+        path = f"/api/leases/{_quoted(self.vhost)}/{_quoted(queue)}/{_quoted(name)}"
+        self._request(queue, "DELETE", path, (), None, _ignore)
+
+    def _lease(self, queue: str, name: str, method: str, action: str, given: Mapping[str, int]) -> LeaseView:
+        path = f"/api/leases/{_quoted(self.vhost)}/{_quoted(queue)}/{_quoted(name)}{action}"
+        return _lease_view(self._ask(queue, method, path, (), given))
+
+    # -- Asking --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        for url in list(self._connections):
+            self._drop(url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(
+        self,
+        queue: str,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]] = (),
+        given: Mapping[str, int] | None = None,
+        wait_s: float = 0.0,
+    ) -> Any:
+        return self._request(queue, method, path, query, given, json.loads, wait_s)
+
+    def _request(
+        self,
+        queue: str,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        given: Mapping[str, int] | None,
+        read: Callable[[bytes], Answer],
+        wait_s: float = 0.0,
+    ) -> Answer:
+        """Ask until somebody answers. Raises DataError."""
+        target = path + ("?" + urlencode(query) if query else "")
+        body = None if given is None else json.dumps(given).encode()
+        deadline = time.monotonic() + self.patience_s + wait_s
+        pause_s = PAUSE_S
+        trouble: Exception | str = ""
+        while True:
+            todo = self._whom(queue)
+            tried: set[str] = set()
+            failure: Refused | None = None  # Of a node that would fail again. Another one may not.
+            may_change = False
+            while todo:
+                url = todo.pop(0)
+                if url in tried:
+                    continue
+                tried.add(url)
+                try:
+                    status, data = self._call(url, method, target, body, wait_s)
+                    if status < 300:
+                        answer = read(data)
+                        if queue:
+                            self._homes[queue] = url
+                        return answer
+                except (OSError, HTTPException, ValueError) as error:
+                    trouble, may_change = error, True
+                    self._drop(url)
+                    self._homes.pop(queue, None)
+                    continue
+                refusal = _refusal(status, data)
+                trouble = f"{url} says: {refusal}"
+                if status == 500:
+                    failure = refusal
+                    continue
+                if status not in TRY_AGAIN:
+                    raise refusal
+                may_change = True
+                if status == 421 and len(tried) < REFERRALS_MAX:
+                    todo[:0] = _referrals(data)
+            if failure is not None and not may_change:
+                raise failure
+            if time.monotonic() + pause_s > deadline:
+                raise Unreachable(f"nobody answered {method} {path}: {trouble}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _whom(self, queue: str) -> list[str]:
+        """Whoever answered for this queue last, then all; of those first with whom a connection is known to work."""
+        home = self._homes.get(queue)
+        known = sorted(self.servers, key=lambda url: url not in self._connections)
+        return known if home is None else [home, *known]
+
+    def _call(self, url: str, method: str, target: str, body: bytes | None, wait_s: float) -> tuple[int, bytes]:
+        """One question to one node. A kept connection may have been closed meanwhile: then once more with a new one."""
+        kept = self._connections.get(url)
+        if kept is not None:
+            try:
+                return self._exchange(kept, url, method, target, body, wait_s)
+            except (ConnectionError, HTTPException):
+                self._drop(url)
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            context = self._tls or ssl.create_default_context()
+            fresh: HTTPConnection = HTTPSConnection(host, parts.port, timeout=self.timeout_s, context=context)
+        else:
+            fresh = HTTPConnection(host, parts.port, timeout=self.timeout_s)
+        self._connections[url] = fresh
+        return self._exchange(fresh, url, method, target, body, wait_s)
+
+    def _exchange(
+        self, connection: HTTPConnection, url: str, method: str, target: str, body: bytes | None, wait_s: float
+    ) -> tuple[int, bytes]:
+        connection.timeout = self.timeout_s + wait_s
+        if connection.sock is not None:
+            connection.sock.settimeout(connection.timeout)
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        connection.request(method, urlsplit(url).path.rstrip("/") + target, body, headers)
+        response = connection.getresponse()
+        return response.status, _read_all(response)
+
+    def _drop(self, url: str) -> None:
+        connection = self._connections.pop(url, None)
+        if connection is not None:
+            connection.close()
+
+
+def _url(server: str, tls: bool) -> str:
+    if "//" not in server:
+        server = ("https://" if tls else "http://") + server
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{server!r} is no server: host, host:port, http://host:port or https://host:port is meant")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = parts.port or (PORT if parts.scheme == "http" else TLS_PORT)
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
+
+
+def _read_all(response: HTTPResponse) -> bytes:
+    if response.length is None:
+        data = response.read(ANSWER_BYTES_MAX + 1)
+        size = len(data)
+    else:
+        size = response.length
+        data = response.read() if size <= ANSWER_BYTES_MAX else b""
+    if size > ANSWER_BYTES_MAX:
+        raise HTTPException(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+    return data
+
+
+def _refusal(status: int, data: bytes) -> Refused:
+    try:
+        said = json.loads(data)
+        return Refused(status, str(said["error"]), str(said.get("reason", "")))
+    except (ValueError, TypeError, KeyError, AttributeError):  # A proxy's words, perhaps.
+        return Refused(status, "error", data[:200].decode("utf-8", "replace"))
+
+
+def _referrals(data: bytes) -> list[str]:
+    try:
+        urls = json.loads(data).get("urls", [])
+        return [_url(url, False) for url in urls[:REFERRALS_MAX] if isinstance(url, str)]
+    except (ValueError, TypeError, AttributeError):
+        return []
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _ignore(data: bytes) -> None:
+    return None
+
+
+def _queue_info(one: Mapping[str, Any]) -> QueueInfo:
+    members = tuple(MemberInfo(each["node"], each["url"], each["in_sync"]) for each in one["members"])
+    leases = tuple(map(_lease_view, one["leases"]))
+    return QueueInfo(
+        one["name"], one["id"], one["type"], one["durable"], one["first"], one["next"], one["messages"], one["bytes"],
+        one["master"], members, leases,
+    )  # fmt: skip
+
+
+def _lease_view(one: Mapping[str, Any]) -> LeaseView:
+    runs = tuple((place, first, last) for place, first, last in one["runs"])
+    return LeaseView(one["queue"], one["name"], one["acked"], one["next"], runs, one["timeout_ms"], one["touched_ms"])

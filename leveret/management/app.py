@@ -1,0 +1,94 @@
+"""The management port of a node: its service, from the check of credentials to the answer.
+
+Where other nodes have theirs is asked of them (`management_url`, a control call over the cluster port) when an answer
+has to name them, and remembered for as long as that run of the other node lasts: each run has a name of its own in the
+metadata. That a node has none is not remembered, for it may be about to open it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from leveret.management.auth import Gate
+from leveret.management.data import DataHandlers
+from leveret.management.http import HttpServer, Limits
+from leveret.management.messages import Problem, Request, Response
+from leveret.management.routes import Router
+from leveret.node.control import NoAnswer
+from leveret.node.control_frame import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from leveret.node.node import Node
+    from leveret.node.server import Server
+
+logger = logging.getLogger("leveret.management")
+
+CLOSE_S: Final = 5.0
+
+
+class Management:
+    """Answers for one run of a node's app."""
+
+    def __init__(self, server: Server, node: Node) -> None:
+        settings = server.settings
+        self.server = server
+        self.node = node
+        self.gate = Gate(node.broker, settings.loopback_users, node.loop.time)
+        self.router = Router(settings.management_prefix)
+        limits = Limits(
+            body_bytes=settings.management_body_bytes_max,
+            request_s=settings.management_request_ms / 1000,
+            idle_s=settings.management_idle_ms / 1000,
+        )
+        self.http = HttpServer(node.loop, self, limits)
+        self._urls: dict[str, tuple[str, str]] = {}  # By node: its run, and its URL.
+        DataHandlers(self).add_to(self.router)
+
+    # -- Requests ------------------------------------------------------------------------------------------------
+
+    def admit(self, request: Request) -> Response | None:
+        try:
+            self.gate.check(request)
+        except Problem as problem:
+            return problem.response()
+        return None
+
+    async def handle(self, request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(200, headers=[("allow", "DELETE, GET, HEAD, OPTIONS, POST, PUT")])
+        handler, request.parameters = self.router.find(request.method, request.path)
+        return await handler(request)
+
+    async def close(self) -> None:
+        self.node.reads.stop_waiting()
+        await self.http.close(CLOSE_S)
+
+    # -- Other nodes ---------------------------------------------------------------------------------------------
+
+    async def urls_of(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Where the management ports of these nodes are; None of those that do not run, or have none."""
+        wanted = list(dict.fromkeys(names))
+        found = await asyncio.gather(*map(self._url_of, wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _url_of(self, name: str) -> str | None:
+        if name == self.node.settings.node_name:
+            return self.server.management_url
+        if not self.node.cluster.is_running(name):
+            return None
+        run = self.node.metadata.runs.get(name, "")
+        known = self._urls.get(name)
+        if known is not None and known[0] == run:
+            return known[1]
+        try:
+            url: str | None = await self.server.control.at(name, "management_url", {})
+        except (NoAnswer, Refused) as error:
+            logger.info("where %s has its management port is not known: %s", name, error)
+            return None
+        if url is not None:
+            self._urls[name] = (run, url)
+        return url

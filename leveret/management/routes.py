@@ -1,0 +1,88 @@
+"""Which handler answers which path.
+
+A table of patterns such as `/api/data/{vhost}/{queue}/range`, kept as a tree by the words between the slashes, so that
+a look-up takes as long as the path has words, however many routes there are. A word that is written out goes before one
+in braces. What stands for a name in braces is given to the handler unquoted: `%2F` is the vhost `/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from leveret.management.messages import Problem, Request, Response, not_found
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Branch:
+    """What can follow after some words of a path."""
+
+    __slots__ = ("any", "handlers", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, Branch] = {}
+        self.any: Branch | None = None
+        self.handlers: dict[str, Route] = {}  # By method.
+
+
+class Route(NamedTuple):
+    handler: Handler
+    names: tuple[str, ...]  # In braces, in their order.
+
+
+class Found(NamedTuple):
+    handler: Handler
+    parameters: dict[str, str]
+
+
+class Router:
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix.rstrip("/")  # management.path_prefix
+        self._root = Branch()
+
+    def add(self, method: str, pattern: str, handler: Handler) -> None:
+        branch = self._root
+        names = []
+        for word in pattern.strip("/").split("/"):
+            if word.startswith("{"):
+                names.append(word.strip("{}"))
+                branch.any = branch.any or Branch()
+                branch = branch.any
+            else:
+                branch = branch.words.setdefault(word, Branch())
+        assert method not in branch.handlers, f"two handlers for {method} {pattern}"
+        branch.handlers[method] = Route(handler, tuple(names))
+
+    def find(self, method: str, path: str) -> Found:
+        """Raises Problem. What answers GET answers HEAD."""
+        if not path.startswith(self.prefix + "/"):
+            raise not_found()
+        values: list[str] = []
+        branch = _walk(self._root, path[len(self.prefix) :].strip("/").split("/"), 0, values)
+        if branch is None:
+            raise not_found()
+        route = branch.handlers.get("GET" if method == "HEAD" else method)
+        if route is None:
+            problem = Problem(405, "Method Not Allowed", "Method Not Allowed")
+            problem.headers.append(("allow", ", ".join(sorted({*branch.handlers, "HEAD", "OPTIONS"}))))
+            raise problem
+        return Found(route.handler, dict(zip(route.names, values, strict=True)))
+
+
+def _walk(branch: Branch, words: list[str], at: int, values: list[str]) -> Branch | None:
+    if at == len(words):
+        return branch if branch.handlers else None
+    written = branch.words.get(words[at])
+    if written is not None:
+        found = _walk(written, words, at + 1, values)
+        if found is not None:
+            return found
+    if branch.any is None or not words[at]:
+        return None
+    values.append(unquote(words[at], errors="surrogateescape"))
+    found = _walk(branch.any, words, at + 1, values)
+    if found is None:
+        values.pop()
+    return found

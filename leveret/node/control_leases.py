@@ -1,0 +1,88 @@
+"""Control commands about leases: which there are, and giving up one that nobody will come back for.
+
+A lease is known where its queue's master is. As with the list of queues, those nodes are asked page by page, and only
+what is safe is told (see `leveret.broker.leases`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from leveret.broker.leases import LeaseView
+from leveret.broker.queue import Queue
+from leveret.cluster.keepers import is_keeper
+from leveret.cluster.refusals import Refusal
+from leveret.node import control_columns as columns_
+from leveret.node.control_frame import NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
+from leveret.node.control_listings import check_columns, numbered_page, page
+from leveret.node.control_queues import ask_homes, at_home, following_cursor, position, queue_here, queue_spec
+
+if TYPE_CHECKING:
+    from leveret.node.control import Control
+
+COMMANDS = Commands()
+
+
+def _row(queue: Queue, view: LeaseView) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "queue": queue.spec.name,
+        "acked": view.acked,
+        "next": view.next,
+        "out": view.out,
+        "runs": len(view.runs),
+        "age": max(queue.host.wall_ms - view.touched_ms, 0) // 1000,
+        "timeout": view.timeout_ms // 1000,
+        "node": queue.spec.node,
+    }
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, after=OBJECT.or_none())
+async def list_leases(control: Control, vhost: str, columns: list[str], after: dict[str, Any] | None) -> Any:
+    check_columns(columns, columns_.LEASES)
+    if vhost not in control.node.metadata.vhosts:
+        raise Refused(USAGE, f"Virtual host '{vhost}' does not exist")
+    specs = control.node.metadata.queues.values()
+    wanted = ((spec.id, spec) for spec in specs if spec.vhost == vhost and not is_keeper(spec.name))
+    found, following = numbered_page(wanted, position(after))
+    told, missing = await ask_homes(control, found, "local_leases", {"columns": columns})
+    rows = [row for spec in found for row in told.get(spec.id, ())]
+    return page(rows, following_cursor(following), missing)
+
+
+@COMMANDS.add(RUNNING, queues=NUMBERS, columns=TEXTS)
+async def local_leases(control: Control, queues: list[int], columns: list[str]) -> Any:
+    """Rows of the leases of those of these queues that live here."""
+    check_columns(columns, columns_.LEASES)
+    found = {}
+    for number in queues:
+        queue = control.node.broker.queues_by_id.get(number)
+        if isinstance(queue, Queue):
+            rows = [_row(queue, view) for view in queue.lease_views()]
+            found[str(number)] = [[row[name] for name in columns] for row in rows]
+    return found
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, queue=TEXT, name=TEXT)
+async def release_lease(control: Control, vhost: str, queue: str, name: str) -> Any:
+    spec = queue_spec(control, vhost, queue, USAGE, "Queue not found")
+    return await at_home(control, spec, "local_release_lease", {"vhost": vhost, "queue": queue, "name": name})
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, queue=TEXT, name=TEXT)
+async def local_release_lease(control: Control, vhost: str, queue: str, name: str) -> Any:
+    found = queue_here(control, queue_spec(control, vhost, queue, USAGE, "Queue not found"))
+    views = [view for view in found.lease_views() if view.name == name]
+    answer: asyncio.Future[LeaseView | Refusal] = asyncio.get_running_loop().create_future()
+
+    def then(view: LeaseView | Refusal) -> None:
+        if not answer.done():  # Else nobody waits for it any more.
+            answer.set_result(view)
+
+    found.lease_release(name, then)
+    control.node.schedule()
+    released = await answer
+    if isinstance(released, Refusal):
+        raise Refused(USAGE if released.code == 404 else UNAVAILABLE, released.text)
+    return {"messages": views[0].out if views else 0}

@@ -1,0 +1,30 @@
+"""What a service manager is told: that the node is ready, that it stops. systemd's protocol, which others speak too.
+
+A service of `Type=notify` counts as started when it says so. The message is a datagram to a socket that the environment
+names; where it names none, nobody is listening.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+logger = logging.getLogger("leveret")
+
+VARIABLE = "NOTIFY_SOCKET"
+
+
+def tell(state: str) -> None:
+    """`READY=1`, `STOPPING=1`, `STATUS=...`. A manager that does not listen is no reason to stop."""
+    address = os.environ.get(VARIABLE)
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]  # A name that is in no folder.
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.connect(address)
+            channel.sendall(state.encode())
+    except OSError as error:
+        logger.warning("the service manager cannot be told %s: %s", state, error.strerror or error)

@@ -1,0 +1,85 @@
+"""The way to the nodes, and what users are told when there is none.
+
+An error inside a data source reaches the user as the last line of a Python traceback within a Java one. So that line
+has to say all: what was tried, what came back, and what to do. `LeveretError` has such a text, and no cause behind it.
+
+Executors' workers live longer than a task, and connections with them: clients are kept by process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from leveret.data.client import DataClient, DataError, Refused, Unreachable
+from leveret.data.sheet import BadSheet
+from leveret.perf.wire import Address, BrokerError
+from pyspark_leveret.options import Access
+
+PLANNING_PATIENCE_S: Final = 10.0  # Whoever waits for a mistyped server to come up waits in front of a screen;
+READING_PATIENCE_S: Final = 60.0  # a task that has begun lives through the failover of a node.
+CLIENTS_MAX: Final = 16
+
+_clients: dict[tuple[Access, float], DataClient] = {}
+
+
+class LeveretError(Exception):
+    """One line for the user."""
+
+
+class Lost(Exception):
+    """An AMQP connection is of no use any more; another one may be."""
+
+
+def client(access: Access, patience_s: float = READING_PATIENCE_S) -> DataClient:
+    """This process's client. For one thread at a time."""
+    kept = _clients.get((access, patience_s))
+    if kept is None:
+        while len(_clients) >= CLIENTS_MAX:
+            _clients.pop(next(iter(_clients))).close()
+        kept = _clients[access, patience_s] = new_client(access, patience_s)
+    return kept
+
+
+def new_client(access: Access, patience_s: float) -> DataClient:
+    return DataClient(
+        access.servers, access.vhost, access.user, access.password, tls=access.tls(), patience_s=patience_s
+    )
+
+
+@contextmanager
+def explained(access: Access, what: str) -> Iterator[None]:
+    """Errors of the client become LeveretErrors. `what` completes "cannot …"."""
+    try:
+        yield
+    except Refused as error:
+        raise LeveretError(_refusal(access, what, error)) from None
+    except Unreachable as error:
+        servers = ", ".join(access.servers)
+        raise LeveretError(
+            f"cannot {what}: no node answers at {servers} (option 'servers' names management ports): {error}"
+        ) from None
+    except (DataError, BadSheet) as error:
+        raise LeveretError(f"cannot {what}: {error}") from None
+
+
+def _refusal(access: Access, what: str, error: Refused) -> str:
+    said = error.reason or error.error
+    if error.error == "not_authorized":
+        return f"cannot {what}: user '{access.user}' is unknown, or the password is wrong ({said})"
+    if error.status in (401, 403):
+        return f"cannot {what}: user '{access.user}' lacks the permission in vhost '{access.vhost}' ({said})"
+    if error.status == 404:
+        return f"cannot {what}: not found in vhost '{access.vhost}' ({said})"
+    return f"cannot {what}: {said} ({error.status})"
+
+
+def login_error(error: BrokerError, access: Access, address: Address) -> Exception:
+    """What a failed AMQP log-in means: Lost, if another attempt makes sense."""
+    text = str(error)
+    if " 403 " in text or "user and password" in text:
+        return LeveretError(f"{address} refuses user '{access.user}': wrong user or password? ({text})")
+    if " 530 " in text:
+        return LeveretError(f"{address} refuses user '{access.user}' in vhost '{access.vhost}' ({text})")
+    return Lost(text)

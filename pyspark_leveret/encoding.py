@@ -1,0 +1,166 @@
+"""Rows as AMQP frames.
+
+A message is three frames: the method with exchange and routing key, the header with the properties, the body. Rows of
+a table mostly share all but the body, so what comes before it is put together once for each different (exchange, key,
+properties, size) and remembered; for a row remain a look-up and three pieces of a join. Where properties differ from
+row to row they are encoded row by row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.amqp import properties
+from leveret.amqp.properties import BadProperties, Properties
+from leveret.amqp.tables import BadTable, table_from_python
+from leveret.perf import wire
+from pyspark_leveret.connect import LeveretError
+from pyspark_leveret.options import SinkOptions
+from pyspark_leveret.schema import COLUMNS, OF_QUEUES, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PERSISTENT: Final = 2
+REMEMBERED_MAX: Final = 50_000
+_HEADER: Final = Struct(">HHQ")
+_END: Final = bytes((wire.END,))
+_INTEGERS: Final = r"tinyint|smallint|int|bigint"
+# By column: which of Spark's types can be written, and how that is said.
+_ALLOWED: Final = {
+    "body": (r"binary|string", "binary or string"),
+    "headers": (
+        rf"map<string,(?:string|binary|boolean|float|double|{_INTEGERS})>",
+        "a map of string to string, binary, boolean or a number",
+    ),
+    "delivery_mode": (_INTEGERS, "an integer"),
+    "priority": (_INTEGERS, "an integer"),
+    "timestamp": (r"timestamp", "timestamp"),
+}
+_PROPERTIES: Final = tuple(name for name in COLUMNS if name not in OF_QUEUES | {"exchange", "routing_key", "body"})
+
+Row = tuple[str, str, bytes, bytes]  # Exchange, routing key, flags and properties, body.
+
+
+def check_columns(fields: Sequence[Any], options: SinkOptions) -> None:
+    """Raises LeveretError for a schema that cannot be published."""
+    names = {field.name for field in fields}
+    for field in fields:
+        name, kind = field.name, field.dataType.simpleString()
+        if name not in COLUMNS:
+            raise LeveretError(f"messages have no column '{name}'{nearest(name, COLUMNS)}; rename it or leave it out")
+        pattern, meant = _ALLOWED.get(name, (r"string", "string"))
+        if name not in OF_QUEUES and not re.fullmatch(pattern, kind):
+            raise LeveretError(f"column '{name}' must be {meant}, and is {kind}: cast it")
+    if "body" not in names:
+        raise LeveretError("rows need a column 'body' (binary or string): the messages' contents")
+    if "routing_key" not in names and options.routing_key is None:
+        if "exchange" not in names and not options.exchange:
+            raise LeveretError(
+                "say where messages go: option 'routingKey' or column 'routing_key', with or without 'exchange'"
+            )
+
+
+class Encoder:
+    def __init__(self, options: SinkOptions, frame_max: int) -> None:
+        self.options = options
+        self.room = frame_max - wire.OVERHEAD
+        self._heads: dict[tuple[str, str, bytes, int], bytes] = {}
+        self._properties: dict[tuple[Any, ...], bytes] = {}
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        names = batch.schema.names
+        bodies = batch.column("body")
+        if bodies.null_count:
+            raise LeveretError("a row has no body: column 'body' is null there")
+        exchanges = self._texts(batch, "exchange", self.options.exchange)
+        keys = self._texts(batch, "routing_key", self.options.routing_key)
+        columns = [name for name in _PROPERTIES if name in names]
+        every: Iterable[bytes] = (
+            self._encoded(columns, zip(*(_values(batch, name) for name in columns), strict=True))
+            if columns
+            else repeat(_encode({}), batch.num_rows)
+        )
+        return zip(exchanges, keys, every, bodies.cast("binary").to_pylist(), strict=True)
+
+    def _texts(self, batch: pa.RecordBatch, name: str, option: str | None) -> Iterable[str]:
+        if option is not None or name not in batch.schema.names:
+            return repeat(option or "", batch.num_rows)
+        texts: list[str] = batch.column(name).fill_null("").to_pylist()
+        return texts
+
+    def _encoded(self, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
+        known = self._properties
+        for values in rows:
+            encoded = known.get(values)
+            if encoded is None:
+                if len(known) >= REMEMBERED_MAX:
+                    known.clear()
+                encoded = known[values] = _encode(dict(zip(columns, values, strict=True)))
+            yield encoded
+
+    def chunks(self, rows: Iterable[Row], bytes_max: int) -> Iterator[tuple[bytes, int]]:
+        """Frames of messages, and how many messages they are; in pieces of at least so many bytes, but for the last."""
+        heads, room = self._heads, self.room
+        parts: list[bytes] = []
+        held = count = 0
+        for exchange, key, encoded, body in rows:
+            size = len(body)
+            head = heads.get((exchange, key, encoded, size))
+            if head is None:
+                head = self._head(exchange, key, encoded, size)
+            if 0 < size <= room:
+                parts += (head, body, _END)
+            else:
+                parts.append(head)
+                parts += [wire.frame(wire.BODY, body[at : at + room]) for at in range(0, size, room)]
+            held += len(head) + size
+            count += 1
+            if held >= bytes_max:
+                yield b"".join(parts), count
+                parts, held, count = [], 0, 0
+        if count:
+            yield b"".join(parts), count
+
+    def _head(self, exchange: str, key: str, encoded: bytes, size: int) -> bytes:
+        """All up to the body, where that is one frame; else all frames before those of the body."""
+        if len(self._heads) >= REMEMBERED_MAX:
+            self._heads.clear()
+        try:
+            routing = b"\0\0" + wire.short(exchange) + wire.short(key)
+        except wire.BrokerError as error:
+            raise LeveretError(f"cannot publish: {error}") from None
+        routing += bytes((wire.MANDATORY if self.options.mandatory else 0,))
+        header = _HEADER.pack(properties.BASIC_CLASS, 0, size) + encoded
+        head = wire.method(wire.BASIC_PUBLISH, routing) + wire.frame(wire.HEADER, header)
+        if 0 < size <= self.room:
+            head += wire.HEAD.pack(wire.BODY, wire.CHANNEL, size)
+        self._heads[exchange, key, encoded, size] = head
+        return head
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """Of a property, so that they can be looked up."""
+    column = batch.column(name)
+    if name == "timestamp":
+        return [None if micros is None else micros // 1_000_000 for micros in column.cast("int64").to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return [None if one is None else tuple(one) for one in values] if name == "headers" else values
+
+
+def _encode(values: dict[str, Any]) -> bytes:
+    """Flags and properties. Messages are persistent unless they say otherwise."""
+    if values.get("delivery_mode") is None:
+        values = {**values, "delivery_mode": PERSISTENT}
+    try:
+        headers = values.get("headers")
+        if headers is not None:
+            values["headers"] = table_from_python(dict(headers))
+        return properties.encode(Properties(**values), 0)[properties.FLAGS_AT :]
+    except (BadProperties, BadTable) as error:
+        said = {name: value for name, value in values.items() if value is not None and name != "headers"}
+        raise LeveretError(f"the properties of a row cannot be published: {error} (of {said})") from None

@@ -1,0 +1,134 @@
+"""`leveret pipeline archive`: queues into a lake of Parquet files, each message once. How: see `lake`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark_leveret.jobs import lake
+from pyspark_leveret.jobs.common import access_of, follow, say, stop_on_signal
+from pyspark_leveret.jobs.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DESCRIPTION: Final = """\
+Writes the messages of queues to a lake of Parquet files, by queue and day, each message exactly once: it goes on
+where it was, however it ended. Streams are read and keep what they have. Messages of other queues are taken into a
+lease, and acknowledged when their files are written.
+"""
+
+EXAMPLES: Final = """\
+examples:
+  leveret pipeline archive --subscribe events --to /data/lake
+                                     all of the stream, and what comes; once a minute, until it is stopped
+  leveret pipeline archive --subscribe orders,returns --lease archive --to /data/lake --once --compact
+                                     empty two queues, put small files together, and end: for cron
+  leveret pipeline archive --pattern 'leveret\\.journal\\..*' --to /data/journals --once
+                                     keep the journals for longer than the nodes do
+  leveret pipeline archive --to /data/lake --compact
+                                     only put small files together
+"""
+
+COMPACT_EVERY: Final = 60  # Batches, of an archive that goes on for ever.
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--subscribe", metavar="QUEUES", help="names of queues, with commas")
+    parser.add_argument("--pattern", metavar="REGEX", help="instead: queues whose whole name matches")
+    parser.add_argument("--lease", metavar="NAME", help="needed for queues that are no streams: whose messages they are")
+    parser.add_argument("--to", metavar="PATH", required=True, help="the lake: a folder, hdfs://…, s3a://…")
+    parser.add_argument("--checkpoint", metavar="PATH", help="how far it has come; TO/_checkpoint")
+    parser.add_argument("--from", dest="start", choices=("earliest", "latest"), default="earliest",
+                        help="where a stream that is new to the archive is begun with (earliest)")  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="end when all is written that was there at the beginning")
+    parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=60, help="how often files are written (60)")
+    parser.add_argument("--max-offsets", metavar="N", type=_above_zero, default=1_000_000,
+                        help="at most so many messages in a batch (1000000)")  # fmt: skip
+    parser.add_argument("--compact", action="store_true", help="put small files together, at the end or now and then")
+    parser.add_argument("--file-size", metavar="MIB", type=_above_zero, default=lake.FILE_BYTES >> 20,
+                        help="how large files should be (128)")  # fmt: skip
+
+
+def _above_zero(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
+    return seconds
+
+
+def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
+    if parsed.subscribe is None and parsed.pattern is None:
+        if not parsed.compact:
+            say("leveret pipeline archive: name queues with --subscribe or --pattern, or ask for --compact alone")
+            return 64
+        compact(spark, parsed.to, parsed.file_size << 20)
+        return 0
+    options = access_of(parsed)
+    options |= {"subscribe": parsed.subscribe} if parsed.subscribe is not None else {}
+    options |= {"subscribePattern": parsed.pattern} if parsed.pattern is not None else {}
+    options |= {"lease": parsed.lease} if parsed.lease is not None else {"startingOffsets": parsed.start}
+    options["maxOffsetsPerTrigger"] = str(parsed.max_offsets)
+    every = 0 if parsed.once or not parsed.compact else COMPACT_EVERY
+    query = archive(spark, options, parsed.to, parsed.checkpoint, once=parsed.once, every_s=parsed.every,
+                    compact_every=every, file_bytes=parsed.file_size << 20)  # fmt: skip
+    asked = stop_on_signal(query)
+    follow(query)
+    if parsed.compact and not asked.is_set():
+        compact(spark, parsed.to, parsed.file_size << 20)
+    return 0
+
+
+def archive(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    to: str,
+    checkpoint: str | None = None,
+    *,
+    once: bool = False,
+    every_s: float = 60,
+    compact_every: int = 0,
+    file_bytes: int = lake.FILE_BYTES,
+) -> StreamingQuery:
+    """A query that writes to the lake `to`. `options` are those of a streaming `format("leveret")`. With `compact_every`,
+    small files are put together after so many batches."""
+    to = to.rstrip("/")
+    lake.recover(Files(spark, to), to)
+    given = {**options}
+    if "lease" not in given:
+        given.setdefault("startingOffsets", "earliest")
+
+    def write(rows: DataFrame, batch: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        if query is None:
+            raise lake.BadLake("Spark does not tell which query a batch belongs to")
+        lake.write_batch(rows, to, query, batch)
+        if compact_every and batch % compact_every == compact_every - 1:
+            compact(rows.sparkSession, to, file_bytes)
+
+    writer = spark.readStream.format("leveret").options(**given).load().writeStream.foreachBatch(write)
+    writer = writer.option("checkpointLocation", checkpoint or f"{to}/_checkpoint")
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_s:g} seconds")
+    return writer.start()
+
+
+def compact(spark: SparkSession, path: str, file_bytes: int = lake.FILE_BYTES) -> int:
+    """Put small files together; how many days of queues had some."""
+    count = 0
+    for plan in lake.compact(spark, path.rstrip("/"), file_bytes):
+        count += 1
+        what = plan.day[len(path.rstrip("/")) + 1 :]
+        say(f"compacted {what}: {len(plan.folders)} batches, {plan.bytes / (1 << 20):,.1f} MiB")
+    return count

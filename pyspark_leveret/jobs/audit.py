@@ -1,0 +1,486 @@
+"""The audit: is everything that was confirmed accounted for?
+
+    a  what publishers had confirmed      journals: confirmed, or published by somebody who waits; ledgers of clients
+    b  what became of it at the nodes     journals: acked, expired, … at whichever node; queues: what is there
+    c  what consumers had                 journals: acked; ledgers of clients
+
+`evidence` makes ranges of numbers of all of it and `ranges.sweep` lays them upon each other. What comes out are
+segments: neighbouring messages of one queue of which exactly the same is known. `judged` gives each its fate, and from
+there on everything is counting.
+
+| fate | |
+|---|---|
+| accounted | it was acknowledged, left as it should, is in its queue, or a consumer noted it |
+| deleted | it was in a queue that somebody deleted |
+| new | it came while the audit was under way |
+| unknown | it is nowhere, but the evidence has a hole: a journal that is cut at its front, or of a node that does not run |
+| lost | it was confirmed, it is nowhere, and nothing excuses that |
+| withdrawn | not confirmed, and its number was given again after a failover: its publisher knows, and sends it again |
+
+Not a loss, and told beside it: **duplicated** (acknowledged twice, or noted twice by consumers), **redelivered** (given
+out more than once), **reordered** (given out for the first time after a later message), **late** (more than `late`
+seconds between confirm and acknowledgement, or still waiting after that time).
+
+A confirm counts from the publisher's side. Where no ledger says what a client was told, a message that was published by
+somebody who waits for confirms counts as confirmed, unless its number was given again: the last second's `confirmed` of
+a node that was killed may be missing in its journal (docs/journal.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark_leveret.connect import LeveretError
+from pyspark_leveret.jobs import evidence, faults, journal, ledgers
+from pyspark_leveret.jobs.common import access_of, say
+from pyspark_leveret.jobs.ranges import lives, overlap, sweep
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+DESCRIPTION: Final = """\
+Was anything lost? Reads the event journals of all nodes, the queues themselves, and what clients wrote down if they did,
+and says what became of every message that was confirmed. Queues are watched where a policy has the key 'journal'.
+"""
+
+EXAMPLES: Final = """\
+examples:
+  leveretctl set_policy watched '^orders' '{"journal": "full"}'    and from then on:
+  leveret pipeline audit --out /data/audit                         a verdict, and /data/audit/report.html
+  leveret pipeline audit --servers one,two,three --queues 'orders\\..*' --late 5
+  leveret perf -u orders -c 1000 --ledger /tmp/ledger; leveret pipeline audit --ledger /tmp/ledger
+  leveret pipeline audit --follow --out /data/alarms               keeps watching, and tells of what is late or missing
+
+exit codes: 0 nothing is lost, 1 something is, 2 that cannot be said (there are no journals, or they have holes).
+"""
+
+OK: Final = 0
+LOST: Final = 1
+CANNOT_SAY: Final = 2
+LATE_S: Final = 60.0
+NEAR_S: Final = 10.0
+POINTS: Final = 200  # On the time axis of a chart, about.
+STEPS: Final = 8  # Of latency, from one power of two to the next.
+SHOWN: Final = 200  # Rows of a table in the report.
+TROUBLE: Final = ("lost", "unknown", "deleted", "duplicated", "redelivered", "reordered", "late")
+COUNTS: Final = (
+    "confirmed", "acked", "left", "present", "lost", "unknown", "deleted", "new", "withdrawn", "duplicated", "redelivered",
+    "reordered", "late",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Messages by what became of them. `confirmed` are all that have to be accounted for."""
+
+    confirmed: int = 0
+    acked: int = 0
+    left: int = 0
+    present: int = 0
+    lost: int = 0
+    unknown: int = 0
+    deleted: int = 0
+    new: int = 0
+    withdrawn: int = 0
+    duplicated: int = 0
+    redelivered: int = 0
+    reordered: int = 0
+    late: int = 0
+    queues: int = 0
+    nodes: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()  # Nodes whose journals could not be read.
+    begin_ms: int = 0
+    end_ms: int = 0
+    horizon_ms: int = 0
+
+    @property
+    def code(self) -> int:
+        if self.lost:
+            return LOST
+        return CANNOT_SAY if self.unknown or not self.confirmed else OK
+
+    @property
+    def sentence(self) -> str:
+        rest = [(self.acked, "acknowledged"), (self.left, "expired, rejected, dropped or dead-lettered")]
+        rest += [(self.present, "still in the queue"), (self.deleted, "deleted with their queue")]
+        rest += [(self.new, "too new to judge")]
+        parts = ", ".join(f"{count:,} {words}" for count, words in rest if count)
+        queues = f"{self.queues} queue{'s' if self.queues != 1 else ''}"
+        if not self.confirmed:
+            return "CANNOT SAY: no journal tells of a confirmed message."
+        if self.lost:
+            return f"LOST: {self.lost:,} of {self.confirmed:,} confirmed messages are nowhere, in {queues} ({parts})."
+        if self.unknown:
+            why = f"nodes {', '.join(self.silent)} do not run" if self.silent else "journals do not reach back so far"
+            return f"CANNOT SAY: what became of {self.unknown:,} of {self.confirmed:,} messages is not known: {why}."
+        return f"NOTHING LOST: all {self.confirmed:,} confirmed messages of {queues} are accounted for: {parts}."
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is asked for."""
+
+    queues: str | None = None  # A regular expression for names.
+    vhost: str | None = None  # All, if it is not said.
+    late_s: float = LATE_S
+    near_s: float = NEAR_S
+    published: str | None = None  # Ledgers.
+    consumed: str | None = None
+
+
+@dataclass
+class Audit:
+    """What was found. Tables of any size are DataFrames, what is drawn is here."""
+
+    verdict: Verdict
+    queues: DataFrame
+    channels: DataFrame
+    findings: DataFrame
+    faults: list[faults.Fault]
+    width_ms: int
+    rates: list[Row] = field(default_factory=list)  # bucket, kind, count
+    latencies: list[Row] = field(default_factory=list)  # bucket, step, count
+
+
+def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None = None) -> Audit:
+    """`options`: where the broker is, as for `format("leveret")`. Raises LeveretError."""
+    rules = rules or Rules()
+    access = evidence.access_from({name: value for name, value in options.items() if name != "vhost"})
+    journals = evidence.find_journals(access)
+    if journals.silent:
+        say(f"not readable, since their nodes do not run: the journals of {', '.join(journals.silent)}")
+    first = _events(spark, options, rules, {"subscribe": ",".join(journals.names)})
+    before = evidence.kept(first)
+    say(f"read the journals of {', '.join(sorted(before.ends)) or 'nobody'}")
+    present = evidence.read_queues(spark, access, evidence.queues_told_of(first)).persist()
+    found = present.filter("label = 'present'").agg({"first": "count"}).collect()[0][0]
+    settled_at = time.monotonic() + evidence.SETTLE_S
+    say(f"looked into the queues, {found:,} ranges of messages are there")
+    time.sleep(max(0.0, settled_at - time.monotonic()))
+    ends = {f"{journal.PREFIX}{node}": end for node, end in before.ends.items()}
+    more = {"subscribe": ",".join(journals.names), "startingOffsets": json.dumps(ends)}
+    events = first.unionByName(_events(spark, options, rules, more))
+    return examine(spark, events, present, rules, journals.silent)
+
+
+def _events(spark: SparkSession, options: Mapping[str, str], rules: Rules, more: Mapping[str, str]) -> DataFrame:
+    from pyspark import StorageLevel
+
+    found = journal.read(spark, {**options, "vhost": "/", **more})
+    return evidence.filtered(found, rules.vhost, rules.queues).persist(StorageLevel.DISK_ONLY)
+
+
+def examine(
+    spark: SparkSession, events: DataFrame, present: DataFrame, rules: Rules, silent: tuple[str, ...] = ()
+) -> Audit:
+    """The verdict on events, as `journal.read` gives them, and what is in the queues, as `evidence.read_queues` does."""
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as f
+
+    now_ms = int(time.time() * 1000)
+    kept = evidence.kept(events)
+    events = evidence.with_stays(events, kept.has_moves)
+    present = evidence.at_home(present, events, kept.has_moves)
+    cuts: DataFrame | None = evidence.find_cuts(events).persist()
+    assert cuts is not None
+    told = evidence.told(events).unionByName(evidence.behind(events)).unionByName(present)
+    if cuts.isEmpty():
+        cuts = None
+    else:
+        told = told.unionByName(evidence.cut_ranges(cuts))
+    sent = ledgers.publishes(events)
+    noted, told = _with_ledgers(spark, told, sent, rules)
+    say("adding up")
+    segments = sweep(lives(told, cuts), evidence.KEYS, evidence.LABELS, evidence.TIMED)
+    edges = present.filter("label = 'edge'").select("id", "stay", f.col("first").alias("edge"))
+    segments = segments.join(f.broadcast(edges), ["id", "stay"], "left")
+    is_whole = not silent and not kept.left_out
+    judged_ = judged(segments, kept.horizon_ms, is_whole, now_ms, rules.late_s).persist(StorageLevel.DISK_ONLY)
+    all_findings = findings(judged_)
+    if noted is not None:
+        all_findings = all_findings.unionByName(noted)
+    troubles = faults.find(events)
+    all_findings = _with_channels(faults.near(spark, all_findings, troubles, rules.near_s), sent).persist()
+    queues = per_queue(judged_, all_findings)
+    sums = queues.agg(f.count("*").alias("queues"), *(f.sum(name).alias(name) for name in COUNTS)).collect()[0]
+    verdict = Verdict(
+        **{name: int(sums[name] or 0) for name in ("queues", *COUNTS)},
+        nodes=tuple(sorted(kept.ends)), silent=silent, begin_ms=kept.begin_ms, end_ms=kept.end_ms,
+        horizon_ms=kept.horizon_ms,
+    )  # fmt: skip
+    width_ms = width(kept.begin_ms, kept.end_ms)
+    return Audit(
+        verdict, queues, per_channel(events, sent, all_findings), all_findings, troubles, width_ms,
+        rates(events, width_ms), latencies(judged_, width_ms),
+    )  # fmt: skip
+
+
+def _with_ledgers(
+    spark: SparkSession, told: DataFrame, sent: DataFrame, rules: Rules
+) -> tuple[DataFrame | None, DataFrame]:
+    """Findings that come from ledgers alone, and all ranges, with those of the ledgers."""
+    if rules.published is None and rules.consumed is None:
+        return None, told
+    published = ledgers.read(spark, rules.published, "confirmed_at").persist() if rules.published else None
+    consumed = ledgers.read(spark, rules.consumed, "received_at").persist() if rules.consumed else None
+    noted = []
+    if published is not None:
+        known = ledgers.mapped(published, sent, "client").persist()
+        told = told.unionByName(known.select(*evidence.COLUMNS))
+        if consumed is not None:
+            received = ledgers.mapped(ledgers.with_channels(consumed, published), sent, "received")
+            told = told.unionByName(received.select(*evidence.COLUMNS))
+        noted.append(_noted(ledgers.compared(published, consumed, known), rules))
+        noted.append(_noted_ids(ledgers.missing_ids(published, consumed), "lost"))
+    if consumed is not None:
+        noted.append(_noted_ids(ledgers.repeated_ids(consumed), "duplicated"))
+    found = noted[0]
+    for one in noted[1:]:
+        found = found.unionByName(one)
+    return found, told
+
+
+# -- Judging -------------------------------------------------------------------------------------------------------
+
+
+def judged(segments: DataFrame, horizon_ms: int, is_whole: bool, now_ms: int, late_s: float) -> DataFrame:
+    """Segments with `count`, `fate`, when they were confirmed (`promised_ms`) and how long their acks took."""
+    from pyspark.sql import functions as f
+
+    def has(*labels: str) -> Column:
+        found = f.lit(False)
+        for label in labels:
+            found = found | (f.col(label) > 0)
+        return found
+
+    promised = has("confirmed", "client") | (has("said") & ~has("cut"))
+    accounted = has("acked", "left", "settled", "present", "received") | (has("moved") & has("elsewhere"))
+    promised_ms = f.coalesce("client_ms", "confirmed_ms", "said_ms")
+    excused = has("untold") | (f.coalesce(promised_ms, f.lit(0.0)) < horizon_ms) | f.lit(not is_whole)
+    is_new = f.coalesce(f.col("first") >= f.col("edge"), f.lit(False))
+    fate = (
+        f.when(~promised, f.when(has("said") & has("cut") & ~accounted, "withdrawn"))
+        .when(accounted, "accounted")
+        .when(has("deleted"), "deleted")
+        .when(is_new, "new")
+        .when(excused, "unknown")
+        .otherwise("lost")
+    )
+    latency = f.when(has("acked"), f.greatest(f.col("acked_ms") - promised_ms, f.lit(0.0)))
+    waited = f.when(has("present") & ~has("acked"), f.lit(now_ms) - promised_ms)
+    return segments.withColumns(
+        {
+            "count": f.col("last") - f.col("first") + 1,
+            "fate": fate,
+            "promised": promised,
+            "promised_ms": promised_ms,
+            "latency_ms": latency,
+            "is_late": promised & (f.coalesce(latency, waited, f.lit(0.0)) > late_s * 1000),
+        }
+    )
+
+
+def findings(segments: DataFrame) -> DataFrame:
+    """What there is to tell: `kind`, `told_by`, `vhost`, `queue`, `id`, `first`, `last`, `count`, `at_ms`."""
+    from pyspark.sql import functions as f
+
+    fate = f.col("fate")
+    last_ms = f.coalesce("acked_ms", "promised_ms")
+    kinds = (
+        ("lost", fate == "lost", f.col("promised_ms")),
+        ("unknown", fate == "unknown", f.col("promised_ms")),
+        ("deleted", fate == "deleted", f.col("promised_ms")),
+        ("duplicated", f.col("acked") > 1, last_ms),
+        ("redelivered", f.col("delivered") > 1, last_ms),
+        ("reordered", (f.col("behind") > 0) & (f.col("delivered") == 1), last_ms),
+        ("late", f.col("is_late"), last_ms),
+    )
+    options = [
+        f.when(holds, f.struct(f.lit(kind).alias("kind"), at.cast("bigint").alias("at_ms"))) for kind, holds, at in kinds
+    ]
+    return segments.withColumn("one", f.explode(f.array_compact(f.array(*options)))).select(
+        "one.kind", f.lit("journal").alias("told_by"), *("vhost", "queue", "id", "first", "last", "count"), "one.at_ms"
+    )
+
+
+def _noted(segments: DataFrame, rules: Rules) -> DataFrame:
+    """Findings in publishers' own numbers, of messages that journals do not know; and what consumers had twice."""
+    from pyspark.sql import functions as f
+
+    unknown = (f.col("client") > 0) & (f.col("received") == 0) & (f.col("known") == 0)
+    twice = f.col("received") > 1
+    kind = f.when(unknown, "lost").when(twice, "duplicated")
+    return segments.withColumn("kind", kind).filter("kind is not null").select(
+        "kind", f.lit("ledger").alias("told_by"), f.lit(rules.vhost or "/").alias("vhost"), "queue",
+        f.lit(None).cast("bigint").alias("id"), "first", "last", (f.col("last") - f.col("first") + 1).alias("count"),
+        f.coalesce("received_ms", "client_ms").cast("bigint").alias("at_ms"),
+    )  # fmt: skip
+
+
+def _noted_ids(ids: DataFrame, kind: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    nothing = f.lit(None).cast("bigint")
+    return ids.groupBy("queue").agg(f.count("*").alias("count"), f.min("ms").alias("at_ms")).select(
+        f.lit(kind).alias("kind"), f.lit("ledger").alias("told_by"), f.lit("/").alias("vhost"), "queue",
+        nothing.alias("id"), nothing.alias("first"), nothing.alias("last"), "count", "at_ms",
+    )  # fmt: skip
+
+
+def _with_channels(found: DataFrame, sent: DataFrame) -> DataFrame:
+    """Findings with the channel that published: split where several did."""
+    from pyspark.sql import functions as f
+
+    whose = sent.select("id", f.col("first").alias("low_sent"), f.col("last").alias("high_sent"), f.col("who").alias("channel"))
+    bad = f.col("kind").isin("lost", "unknown") & f.col("id").isNotNull()
+    split = overlap(found.filter(bad), whose, ["id"], "low_sent", "high_sent")
+    split = split.withColumns({"first": f.col("low"), "last": f.col("high"), "count": f.col("high") - f.col("low") + 1})
+    columns = [*found.columns, "channel"]
+    return found.filter(~bad).withColumn("channel", f.lit("")).select(*columns).unionByName(split.select(*columns))
+
+
+# -- Counting ------------------------------------------------------------------------------------------------------
+
+
+def per_queue(segments: DataFrame, found: DataFrame) -> DataFrame:
+    """A row a queue, with `COUNTS`."""
+    from pyspark.sql import functions as f
+
+    promised, fate = f.col("promised"), f.col("fate")
+    way = (
+        f.when(~promised | (fate != "accounted"), fate)
+        .when(f.col("present") > 0, "present")
+        .when((f.col("left") > 0) & (f.col("acked") == 0), "left")
+        .otherwise("acked")
+    )
+    ways = ("acked", "left", "present", "deleted", "new", "withdrawn")
+    counted = segments.withColumn("way", way).groupBy("vhost", "queue").agg(
+        f.sum(f.when(promised, f.col("count")).otherwise(0)).alias("confirmed"),
+        *(f.sum(f.when(f.col("way") == name, f.col("count")).otherwise(0)).alias(name) for name in ways),
+    )  # fmt: skip
+    others = ("lost", "unknown", "duplicated", "redelivered", "reordered", "late")
+    noted = found.groupBy("vhost", "queue").agg(
+        *(f.sum(f.when(f.col("kind") == name, f.col("count")).otherwise(0)).alias(name) for name in others)
+    )
+    joined = counted.join(noted, ["vhost", "queue"], "full")
+    return joined.select("vhost", "queue", *(f.coalesce(name, f.lit(0)).alias(name) for name in COUNTS))
+
+
+def per_channel(events: DataFrame, sent: DataFrame, found: DataFrame) -> DataFrame:
+    """A row for each queue and channel: what it published, what was delivered to it, and what is lost of the first."""
+    from pyspark.sql import functions as f
+
+    def part(frame: DataFrame, name: str, count: Column) -> DataFrame:
+        return frame.groupBy("vhost", "queue", "channel").agg(f.sum(count).alias("count")).withColumn("what", f.lit(name))
+
+    published = part(sent.withColumnRenamed("who", "channel"), "published", f.col("last") - f.col("first") + 1)
+    given = events.filter("kind = 'delivered' and who != ''").withColumnRenamed("who", "channel")
+    lost = found.filter("kind = 'lost' and channel != ''")
+    parts = published.unionByName(part(given, "delivered", f.col("count"))).unionByName(part(lost, "lost", f.col("count")))
+    pivoted = parts.groupBy("vhost", "queue", "channel").pivot("what", ["published", "delivered", "lost"])
+    return pivoted.agg(f.sum("count")).na.fill(0)
+
+
+def width(begin_ms: int, end_ms: int) -> int:
+    """Of the steps of the time axis: a round one, so that there are about `POINTS`."""
+    least = max((end_ms - begin_ms) / POINTS, 100)
+    for unit in (100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000):
+        for times in (1, 2, 5):
+            if unit * times >= least:
+                return unit * times
+    return int(least)
+
+
+def rates(events: DataFrame, width_ms: int) -> list[Row]:
+    from pyspark.sql import functions as f
+
+    bucket = f.floor(f.unix_millis("time") / width_ms).alias("bucket")
+    kinds = f.col("kind").isin("published", "confirmed", "acked")
+    return events.filter(kinds).groupBy(bucket, "kind").agg(f.sum("count").alias("count")).collect()
+
+
+def latencies(segments: DataFrame, width_ms: int) -> list[Row]:
+    """From confirm to ack, in steps: `step` is `STEPS` times the logarithm of the milliseconds plus one."""
+    from pyspark.sql import functions as f
+
+    bucket = f.floor(f.col("acked_ms") / width_ms).alias("bucket")
+    step = f.floor(f.log2(f.col("latency_ms") + 1) * STEPS).alias("step")
+    taken = segments.filter("promised and latency_ms is not null")
+    return taken.groupBy(bucket, step).agg(f.sum("count").alias("count")).collect()
+
+
+# -- The command ---------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", metavar="FOLDER", help="where the report and the tables (Parquet) go; with --follow, alarms")
+    add("--queues", metavar="REGEX", help="only queues with such names")
+    add("--late", metavar="SECONDS", type=float, default=LATE_S, help=f"from confirm to ack; more is late ({LATE_S:g})")
+    add("--near", metavar="SECONDS", type=float, default=NEAR_S, help=f"what is this close to a fault is its ({NEAR_S:g})")
+    add("--published", metavar="PATH", help="ledgers of publishers: JSON lines or Parquet")
+    add("--consumed", metavar="PATH", help="ledgers of consumers")
+    add("--ledger", metavar="FOLDER", help="both, as leveret perf --ledger writes them")
+    add("--follow", action="store_true", help="watch from now on, and tell of what is late or missing")
+    add("--interval", metavar="SECONDS", type=float, default=10.0, help="with --follow: between two looks (10)")
+    add("--checkpoint", metavar="FOLDER", help="with --follow: where it goes on after a stop (OUT/checkpoint)")
+
+
+def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
+    from pyspark_leveret.jobs import alarms, report
+
+    options = access_of(parsed)
+    rules = Rules(
+        queues=parsed.queues,
+        vhost=options.get("vhost"),
+        late_s=parsed.late,
+        near_s=parsed.near,
+        published=_ledger(parsed.published, parsed.ledger, "published"),
+        consumed=_ledger(parsed.consumed, parsed.ledger, "consumed"),
+    )
+    try:
+        if parsed.follow:
+            return alarms.run(spark, options, rules, parsed.out, parsed.checkpoint, parsed.interval)
+        found = audit(spark, options, rules)
+    except LeveretError as error:
+        say(f"leveret pipeline audit: {error}")
+        return CANNOT_SAY
+    if parsed.out is not None:
+        write(spark, found, parsed.out)
+        path = os.path.join(parsed.out, "report.html")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(report.page(found))
+        say(f"report: {path}")
+    print("\n".join(report.lines(found)), flush=True)
+    return found.verdict.code
+
+
+def _ledger(path: str | None, folder: str | None, name: str) -> str | None:
+    if path is not None or folder is None:
+        return path
+    found = os.path.join(folder, name)
+    return found if os.path.exists(found) else None
+
+
+def write(spark: SparkSession, found: Audit, folder: str) -> None:
+    """Parquet, each time anew: verdict, queues, channels, faults, findings."""
+    os.makedirs(folder, exist_ok=True)
+    told = {**asdict(found.verdict), "nodes": list(found.verdict.nodes), "silent": list(found.verdict.silent)}
+    kinds = {name: "array<string>" if isinstance(value, list) else "bigint" for name, value in told.items()}
+    schema = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+    row = (found.verdict.sentence, found.verdict.code, *told.values())
+    tables = {
+        "verdict": spark.createDataFrame([row], f"sentence string, code bigint, {schema}"),
+        "queues": found.queues,
+        "channels": found.channels,
+        "faults": faults.frame(spark, found.faults),
+        "findings": found.findings,
+    }
+    for name, table in tables.items():
+        table.coalesce(8).write.mode("overwrite").parquet(os.path.join(folder, name))

@@ -1,0 +1,110 @@
+"""What all jobs have in common: where the broker is, a session, and what they say while they work."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark_leveret.options import ACCESS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
+_HELP: Final = {
+    "servers": "nodes of the cluster, with commas: host, or http(s)://host:port of the management port (127.0.0.1)",
+    "vhost": "the vhost (/)",
+    "user": "who asks (guest)",
+    "password": f"its password (guest, or what {PASSWORD_VARIABLE} holds)",
+    "cafile": "the certificate of an authority to trust, for https",
+    "certfile": "a certificate to show",
+    "keyfile": "its key",
+}
+
+
+class NoJava(Exception):
+    """The text is for the user."""
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """The options that say where the broker is."""
+    group = parser.add_argument_group("the broker")
+    for name in ACCESS:
+        group.add_argument(f"--{name}", metavar=name.upper(), help=_HELP[name])
+
+
+def add_session(parser: argparse.ArgumentParser) -> None:
+    """The options that say where Spark is."""
+    group = parser.add_argument_group("Spark")
+    group.add_argument("--master", metavar="URL", help="spark://host:7077, yarn, local[4] … (local[*])")
+    group.add_argument(
+        "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; several can be given"
+    )
+
+
+def access_of(parsed: argparse.Namespace) -> dict[str, str]:
+    """As options of `format("leveret")`: those that were given."""
+    found = {name: getattr(parsed, name) for name in ACCESS if getattr(parsed, name, None) is not None}
+    if "password" not in found and PASSWORD_VARIABLE in os.environ:
+        found["password"] = os.environ[PASSWORD_VARIABLE]
+    return found
+
+
+def session(name: str, master: str | None = None, settings: list[str] | tuple[str, ...] = ()) -> SparkSession:
+    """The session of a job that runs as a command. Raises NoJava, or ValueError for a setting that is none."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise NoJava("Spark needs Java 17 or newer, and there is none: apt-get install openjdk-17-jre-headless")
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
+    builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "true")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--conf takes KEY=VALUE, and got {setting}")
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def say(text: str) -> None:
+    """To whoever watches; results go to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> None:
+    """Wait until a stream ends, and tell of each batch that had rows. Raises what ended it, if that was an error."""
+    told = -1
+    while True:
+        ended = query.awaitTermination(1)
+        for progress in query.recentProgress:
+            if progress["batchId"] > told:
+                told = progress["batchId"]
+                rows, rate = progress["numInputRows"], progress["processedRowsPerSecond"]
+                if rows:
+                    tell(f"batch {told}: {rows:,} rows, {rate:,.0f} a second")
+        if ended:
+            return
+
+
+def stop_on_signal(query: StreamingQuery) -> threading.Event:
+    """SIGTERM and Ctrl-C end a stream after its batch; what is returned says whether that was so."""
+    import signal
+
+    asked = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        asked.set()
+        threading.Thread(target=query.stop, daemon=True).start()  # Not within a signal's handler: it waits.
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    return asked

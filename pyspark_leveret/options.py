@@ -1,0 +1,307 @@
+"""What users say with `.option(name, value)`: read, checked, and refused with a text that says what to do.
+
+Names are Kafka's where Kafka's source has such a thing. Spark ignores the case of names, and gives all values as text.
+An unknown name is refused, not ignored: a misspelt `maxOffsetsPerTriger` would otherwise be found by a job that ran
+out of memory. So is a known one where it means nothing, like `exchange` for a source.
+
+`servers` says what is spoken with:
+
+    host, host:port                   the management port (15672) of a source, the AMQP port (5672) of a sink
+    http://…, https://…               the management port; not for sinks
+    amqp://…, amqps://…               AMQP: what a sink publishes to; as a source, a plain RabbitMQ
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyspark_leveret.schema import nearest
+
+EARLIEST: Final = -2  # As Kafka's connector writes them in JSON.
+LATEST: Final = -1
+LEASE_TIMEOUT_MS: Final = 86_400_000
+SERVERS: Final = "127.0.0.1"
+AMQP_PORT: Final = 5672
+AMQPS_PORT: Final = 5671
+
+ACCESS: Final = ("servers", "vhost", "user", "password", "cafile", "certfile", "keyfile")
+SOURCE: Final = (
+    "subscribe", "subscribePattern", "startingOffsets", "startingOffsetsByTimestamp", "minPartitions", "failOnDataLoss",
+    "includeHeaders",
+)  # fmt: skip
+BATCH: Final = ("endingOffsets", "endingOffsetsByTimestamp")
+STREAM: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "lease", "leaseTimeout")
+# What a plain RabbitMQ cannot do: it is read from the head, by name.
+LEVERETS: Final = (
+    "subscribePattern", "startingOffsets", "startingOffsetsByTimestamp", "failOnDataLoss", "lease", "leaseTimeout",
+)  # fmt: skip
+SINK: Final = ("exchange", "routingKey", "mandatory", "sortRows")
+SPARKS: Final = ("checkpointLocation", "queryName", "path")  # Spark passes its own on.
+KNOWN: Final = (*ACCESS, *SOURCE, *BATCH, *STREAM, *SINK)
+
+_SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TIME: Final = re.compile(r"(\d+)\s*(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|d|days?|)", re.IGNORECASE)
+_TIMES: Final = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class BadOption(ValueError):
+    """The text is for the user."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the broker is, and who asks."""
+
+    servers: tuple[str, ...] = (SERVERS,)
+    vhost: str = "/"
+    user: str = "guest"
+    password: str = field(default="guest", repr=False)
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    @property
+    def speaks_amqp(self) -> bool:
+        return self.servers[0].startswith("amqp")
+
+    def tls(self) -> ssl.SSLContext | None:
+        """None: nothing was said about TLS."""
+        if self.cafile is None and self.certfile is None:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.cafile)
+            if self.certfile is not None:
+                context.load_cert_chain(self.certfile, self.keyfile)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(name for name in (self.cafile, self.certfile, self.keyfile) if name)
+            raise BadOption(f"cannot use the TLS files {files}: {error}") from None
+        return context
+
+    def amqp_addresses(self) -> list[tuple[str, int, bool]]:
+        """(host, port, TLS?) of each server, for whoever publishes or consumes."""
+        addresses = []
+        for server in self.servers:
+            parts = urlsplit(server if "//" in server else f"//{server}")
+            tls = parts.scheme == "amqps" or (not parts.scheme and self.cafile is not None)
+            addresses.append((parts.hostname or "", parts.port or (AMQPS_PORT if tls else AMQP_PORT), tls))
+        return addresses
+
+
+# A position: EARLIEST, LATEST, or a number; or (with `at`) a time in ms. For all queues, or by queue.
+@dataclass(frozen=True)
+class Positions:
+    everywhere: int
+    by_queue: Mapping[str, int] = field(default_factory=dict)
+    times_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    access: Access
+    queues: tuple[str, ...]
+    pattern: str | None
+    starting: Positions
+    ending: Positions
+    min_partitions: int
+    fail_on_data_loss: bool
+    max_offsets: int | None
+    max_bytes: int | None
+    lease: str | None
+    lease_timeout_ms: int
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    access: Access
+    exchange: str | None
+    routing_key: str | None
+    mandatory: bool
+    sort_rows: bool
+
+
+class Options:
+    """Options by name, whatever its case. Raises BadOption for names that nobody knows."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        known = {name.lower(): name for name in (*KNOWN, *SPARKS)}
+        self.given: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in known:
+                raise BadOption(f"unknown option '{name}'{nearest(name, KNOWN)}")
+            self.given[known[name.lower()]] = value
+
+    def include_headers(self) -> bool:
+        return self._boolean("includeHeaders", True)
+
+    def source(self, streaming: bool) -> SourceOptions:
+        what = "a streaming source" if streaming else "a batch source"
+        self._refuse(BATCH if streaming else STREAM, what, "spark.read" if streaming else "spark.readStream")
+        self._refuse(SINK, what, "a sink")
+        if "path" in self.given:
+            raise BadOption("load() takes no path: name queues with .option('subscribe', 'queue1,queue2')")
+        queues, pattern = self._subscribed()
+        lease = self.given.get("lease")
+        if lease is None and "leaseTimeout" in self.given:
+            raise BadOption("option 'leaseTimeout' needs option 'lease', the name of the lease")
+        if lease is not None and not 0 < len(lease.encode()) <= 128:
+            raise BadOption("option 'lease' is a name of 1 to 128 bytes")
+        access = self._access(("", "http", "https", "amqp", "amqps"))
+        if access.speaks_amqp:
+            self._refuse(LEVERETS, "a source that speaks AMQP", "one that names management ports (http://host:15672)")
+        starting = self._positions("starting", LATEST if streaming and lease is None else EARLIEST)
+        if lease is not None and starting != Positions(EARLIEST):
+            raise BadOption("a leased queue is read from its head: leave 'startingOffsets' out, or make it 'earliest'")
+        return SourceOptions(
+            access=access,
+            queues=queues,
+            pattern=pattern,
+            starting=starting,
+            ending=self._positions("ending", LATEST),
+            min_partitions=self._number("minPartitions") or 1,
+            fail_on_data_loss=self._boolean("failOnDataLoss", True),
+            max_offsets=self._number("maxOffsetsPerTrigger"),
+            max_bytes=self._size("maxBytesPerTrigger"),
+            lease=lease,
+            lease_timeout_ms=self._time_ms("leaseTimeout", LEASE_TIMEOUT_MS),
+        )
+
+    def sink(self) -> SinkOptions:
+        self._refuse((*SOURCE, *BATCH, *STREAM), "a sink", "a source")
+        if "path" in self.given:
+            raise BadOption("save() takes no path: say where messages go with .option('exchange', …) or a column")
+        return SinkOptions(
+            access=self._access(("", "amqp", "amqps")),
+            exchange=self.given.get("exchange"),
+            routing_key=self.given.get("routingKey"),
+            mandatory=self._boolean("mandatory", True),
+            sort_rows=self._boolean("sortRows", False),
+        )
+
+    # -- Parts ---------------------------------------------------------------------------------------------------
+
+    def _refuse(self, names: Iterable[str], here: str, there: str) -> None:
+        for name in names:
+            if name in self.given:
+                raise BadOption(f"option '{name}' means nothing for {here}, only for {there}")
+
+    def _access(self, schemes: tuple[str, ...]) -> Access:
+        servers = _names(self.given.get("servers", SERVERS))
+        found = {_scheme(server, schemes) for server in servers}
+        if not servers:
+            raise BadOption("option 'servers' names no server")
+        if "http" in schemes and len({scheme.startswith("amqp") for scheme in found}) > 1:
+            raise BadOption("option 'servers' mixes amqp:// and others; they are different ports, give one kind")
+        if "keyfile" in self.given and "certfile" not in self.given:
+            raise BadOption("option 'keyfile' needs option 'certfile', the certificate that the key is for")
+        rest = {name: self.given[name] for name in ACCESS[1:] if name in self.given}
+        return Access(servers, **rest)
+
+    def _subscribed(self) -> tuple[tuple[str, ...], str | None]:
+        names, pattern = self.given.get("subscribe"), self.given.get("subscribePattern")
+        if (names is None) == (pattern is None):
+            raise BadOption(
+                "give one of the options 'subscribe' (queue1,queue2) and 'subscribePattern' (a regular expression)"
+            )
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise BadOption(f"option 'subscribePattern' is no regular expression: {error}") from None
+            return (), pattern
+        queues = tuple(dict.fromkeys(_names(names or "")))
+        if not queues:
+            raise BadOption("option 'subscribe' names no queue")
+        return queues, None
+
+    def _positions(self, side: str, default: int) -> Positions:
+        plain, timed = f"{side}Offsets", f"{side}OffsetsByTimestamp"
+        if plain in self.given and timed in self.given:
+            raise BadOption(f"give one of the options '{plain}' and '{timed}'")
+        if timed in self.given:
+            return Positions(default, {}, self._by_queue(timed, lowest=0))
+        said = self.given.get(plain)
+        if said is None:
+            return Positions(default)
+        if said.strip().lower() in ("earliest", "latest"):
+            position = EARLIEST if said.strip().lower() == "earliest" else LATEST
+            if side == "ending" and position == EARLIEST:
+                raise BadOption(f"option '{plain}' cannot be 'earliest'")
+            return Positions(position)
+        return Positions(default, self._by_queue(plain, lowest=EARLIEST))
+
+    def _by_queue(self, name: str, lowest: int) -> Mapping[str, int]:
+        try:
+            said = json.loads(self.given[name])
+        except ValueError:
+            said = None
+        if not isinstance(said, dict) or not all(type(one) is int and one >= lowest for one in said.values()):
+            also = "" if "Timestamp" in name else "'earliest', 'latest' or "
+            meaning = "milliseconds since 1970" if "Timestamp" in name else "offsets; -2 is earliest, -1 latest"
+            raise BadOption(
+                f"option '{name}' is {also}JSON like {{\"queue\": 23}} ({meaning}), not {self.given[name]!r}"
+            )
+        return said
+
+    def _number(self, name: str) -> int | None:
+        said = self.given.get(name)
+        if said is None:
+            return None
+        if not said.strip().isdecimal() or int(said) < 1:
+            raise BadOption(f"option '{name}' is a number above 0, not {said!r}")
+        return int(said)
+
+    def _size(self, name: str) -> int | None:
+        said = self.given.get(name)
+        if said is None:
+            return None
+        match = _SIZE.fullmatch(said.strip())
+        if match is None or int(match[1]) < 1:
+            raise BadOption(f"option '{name}' is a number of bytes above 0, perhaps with k, m or g, not {said!r}")
+        return int(match[1]) * _SIZES[match[2].lower()]
+
+    def _time_ms(self, name: str, default: int) -> int:
+        said = self.given.get(name)
+        if said is None:
+            return default
+        match = _TIME.fullmatch(said.strip())
+        if match is None or int(match[1]) < 1:
+            raise BadOption(
+                f"option '{name}' is a time like '90 minutes', '12 h' or a number of milliseconds, not {said!r}"
+            )
+        unit = match[2].lower()
+        return int(match[1]) * (_TIMES["ms"] if unit.startswith(("ms", "milli")) else _TIMES[unit[:1]])
+
+    def _boolean(self, name: str, default: bool) -> bool:
+        said = self.given.get(name)
+        if said is None:
+            return default
+        if said.strip().lower() not in ("true", "false"):
+            raise BadOption(f"option '{name}' is 'true' or 'false', not {said!r}")
+        return said.strip().lower() == "true"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _scheme(server: str, allowed: tuple[str, ...]) -> str:
+    try:
+        parts = urlsplit(server if "//" in server else f"//{server}")
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise BadOption(f"option 'servers': {server}: {error}") from None
+    if parts.scheme not in allowed:
+        kinds = ", ".join(f"{scheme}://host:port" for scheme in allowed if scheme)
+        raise BadOption(f"option 'servers': {server} is not what is spoken with here: host:port, {kinds}")
+    if parts.username is not None or parts.password is not None:
+        raise BadOption("option 'servers' holds a password: give it as options 'user' and 'password'")
+    if not host or parts.path.strip("/") or parts.query:
+        raise BadOption(f"option 'servers': {server} is no server: host, host:port or scheme://host:port is meant")
+    return parts.scheme

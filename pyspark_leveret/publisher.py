@@ -1,0 +1,248 @@
+"""Publishes messages over AMQP 0-9-1, each confirmed, and sends again what was not.
+
+Messages are numbered from 1 in the order in which they are given. With a Leveret broker the connection says so when it
+logs in: its name as a *producer*, and the number after which it goes on. Every queue then takes each number once,
+however often it is sent: over connections, nodes, attempts of a task and restarts of a query. A broker that does not
+know producers (RabbitMQ) takes what is sent again for new: at least once.
+
+What is not confirmed is kept. If the connection is lost, or the broker refuses (nacks) something, which a queue does
+that is full or has just lost its master, a new connection goes on behind the last number up to which all are
+confirmed. Which number is which message is thereby the same as before. Only after `PATIENCE_S` without a single new
+confirm it is given up.
+
+Some refusals would come again for ever, and end it at once: wrong password, no such exchange, no permission, and
+messages that lead to no queue (mandatory, returned), which would otherwise be lost in silence.
+
+The socket is written and read in turns: a broker that cannot get rid of its confirms stops reading, and would never
+take the rest of a large write.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import time
+from collections import deque
+from itertools import cycle
+from typing import Final, NamedTuple
+
+from leveret.amqp.tables import BadTable, decode_table, to_python
+from leveret.perf import wire
+from leveret.perf.wire import Address, BrokerError, Connection
+from pyspark_leveret.connect import LeveretError, Lost, login_error
+from pyspark_leveret.options import Access
+
+WINDOW: Final = 20_000  # Messages, and bytes, that may be unconfirmed.
+WINDOW_BYTES: Final = 16 << 20
+PATIENCE_S: Final = 60.0
+FIRST_PATIENCE_S: Final = 10.0  # Until there was a connection at all: probably nobody is there.
+PAUSE_S: Final = 0.1
+PAUSE_S_MAX: Final = 2.0
+WILL_PASS: Final = (320, 541)  # Closed because a node stops, or for reasons of its own.
+
+
+class Confirmed:
+    """How many of the messages of a connection are confirmed in a row, from its first on."""
+
+    def __init__(self) -> None:
+        self.through = 0
+        self._beyond: set[int] = set()
+
+    def on_ack(self, tag: int, multiple: bool) -> None:
+        if multiple:
+            self.through = max(self.through, tag)
+        elif tag > self.through:
+            self._beyond.add(tag)
+        while self.through + 1 in self._beyond:
+            self.through += 1
+            self._beyond.discard(self.through)
+        if multiple:
+            self._beyond = {one for one in self._beyond if one > self.through}
+
+
+class Chunk(NamedTuple):
+    """Messages that are sent, and sent again, together."""
+
+    before: int  # The number before that of the first one.
+    last: int
+    frames: bytes
+
+
+class Publisher:
+    """`producer`: its name, and `base`, the number before that of its first message."""
+
+    def __init__(self, access: Access, producer: str, base: int) -> None:
+        self.access = access
+        self.producer = producer
+        self.base = base
+        self.confirmed = 0  # All up to here, counted from 1.
+        self.knows_producers = False
+        self.frame_max = wire.FRAME_MAX
+        self._kept: deque[Chunk] = deque()  # Not wholly confirmed.
+        self._kept_bytes = 0
+        self._last = 0
+        self._gives_up_at = time.monotonic() + FIRST_PATIENCE_S
+        self._pause_s = 0.0
+        self._trouble = ""  # Since the last confirm.
+        self._addresses = cycle(access.amqp_addresses())
+        self._tls = access.tls()
+        self._start()
+        self._gives_up_at = time.monotonic() + PATIENCE_S
+
+    # -- Sending -------------------------------------------------------------------------------------------------
+
+    def send(self, frames: bytes, count: int) -> None:
+        """The frames of `count` messages. Returns when there is room for more. Raises LeveretError."""
+        if self._last == self.confirmed:
+            self._gives_up_at = time.monotonic() + PATIENCE_S  # There was nothing to be confirmed until now.
+        self._kept.append(Chunk(self._last, self._last + count, frames))
+        self._kept_bytes += len(frames)
+        self._last += count
+        self._unsent.append(memoryview(frames))
+        self._work(WINDOW, WINDOW_BYTES)
+
+    def finish(self) -> None:
+        """Returns when all are confirmed. Raises LeveretError."""
+        self._work(0, 0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _work(self, window: int, window_bytes: int) -> None:
+        waits = False  # Once it goes out as it comes; and as often as it has to, until no more are kept than may be.
+        while not waits or self._last - self.confirmed > window or self._kept_bytes > window_bytes:
+            try:
+                self._exchange(waits)
+            except (OSError, Lost) as error:
+                self._connection.close()
+                self._trouble = str(error) or type(error).__name__
+                self._start()
+            waits = True
+
+    def _exchange(self, waits: bool) -> None:
+        """Write what the socket takes, and read what has come."""
+        sock = self._connection.socket
+        held = sock.pending() if isinstance(sock, ssl.SSLSocket) else 0  # Bytes that `select` does not see.
+        left_s = max(self._gives_up_at - time.monotonic(), 0.0) if waits and not held else 0.0
+        readable, writable, _ = select.select([sock], [sock] if self._unsent else [], [], left_s)
+        if waits and not (readable or writable or held):
+            raise Lost(self._trouble or f"nothing was confirmed for {PATIENCE_S:.0f} s")
+        try:
+            if readable or held:
+                self._read()
+            if writable:
+                self._write()
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # Ready a moment ago, not any more; `select` tells when it is.
+
+    def _write(self) -> None:
+        unsent = self._unsent
+        while unsent:
+            sent = self._connection.socket.send(unsent[0])
+            if sent < len(unsent[0]):
+                unsent[0] = unsent[0][sent:]
+                return
+            unsent.popleft()
+
+    def _read(self) -> None:
+        data = self._connection.socket.recv(wire.RECEIVE_BYTES)
+        if not data:
+            raise Lost("the broker closed the connection")
+        received = self._connection.received
+        received += data
+        at = 0
+        while len(received) - at >= wire.OVERHEAD:
+            kind, _, length = wire.HEAD.unpack_from(received, at)
+            end = at + wire.HEAD.size + length
+            if end >= len(received):
+                break
+            if kind == wire.METHOD:  # The rest are heartbeats, and contents of messages that were returned.
+                self._on_method(bytes(received[at + wire.HEAD.size : end]))
+            at = end + 1
+        del received[:at]
+        self._forget()
+
+    def _on_method(self, payload: bytes) -> None:
+        name, arguments = wire.METHOD_ID.unpack_from(payload), payload[wire.METHOD_ID.size :]
+        if name == wire.BASIC_ACK:
+            tag, flags = wire.CONFIRM.unpack_from(arguments)
+            self._acks.on_ack(tag, bool(flags & 1))
+        elif name == wire.BASIC_NACK:
+            self._forget()
+            raise Lost("the broker refuses messages (nack): a queue is full, or has no master at the moment")
+        elif name == wire.BASIC_RETURN:
+            raise LeveretError(_returned_text(arguments))
+        elif name not in (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED):
+            text = wire.closing_text(name, arguments)
+            if int.from_bytes(arguments[:2], "big") in WILL_PASS:
+                raise Lost(text)
+            raise LeveretError(f"cannot publish: {text}")
+
+    def _forget(self) -> None:
+        """What is confirmed need not be kept."""
+        confirmed = self._began_behind + self._acks.through
+        if confirmed > self.confirmed:
+            self.confirmed = confirmed
+            self._gives_up_at = time.monotonic() + PATIENCE_S
+            self._pause_s = PAUSE_S
+            self._trouble = ""
+            while self._kept and self._kept[0].last <= confirmed:
+                self._kept_bytes -= len(self._kept.popleft().frames)
+
+    # -- Connections ---------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """A connection, here or there, on which all that is kept is sent again. Chunks are sent whole: what of the
+        first one is confirmed already is passed over by whoever knows producers."""
+        while True:
+            if self._trouble and time.monotonic() >= self._gives_up_at:
+                raise LeveretError(f"cannot publish: {self._trouble}")
+            time.sleep(self._pause_s)
+            self._pause_s = min(max(2 * self._pause_s, PAUSE_S), PAUSE_S_MAX)
+            host, port, tls = next(self._addresses)
+            address = Address(host, port, self.access.user, self.access.password, self.access.vhost)
+            try:
+                self._connection = self._connect(address, tls)
+                break
+            except (OSError, Lost) as error:
+                self._trouble = f"nobody answers at {address} (option 'servers' names AMQP ports): {error}"
+        if self._kept and self._connection.frame_max < self.frame_max:
+            raise LeveretError(f"{address} takes smaller frames than another server; give all the same frame_max")
+        self.frame_max = self._connection.frame_max
+        self._acks = Confirmed()
+        self._unsent = deque(memoryview(chunk.frames) for chunk in self._kept)
+        self._connection.socket.setblocking(False)
+
+    def _connect(self, address: Address, tls: bool) -> Connection:
+        context = (self._tls or ssl.create_default_context()) if tls else None
+        self._began_behind = self._kept[0].before if self._kept else self._last
+        said: wire.Table = {"leveret_producer": self.producer, "leveret_sequence": self.base + self._began_behind}
+        try:
+            connection = Connection(address, f"spark {self.producer}", said, context)
+            self.knows_producers = _knows_producers(connection.greeting)
+            connection.select_confirms()
+        except BrokerError as error:
+            raise login_error(error, self.access, address) from None
+        return connection
+
+
+def _knows_producers(greeting: bytes) -> bool:
+    """By the server's properties, which follow two bytes of version."""
+    try:
+        said = to_python(decode_table(greeting, 2)[0])
+    except BadTable as error:
+        raise BrokerError(f"the server's properties make no sense: {error}") from None
+    capabilities = said.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get("leveret_producer") is True
+
+
+def _returned_text(arguments: bytes) -> str:
+    code, at, words = int.from_bytes(arguments[:2], "big"), 2, []
+    for _ in range(3):
+        words.append(arguments[at + 1 : at + 1 + arguments[at]].decode("utf-8", "replace"))
+        at += 1 + arguments[at]
+    text, exchange, key = words
+    return (
+        f"a message for exchange '{exchange}' with routing key '{key}' reached no queue ({code} {text}); "
+        "bind one, or set option 'mandatory' to false to lose such messages"
+    )

@@ -1,0 +1,150 @@
+"""From a plan to rows: pieces of queues, and how executors read them.
+
+A piece is a list of ranges of message numbers of one queue. It is what a task reads, and reads alike however often it
+is run. Ranges of a stream have no holes, and neither have those of a lease: if a message of them is not there, data
+was lost, and the task says so (`is_whole`). A plain look at a classic queue promises nothing of that kind, because
+consumers take messages out meanwhile.
+
+The ranges of a lease can be many and short, where consumers took every other message before. A request for each would
+take longer than reading what lies between; so neighbours are read as one span, and the rest is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from leveret.data.sheet import Sheet
+from pyspark_leveret.arrow import Converter, spread_ranges
+from pyspark_leveret.connect import LeveretError, client, explained
+from pyspark_leveret.options import Access
+from pyspark_leveret.schema import Column
+
+SHEET_BYTES: Final = 8 << 20
+GAP_MAX: Final = 1_000  # Numbers between two ranges that are rather read than asked around.
+SPAN_RANGES_MAX: Final = 10_000
+
+Range = tuple[int, int]  # Both ends belong to it.
+
+log: Final = logging.getLogger("pyspark_leveret")
+
+
+class Piece(InputPartition):
+    """What one task reads."""
+
+    def __init__(
+        self, queue: str, node: str, ranges: Sequence[Range], is_whole: bool, lease: str | None = None
+    ) -> None:
+        super().__init__(None)
+        self.queue = queue
+        self.node = node
+        self.ranges = tuple(ranges)
+        self.is_whole = is_whole
+        self.lease = lease  # If there is one, the ranges are of its places, and not of messages' numbers.
+
+    def __repr__(self) -> str:
+        return f"Piece({self.queue!r}, {self.ranges[:3]}{'…' if len(self.ranges) > 3 else ''})"
+
+
+def cut(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
+    """Into so many lists of about the same number of messages, or fewer: none is empty."""
+    total = count(ranges)
+    bounds = [total * part // parts for part in range(1, parts + 1)]
+    pieces: list[list[Range]] = [[]]
+    done, at = 0, 0
+    for first, last in ranges:
+        while first <= last:
+            room = bounds[at] - done
+            if room == 0:
+                at += 1
+                if pieces[-1]:
+                    pieces.append([])
+                continue
+            end = min(last, first + room - 1)
+            pieces[-1].append((first, end))
+            done += end - first + 1
+            first = end + 1
+    return pieces if pieces[-1] else pieces[:-1]
+
+
+def spans(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """Ranges to be read as one: they ascend, and little lies between them."""
+    span: list[Range] = []
+    for one in ranges:
+        if span and (not 0 < one[0] - span[-1][1] <= GAP_MAX or len(span) == SPAN_RANGES_MAX):
+            yield span
+            span = []
+        span.append(one)
+    if span:
+        yield span
+
+
+def read_piece(
+    access: Access, columns: Sequence[Column], piece: Piece, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    converter = Converter(columns, piece.queue, piece.node)
+    with explained(access, f"read queue '{piece.queue}'"):
+        ranges = piece.ranges if piece.lease is None else _leased(access, piece, fail_on_data_loss)
+        for span in spans(ranges):
+            wanted, found = count(span), 0
+            for sheet in client(access).read(piece.queue, span[0][0], span[-1][1], SHEET_BYTES):
+                for batch in _batches(converter, sheet, span):
+                    found += batch.num_rows
+                    yield batch
+            if piece.is_whole and found != wanted:
+                between = f"messages between {span[0][0]} and {span[-1][1]}"
+                _report_loss(f"{wanted - found} {between} of queue '{piece.queue}' are gone", fail_on_data_loss)
+
+
+def _batches(converter: Converter, sheet: Sheet, span: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    if len(span) == 1:
+        yield from converter.batches(sheet)
+        return
+    numbers = spread_ranges(sheet.ranges)
+    firsts = np.array([first for first, _ in span])
+    lasts = np.array([last for _, last in span])
+    keep = numbers <= lasts[np.maximum(np.searchsorted(firsts, numbers, "right") - 1, 0)]
+    at = 0
+    for batch in converter.batches(sheet):
+        kept = batch.filter(pa.array(keep[at : at + batch.num_rows]))
+        at += batch.num_rows
+        if kept.num_rows:
+            yield kept
+
+
+def _leased(access: Access, piece: Piece, fail_on_data_loss: bool) -> list[Range]:
+    """The numbers of the messages that have the piece's places."""
+    [info] = client(access).queues([piece.queue])
+    view = next((one for one in info.leases if one.name == piece.lease), None)
+    runs = () if view is None else view.runs
+    ranges = [found for first, last in piece.ranges for found in numbers_at(runs, first, last)]
+    missing = count(piece.ranges) - count(ranges)
+    if missing:
+        text = f"{missing} messages of lease '{piece.lease}' of queue '{piece.queue}' are gone"
+        _report_loss(f"{text}: was it released, or does another query use it?", fail_on_data_loss)
+    return ranges
+
+
+def numbers_at(runs: Sequence[tuple[int, int, int]], first: int, last: int) -> list[Range]:
+    """The numbers of the messages at these places. `runs` says for places from which on which numbers are there."""
+    ranges = []
+    for place, begin, end in runs:
+        lo, hi = max(first, place), min(last, place + end - begin)
+        if lo <= hi:
+            ranges.append((begin + lo - place, begin + hi - place))
+    return ranges
+
+
+def count(ranges: Sequence[Range]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def _report_loss(text: str, fail: bool) -> None:
+    if fail:
+        raise LeveretError(f"{text} (option 'failOnDataLoss' set to false goes on without them)")
+    log.warning("%s", text)

@@ -1,0 +1,286 @@
+"""`spark.readStream.format("leveret")`: streams, journals and leased queues, each message in exactly one batch.
+
+Spark asks for an end (`latestOffset`), writes it down, asks what lies between the last end and this one
+(`partitions`), has it read and written, writes that down, and says so (`commit`), though not before the next batch is
+formed. If it dies anywhere in between, it asks again for the same two ends. Hence what this reader goes by:
+
+**Spark's checkpoint is the only truth.** Nothing is remembered here that cannot be asked for. A batch is a function of
+its end, and of nothing else:
+
+    {"queues": {"orders": {"id": 7, "from": 900, "next": 1200}}, "split": 4, "settled": false, "tail": 0}
+
+This batch has the messages 900 to 1199 of a queue. They are counted as offsets for a stream, and for any other queue
+as places in the lease. `id` is the queue's: one that was deleted and declared anew counts from the beginning, and is
+another. `split` is how many tasks were wanted when the end was found, since a batch that is read again has to be cut
+as it was before: the sink tells rows apart by task and position.
+
+**Leases.** Messages of a classic or quorum queue go away when they are acknowledged, and to others when a connection
+is lost. A lease gives them places for good, until they are acknowledged. `latestOffset` takes messages into the lease,
+which may be repeated: what was taken and is in no batch yet comes first in the next one. Tasks look up which messages
+have their places, as numbers change when a queue moves to another node. `commit` acknowledges all below an end.
+
+**The tail.** Since `commit` is called for a batch only when the next one is formed, the last batch of a query that has
+nothing more to do would stay unacknowledged: for ever, if the query ends there (availableNow). So if there is nothing
+new, and places below the start are not acknowledged, the end differs from the start by its `tail` alone. That makes an
+empty batch, and thereby a commit; after which there is nothing to acknowledge, and the end is the start. Such an end
+is `settled`: once its batch is done, the lease holds nothing of this query. If it is released afterwards, because the
+query rested for days, nothing is lost, and the query goes on with a new lease, wherever its places begin.
+
+**Waiting.** A query without a trigger of its own asks again at once when nothing is new. It is answered when something
+comes, or after `POLL_S`, which is short because Spark asks the sources of a query one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from leveret.data.client import DataClient, LeaseView, QueueInfo
+from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client, explained
+from pyspark_leveret.options import SourceOptions
+from pyspark_leveret.planning import checked, find_queues, lose, message_bytes, position, shares
+from pyspark_leveret.reading import Piece, cut, read_piece
+from pyspark_leveret.schema import Column
+from pyspark_leveret.watch import Watch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+POLL_S: Final = 0.5
+PIECE_ROWS: Final = 200_000  # More than so many in a batch are several tasks.
+TOUCHES: Final = 10  # A lease is touched so often within the time after which it would be released.
+RUNS_MAX: Final = 1_000  # A lease in so many pieces is to be acknowledged first; a node refuses more than two thousand.
+
+Offset = dict[str, Any]
+Ends = dict[str, dict[str, int]]
+
+
+class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+        self.options = options
+        self.columns = columns
+        self._targets: dict[str, int] | None = None  # With availableNow: where each queue ends.
+        self._seen: Offset | None = None
+        self._leases: dict[str, tuple[LeaseView, float]] = {}  # As last seen, and when it was last touched.
+        self._nexts: dict[str, int] = {}  # By queue: the number to wait for.
+        self._watch: Watch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For executors, which only read."""
+        return {**self.__dict__, "_watch": None, "_leases": {}, "_seen": None}
+
+    # -- What Spark calls, on the driver ---------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        asked = client(self.options.access, PLANNING_PATIENCE_S)
+        ends: Ends = {}
+        for info in self._queues(asked).values():
+            if self._is_leased(info):
+                place = self._lease(asked, info).acked
+            else:
+                place = position(self.options, self.options.starting, info, asked)
+            ends[info.name] = _end(info, place, place)
+        return self._offset(ends, 0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.max_offsets is not None:
+            return ReadMaxRows(self.options.max_offsets)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        asked = client(self.options.access, PLANNING_PATIENCE_S)
+        self._targets = {info.name: self._available(asked, info) for info in self._queues(asked).values()}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        end = self._look(start, limit)
+        if end == start and self._targets is None:
+            self._wait()
+            end = self._look(start, limit)
+        return end
+
+    def reportLatestOffset(self) -> Offset | None:
+        return self._seen
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        ends: Ends = {name: about for name, about in end["queues"].items() if about["next"] > about["from"]}
+        if not ends:
+            return []
+        queues = self._queues(client(self.options.access))
+        pieces: list[InputPartition] = []
+        for name, about in ends.items():
+            info, first, after = queues.get(name), about["from"], about["next"]
+            if info is None or info.id != about["id"]:
+                lose(self.options, f"queue '{name}' was deleted, and with it the messages {first} to {after - 1}")
+                continue
+            parts = max(-(-end["split"] // len(ends)), -(-(after - first) // PIECE_ROWS))
+            lease = self.options.lease if self._is_leased(info) else None
+            pieces += [Piece(name, info.master, part, True, lease) for part in cut([(first, after - 1)], parts)]
+        return pieces
+
+    def commit(self, end: Offset) -> None:
+        if self.options.lease is None:
+            return
+        asked = client(self.options.access)
+        queues = self._queues(asked)
+        for name, about in end["queues"].items():
+            info = queues.get(name)
+            if info is not None and info.id == about["id"] and self._is_leased(info):
+                with explained(self.options.access, f"acknowledge messages of queue '{name}'"):
+                    self._note(asked.lease_ack(name, self.options.lease, about["next"]))
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    # -- What tasks call -------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Piece)
+        return read_piece(self.options.access, self.columns, partition, self.options.fail_on_data_loss)
+
+    # -- How far a batch can go ------------------------------------------------------------------------------------
+
+    def _look(self, start: Offset, limit: ReadLimit) -> Offset:
+        """The end of the next batch; the start, if there is nothing for it."""
+        asked = client(self.options.access)
+        queues = self._queues(asked)
+        self._nexts = {info.name: info.next for info in queues.values()}
+        begins = self._begins(asked, start, queues)
+        until = {info.name: self._available(asked, info) for info in queues.values()}
+        self._seen = self._offset(
+            {name: _end(queues[name], begins[name], until[name]) for name in queues}, start["tail"]
+        )
+        if self._targets is not None:
+            until = {name: min(after, self._targets.get(name, 0)) for name, after in until.items()}
+        given = self._limited({name: max(after - begins[name], 0) for name, after in until.items()}, queues, limit)
+        ends = {
+            name: _end(info, begins[name], self._reached(asked, info, begins[name], given[name]))
+            for name, info in queues.items()
+        }
+        if any(about["next"] > about["from"] for about in ends.values()):
+            return self._offset(ends, start["tail"])
+        if any(view.acked < begins[name] for name, (view, _) in self._leases.items() if name in begins):
+            return self._offset(ends, start["tail"] + 1, settled=True)
+        return start
+
+    def _limited(self, wanted: Mapping[str, int], queues: Mapping[str, QueueInfo], limit: ReadLimit) -> dict[str, int]:
+        if isinstance(limit, ReadAllAvailable):  # Says Spark, whatever the options say.
+            return dict(wanted)
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        given = shares(wanted, rows)
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.max_bytes
+        if bytes_max is None:
+            return given
+        sizes = {name: message_bytes(queues[name]) for name in given}
+        budget = shares({name: int(count * sizes[name]) for name, count in given.items()}, bytes_max)
+        # At least one message in all, or a large one would stop the query.
+        return {name: min(count, max(int(budget[name] / sizes[name]), 1)) for name, count in given.items()}
+
+    def _reached(self, asked: DataClient, info: QueueInfo, begin: int, count: int) -> int:
+        """Where `count` messages from `begin` on end: takes them into the lease, if it is leased."""
+        if not self._is_leased(info) or not count:
+            return begin + count
+        view = self._lease(asked, info)
+        missing = begin + count - view.next
+        if missing > 0 and len(view.runs) < RUNS_MAX:
+            assert self.options.lease is not None
+            with explained(self.options.access, f"lease messages of queue '{info.name}'"):
+                view = self._note(asked.lease_take(info.name, self.options.lease, missing))
+        return max(min(begin + count, view.next), begin)
+
+    def _available(self, asked: DataClient, info: QueueInfo) -> int:
+        """The end of all there is."""
+        if not self._is_leased(info):
+            return info.next
+        view = self._lease(asked, info)
+        out = sum(last - first + 1 for _, first, last in view.runs)
+        return view.next + max(info.messages - out, 0)
+
+    def _begins(self, asked: DataClient, start: Offset, queues: Mapping[str, QueueInfo]) -> dict[str, int]:
+        """Where the next batch begins in each queue. One that is new to the query is read from its first message."""
+        starts: Ends = start["queues"]
+        for name in starts:
+            if name not in queues:
+                lose(self.options, f"queue '{name}' was deleted")
+        begins = {}
+        for name, info in queues.items():
+            about = starts.get(name)
+            if about is not None and about["id"] != info.id:
+                lose(self.options, f"queue '{name}' was deleted and declared anew")
+                about = None
+            if self._is_leased(info):
+                view = self._lease(asked, info)
+                begins[name] = view.acked if about is None else self._place(view, about["next"], start["settled"])
+            else:
+                begins[name] = info.first if about is None else checked(self.options, info, about["next"])
+        return begins
+
+    def _place(self, view: LeaseView, place: int, settled: bool) -> int:
+        """Where to go on in a lease, in which the query had come to this place."""
+        if view.acked <= place <= view.next:
+            return place
+        where = f"lease '{view.name}' of queue '{view.queue}'"
+        if place < view.acked:
+            text = f"{where} is settled up to {view.acked}, this query had only {place}"
+            lose(self.options, f"{text}: was it released, or do two queries use it?")
+        elif not settled:
+            lose(self.options, f"{where} has given {view.next} messages, this query had {place}: was it released?")
+        return view.acked
+
+    # -- Queues and leases -----------------------------------------------------------------------------------------
+
+    def _queues(self, asked: DataClient) -> dict[str, QueueInfo]:
+        queues = find_queues(self.options, asked)
+        for info in queues.values():
+            if info.type != "stream" and self.options.lease is None:
+                raise LeveretError(
+                    f"queue '{info.name}' is of type {info.type}, whose messages go away when they are consumed: "
+                    "name a lease for this query with option 'lease'"
+                )
+        return queues
+
+    def _is_leased(self, info: QueueInfo) -> bool:
+        return info.type != "stream"
+
+    def _lease(self, asked: DataClient, info: QueueInfo) -> LeaseView:
+        """As it is now. Touched now and then, lest it counts as abandoned while the query has nothing to do."""
+        name = self.options.lease
+        assert name is not None
+        known = self._leases.get(info.name)
+        told = next((view for view in info.leases if view.name == name), None)
+        due_s = self.options.lease_timeout_ms / 1000 / TOUCHES
+        if told is None or known is None or time.monotonic() - known[1] > due_s:
+            with explained(self.options.access, f"open lease '{name}' of queue '{info.name}'"):
+                return self._note(asked.lease_open(info.name, name, self.options.lease_timeout_ms))
+        if told.next > known[0].next or told.acked > known[0].acked:
+            self._leases[info.name] = (told, known[1])
+            return told
+        return known[0]
+
+    def _note(self, view: LeaseView) -> LeaseView:
+        self._leases[view.queue] = (view, time.monotonic())
+        return view
+
+    def _offset(self, ends: Ends, tail: int, settled: bool = False) -> Offset:
+        return {"queues": ends, "split": self.options.min_partitions, "settled": settled, "tail": tail}
+
+    def _wait(self) -> None:
+        if self._watch is None:
+            self._watch = Watch(self.options.access)
+        self._watch.wait(self._nexts, POLL_S)
+
+
+def _end(info: QueueInfo, first: int, after: int) -> dict[str, int]:
+    return {"id": info.id, "from": first, "next": after}
