@@ -27,7 +27,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.leases import LeaseView
+from leveret.broker.lease import LeaseView
 from leveret.cluster.commands import SetPolicy
 from simulation.clients import Step
 from simulation.plan import STEPS, Plan

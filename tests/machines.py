@@ -51,7 +51,7 @@ from leveret.cluster import commands as c
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
-from leveret.log.measure import Measured, Wanted
+from leveret.log.ranges import Measured, Wanted
 from leveret.mirror.store import Reading
 
 LOOPBACK: Final = Peer("127.0.0.1", 40_000, "127.0.0.1", 5672, True)

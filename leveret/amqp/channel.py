@@ -35,6 +35,7 @@ from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.confirms import Confirms, Pending
 from leveret.broker.delayed import delay_ms
 from leveret.broker.replies import ADDRESS
+from leveret.broker.traffic import Traffic
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.broker.vhost import Route
 from leveret.cluster.keepers import DELAYED
@@ -52,7 +53,7 @@ class Channel(Topology):
 
     __slots__ = (
         "asks", "body", "body_left", "confirms", "consumed", "consumers", "copies", "delivery_tag", "forgiven",
-        "generation", "header", "inbox", "new_consumer_prefetch", "prefetch", "route", "transaction", "unacked",
+        "generation", "header", "inbox", "new_consumer_prefetch", "prefetch", "route", "traffic", "transaction", "unacked",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -76,6 +77,7 @@ class Channel(Topology):
         self.copies: list[str] | None = None
         self.asks = False  # It has to be given an address for the answer.
         self.inbox: Inbox | None = None  # For such answers.
+        self.traffic = Traffic()
 
     @property
     def who(self) -> str:
@@ -179,6 +181,7 @@ class Channel(Topology):
         """Messages of one kind: for each bundle its queues, contents and keys. They share one confirm."""
         confirms, broker = self.confirms, self.broker
         count = sum([len(contents) for _, contents, _ in bundles])
+        self.traffic.published += count
         if broker.refusing:
             self._refuse(count)
             return
@@ -218,6 +221,8 @@ class Channel(Topology):
             self.broker.replies.answer(self, (route.routing_key, *further), route.key, content)
         if vhost.firehose is not None:
             vhost.firehose.on_published(self, route.exchange, (route.routing_key, *further), content, queues)
+        route.passage.came += 1
+        route.passage.went += len(queues)
         if self.transaction is not None:
             self.transaction.publish(route, queues, content, kind)
         elif queues:
@@ -230,8 +235,12 @@ class Channel(Topology):
     def on_unroutable(self, route: Route, content: bytes) -> None:
         self.broker.totals.published += 1
         self.broker.totals.unroutable += 1
+        self.traffic.published += 1
         if route.mandatory:
+            self.traffic.returned += 1
             self._return(route, content)
+        else:
+            self.traffic.dropped += 1
 
     def _refuse(self, count: int) -> None:
         """Take none of these publishes. Whoever did not ask for confirms is not told, as with a queue that is full."""
@@ -306,6 +315,7 @@ class Channel(Topology):
     def _acknowledge(self, taken: list[Delivered]) -> None:
         self._on_taken(taken)
         for delivered in taken:
+            self.traffic.acked += delivered.last_tag - delivered.first_tag + 1
             delivered.queue.settle_delivered(delivered.batch, delivered.lo, delivered.hi)
 
     def _take(self, tag: int, multiple: bool, method: type[m.Method]) -> list[Delivered]:
@@ -367,6 +377,8 @@ class Channel(Topology):
 
     def release_all(self) -> None:
         """The channel ends: its consumers go, what was out comes back."""
+        if self.broker.ended is not None:
+            self.broker.ended[self] = None
         for consumer in list(self.consumers.values()):
             consumer.queue.remove_consumer(consumer)
         self.consumers.clear()
@@ -532,6 +544,7 @@ class Channel(Topology):
 
         def then(got: Got | None) -> None:
             if got is None:
+                self.traffic.got_nothing += 1
                 self._reply(m.BasicGetEmpty())
             else:
                 self._got(method, got)
@@ -557,10 +570,14 @@ class Channel(Topology):
         vhost = self.connection.vhost
         if vhost is not None and vhost.firehose is not None:
             vhost.firehose.on_delivered(self, queue, batch, at, at + 1)
+        self.traffic.redelivered += ok.redelivered
         if not method.no_ack:
+            self.traffic.got += 1
             self.unacked.add(self.delivery_tag, 1, queue, None, batch, at, self.broker.now_ms)
-        elif queue.is_local:  # Otherwise its node has done so.
-            queue.settle_delivered(batch, at, at + 1)
+            return
+        self.traffic.got_no_ack += 1
+        if queue.is_local:  # Otherwise its node has done so.
+            queue.settle_got(batch, at)
 
 
 HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {

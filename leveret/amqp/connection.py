@@ -85,6 +85,9 @@ class Connection(Intake):
 
         self.generation = -1
 
+        self.connected_ms = broker.wall_ms
+        self.received_bytes = self.received_count = self.sent_bytes = self.sent_count = 0  # Counted by the shell.
+        self.mechanism = ""  # With which it logged in.
         self.received_ms = self.sent_ms = self.ticked_ms = broker.now_ms  # Of the last tick.
         self.received_since_tick = self.sent_since_tick = True
 

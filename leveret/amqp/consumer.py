@@ -126,6 +126,10 @@ class ChannelConsumer:
             self.unacked += count
             channel.consumed += count
             channel.unacked.add(first_tag, count, self.queue, self, batch, lo, channel.broker.now_ms)
+        else:
+            channel.traffic.delivered_no_ack += count
+        if batch.redelivered:
+            channel.traffic.redelivered += batch.redelivered_within(lo, hi)
         if connection.vhost.firehose is not None:  # type: ignore[union-attr]
             connection.vhost.firehose.on_delivered(channel, self.queue, batch, lo, hi)  # type: ignore[union-attr]
 

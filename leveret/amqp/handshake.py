@@ -109,9 +109,11 @@ class Handshake:
         reason = connection.broker.refuse_login(user, password)
         if reason is None and user in limits.loopback_users and not connection.peer.is_loopback:
             reason = f"user '{user}' can only connect via localhost"
+        connection.broker.totals.logins += 1
         if reason is not None:
+            connection.broker.totals.logins_refused += 1
             self._refuse(method, user, reason)
-        connection.user = user
+        connection.user, connection.mechanism = user, method.mechanism
         try:
             connection.producer = producer_of(connection.client_properties)
         except BadProducer as error:

@@ -137,7 +137,10 @@ class Intake:
                 break
             append(data[at + skip : end])
             at = end
-        self.keys += [self.route.key] * (len(contents) - before)  # type: ignore[union-attr]
+        route, count = self.route, len(contents) - before
+        self.keys += [route.key] * count  # type: ignore[union-attr]
+        route.passage.came += count  # type: ignore[union-attr]
+        route.passage.went += count * len(route.queues)  # type: ignore[union-attr]
         return at
 
     def _on_publish(self, channel: Channel, data: bytes, at: int, end: int, size: int) -> int:
@@ -182,6 +185,8 @@ class Intake:
         if route.is_plain and channel.transaction is None:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
+            route.passage.came += 1  # type: ignore[union-attr]
+            route.passage.went += len(route.queues)  # type: ignore[union-attr]
             if known and body_size:  # Seen twice, so it may come a third time.
                 self.repeat = data[at : body_at + 7]
                 self.repeat_skip = end - at

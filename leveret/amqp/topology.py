@@ -196,6 +196,7 @@ class Topology:
         if name.startswith(ADDRESS):
             self._declare_inbox(method)
             return
+        broker.totals.queues_declared += 1
         if method.passive:
             self._declared(method, self._queue(name, None, method))
             return
@@ -235,6 +236,7 @@ class Topology:
             queue = vhost.queues.get(name)
             if queue is None:
                 raise self._no("queue", name, method)
+            broker.totals.queues_created += 1
             if owner is not None and queue.spec.owner == owner:
                 connection.exclusive_queues[queue] = None
             self._redeclare(method, name)  # Somebody at another node may have been faster, with other properties.

@@ -170,6 +170,7 @@ class Transaction:
         self.unsafe += 1
         self.unsafe_bytes += size
         bundle = (there, [held.content for held in several], [held.route.key for held in several])
+        channel.traffic.published += len(several)
         channel.send([bundle], several[0].kind, Part(self, len(several), size))
 
     def _end(self) -> None:

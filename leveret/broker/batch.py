@@ -83,6 +83,10 @@ class Batch(Run):
         for at in range(lo, hi):
             kinds[at] |= REDELIVERED
 
+    def redelivered_within(self, lo: int, hi: int) -> int:
+        """How many of these were given out before."""
+        return sum([kind & REDELIVERED != 0 for kind in self.kinds[lo:hi]])
+
     def all_persistent(self) -> bool:
         return all(kind & PERSISTENT for kind in set(self.kinds))
 

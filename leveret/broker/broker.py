@@ -33,6 +33,7 @@ from leveret.broker.remote import RemoteQueue
 from leveret.broker.replies import Replies
 from leveret.broker.stream import make_queue
 from leveret.broker.timers import Timers
+from leveret.broker.traffic import Totals, Traffic
 from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
@@ -44,7 +45,7 @@ from leveret.cluster.proposals import BadFrame
 from leveret.cluster.queue_rules import QueueRules, queue_rules
 from leveret.cluster.refusals import resource
 from leveret.cluster.store import Applied, Metadata
-from leveret.log.measure import Wanted
+from leveret.log.ranges import Wanted
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from leveret.broker.placing import Placing
     from leveret.cluster.specs import Binding, QueueSpec
     from leveret.log.block import Run
-    from leveret.log.measure import Measured
+    from leveret.log.ranges import Measured
     from leveret.mirror.store import Reading
 
 
@@ -123,15 +124,6 @@ class Shell(Protocol):
         """A line for the log that people read."""
 
 
-class Totals:
-    """Counters of the node since it started."""
-
-    __slots__ = ("connections_closed", "connections_opened", "published", "unroutable")
-
-    def __init__(self) -> None:
-        self.published = self.unroutable = self.connections_opened = self.connections_closed = 0
-
-
 class Broker:
     """All virtual hosts of one node."""
 
@@ -155,6 +147,7 @@ class Broker:
         self.dice = Dice(shell.seed)
         self.vhosts: dict[str, Vhost] = {}
         self.totals = Totals()
+        self.ended: dict[Queue | Channel, None] | None = None  # Who counts no longer, if somebody adds up.
         self.refusing = False  # Publishes are refused, all of them: a fault that tests can ask for.
         self.now_ms = 0  # Of a clock that never jumps; as of this turn.
         self.opened_ms = 0  # When clients could first come, by the same clock.
@@ -348,6 +341,7 @@ class Broker:
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.ExchangeDeleted):
             vhosts[event.spec.vhost].router.remove_exchange(event.spec.name)
+            vhosts[event.spec.vhost].passages.pop(event.spec.name, None)
             vhosts[event.spec.vhost].forget_routes()
         elif isinstance(event, e.VhostAdded):
             vhosts[event.name] = Vhost(event.name, self.dice.draw)
@@ -387,6 +381,9 @@ class Broker:
         self.queues_by_id.pop(spec.id, None)
         queue.on_deleted()
         self.dirty.pop(queue, None)
+        if queue.is_local:
+            self.totals.queues_deleted += 1
+            self._drop_touched(queue)
         if spec.view is not None:
             self.mirrors.on_deleted(spec)
         elif isinstance(queue, Queue):
@@ -473,7 +470,7 @@ class Broker:
             old.spec, old.is_hopeless = spec, False  # Somebody sees to it again: the next loss is waited out, too.
 
     def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
-        new.spec = spec
+        new.spec, new.totals = spec, Traffic()  # What it brought along was not published now.
         self.queues_by_id[spec.id] = new
         old.on_moved(spec, new, lambda: self._replace(old, new))
 
@@ -499,6 +496,8 @@ class Broker:
         self._forget(old)
 
     def _drop_touched(self, queue: Queue) -> None:
+        if self.ended is not None:
+            self.ended[queue] = None
         self.dirty.pop(queue, None)
         self.unlogged.pop(queue, None)
         self.delivering.pop(queue, None)

@@ -61,6 +61,11 @@ class Census:
 
     def on_channels(self, user: str, count: int) -> None:
         """A user has so many more; fewer, if it is negative."""
+        totals = self.broker.totals
+        if count > 0:
+            totals.channels_opened += count
+        else:
+            totals.channels_closed -= count
         self._add(CHANNELS_OF_USER + user, count)
 
     def _add(self, name: str, count: int) -> None:

@@ -42,12 +42,13 @@ class Pending:
 class Confirms:
     """The confirm side of a channel in confirm mode."""
 
-    __slots__ = ("on_ready", "open", "overtook", "published", "who")
+    __slots__ = ("confirmed", "on_ready", "open", "overtook", "published", "who")
 
     def __init__(self, on_ready: Callable[[], None], who: str = "") -> None:
         self.on_ready = on_ready  # `take` has something.
         self.who = who  # For people.
         self.published = 0
+        self.confirmed = 0
         self.open: deque[Pending] = deque()
         self.overtook: list[Pending] = []
 
@@ -76,11 +77,15 @@ class Confirms:
             while opened and not opened[0].waiting and not opened[0].sent and opened[0].refused == refused:
                 last = opened.popleft().last
             frames.append((last, last > first, refused))
+            if not refused:
+                self.confirmed += last - first + 1
         if self.overtook:
             if opened:
                 for late in self.overtook:
                     if not late.sent and late.first > opened[0].last:
                         late.sent = True
+                        if not late.refused:
+                            self.confirmed += late.last - late.first + 1
                         frames.extend((number, False, late.refused) for number in range(late.first, late.last + 1))
             self.overtook.clear()
         return frames

@@ -416,7 +416,7 @@ class Home:
         self._answer(number, [w.GET_ANSWER.pack(self.last_tag, remaining), *run])
         if no_ack:
             if queue.is_local:  # Otherwise its node has done so.
-                queue.settle_delivered(batch, at, at + 1)
+                queue.settle_got(batch, at)
         else:
             self.unacked.add(self.last_tag, 1, queue, None, batch, at, self.broker.now_ms)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
     from leveret.log.block import Run
-    from leveret.log.measure import Measured, Wanted
+    from leveret.log.ranges import Measured, Wanted
 
 
 class Host(Protocol):

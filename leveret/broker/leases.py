@@ -44,22 +44,31 @@ finds in the log; then the taker waits for that.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from functools import partial
-from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from leveret.broker import upkeep
 from leveret.broker.batch import Gap, Span
 from leveret.broker.edge import unreachable
+from leveret.broker.lease import (
+    HEAD,
+    NAME_BYTES_MAX,
+    PREFIX,
+    RUN_BYTES_MAX,
+    TIMEOUT_MS,
+    Lease,
+    LeaseView,
+    Numbering,
+    is_name,
+    pack_lease,
+    unpack_lease,
+)
 from leveret.broker.marking import NEVER, Marking
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.refusals import Refusal, not_found, resource
-from leveret.log.errors import FormatError
 from leveret.log.marks import TABLE_BYTES_MAX, VALUE_BYTES_MAX, fits
-from leveret.log.measure import Wanted
-from leveret.log.ranges import RangeSet, merged
+from leveret.log.ranges import RangeSet, Wanted, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,165 +77,12 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.queue import Queue
 
-PREFIX: Final = b"lease:"
-NAME_BYTES_MAX: Final = 128
 LEASES_MAX: Final = 256  # Of one queue, with those that are closed; of these the oldest goes first,
 CLOSED_MS: Final = 30 * 24 * 3600 * 1000  # and each of them after so long.
-TIMEOUT_MS: Final = 24 * 3600 * 1000
 TIMEOUT_MS_MAX: Final = 366 * TIMEOUT_MS
 TOUCH_MS: Final = 60_000  # So much later than what the log knows, a touch is worth a block;
 TOUCH_PART: Final = 8  # or this part of the time limit, if that is less.
 AGAIN_MS: Final = 1_000  # When a lease is overdue and its queue cannot change now.
-
-_HEAD: Final = Struct("<QQQQQ")  # acked, next, top, timeout (0: closed), touched
-_RUN_BYTES_MAX: Final = 30  # Three numbers, at their longest.
-
-
-class LeaseView(NamedTuple):
-    """What is told of a lease."""
-
-    name: str
-    acked: int  # Places below are gone.
-    next: int  # Places below were given.
-    runs: list[tuple[int, int, int]]  # What is out, by places: the place of the first, first and last number.
-    timeout_ms: int
-    touched_ms: int  # When it was last used, by the wall clock.
-
-    @property
-    def out(self) -> int:
-        """How many messages."""
-        return sum(last - first + 1 for _, first, last in self.runs)
-
-
-class Lease:
-    __slots__ = (
-        "acked", "held", "lost", "name", "next", "noted_ms", "runs", "shown", "timeout_ms", "top", "touched_ms",
-        "untold",
-    )  # fmt: skip
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.acked = 0
-        self.next = 0
-        self.top = 0  # The highest number that it ever had.
-        self.runs: list[tuple[int, int, int]] = []  # Ascending places, each with its first and last number.
-        self.lost = RangeSet()  # Of these numbers, those of which nothing is left.
-        self.timeout_ms = TIMEOUT_MS
-        self.touched_ms = 0
-        self.noted_ms = 0  # What of it the log knows.
-        self.held: list[tuple[Batch, int, int]] = []  # Of what is out, what only memory has.
-        self.shown: LeaseView | None = None  # What is safe.
-        self.untold = 0  # Answers that wait until it is safer.
-
-    @property
-    def key(self) -> bytes:
-        return PREFIX + self.name.encode()
-
-    def view(self) -> LeaseView:
-        return LeaseView(self.name, self.acked, self.next, list(self.runs), self.timeout_ms, self.touched_ms)
-
-    def add(self, first: int, last: int) -> None:
-        """These messages get the next places."""
-        place, self.next = self.next, self.next + last - first + 1
-        self.top = max(self.top, last)
-        if self.runs:
-            before, low, high = self.runs[-1]
-            if high + 1 == first and before + high - low + 1 == place:
-                self.runs[-1] = (before, low, last)
-                return
-        self.runs.append((place, first, last))
-
-    def cut(self, through: int) -> list[tuple[int, int]]:
-        """Take out the places below; gives their numbers."""
-        gone: list[tuple[int, int]] = []
-        kept: list[tuple[int, int, int]] = []
-        for place, first, last in self.runs:
-            count = min(max(through - place, 0), last - first + 1)
-            if count:
-                gone.append((first, first + count - 1))
-            if first + count <= last:
-                kept.append((place + count, first + count, last))
-        self.runs, self.acked = kept, max(self.acked, through)
-        return gone
-
-    def numbers(self) -> list[tuple[int, int]]:
-        return merged([(first, last) for _, first, last in self.runs])
-
-    def alive(self) -> RangeSet:
-        """The numbers of what is out, as far as there is something left of it."""
-        numbers = RangeSet(self.numbers())
-        for first, last in self.lost:
-            numbers.remove(first, last)
-        return numbers
-
-    def take_held(self, gone: RangeSet) -> list[tuple[Batch, int, int]]:
-        """Those of them that are only in memory."""
-        taken: list[tuple[Batch, int, int]] = []
-        kept: list[tuple[Batch, int, int]] = []
-        for batch, lo, hi in self.held:
-            start = batch.first
-            at = lo
-            for low, high in gone.ranges(start + lo, start + hi - 1):
-                if at < low - start:
-                    kept.append((batch, at, low - start))
-                at = high - start + 1
-                taken.append((batch, low - start, at))
-            if at < hi:
-                kept.append((batch, at, hi))
-        self.held = kept
-        return taken
-
-
-# -- Bytes ---------------------------------------------------------------------------------------------------------
-
-
-def _is_name(name: str) -> bool:
-    try:
-        return 1 <= len(name.encode()) <= NAME_BYTES_MAX
-    except UnicodeEncodeError:
-        return False
-
-
-def pack_lease(lease: Lease) -> bytes:
-    """Runs are numbers of seven bits a byte: how many places and numbers lie between one and the next, and how long it
-    is. Numbers need not ascend, where there are priorities."""
-    parts = bytearray(_HEAD.pack(lease.acked, lease.next, lease.top, lease.timeout_ms, lease.touched_ms))
-    place, number = 0, 0
-    for at, first, last in lease.runs:
-        step = first - number
-        for value in (at - place, step << 1 if step >= 0 else -step << 1 | 1, last - first):
-            while value > 127:
-                parts.append(value & 127 | 128)
-                value >>= 7
-            parts.append(value)
-        place, number = at + last - first + 1, last + 1
-    return bytes(parts)
-
-
-def unpack_lease(name: str, data: bytes) -> Lease:
-    """Raises FormatError."""
-    if len(data) < _HEAD.size or (len(data) > _HEAD.size and data[-1] > 127):
-        raise FormatError(f"lease {name!r} is cut off")
-    lease = Lease(name)
-    lease.acked, lease.next, lease.top, lease.timeout_ms, lease.touched_ms = _HEAD.unpack_from(data)
-    values: list[int] = []
-    value = shift = 0
-    for byte in data[_HEAD.size :]:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            values.append(value)
-            value = shift = 0
-    if len(values) % 3:
-        raise FormatError(f"lease {name!r} is cut off")
-    place, number = 0, 0
-    for gap, step, more in zip(values[::3], values[1::3], values[2::3], strict=True):
-        place += gap
-        number += -(step >> 1) if step & 1 else step >> 1
-        lease.runs.append((place, number, number + more))
-        place, number = place + more + 1, number + more + 1
-    return lease
-
 
 # -- The leases of a queue -------------------------------------------------------------------------------------------
 
@@ -257,7 +113,7 @@ class Leases:
         if timeout_ms is not None and not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
             return Refusal(406, f"a lease's timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
         if lease is None:
-            if not _is_name(name):
+            if not is_name(name):
                 return Refusal(406, f"a lease's name is UTF-8 of 1 to {NAME_BYTES_MAX} bytes")
             lease = self.closed.pop(name, None) or Lease(name)
             if not self._has_room(lease):
@@ -331,7 +187,7 @@ class Leases:
         """For how many runs there is room, however long their numbers become."""
         marks = self.queue.marks
         held = sum(map(len, marks)) + sum(map(len, marks.values())) - len(marks[lease.key])
-        return (min(VALUE_BYTES_MAX, TABLE_BYTES_MAX - held) - _HEAD.size) // _RUN_BYTES_MAX
+        return (min(VALUE_BYTES_MAX, TABLE_BYTES_MAX - held) - HEAD.size) // RUN_BYTES_MAX
 
     # -- What becomes of messages --------------------------------------------------------------------------------
 
@@ -380,7 +236,7 @@ class Leases:
         """The queue's marks where it has moved to, where these messages have the numbers from `first` on. None: they
         are too long there."""
         marks = dict(self.queue.marks)
-        there = _Numbering(pieces, first)
+        there = Numbering(pieces, first)
         for lease in self.all.values():
             copy = unpack_lease(lease.name, pack_lease(lease))
             copy.runs = [run for old in lease.runs for run in there.translate(*old)]
@@ -470,37 +326,6 @@ class Leases:
         lease.untold -= 1
         if safe and lease.timeout_ms:
             lease.shown = view
-
-
-class _Numbering:
-    """Which numbers messages have that were numbered anew."""
-
-    __slots__ = ("firsts", "pieces")
-
-    def __init__(self, pieces: list[tuple[Batch, int, int]], first: int) -> None:
-        self.pieces: list[tuple[int, int, int]] = []  # First and last number of before, first of now.
-        for batch, lo, hi in pieces:
-            self.pieces.append((batch.first + lo, batch.first + hi - 1, first))
-            first += hi - lo
-        self.pieces.sort()
-        self.firsts = [piece[0] for piece in self.pieces]
-
-    def translate(self, place: int, first: int, last: int) -> list[tuple[int, int, int]]:
-        """A run of a lease. What was lost has no place there."""
-        runs: list[tuple[int, int, int]] = []
-        at = max(bisect_right(self.firsts, first) - 1, 0)
-        while at < len(self.pieces) and self.pieces[at][0] <= last:
-            low, high, new = self.pieces[at]
-            start, end = max(low, first), min(high, last)
-            at += 1
-            if start > end:
-                continue
-            run = (place + start - first, new + start - low, new + end - low)
-            if runs and (runs[-1][0] + run[1] - runs[-1][1], runs[-1][2] + 1) == run[:2]:
-                runs[-1] = (runs[-1][0], runs[-1][1], run[2])
-            else:
-                runs.append(run)
-        return runs
 
 
 class _Taker:

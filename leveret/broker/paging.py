@@ -19,6 +19,7 @@ from leveret.log.block import REDELIVERED
 if TYPE_CHECKING:
     from leveret.broker.host import Host
     from leveret.broker.returns import Returns
+    from leveret.broker.traffic import Traffic
     from leveret.cluster.queue_rules import QueueRules
     from leveret.log.block import Run
 
@@ -47,9 +48,11 @@ class Paging:
         "rules",
         "tended",
         "timed",
+        "totals",
     )
 
     host: Host
+    totals: Traffic
     rules: QueueRules
     returns: Returns | None
     durable: bool
@@ -161,6 +164,7 @@ class Paging:
                 self.ready_bytes += upkeep.recount(gap, batch.contents)
             self.memory_bytes += batch.size
             self.host.content_bytes += batch.size
+            self.totals.read += batch.left
             self.ready.insert(at, Span(batch, 0, batch.left))
             at += 1
             count += batch.left

@@ -33,6 +33,7 @@ from leveret.broker.leases import Leasing
 from leveret.broker.marking import NEVER
 from leveret.broker.parking import Parked, park
 from leveret.broker.returns import Returns
+from leveret.broker.traffic import Traffic
 from leveret.broker.turns import Turns
 from leveret.cluster.queue_rules import PLAIN
 from leveret.cluster.refusals import Refusal, not_found, resource
@@ -79,7 +80,6 @@ class Queue(Leasing):
         "requeued",
         "settled",
         "spec",
-        "totals",
         "turns",
         "unacked_count",
         "used_ms",
@@ -132,7 +132,7 @@ class Queue(Leasing):
         self.orphans: set[Consumer] = set()  # Who wants to consume is among those that wait.
         self.journal: journal.QueueJournal | None = None  # While somebody wants to know what becomes of its messages.
         self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
-        self.totals = Totals()
+        self.totals = Traffic()
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
         self.set_rules(host.rules_of(spec))
 
@@ -298,8 +298,20 @@ class Queue(Leasing):
         got = self.get()
         if isinstance(got, Gap):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
+        elif got is None:
+            self.totals.got_nothing += 1
+            then(None)
         else:
-            then(None if got is None else Got(*got, self.ready_count, self))
+            self._count_got(*got, no_ack)
+            then(Got(*got, self.ready_count, self))
+
+    def _count_got(self, batch: Batch, at: int, no_ack: bool) -> None:
+        if no_ack:
+            self.totals.got_no_ack += 1
+        else:
+            self.totals.got += 1
+        if batch.redelivered:
+            self.totals.redelivered += batch.redelivered_within(at, at + 1)
 
     def subscribe(self, consumer: Consumer, then: Callable[[Refusal | None], None]) -> None:
         if self.later(lambda queue: self._adopt_orphan(cast("Subscriber", consumer), queue, then)):
@@ -463,9 +475,13 @@ class Queue(Leasing):
         consumer.deliver(batch, lo, hi)
         if self.journal is not None:
             self.journal.delivered(consumer, batch.first + lo, through)
+        if batch.redelivered:
+            self.totals.redelivered += batch.redelivered_within(lo, hi)
         if consumer.no_ack:
+            self.totals.delivered_no_ack += count
             self.settle(batch, lo, hi)
         else:
+            self.totals.delivered += count
             self.unacked_count += count
 
     def get(self) -> tuple[Batch, int] | Gap | None:
@@ -504,6 +520,11 @@ class Queue(Leasing):
         self.unacked_count -= hi - lo
         self.totals.acked += hi - lo
         self.settle(batch, lo, hi)
+
+    def settle_got(self, batch: Batch, at: int) -> None:
+        """Somebody got a message without having to acknowledge it."""
+        self.unacked_count -= 1
+        self.settle(batch, at, at + 1)
 
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
         """A consumer rejected messages for good."""
@@ -658,6 +679,7 @@ class Queue(Leasing):
             return None
         if batch is not None:
             self._on_taken(batch)
+            self.totals.written += len(batch.contents)
         self.number += 1
         self.note_due, self.noted_through = False, self.delivered_through
         settled, self.settled = merged(self.settled), []
@@ -688,13 +710,3 @@ class Queue(Leasing):
         held, rules = self.host.content_bytes, self.rules
         if held > self.host.content_bytes_max or rules.wants_disk(self.ready_count, self.memory_bytes):
             self.page_out()
-
-
-class Totals:
-    """Counters since the queue came to this node."""
-
-    __slots__ = ("acked", "published")
-
-    def __init__(self) -> None:
-        self.published = 0
-        self.acked = 0

@@ -273,6 +273,10 @@ class StreamQueue(Queue):
             hi = min(lo + room, len(batch.contents))
             reader.position = batch.first + hi
             consumer.deliver(batch, lo, hi)
+            if consumer.no_ack:
+                self.totals.delivered_no_ack += hi - lo
+            else:
+                self.totals.delivered += hi - lo
             consumer.begins_at = Start(OFFSET, reader.position - 1)
             if self.journal is not None:
                 self.journal.delivered(consumer, batch.first + lo, reader.position - 1)

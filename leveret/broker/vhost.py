@@ -17,6 +17,7 @@ from leveret.amqp.frames import HEADER_AT
 from leveret.amqp.properties import correlation_id, headers, message_id, timestamp
 from leveret.broker.replies import PREFIX
 from leveret.broker.routing import Router, first_of
+from leveret.broker.traffic import Passage
 from leveret.cluster.keepers import is_keeper
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Route:
     """Where one kind of publish goes."""
 
     __slots__ = (
-        "exchange", "immediate", "is_plain", "key", "mandatory", "queues", "routing_key", "varies", "writers",
+        "exchange", "immediate", "is_plain", "key", "mandatory", "passage", "queues", "routing_key", "varies",
+        "writers",
     )  # fmt: skip
 
     def __init__(self, arguments: bytes) -> None:
@@ -41,6 +43,7 @@ class Route:
         self.mandatory = bool(arguments[-1] & 1)
         self.immediate = bool(arguments[-1] & 2)
         self.queues: tuple[AnyQueue, ...] = ()
+        self.passage = Passage()  # Its exchange's, once it is known.
         self.varies = False  # Not to be remembered: each message goes its own way.
         self.is_plain = False  # Leads to at least one queue, whatever the message, and nobody watches.
         self.writers: set[str] = set()  # Users whose permission was checked.
@@ -53,12 +56,13 @@ class Route:
 class Vhost:
     """The running side of a virtual host; what lasts of it is in the metadata."""
 
-    __slots__ = ("firehose", "generation", "name", "queues", "router", "routes", "targets")
+    __slots__ = ("firehose", "generation", "name", "passages", "queues", "router", "routes", "targets")
 
     def __init__(self, name: str, draw: Callable[[int], int] = first_of) -> None:
         self.name = name
         self.queues: dict[str, AnyQueue] = {}
         self.router: Router[AnyQueue] = Router(lambda queue: queue.spec.name, draw)
+        self.passages: dict[str, Passage] = {}  # By exchange: those that were published to at this node.
         self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
@@ -83,6 +87,7 @@ class Vhost:
 
     def resolve(self, arguments: bytes, route: Route) -> None:
         """Find the queues of a route and remember it."""
+        route.passage = self.passages.setdefault(route.exchange, route.passage)
         if self.router.varies(route.exchange):
             route.varies = True
             return

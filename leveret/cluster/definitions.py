@@ -28,7 +28,7 @@ from leveret.amqp.tables import DEPTH_MAX, Field, Table
 from leveret.cluster import commands as c
 from leveret.cluster.keepers import is_closed
 from leveret.cluster.passwords import MD5, SHA256
-from leveret.cluster.placement import LINKS
+from leveret.cluster.placement import JOBS, LINKS
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import (
     NO_ARGUMENTS,
@@ -191,7 +191,8 @@ def _parameters(metadata: Metadata, vhost: str | None) -> Iterator[dict[str, Jso
             limits: dict[str, Json] = dict(spec.limits)
             yield {"component": VHOST_LIMITS, "vhost": spec.name, "name": "limits", "value": limits}
     for (component, where, name), value in metadata.parameters.items():
-        if component != LINKS and vhost in (None, where):  # Those name nodes of this cluster, and queues by number.
+        # Links name nodes of this cluster, and queues by number; results of jobs are none of its definitions.
+        if component not in (LINKS, JOBS) and vhost in (None, where):
             yield {"component": component, "vhost": where, "name": name, "value": value}
 
 

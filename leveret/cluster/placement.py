@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MODES: Final = ("all", "exactly", "nodes")
 LINKS: Final = "queue-mirror-links"  # The component whose parameters name mirrors that an operator added by hand.
+JOBS: Final = "leveret-job"  # The component whose parameters are what jobs have found last.
 
 
 def wanted_ring(

@@ -8,27 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import merge
-from typing import NamedTuple
 
 from .queue import QueueLog
-from .ranges import RangeSet
+from .ranges import Measured, RangeSet, Wanted
 from .refs import Refs
-
-
-class Wanted(NamedTuple):
-    """Messages from `first` to `last`, up to any of the limits but at least one."""
-
-    first: int
-    last: int
-    count_max: int = 1 << 62
-    bytes_max: int = 1 << 62
-    among: RangeSet | None = None  # Only those that are there.
-    ranges_max: int = 1 << 62
-
-
-class Measured(NamedTuple):
-    ranges: list[tuple[int, int]]  # Ascending.
-    bytes: int
 
 
 def measure(queue: QueueLog, wanted: Wanted) -> Measured:

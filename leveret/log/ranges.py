@@ -12,6 +12,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 _CHUNK_RANGES_MAX = 1024
 
@@ -293,3 +294,19 @@ def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             result.append((first, last))
     return result
+
+
+class Wanted(NamedTuple):
+    """Stored messages from `first` to `last`, up to any of the limits but at least one: see `measure`."""
+
+    first: int
+    last: int
+    count_max: int = 1 << 62
+    bytes_max: int = 1 << 62
+    among: RangeSet | None = None  # Only those that are there.
+    ranges_max: int = 1 << 62
+
+
+class Measured(NamedTuple):
+    ranges: list[tuple[int, int]]  # Ascending.
+    bytes: int

@@ -11,10 +11,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from leveret.management.api.desk import DeskHandlers
+from leveret.management.api.jobs import JobHandlers
+from leveret.management.api.rings import RingHandlers
 from leveret.management.auth import Gate
 from leveret.management.data import DataHandlers
 from leveret.management.http import HttpServer, Limits
 from leveret.management.messages import Problem, Request, Response
+from leveret.management.page import PageHandlers
 from leveret.management.routes import Router
 from leveret.node.control import NoAnswer
 from leveret.node.control_frame import Refused
@@ -47,10 +51,17 @@ class Management:
         self.http = HttpServer(node.loop, self, limits)
         self._urls: dict[str, tuple[str, str]] = {}  # By node: its run, and its URL.
         DataHandlers(self).add_to(self.router)
+        RingHandlers(self).add_to(self.router)
+        DeskHandlers(self).add_to(self.router)
+        JobHandlers(self).add_to(self.router)
+        self.page = PageHandlers(settings.management_prefix)
+        self.page.add_to(self.router)
 
     # -- Requests ------------------------------------------------------------------------------------------------
 
     def admit(self, request: Request) -> Response | None:
+        if self.page.is_open(request):
+            return None
         try:
             self.gate.check(request)
         except Problem as problem:

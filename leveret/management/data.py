@@ -30,7 +30,7 @@ from leveret.node.reads import Elsewhere, Unreadable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leveret.broker.leases import LeaseView
+    from leveret.broker.lease import LeaseView
     from leveret.broker.queue import Queue
     from leveret.cluster.specs import QueueSpec
     from leveret.management.app import Management

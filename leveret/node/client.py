@@ -74,6 +74,8 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         connection, node = self.connection, self.node
         node.set_clock()
+        connection.received_bytes += len(data)
+        connection.received_count += 1
         try:
             connection.receive(data)
         except Exception:  # A fault of ours must cost this client only, and be seen.
@@ -141,11 +143,15 @@ class Client(asyncio.Protocol):
         connection = self.connection
         out = connection.out
         if out:
+            connection.sent_count += 1
             if connection.out_bytes > APART_BYTES * len(out):
                 self.transport.writelines(out)
+                connection.sent_bytes += sum(map(len, out))
                 connection.out = []
             else:
-                self.transport.write(b"".join(out))
+                data = b"".join(out)
+                self.transport.write(data)
+                connection.sent_bytes += len(data)
                 out.clear()
             connection.out_bytes = 0
             connection.sent_since_tick = True

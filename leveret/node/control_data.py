@@ -8,7 +8,7 @@ from leveret.node.control_frame import ALWAYS, NUMBERS, RUNNING, Commands
 from leveret.node.reads import Elsewhere
 
 if TYPE_CHECKING:
-    from leveret.broker.leases import LeaseView
+    from leveret.broker.lease import LeaseView
     from leveret.broker.queue import Queue
     from leveret.cluster.specs import QueueSpec
     from leveret.node.control import Control

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from leveret.broker.leases import LeaseView
+from leveret.broker.lease import LeaseView
 from leveret.broker.queue import Queue
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.refusals import Refusal

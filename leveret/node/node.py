@@ -31,7 +31,8 @@ from leveret.cluster.passwords import SALT_BYTES
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.log import Log, LogOptions
-from leveret.log.measure import Measured, Wanted, measure
+from leveret.log.measure import measure
+from leveret.log.ranges import Measured, Wanted
 from leveret.node import consensus
 from leveret.node.alarms import Alarms
 from leveret.node.client import AWAY, BEHIND, BLOCKED, PACE_S, PACED, Client

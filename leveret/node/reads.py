@@ -157,6 +157,8 @@ class Reads:
         firsts = [] if state is None else [one for one in (state.live.first, state.spilled.first) if one is not None]
         if queue.mirror is None and queue.ready:
             firsts.append(min(entry.first for entry in _fronts(queue)))
+        if queue.mirror is None and queue.leases is not None:
+            firsts += [batch.first + lo for batch, lo, _ in queue.leases.held()]
         stored = 0 if state is None else state.message_bytes
         first = min((one for one in firsts if one < following), default=following)
         return Extent(first, following, queue.ready_count + queue.unacked_count, max(stored, queue.memory_bytes))

@@ -27,6 +27,8 @@ examples:
   leveret perf --uri amqp://ann:secret@10.0.0.1/shop --uri amqp://ann:secret@10.0.0.2/shop    several nodes, in turn
   leveret perf --uri amqps://ann:secret@mq.example.com --cacert ca.pem    over TLS
   leveret perf -z 10 --json | jq .summary
+  leveret perf -z 60 -f persistent -c 1000 -s 100 -u orders --ledger /tmp/ledger    then, with Spark:
+  leveret pipeline audit --ledger /tmp/ledger      was anything lost?
 
 Queues and exchanges are durable. Queues that you did not name (with -u or --pattern) are deleted at the end.
 A message shorter than 12 bytes has no room for the time, and no latency.
@@ -71,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--interval", "-i", metavar="SECONDS", type=_seconds, default=1.0, help="between two lines of output (1)")
     add("--json", action="store_true", help="one JSON object to stdout at the end, lines to stderr")
     add("--quiet", action="store_true", help="no lines in between")
+    add("--ledger", metavar="FOLDER", help="write down there what was confirmed and what was received, for an audit")
     add("--help", action="help", help="show this, and end")
 
 

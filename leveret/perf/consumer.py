@@ -15,11 +15,13 @@ from typing import Final
 from leveret.perf import wire
 from leveret.perf.endpoint import Endpoint
 from leveret.perf.histogram import Histogram
-from leveret.perf.publisher import MARK, STAMP, STAMP_AT, STAMPED_BYTES_MIN
+from leveret.perf.ledger import NAME, Ledger, channel_name
+from leveret.perf.publisher import MARK, NAMED_BYTES_MIN, STAMP, STAMP_AT, STAMPED_BYTES_MIN
 from leveret.perf.wire import BrokerError, Connection
 
 UNSENT_BYTES_MAX: Final = 1 << 20
 TAG_BYTES: Final = 8
+TAG: Final = "perf-"  # Of consumers, before the number of their queue.
 
 
 class Shape:
@@ -33,8 +35,13 @@ class Shape:
         fixed_until = body_at + STAMP_AT if self.is_stamped else body_at
         positions = [*range(tag_at), *range(tag_at + TAG_BYTES + 1, fixed_until), body_end]
         self._fixed = [(position, delivery[position : position + 1]) for position in positions]
+        self.queue = ""  # Where it came from, if that is to be noted.
+        self._again_at = tag_at + TAG_BYTES
         before = body_at + STAMP_AT
         self._stamp = struct.Struct(f">{before}xQ{self.bytes - before - STAMP.size}x") if self.is_stamped else None
+        before += STAMP.size
+        self.is_named = self.is_stamped and body_end - body_at >= NAMED_BYTES_MIN
+        self._name = struct.Struct(f">{before}xIQ{self.bytes - before - NAME.size}x" if self.is_named else ">")
 
     def fits(self, data: bytes, at: int, count: int) -> bool:
         """Whether `count` deliveries in a row, from `at` on, look like this."""
@@ -47,11 +54,22 @@ class Shape:
             return None
         return Counter(self._stamp.iter_unpack(memoryview(data)[at : at + count * self.bytes]))
 
+    def names(self, data: bytes, at: int, count: int) -> zip[tuple[tuple[int, int], int]]:
+        """Of each: publisher and number, and whether it is redelivered. For those that have room for a name."""
+        end = at + count * self.bytes
+        names = self._name.iter_unpack(memoryview(data)[at:end])
+        return zip(names, data[at + self._again_at : end : self.bytes], strict=True)
+
 
 class Consumer(Endpoint):
     """`ack_every`: 0 is a consumer without acks, 1 acknowledges each by itself, more all of so many at once."""
 
-    def __init__(self, connection: Connection, queues: list[str], *, prefetch: int, ack_every: int) -> None:
+    def __init__(
+        self, connection: Connection, queues: list[str], *, prefetch: int, ack_every: int, ledger: Ledger | None = None
+    ) -> None:
+        self.ledger = ledger
+        self.channel = "" if ledger is None else channel_name(connection.socket)
+        self.names = queues
         self.ack_every = ack_every
         self.received = self.acked = self.cancelled = 0
         self.latency = Histogram()
@@ -60,7 +78,7 @@ class Consumer(Endpoint):
             connection.set_prefetch(prefetch)
         self.queues = len(queues)
         for number, queue in enumerate(queues):
-            connection.consume(queue, f"perf-{number:05}", no_ack=ack_every == 0, nowait=number > 0)
+            connection.consume(queue, f"{TAG}{number:05}", no_ack=ack_every == 0, nowait=number > 0)
         super().__init__(connection)
 
     def wants_to_write(self) -> bool:
@@ -83,6 +101,9 @@ class Consumer(Endpoint):
                 for (stamp,), number in (shape.stamps(data, at, count) or {}).items():
                     self.latency.add(now_ns - stamp, number)
                 self.received += count
+                if self.ledger is not None and shape.is_named:
+                    for (publisher, number), again in shape.names(data, at, count):
+                        self._note(shape.queue, publisher, number, again & 1, now_ns)
                 at += count * shape.bytes
                 continue
             after = self._take_one(data, at, now_ns)
@@ -123,12 +144,28 @@ class Consumer(Endpoint):
                 return end + 1
             at = end + 1
         self.received += 1
+        queue = ""
+        if self.ledger is not None and body.startswith(MARK) and len(body) >= NAMED_BYTES_MIN:
+            queue = self._queue(data, start)
+            publisher, number = NAME.unpack_from(body, STAMPED_BYTES_MIN)
+            self._note(queue, publisher, number, data[tag_at + TAG_BYTES] & 1, now_ns)
         if body.startswith(MARK) and len(body) >= STAMPED_BYTES_MIN:
             self.latency.add(now_ns - STAMP.unpack_from(body, STAMP_AT)[0])
         # One from somebody else may differ from ours in nothing but the mark, and must not stand for them.
         if body_frames == 1 and (body.startswith(MARK) or len(body) < STAMPED_BYTES_MIN):
             self._shape = Shape(data[start:at], tag_at - start, body_at - start)
+            self._shape.queue = queue
         return at
+
+    def _queue(self, data: bytes, start: int) -> str:
+        """That of a delivery, by its consumer tag."""
+        at = start + wire.HEAD.size + wire.METHOD_ID.size
+        tag = data[at + 1 : at + 1 + data[at]].decode()
+        return self.names[int(tag.removeprefix(TAG))]
+
+    def _note(self, queue: str, publisher: int, number: int, again: int, now_ns: int) -> None:
+        if self.ledger is not None and publisher:  # Without a name, it is from a load without a ledger.
+            self.ledger.note(queue, publisher, self.channel, number, number, now_ns // 1_000_000, bool(again))
 
     def _on_method(self, name: wire.Name, arguments: bytes) -> None:
         if name == wire.BASIC_CANCEL:

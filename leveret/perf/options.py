@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
+from leveret.perf.publisher import NAMED_BYTES_MIN
 from leveret.perf.tls import context, problem
 from leveret.perf.wire import Address, Argument, parse_uri
 
@@ -41,6 +42,7 @@ class Options:
     interval_s: float = 1.0
     json: bool = False
     quiet: bool = False
+    ledger: str | None = None  # A folder.
 
     @property
     def copies(self) -> int:
@@ -64,6 +66,7 @@ def to_options(parsed: argparse.Namespace, run: str) -> Options:
         raise ValueError("--predeclared needs --queue or --pattern: which queues are there?")
     if parsed.predeclared and parsed.queue_args:
         raise ValueError("--queue-args are for queues that are declared, not for --predeclared ones")
+    _check_ledger(parsed)
     names = _names(parsed, run)
     addresses = tuple(parse_uri(one) for one in parsed.uri or ["amqp://127.0.0.1"])
     return Options(
@@ -91,7 +94,19 @@ def to_options(parsed: argparse.Namespace, run: str) -> Options:
         interval_s=parsed.interval,
         json=parsed.json,
         quiet=parsed.quiet,
+        ledger=parsed.ledger,
     )
+
+
+def _check_ledger(parsed: argparse.Namespace) -> None:
+    if parsed.ledger is None:
+        return
+    if parsed.exchange:
+        raise ValueError("--ledger says to which queue a message went, so it needs the default exchange")
+    if parsed.publishers and parsed.confirm is None:
+        raise ValueError("--ledger notes what is confirmed: give --confirm")
+    if parsed.publishers and parsed.size < NAMED_BYTES_MIN:
+        raise ValueError(f"--ledger needs room for a name in each message: give --size {NAMED_BYTES_MIN} or more")
 
 
 def _tls(parsed: argparse.Namespace, addresses: tuple[Address, ...]) -> ssl.SSLContext | None:

@@ -3,6 +3,8 @@
 The body begins with a mark and the time of the send in nanoseconds, as far as there is room, and is filled up with
 zeros. All messages of a batch carry the time at which the batch was put together. A batch is no larger than what may be
 unconfirmed and what the rate allows, so at low rates it is one message, and the time is exact.
+
+With a ledger each message also has a name behind its time (see `ledger`), and batches are put together one by one.
 """
 
 from __future__ import annotations
@@ -10,20 +12,26 @@ from __future__ import annotations
 import struct
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from leveret.perf import wire
 from leveret.perf.endpoint import Endpoint
 from leveret.perf.histogram import Histogram
+from leveret.perf.ledger import NAME, Ledger, channel_name
 from leveret.perf.wire import BrokerError, Connection
 
 MARK: Final = b"lvpf"
 STAMP: Final = struct.Struct(">Q")
 STAMP_AT: Final = len(MARK)
 STAMPED_BYTES_MIN: Final = STAMP_AT + STAMP.size
+NAMED_BYTES_MIN: Final = STAMPED_BYTES_MIN + NAME.size
 BATCH_BYTES: Final = 64 << 10
 BATCH_MAX: Final = 500
+
+
+# Of a batch, which of its messages are confirmed, and when that was.
+Noting = Callable[[int, int, int, int], None]
 
 
 class Target(NamedTuple):
@@ -41,11 +49,17 @@ class Message:
         self.is_stamped = size >= STAMPED_BYTES_MIN
         at = frames.rindex(MARK + bytes(STAMP.size)) + STAMP_AT if self.is_stamped else 0
         self._before, self._after = frames[:at], frames[at + STAMP.size :] if self.is_stamped else frames
+        self._behind = self._after[NAME.size :]
 
     def batch(self, count: int, now_ns: int) -> bytes:
         if not self.is_stamped:
             return self._after * count
         return (self._before + STAMP.pack(now_ns) + self._after) * count
+
+    def named(self, count: int, now_ns: int, publisher: int, first: int) -> bytes:
+        """For those that have room for a name."""
+        before, behind, pack = self._before + STAMP.pack(now_ns), self._behind, NAME.pack
+        return b"".join([before + pack(publisher, first + index) + behind for index in range(count)])
 
 
 class Publisher(Endpoint):
@@ -62,7 +76,10 @@ class Publisher(Endpoint):
         window: int | None = None,
         rate: float | None = None,
         messages_max: int | None = None,
+        ledger: Ledger | None = None,
+        name: int = 0,
     ) -> None:
+        """`name`: what it is called in the ledger."""
         if window is not None:
             connection.select_confirms()
         super().__init__(connection)
@@ -72,7 +89,18 @@ class Publisher(Endpoint):
         self.sent = self.returned = self.batches = 0
         self.stopped = self.blocked = False
         self.began_s = 0.0
-        self.confirms = Confirms()
+        self.name = name if ledger is not None else 0
+        self.confirms = Confirms() if ledger is None else Confirms(self._noting(ledger, targets))
+
+    def _noting(self, ledger: Ledger, targets: Sequence[Target]) -> Noting:
+        """Batches go to the targets in turn, and those are queues: a ledger needs the default exchange."""
+        channel = channel_name(self.socket)
+        queues = [target.key for target in targets]
+
+        def note(batch: int, first: int, last: int, now_ns: int) -> None:
+            ledger.note(queues[batch % len(queues)], self.name, channel, first, last, now_ns // 1_000_000)
+
+        return note
 
     # -- Sending ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +132,10 @@ class Publisher(Endpoint):
             if count:
                 now_ns = time.time_ns()
                 message = self.messages[self.batches % len(self.messages)]
-                self.unsent = memoryview(message.batch(count, now_ns))
+                if self.name:
+                    self.unsent = memoryview(message.named(count, now_ns, self.name, self.sent + 1))
+                else:
+                    self.unsent = memoryview(message.batch(count, now_ns))
                 self.sent += count
                 self.batches += 1
                 if self.window is not None:
@@ -181,10 +212,13 @@ class Tally:
 class Confirms(Tally):
     """The same, with the time that each took."""
 
-    def __init__(self) -> None:
+    def __init__(self, noting: Noting | None = None) -> None:
         super().__init__()
         self.latency = Histogram()
+        self._noting = noting
+        self._nacked = False
         self._published = 0
+        self._forgotten = 0  # Batches, from the first on.
         # Of each batch not yet confirmed: its first number, and when it was sent.
         self._firsts: list[int] = []
         self._times: list[int] = []
@@ -195,6 +229,7 @@ class Confirms(Tally):
         self._published += count
 
     def on_told(self, tag: int, multiple: bool, nack: bool, now_ns: int = 0) -> None:
+        self._nacked = nack
         super().on_told(tag, multiple, nack, now_ns)
         self._forget()
 
@@ -207,6 +242,9 @@ class Confirms(Tally):
             new = end - first + 1 - sum(first <= one <= end for one in known)
             if new:
                 self.latency.add(now_ns - self._times[at], new)
+                if self._noting is not None and not self._nacked:
+                    for low, high in runs(first, end, known):
+                        self._noting(self._forgotten + at, low, high, now_ns)
             first, at = end + 1, at + 1
 
     def _forget(self) -> None:
@@ -214,3 +252,15 @@ class Confirms(Tally):
         done = bisect_right(self._firsts, self._through + 1) - 1
         if done > 64 or (done and done == len(self._firsts) - 1):
             del self._firsts[:done], self._times[:done]
+            self._forgotten += done
+
+
+def runs(first: int, last: int, without: Sequence[int]) -> list[tuple[int, int]]:
+    """What is left of a range."""
+    found = []
+    for one in sorted(without):
+        if first <= one <= last:
+            if first < one:
+                found.append((first, one - 1))
+            first = one + 1
+    return [*found, (first, last)] if first <= last else found

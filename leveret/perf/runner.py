@@ -7,6 +7,7 @@ since not all that was sent need arrive (a queue may be limited, or have other c
 
 from __future__ import annotations
 
+import secrets
 import selectors
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Final
 from leveret.perf.consumer import Consumer
 from leveret.perf.endpoint import Endpoint
 from leveret.perf.histogram import Histogram
+from leveret.perf.ledger import Ledger
 from leveret.perf.options import Options
 from leveret.perf.publisher import Publisher, Target
 from leveret.perf.report import Counts, Interval, Result
@@ -32,14 +34,33 @@ FINISH_S: Final = 30.0
 def run(options: Options, name: str, on_interval: Callable[[Interval], None]) -> Result:
     """Raises BrokerError if not even the scene could be set; what goes wrong later is in the result."""
     with ExitStack() as stack:
+        ledgers = open_ledgers(options, name, stack)
         try:
-            publishers, consumers = set_up(options, name, stack)
+            publishers, consumers = set_up(options, name, stack, ledgers)
         except OSError as error:
             raise BrokerError(problem(error)) from None
-        return Driver(options, publishers, consumers, on_interval).drive()
+        return Driver(options, publishers, consumers, on_interval, ledgers).drive()
 
 
-def set_up(options: Options, name: str, stack: ExitStack) -> tuple[list[Publisher], list[Consumer]]:
+def open_ledgers(options: Options, name: str, stack: ExitStack) -> tuple[Ledger, ...]:
+    """Those of publishers and of consumers, if there are to be any."""
+    if options.ledger is None:
+        return ()
+    try:
+        ledgers = tuple(
+            Ledger(options.ledger, kind, name, at)
+            for kind, at in (("published", "confirmed_at"), ("consumed", "received_at"))
+        )
+    except OSError as error:
+        raise BrokerError(f"--ledger {options.ledger}: {error.strerror or error}") from None
+    for ledger in ledgers:
+        stack.callback(ledger.close)
+    return ledgers
+
+
+def set_up(
+    options: Options, name: str, stack: ExitStack, ledgers: Sequence[Ledger] = ()
+) -> tuple[list[Publisher], list[Consumer]]:
     """Queues, consumers, then publishers. What has to be undone is on the stack."""
 
     def connect(role: str, number: int) -> Connection:
@@ -59,6 +80,7 @@ def set_up(options: Options, name: str, stack: ExitStack) -> tuple[list[Publishe
             share(options.queues, number, options.consumers),
             prefetch=options.prefetch,
             ack_every=options.ack_every,
+            ledger=ledgers[1] if ledgers else None,
         )
         for number in range(options.consumers)
     ]
@@ -72,6 +94,8 @@ def set_up(options: Options, name: str, stack: ExitStack) -> tuple[list[Publishe
             window=options.window,
             rate=options.rate,
             messages_max=options.publish_max,
+            ledger=ledgers[0] if ledgers else None,
+            name=1 + secrets.randbelow((1 << 32) - 1),
         )
         for number in range(options.publishers)
     ]
@@ -121,12 +145,14 @@ class Driver:
         publishers: Sequence[Publisher],
         consumers: Sequence[Consumer],
         on_interval: Callable[[Interval], None],
+        ledgers: Sequence[Ledger] = (),
     ) -> None:
         self.options = options
         self.publishers = publishers
         self.consumers = consumers
         self.endpoints: list[Endpoint] = [*consumers, *publishers]
         self.on_interval = on_interval
+        self.ledgers = ledgers
         self.result = Result()
         self._told = Counts()
         self._told_s = 0.0
@@ -232,6 +258,8 @@ class Driver:
         interval = Interval(at_s, max(now - self._told_s, 1e-6), counts.minus(self._told), latency, confirm, blocked)
         self._told, self._told_s = counts, now
         self.result.add(interval)
+        for ledger in self.ledgers:
+            ledger.flush()
         self.on_interval(interval)
 
     def _sum_up(self) -> None:

@@ -197,7 +197,7 @@ def examine(
     sent = ledgers.publishes(events)
     noted, told = _with_ledgers(spark, told, sent, rules)
     say("adding up")
-    segments = sweep(lives(told, cuts), evidence.KEYS, evidence.LABELS, evidence.TIMED)
+    segments = sweep(lives(told, cuts), evidence.KEYS, evidence.LABELS, evidence.TIMED).drop("edge")
     edges = present.filter("label = 'edge'").select("id", "stay", f.col("first").alias("edge"))
     segments = segments.join(f.broadcast(edges), ["id", "stay"], "left")
     is_whole = not silent and not kept.left_out
@@ -206,7 +206,8 @@ def examine(
     if noted is not None:
         all_findings = all_findings.unionByName(noted)
     troubles = faults.find(events)
-    all_findings = _with_channels(faults.near(spark, all_findings, troubles, rules.near_s), sent).persist()
+    all_findings = faults.near(spark, all_findings, troubles, rules.near_s).persist()
+    whose = published_by(all_findings, sent)
     queues = per_queue(judged_, all_findings)
     sums = queues.agg(f.count("*").alias("queues"), *(f.sum(name).alias(name) for name in COUNTS)).collect()[0]
     verdict = Verdict(
@@ -216,7 +217,7 @@ def examine(
     )  # fmt: skip
     width_ms = width(kept.begin_ms, kept.end_ms)
     return Audit(
-        verdict, queues, per_channel(events, sent, all_findings), all_findings, troubles, width_ms,
+        verdict, queues, per_channel(events, sent, whose), _with_channels(all_findings, whose), troubles, width_ms,
         rates(events, width_ms), latencies(judged_, width_ms),
     )  # fmt: skip
 
@@ -333,16 +334,24 @@ def _noted_ids(ids: DataFrame, kind: str) -> DataFrame:
     )  # fmt: skip
 
 
-def _with_channels(found: DataFrame, sent: DataFrame) -> DataFrame:
-    """Findings with the channel that published: split where several did."""
+def published_by(found: DataFrame, sent: DataFrame) -> DataFrame:
+    """Who published what is lost, or may be: `kind`, `vhost`, `queue`, `id`, `first`, `last` as in the findings, `channel`,
+    and how many of it (`count`). What nobody is known to have published is not there."""
     from pyspark.sql import functions as f
 
-    whose = sent.select("id", f.col("first").alias("low_sent"), f.col("last").alias("high_sent"), f.col("who").alias("channel"))
-    bad = f.col("kind").isin("lost", "unknown") & f.col("id").isNotNull()
-    split = overlap(found.filter(bad), whose, ["id"], "low_sent", "high_sent")
-    split = split.withColumns({"first": f.col("low"), "last": f.col("high"), "count": f.col("high") - f.col("low") + 1})
-    columns = [*found.columns, "channel"]
-    return found.filter(~bad).withColumn("channel", f.lit("")).select(*columns).unionByName(split.select(*columns))
+    whose = sent.selectExpr("id", "first low_sent", "last high_sent", "who channel")
+    bad = found.filter(f.col("kind").isin("lost", "unknown") & f.col("id").isNotNull())
+    key = ("kind", "vhost", "queue", "id", "first", "last")
+    shared = overlap(bad.select(*key), whose, ["id"], "low_sent", "high_sent")
+    return shared.select(*key, "channel", (f.col("high") - f.col("low") + 1).alias("count"))
+
+
+def _with_channels(found: DataFrame, whose: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    key = ("kind", "vhost", "queue", "id", "first", "last")
+    channels = whose.groupBy(*key).agg(f.concat_ws(", ", f.array_sort(f.collect_set("channel"))).alias("channel"))
+    return found.join(channels, [*key], "left").withColumn("channel", f.coalesce("channel", f.lit("")))
 
 
 # -- Counting ------------------------------------------------------------------------------------------------------
@@ -372,7 +381,7 @@ def per_queue(segments: DataFrame, found: DataFrame) -> DataFrame:
     return joined.select("vhost", "queue", *(f.coalesce(name, f.lit(0)).alias(name) for name in COUNTS))
 
 
-def per_channel(events: DataFrame, sent: DataFrame, found: DataFrame) -> DataFrame:
+def per_channel(events: DataFrame, sent: DataFrame, whose: DataFrame) -> DataFrame:
     """A row for each queue and channel: what it published, what was delivered to it, and what is lost of the first."""
     from pyspark.sql import functions as f
 
@@ -381,7 +390,7 @@ def per_channel(events: DataFrame, sent: DataFrame, found: DataFrame) -> DataFra
 
     published = part(sent.withColumnRenamed("who", "channel"), "published", f.col("last") - f.col("first") + 1)
     given = events.filter("kind = 'delivered' and who != ''").withColumnRenamed("who", "channel")
-    lost = found.filter("kind = 'lost' and channel != ''")
+    lost = whose.filter("kind = 'lost'")
     parts = published.unionByName(part(given, "delivered", f.col("count"))).unionByName(part(lost, "lost", f.col("count")))
     pivoted = parts.groupBy("vhost", "queue", "channel").pivot("what", ["published", "delivered", "lost"])
     return pivoted.agg(f.sum("count")).na.fill(0)

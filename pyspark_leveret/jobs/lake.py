@@ -185,11 +185,16 @@ def _compact_day(spark: SparkSession, files: Files, plan: Plan, file_bytes: int)
     before, after = rows.count(), spark.read.schema(_stored_schema()).parquet(hidden).count()
     if before != after:
         raise BadLake(f"{hidden} has {after} rows, and should have {before}: nothing was replaced")
+    swap(files, plan)
+
+
+def swap(files: Files, plan: Plan) -> None:
+    """What was put together takes the place of what it was made of."""
     if not all(files.exists(one.path) for one in plan.folders):
-        files.delete(hidden)
+        files.delete(f"{plan.day}/{_HIDDEN}{plan.id}")
         raise BadLake(f"{plan.day} changes while it is compacted: do two processes compact it?")
-    note = {"version": 1, "hidden": hidden, "name": f"batch={_COMPACTED}{plan.id}"}
-    note["replaces"] = json.dumps([one.name for one in plan.folders])
+    replaces = [one.name for one in plan.folders]
+    note = {"version": 1, "hidden": f"{_HIDDEN}{plan.id}", "name": f"batch={_COMPACTED}{plan.id}", "replaces": replaces}
     if not files.create(f"{plan.day}/{NOTE}", json.dumps(note)):
         raise BadLake(f"{plan.day}/{NOTE} is there already: does another process compact this lake?")
     _finish(files, plan.day)
@@ -202,9 +207,9 @@ def _finish(files: Files, day: str) -> None:
     except ValueError:  # Whoever wrote it died before it was whole, and so before anything was deleted.
         files.delete(f"{day}/{NOTE}")
         return
-    hidden = f"{day}/{note['hidden'].rpartition('/')[2]}"  # The lake may have been moved to another place.
+    hidden = f"{day}/{note['hidden']}"  # Names, not paths: the lake may have been moved to another place.
     if files.exists(hidden):
-        for name in json.loads(note["replaces"]):
+        for name in note["replaces"]:
             files.delete(f"{day}/{name}")
         files.rename(hidden, f"{day}/{note['name']}")
     files.delete(f"{day}/{NOTE}")

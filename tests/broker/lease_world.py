@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
-from leveret.broker.leases import LeaseView
+from leveret.broker.lease import LeaseView
 from leveret.broker.priorities import PriorityQueue
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
@@ -17,7 +17,8 @@ from leveret.cluster.specs import QueueSpec
 from leveret.log.block import PERSISTENT, REDELIVERED, Run
 from leveret.log.disk import Job
 from leveret.log.log import Log, LogOptions
-from leveret.log.measure import Measured, Wanted, measure
+from leveret.log.measure import measure
+from leveret.log.ranges import Measured, Wanted
 from simulation.disk import FaultyDisk
 from tests.broker.priority_queues import body_of, content
 

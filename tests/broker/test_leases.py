@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker import leases
 from leveret.broker.batch import Gap
-from leveret.broker.leases import Lease, LeaseView, pack_lease, unpack_lease
+from leveret.broker.lease import Lease, LeaseView, pack_lease, unpack_lease
 from leveret.cluster.queue_rules import QueueRules
 from leveret.cluster.refusals import Refusal
 from leveret.log.errors import FormatError

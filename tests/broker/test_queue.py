@@ -19,7 +19,7 @@ from leveret.broker.timers import Timers
 from leveret.cluster.queue_rules import PLAIN, QueueRules
 from leveret.cluster.specs import QueueSpec
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
-from leveret.log.ranges import merged
+from leveret.log.ranges import Measured, Wanted, merged
 from tests.machines import MemoryLog, World
 
 
@@ -73,6 +73,12 @@ class Host:
 
     def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
         raise AssertionError("there is no mirror")
+
+    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+        return self.log.measure(queue.spec.id, wanted)
+
+    def note(self, text: str) -> None:
+        raise AssertionError(text)
 
     def finish_load(self, messages_max: int) -> None:
         queue, gap = self.wanted.pop(0)

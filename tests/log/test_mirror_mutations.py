@@ -106,7 +106,7 @@ def counts_that_come_before_their_message_are_dropped(patch: Patch) -> None:
 
 
 def counts_are_not_filled(patch: Patch) -> None:
-    real = Mirrors.fill
+    real: Any = Mirrors.fill
     patch.setattr(Mirrors, "fill", lambda self, *arguments: real(self, *arguments[:8], (), *arguments[9:]))
 
 

@@ -188,3 +188,17 @@ async def test_a_busy_node_reads_at_a_measured_pace(monkeypatch: pytest.MonkeyPa
         await desk.found()
     assert len(pauses) == 3
     assert all(0 < seconds < 2_000_000 / BUSY_BYTES_PER_S for seconds in pauses)
+
+
+async def test_what_is_leased_and_in_memory_alone_belongs_to_the_queue() -> None:
+    desk = Desk()
+    desk.publish(b"a", b"b", kind=0)
+    desk.queue.close_batch()
+    answers: list[Any] = []
+    desk.queue.lease_open("job", None, answers.append)
+    desk.queue.lease_take("job", 2, 1 << 20, answers.append)
+    desk.publish(b"c", kind=0)
+    desk.queue.close_batch()
+    assert desk.queue.leases is not None and desk.queue.leases.all["job"].next == 2
+    assert desk.reads.extent(SPEC)[:3] == (1, 4, 3)
+    assert await desk.found() == ({1: b"a", 2: b"b", 3: b"c"}, 4)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,3 +219,44 @@ def test_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         words = [word for url in cluster.urls for word in ("--uri", url)]
         assert main(["perf", *words, "-x", "2", "-y", "2", "-C", "50", "-c", "10", "--quiet"]) == 0
     assert Counter(seen) == {"leveret1@localhost": 3, SECOND: 2}
+
+
+@pytest.mark.parametrize("words", ["-C 3000", "-x 2 -y 2 --queues 4 -C 700", "-C 200 -r 2000 -A 7 -q 20", "-C 3 -s 200000"])
+def test_ledgers_have_every_message_once(perf: Perf, tmp_path: Path, words: str) -> None:
+    code, found = perf("-s", "64", "-c", "100", *words.split(), "--ledger", str(tmp_path))
+    assert code == 0
+    seen = {}
+    for kind, at in (("published", "confirmed_at"), ("consumed", "received_at")):
+        [file] = (tmp_path / kind).iterdir()
+        entries = [json.loads(line) for line in file.read_text().splitlines()]
+        assert len(entries) < found["summary"]["sent"] or len(entries) <= 3
+        assert all(entry[at] > 1_700_000_000_000 and " -> " in entry["channel"] for entry in entries)
+        seen[kind] = Counter(
+            (entry["queue"], entry["publisher"], number)
+            for entry in entries
+            for number in range(entry["number"], entry["last"] + 1)
+        )
+    assert seen["published"] == seen["consumed"] and set(seen["consumed"].values()) == {1}
+    assert len(seen["published"]) == found["summary"]["sent"]
+
+
+def test_a_ledger_has_no_message_that_was_nacked(perf: Perf, subject: Broker, tmp_path: Path) -> None:
+    limited = "x-max-length=5,x-overflow=reject-publish"
+    perf("-y", "0", "-C", "50", "-s", "64", "-c", "10", "-qa", limited, "--ledger", str(tmp_path), "-u", "small")
+    [file] = (tmp_path / "published").iterdir()
+    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    noted = sum(entry["last"] - entry["number"] + 1 for entry in entries)
+    assert noted == sum(queue.messages for queue in subject.admin.queues())
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("-s 64", "give --confirm"),
+        ("-c 10", "give --size 24 or more"),
+        ("-c 10 -s 64 -e x", "needs the default exchange"),
+    ],
+)
+def test_a_ledger_needs(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["perf", "--ledger", "there", *words.split()]) == 64
+    assert why in capsys.readouterr().err

@@ -101,7 +101,7 @@ FEATURED: Final = (
         "amqp.intake",
         "self.submit()  # Confirms are numbered in the order in which messages came, whatever their ways.\n",
         "pass\n",
-        first=25,
+        first=314,
     ),
     _featured(
         "a bundle from another node is refused as a whole",

@@ -1,0 +1,1 @@
+"""RabbitMQ's HTTP API, a module for each kind of thing."""

@@ -1,0 +1,229 @@
+"""What RabbitMQ's HTTP API has no words for: the ring of a mirrored queue, and who of the cluster is there.
+
+`/api/leveret/cluster` says what this node knows without asking anybody (members, majority, alarms): the page asks for
+it every second or two, and a node that hangs must not make that slow. `/api/leveret/rings` counts the mirrored queues
+and names those in which something is missing, by the views alone. `/api/leveret/rings/{vhost}/{queue}` asks every
+member of one ring how far it is. The other two have another copy lead: `move` loses nothing, `promote` may, and says
+what before it is done.
+
+A walk over all queues gives way to the broker every few hundred microseconds (`in_slices`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from leveret.cluster.keepers import is_keeper
+from leveret.cluster.mirroring import is_quorum, is_stream
+from leveret.cluster.permissions import refused_text
+from leveret.management.api.rights import Rights
+from leveret.management.auth import refused
+from leveret.management.messages import Problem, Request, Response, bad_request, json_response, not_found
+from leveret.node.control import NoAnswer
+from leveret.node.control_columns import MIRRORS
+from leveret.node.control_frame import Refused
+
+if TYPE_CHECKING:
+    from leveret.cluster.specs import QueueSpec
+    from leveret.management.app import Management
+    from leveret.management.routes import Router
+
+_T = TypeVar("_T")
+
+SLICE_S: Final = 0.001
+ITEMS_BETWEEN_LOOKS: Final = 64  # At the clock.
+RINGS_MAX: Final = 500  # In one answer.
+NODE_CHARACTERS_MAX: Final = 255
+
+
+class Office:
+    """What the handlers of our own paths share: who may see what, and how the node's commands are asked."""
+
+    def __init__(self, management: Management) -> None:
+        self.management = management
+        self.node = management.node
+        self.gate = management.gate
+        self.rights = Rights(management.node.broker)
+
+    def spec(self, request: Request) -> QueueSpec:
+        """The queue that the path names. Raises Problem."""
+        vhost, name = request.parameters["vhost"], request.parameters["queue"]
+        self.rights.check_vhost(request, vhost)
+        spec = self.node.metadata.queues.get((vhost, name))
+        if spec is None or is_keeper(name):
+            raise not_found()
+        return spec
+
+    def check_configure(self, request: Request, vhost: str, name: str) -> None:
+        """Raises Problem."""
+        if not self.node.broker.permissions.check(request.user, vhost, "queue", name, "configure"):
+            raise refused(refused_text(request.user, vhost, "queue", name))
+
+    async def ask(self, command: str, arguments: dict[str, Any]) -> Any:
+        """What leveretctl would be answered. Raises Problem."""
+        control = self.management.server.control
+        try:
+            return await control.run(command, arguments)
+        except Refused as refusal:
+            if refusal.text == "not_found":
+                raise not_found() from None
+            raise bad_request(refusal.text) from None
+        except NoAnswer as error:
+            raise Problem(503, "service_unavailable", str(error)) from None
+
+    def running(self) -> frozenset[str]:
+        return frozenset(one.name for one in self.node.cluster.members() if one.running)
+
+
+async def in_slices(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """One by one; from time to time the loop comes to other things first. The items must not change meanwhile."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + SLICE_S
+    for at, item in enumerate(items):
+        if at % ITEMS_BETWEEN_LOOKS == 0 and loop.time() > until:
+            await asyncio.sleep(0)
+            until = loop.time() + SLICE_S
+        yield item
+
+
+class RingHandlers(Office):
+    def add_to(self, router: Router) -> None:
+        router.add("GET", "/api/leveret/cluster", self.cluster)
+        router.add("GET", "/api/leveret/rings", self.rings)
+        router.add("GET", "/api/leveret/rings/{vhost}/{queue}", self.ring)
+        router.add("POST", "/api/leveret/rings/{vhost}/{queue}/move", self.move)
+        router.add("POST", "/api/leveret/rings/{vhost}/{queue}/promote", self.promote)
+
+    # -- The cluster ---------------------------------------------------------------------------------------------
+
+    async def cluster(self, request: Request) -> Response:
+        self.rights.check(request)
+        cluster, alarms = self.node.cluster, self.node.alarms
+        me = self.management.server.settings.node_name
+        short = {me: alarms.own(), **alarms.others}
+        members = cluster.members()
+        answer: dict[str, Any] = (
+            {
+                "node": me,
+                "cluster_name": self.node.metadata.global_parameters.get("cluster_name") or me,
+                "leader": cluster.leader,
+                "has_majority": cluster.has_majority,
+                "members": [{"name": one.name, "running": one.running, "voter": one.voter} for one in members],
+                "alarms": [
+                    {"node": name, "resource": resource} for name in sorted(short) for resource in sorted(short[name])
+                ],
+            }
+        )
+
+    # -- Rings ---------------------------------------------------------------------------------------------------
+
+    async def rings(self, request: Request) -> Response:
+        """How many there are and how they are, and some of them: those with `name` in theirs, troubled ones first."""
+        self.rights.check(request)
+        wanted, vhost = request.asked("name") or "", request.asked("vhost")
+        most = request.number("limit", 50, 1, RINGS_MAX)
+        running, total = self.running(), 0
+        troubled: list[dict[str, Any]] = []
+        sound: list[dict[str, Any]] = []
+        counts = dict.fromkeys(("sound", "unsynchronised", "down"), 0)
+        seen: dict[str, bool] = {}
+        async for spec in in_slices(list(self.node.metadata.queues.values())):
+            if spec.view is None or is_keeper(spec.name) or (vhost and spec.vhost != vhost):
+                continue
+            if not seen.setdefault(spec.vhost, self.rights.may_see(request, spec.vhost)):
+                continue
+            total += 1
+            health = _health(spec, running)
+            counts[health] += 1
+            there = sound if health == "sound" else troubled
+            if len(there) < most and wanted in spec.name:
+                there.append({**_outline(spec, running), "health": health})
+        return json_response({"total": total, **counts, "rings": [*troubled, *sound][:most]})
+
+    async def ring(self, request: Request) -> Response:
+        spec = self.spec(request)
+        running = self.running()
+        answer = {**_outline(spec, running), "id": spec.id, "durable": spec.durable}
+        if spec.view is None:
+            return json_response({**answer, "mirrored": False})
+        asked = {"vhost": spec.vhost, "only": spec.name, "columns": list(MIRRORS), "after": None}
+        told = await self.ask("mirror_status_rows", asked)
+        rows = [dict(zip(MIRRORS, row, strict=True)) for row in told["rows"]]
+        now = self.node.metadata.queues.get((spec.vhost, spec.name), spec)
+        view = now.view or spec.view
+        answer |= {
+            "mirrored": True,
+            "epoch": view.epoch,
+            "version": view.version,
+            "master": now.node,
+            "health": _health(now, running),
+            "members": [
+                {
+                    "node": row["node"],
+                    "role": row["role"],
+                    "state": row["state"],
+                    "running": row["node"] in running,
+                    "in_sync": view.disk_of(row["node"]) is not None,
+                    **{key: None if row[key] == "" else row[key] for key in MIRRORS[5:]},
+                }
+                for row in rows
+            ],
+        }
+        return json_response(answer)
+
+    # -- Another master ------------------------------------------------------------------------------------------
+
+    def _target(self, request: Request) -> tuple[QueueSpec, str, dict[str, Any]]:
+        """Raises Problem. Who may configure a queue may say where it is led."""
+        spec, asked = self.spec(request), request.json()
+        self.check_configure(request, spec.vhost, spec.name)
+        node = asked.get("node")
+        if not isinstance(node, str) or not 0 < len(node) <= NODE_CHARACTERS_MAX:
+            raise bad_request("node must name a member of the cluster")
+        return spec, node, asked
+
+    async def move(self, request: Request) -> Response:
+        spec, node, _ = self._target(request)
+        await self.ask("move_queue_master", {"vhost": spec.vhost, "name": spec.name, "node": node})
+        return Response(204)
+
+    async def promote(self, request: Request) -> Response:
+        """What would be lost; with `confirmed`, it is done."""
+        spec, node, asked = self._target(request)
+        confirmed = asked.get("confirmed", False)
+        if not isinstance(confirmed, bool):
+            raise bad_request("confirmed must be true or false")
+        wanted = {"vhost": spec.vhost, "name": spec.name, "node": node, "confirmed": confirmed}
+        return json_response(await self.ask("promote_queue", wanted))
+
+
+def _outline(spec: QueueSpec, running: frozenset[str]) -> dict[str, Any]:
+    """What the metadata says of a queue's copies."""
+    in_sync = {spec.node} if spec.view is None else dict(spec.view.in_sync).keys()
+    return {
+        "vhost": spec.vhost,
+        "name": spec.name,
+        "type": "stream" if is_stream(spec.arguments) else "quorum" if is_quorum(spec.arguments) else "classic",
+        "master": spec.node,
+        "members": [
+            {
+                "node": name,
+                "role": "master" if name == spec.node else "mirror",
+                "running": name in running,
+                "in_sync": name in in_sync,
+            }
+            for name in ((spec.node,) if spec.view is None else spec.view.order())
+        ],
+    }
+
+
+def _health(spec: QueueSpec, running: frozenset[str]) -> str:
+    """`sound`: every member runs and has all messages. `down`: its master does not run."""
+    view = spec.view
+    assert view is not None
+    if spec.node not in running:
+        return "down"
+    complete = len(view.in_sync) == len(view.ring) and running.issuperset(view.ring)
+    return "sound" if complete else "unsynchronised"

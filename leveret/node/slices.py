@@ -1,0 +1,79 @@
+"""Long work in the event loop, in slices: whoever goes through a hundred thousand queues lets others have a turn.
+
+A slice is short compared with what a client notices. The clock is asked every few steps only, so a step must be short
+too: some microseconds. What cannot be cut (sorting a list, encoding a large value) is done in pieces that can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from heapq import merge
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+SLICE_S: Final = 0.001
+STEPS: Final = 16  # Between two looks at the clock.
+SORTED_AT_ONCE: Final = 1_000
+
+_T = TypeVar("_T")
+
+
+class Slices:
+    """Of one piece of work."""
+
+    __slots__ = ("_left", "_until")
+
+    def __init__(self) -> None:
+        self._until = perf_counter() + SLICE_S
+        self._left = STEPS
+
+    def is_over(self) -> bool:
+        """Called after each step: whether the slice has been long enough. Then `rest` is due."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = STEPS
+        return perf_counter() >= self._until
+
+    async def rest(self) -> None:
+        """Let all others go first."""
+        await asyncio.sleep(0)
+        self._until = perf_counter() + SLICE_S
+
+    async def each(self, items: Iterable[_T]) -> AsyncIterator[_T]:
+        """The items, with rests between them. They must not change meanwhile."""
+        for item in items:
+            yield item
+            if self.is_over():
+                await self.rest()
+
+
+async def picked(items: Iterable[_T], wanted: Callable[[_T], bool]) -> list[_T]:
+    """As a list comprehension, in slices."""
+    slices, found = Slices(), []
+    for item in items:
+        if wanted(item):
+            found.append(item)
+        if slices.is_over():
+            await slices.rest()
+    return found
+
+
+async def in_order(items: list[_T], key: Callable[[_T], Any], reverse: bool = False, most: int | None = None) -> list[_T]:
+    """As `sorted`, in slices, and no more than the first `most`: runs are sorted one by one, then merged."""
+    slices = Slices()
+    runs = []
+    for at in range(0, len(items), SORTED_AT_ONCE):
+        runs.append(sorted(items[at : at + SORTED_AT_ONCE], key=key, reverse=reverse))
+        await slices.rest()
+    if len(runs) <= 1:
+        return [] if not runs else runs[0] if most is None else runs[0][:most]
+    found: list[_T] = []
+    for item in merge(*runs, key=key, reverse=reverse):
+        if most is not None and len(found) >= most:
+            break
+        found.append(item)
+        if slices.is_over():
+            await slices.rest()
+    return found

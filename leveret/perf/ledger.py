@@ -1,0 +1,77 @@
+"""What clients of a load know themselves: which messages were confirmed to them, and which they received.
+
+`leveret pipeline audit` lays it beside what the broker says. For that, messages need names: with a ledger, a publisher
+puts its own, a random number, and the message's number as confirms count them behind the time in its body. A line of a
+ledger is a run of such numbers, since neighbours mostly have the same fate:
+
+    published/RUN.jsonl   {"queue": "q", "publisher": "1f00c0de", "number": 1, "last": 500, "confirmed_at": 1794769923634,
+                           "channel": "10.0.0.7:40000 -> 10.0.0.1:5672 (1)"}
+    consumed/RUN.jsonl    … "received_at": …, "channel": …, "redelivered": false
+
+A run covers at most `RUN_MS`. Open runs are few (`RUNS_MAX`), and are written with each line of output; so a tool that is
+killed leaves out its last interval. A consumer's line means that it had the message, not that its ack arrived.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from typing import IO, Final
+
+NAME: Final = struct.Struct(">IQ")  # Behind the time in a body: the publisher, and the message's number.
+RUN_MS: Final = 50
+RUNS_MAX: Final = 256
+FILE_BYTES: Final = 1 << 16
+
+
+class Ledger:
+    """One file. `at` names the column of times."""
+
+    def __init__(self, folder: str, kind: str, run: str, at: str) -> None:
+        """Raises OSError."""
+        os.makedirs(os.path.join(folder, kind), exist_ok=True)
+        path = os.path.join(folder, kind, f"{run}.jsonl")
+        self._file: IO[str] = open(path, "w", encoding="utf-8", buffering=FILE_BYTES)  # noqa: SIM115
+        self._at = at
+        # By queue, publisher, channel, and whether it came again: first, last, when the first one was noted.
+        self._runs: dict[tuple[str, int, str, bool], tuple[int, int, int]] = {}
+
+    def note(
+        self, queue: str, publisher: int, channel: str, first: int, last: int, ms: int, redelivered: bool = False
+    ) -> None:
+        key = (queue, publisher, channel, redelivered)
+        run = self._runs.get(key)
+        if run is not None and run[1] + 1 == first and ms - run[2] <= RUN_MS:
+            self._runs[key] = (run[0], last, run[2])
+            return
+        if run is not None:
+            self._write(key, run)
+        elif len(self._runs) >= RUNS_MAX:
+            self.flush()
+        self._runs[key] = (first, last, ms)
+
+    def _write(self, key: tuple[str, int, str, bool], run: tuple[int, int, int]) -> None:
+        queue, publisher, channel, redelivered = key
+        entry: dict[str, str | int | bool] = {"queue": queue, "publisher": f"{publisher:08x}", "number": run[0]}
+        entry |= {"last": run[1], self._at: run[2], "channel": channel}
+        if self._at == "received_at":
+            entry["redelivered"] = redelivered
+        self._file.write(json.dumps(entry) + "\n")
+
+    def flush(self) -> None:
+        runs, self._runs = self._runs, {}
+        for key, run in runs.items():
+            self._write(key, run)
+        self._file.flush()
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+
+
+def channel_name(connection: socket.socket) -> str:
+    """That of the only channel of a connection, as brokers name it."""
+    (here, port), (there, their_port) = connection.getsockname()[:2], connection.getpeername()[:2]
+    return f"{here}:{port} -> {there}:{their_port} (1)"

@@ -1,0 +1,355 @@
+"""`leveret pipeline replay`: messages of a lake are published again, in the order in which they came, each once.
+
+**First they are copied.** The rows that are asked for go to a spool, sorted by time and cut into parts of some
+thousands; only when the spool is complete, the first is published. So it does not matter what becomes of the lake
+meanwhile: an archive may add to it, small files may be put together. It costs room for what is replayed.
+
+**Then they are published**, part after part, each noted when all of it is confirmed. If the job dies, the same command
+goes on with the first part that is not noted. That part may have been published, or half of it. Its rows are numbered
+
+    name = replay / id of the spool / task        number = part << 32 | row
+
+as those of the sink, and the broker takes each number once (`publisher`). The rows and their order are in the spool, so
+they are the same in every attempt. A RabbitMQ does not know about such numbers: there, a part that was interrupted
+comes again from its beginning.
+
+    CHECKPOINT/request.json       what was asked for, and the id
+    CHECKPOINT/spool/…            the rows; complete if it has _SUCCESS
+    CHECKPOINT/done/00000012      part 12 is confirmed
+
+When all is done the checkpoint is deleted, and the same command replays again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_leveret.jobs import lake
+from pyspark_leveret.jobs.common import access_of, say
+from pyspark_leveret.jobs.files import Files
+from pyspark_leveret.jobs.pace import Pace
+from pyspark_leveret.options import Options, SinkOptions
+from pyspark_leveret.schema import COLUMNS, OF_QUEUES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+DESCRIPTION: Final = """\
+Publishes messages of a lake (see: leveret pipeline archive) again, in the order in which they came, each exactly
+once: if it is interrupted, the same command goes on where it was. --servers names AMQP ports (host, amqp://host:5672).
+"""
+
+EXAMPLES: Final = """\
+examples:
+  leveret pipeline replay --from /data/lake --queue orders --since 2026-11-01 --until 2026-11-02T12:00 --rate 5000
+                                     to the exchange, with the routing key, that they were published with
+  leveret pipeline replay --from /data/lake --queue orders --own-queue
+                                     only to the queue that they were archived from
+  leveret pipeline replay --from /data/lake --where "headers['tenant'] = '7' and content_type like '%json'" \\
+      --exchange repair --routing-key again
+  leveret pipeline replay --from /data/lake --since 2026-11-01 --dry-run
+                                     how many would it be?
+"""
+
+PART_ROWS: Final = 200_000
+PART_S: Final = 30.0  # With a rate: a part is what goes in so long, so that little is done again.
+PART_ROWS_MIN: Final = 1_000
+# Headers that are no text when a broker writes or reads them. A lake has them as JSON, which would be refused.
+LEFT_OUT: Final = ("x-death", "x-delivery-count", "CC", "BCC")
+_PUBLISHED: Final = tuple(name for name in COLUMNS if name not in OF_QUEUES)
+_SPOOLED: Final = ("queue", "place", *_PUBLISHED)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is replayed, and where to. Times are in UTC. None of `exchange`, `routing_key`: as it was."""
+
+    lake: str
+    queues: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+    where: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+    own_queue: bool = False
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+class BadRequest(Exception):
+    """The text is for the user."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="lake", metavar="PATH", required=True, help="the lake")
+    parser.add_argument("--queue", metavar="NAME", action="append", default=[], help="only of this queue; several can be given")
+    parser.add_argument("--since", metavar="TIME", type=_time, help="2026-11-01, 2026-11-01T12:00, or with a zone: +01:00 (UTC)")
+    parser.add_argument("--until", metavar="TIME", type=_time, help="only what came before")
+    parser.add_argument("--where", metavar="SQL", help="only rows for which this holds")
+    parser.add_argument("--exchange", metavar="NAME", help="instead of that of each message")
+    parser.add_argument("--routing-key", metavar="KEY", help="instead of that of each message")
+    parser.add_argument("--own-queue", action="store_true", help="to the queue that it was in, and to no other")
+    parser.add_argument("--rate", metavar="N", type=_rate, help="at most so many messages a second")
+    parser.add_argument("--parallel", metavar="N", type=int, choices=range(1, 65), default=1,
+                        help="so many publishers; then the order is kept within each queue only (1)")  # fmt: skip
+    parser.add_argument("--checkpoint", metavar="PATH", help="how far it has come; LAKE/_replay/…")
+    parser.add_argument("--dry-run", action="store_true", help="only count")
+
+
+def _time(text: str) -> datetime:
+    try:
+        said = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time like 2026-11-01T12:00") from None
+    return said.replace(tzinfo=UTC) if said.tzinfo is None else said.astimezone(UTC)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.001 <= rate <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages a second")
+    return rate
+
+
+def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
+    request = Request(
+        parsed.lake.rstrip("/"),
+        tuple(parsed.queue),
+        None if parsed.since is None else parsed.since.isoformat(),
+        None if parsed.until is None else parsed.until.isoformat(),
+        parsed.where,
+        parsed.exchange,
+        parsed.routing_key,
+        parsed.own_queue,
+    )
+    try:
+        if parsed.dry_run:
+            rows, first, last = counted(spark, request)
+            print(f"{rows:,} messages" + (f", from {first:%F %T} to {last:%F %T} UTC" if first and last else ""))
+            return 0
+        done = replay(spark, access_of(parsed), request, parsed.checkpoint, parsed.rate, parsed.parallel)
+    except (BadRequest, lake.BadLake) as error:
+        say(f"leveret pipeline replay: {error}")
+        return 64
+    say(f"{done:,} messages were published")
+    return 0
+
+
+def counted(spark: SparkSession, request: Request) -> tuple[int, datetime | None, datetime | None]:
+    """How many messages are asked for, and when they came."""
+    from pyspark.sql import functions as f
+
+    rows = chosen(spark, request)
+    [row] = rows.agg(f.count("*"), f.min(lake.arrival()), f.max(lake.arrival())).collect()
+    return row[0], row[1], row[2]
+
+
+def replay(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    request: Request,
+    checkpoint: str | None = None,
+    rate: float | None = None,
+    parallel: int = 1,
+    part_rows: int | None = None,
+    tell: Callable[[str], None] = say,
+) -> int:
+    """Publish what is asked for, or what an earlier attempt has left of it; how many that were. `options` are those of
+    `format("leveret")` as a sink."""
+    if rate is not None and parallel > 1:
+        raise BadRequest("a rate is kept by one publisher: leave --rate or --parallel out")
+    if request.own_queue and (request.exchange is not None or request.routing_key is not None):
+        raise BadRequest("--own-queue says where messages go: leave --exchange and --routing-key out")
+    target = Options(options).sink()
+    spool = Spool(spark, request, checkpoint or f"{request.lake}/_replay/{request.digest}")
+    spool.open(part_rows or _part_rows(rate), target, tell)
+    parts, done = spool.parts(), spool.done()
+    if done:
+        tell(f"going on: {len(done)} of {len(parts)} parts were published before")
+    total, ended_at = 0, time.time()
+    for number, path in parts:
+        if number in done:
+            continue
+        began_at = time.time()
+        job = Job(target, spool.id, number, rate, ended_at)
+        count = _publish_part(spark, path, job, parallel)
+        ended_at = time.time()
+        spool.note(number)
+        total += count
+        tell(f"part {number + 1} of {len(parts)}: {count:,} messages, {count / max(ended_at - began_at, 1e-3):,.0f} a second")
+    spool.remove()
+    return total
+
+
+def _part_rows(rate: float | None) -> int:
+    return PART_ROWS if rate is None else min(max(int(rate * PART_S), PART_ROWS_MIN), PART_ROWS)
+
+
+def chosen(spark: SparkSession, request: Request) -> DataFrame:
+    """The rows of the lake that are asked for."""
+    since, until = (None if text is None else datetime.fromisoformat(text) for text in (request.since, request.until))
+    if not Files(spark, request.lake).exists(request.lake):
+        raise lake.BadLake(f"there is no lake {request.lake}")
+    return lake.select(lake.read(spark, request.lake), request.queues, since, until, request.where)
+
+
+def messages(rows: DataFrame, request: Request, user: str) -> DataFrame:
+    """As they are to be published, with `queue` and what they are sorted by."""
+    from pyspark.sql import functions as f
+
+    changed = {
+        # A broker refuses messages whose publisher calls itself by the name of another user.
+        "user_id": f.when(f.col("user_id") == user, f.col("user_id")),
+        "headers": f.map_filter("headers", lambda key, _: ~key.isin(*LEFT_OUT)),
+    }
+    if request.own_queue:
+        changed |= {"exchange": f.lit(""), "routing_key": f.col("queue")}
+    if request.exchange is not None:
+        changed["exchange"] = f.lit(request.exchange)
+    if request.routing_key is not None:
+        changed["routing_key"] = f.lit(request.routing_key)
+    return rows.select("queue", "offset", lake.arrival().alias("came"), *_PUBLISHED).withColumns(changed)
+
+
+class Spool:
+    """What is to be published, in a folder of its own."""
+
+    def __init__(self, spark: SparkSession, request: Request, path: str) -> None:
+        self.spark = spark
+        self.request = request
+        self.path = path.rstrip("/")
+        self.files = Files(spark, self.path)
+        self.id = ""
+
+    def open(self, part_rows: int, target: SinkOptions, tell: Callable[[str], None]) -> None:
+        """Fill it, or find it as it was left."""
+        from pyspark_leveret.encoding import check_columns
+
+        note = f"{self.path}/request.json"
+        if self.files.exists(f"{self.path}/spool/_SUCCESS"):
+            said = json.loads(self.files.read(note))
+            if said["request"] != _plain(self.request):
+                raise BadRequest(f"{self.path} is the checkpoint of another replay: {said['request']}")
+            self.id = said["id"]
+            return
+        self.files.delete(self.path)  # Nothing was published yet.
+        self.id = uuid.uuid4().hex
+        self.files.create(note, json.dumps({"version": 1, "id": self.id, "request": _plain(self.request)}))
+        rows = messages(chosen(self.spark, self.request), self.request, target.access.user)
+        count = rows.count()
+        tell(f"{count:,} messages; they are sorted now, and kept in {self.path} until they are published")
+        self._fill(rows, max(-(-count // part_rows), 1))
+        check_columns(self._read(f"{self.path}/spool").drop("place").schema.fields, target)
+
+    def _fill(self, rows: DataFrame, parts: int) -> None:
+        from pyspark.sql import functions as f
+
+        order = ("came", "queue", "offset")
+        spread = rows.coalesce(1) if parts == 1 else rows.repartitionByRange(parts, *order)
+        placed = spread.sortWithinPartitions(*order).withColumn("place", f.monotonically_increasing_id())
+        placed.select(*_SPOOLED).write.mode("overwrite").parquet(f"{self.path}/spool")
+
+    def parts(self) -> list[tuple[int, str]]:
+        """Each task has written a file with its number in the name, and tasks are in the order of their rows."""
+        names = [one for one in self.files.entries(f"{self.path}/spool") if one.name.startswith("part-")]
+        return [(int(one.name.split("-")[1]), one.path) for one in names]
+
+    def done(self) -> set[int]:
+        return {int(one.name) for one in self.files.entries(f"{self.path}/done") if one.name.isdecimal()}
+
+    def note(self, part: int) -> None:
+        self.files.create(f"{self.path}/done/{part:08}", "")
+
+    def remove(self) -> None:
+        """The rows first: without them, the rest says that nothing was begun."""
+        self.files.delete(f"{self.path}/spool")
+        self.files.delete(self.path)
+
+    def _read(self, path: str) -> DataFrame:
+        return self.spark.read.schema(spool_schema()).parquet(path)
+
+
+def _plain(request: Request) -> Any:
+    return json.loads(json.dumps(asdict(request)))
+
+
+def spool_schema() -> str:
+    kinds = {**COLUMNS, "place": "bigint"}
+    return ", ".join(f"`{name}` {kinds[name]}" for name in _SPOOLED)
+
+
+# -- Publishing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """What tasks need to know. `idle_since`: when the part before ended, by the wall clock, of the driver."""
+
+    target: SinkOptions
+    id: str
+    part: int
+    rate: float | None
+    idle_since: float
+
+
+def _publish_part(spark: SparkSession, path: str, job: Job, parallel: int) -> int:
+    rows = spark.read.schema(spool_schema()).parquet(path)
+    spread = rows.coalesce(1) if parallel == 1 else rows.repartition(parallel, "queue")
+    placed = spread.sortWithinPartitions("place").select(*_PUBLISHED)
+    counts = placed.mapInArrow(partial(publish_rows, job), "count bigint").collect()
+    return sum(row[0] for row in counts)
+
+
+def publish_rows(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task: rows in, their number out."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    from pyspark_leveret.encoding import Encoder
+    from pyspark_leveret.publisher import Publisher
+    from pyspark_leveret.sink import CHUNK_BYTES, ROW_BITS
+
+    task = TaskContext.get()
+    assert task is not None
+    name = f"replay/{job.id}/{task.partitionId()}"
+    publisher = Publisher(job.target.access, name, job.part << ROW_BITS)
+    try:
+        encoder = Encoder(job.target, publisher.frame_max)
+        pace = None if job.rate is None else Pace(job.rate, time.time() - job.idle_since)
+        count = 0
+        for batch in paced(batches, pace):
+            for frames, more in encoder.chunks(encoder.rows(batch), CHUNK_BYTES):
+                publisher.send(frames, more)
+                count += more
+        publisher.finish()
+    finally:
+        publisher.close()
+    yield pa.RecordBatch.from_pydict({"count": [count]})
+
+
+def paced(batches: Iterable[pa.RecordBatch], pace: Pace | None) -> Iterator[pa.RecordBatch]:
+    """The same rows, in pieces that may go when they come."""
+    for batch in batches:
+        if pace is None:
+            yield batch
+            continue
+        at = 0
+        while at < batch.num_rows:
+            count = pace.take(batch.num_rows - at)
+            yield batch.slice(at, count)
+            at += count

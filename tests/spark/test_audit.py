@@ -1,0 +1,217 @@
+"""The audit, on journals as nodes would have written them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pyspark_leveret.jobs import audit as job
+from pyspark_leveret.jobs import evidence, journal, report
+from pyspark_leveret.jobs.audit import Audit, Rules, Verdict
+
+ONE, TWO = "one@a", "two@b"
+WHO = "10.0.0.7:40000 -> 10.0.0.1:5672 (1)"
+HIM = "10.0.0.8:40000 -> 10.0.0.2:5672 (1)"
+START_MS = 1_790_000_000_000
+
+
+class Story:
+    """Journals of several nodes, told event by event. A second passes between two messages."""
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+        self.offsets: dict[str, int] = {}
+        self.rows: list[tuple[int, bytearray]] = []
+        self.there: list[tuple[str, str, int, str, int, int, int, str, int]] = []
+
+    def tell(self, node: str, *events: list[Any]) -> Story:
+        offset = self.offsets.get(node, 0)
+        self.offsets[node] = offset + 1
+        body = {"node": node, "run": "r", "ms": self.ms, "events": events}
+        self.rows.append((offset, bytearray(json.dumps(body).encode())))
+        self.ms += 1_000
+        return self
+
+    def holds(self, queue: str, first: int, last: int, edge: int, id: int = 7) -> Story:
+        for low, high, label in ((first, last, "present"), (edge, edge, "edge")):
+            self.there.append(("/", queue, id, "", 1 << 62, low, high, label, 0))
+        return self
+
+    def examine(self, spark: Any, silent: tuple[str, ...] = (), **rules: Any) -> Audit:
+        events = journal.events(spark.createDataFrame(self.rows, "offset bigint, body binary").coalesce(1))
+        kinds = "vhost string, queue string, id bigint, stay string, epoch bigint, first bigint, last bigint"
+        present = spark.createDataFrame(self.there, f"{kinds}, label string, ms bigint").coalesce(1)
+        return job.examine(spark, events, present.select(*evidence.COLUMNS), Rules(**rules), silent)
+
+
+def event(kind: str, first: int, last: int, who: str = "", queue: str = "q", epoch: int = 1, **detail: Any) -> list[Any]:
+    id = detail.pop("id", 7)
+    return [kind, "/", queue, first, last, last - first + 1, who, {"id": id, "epoch": epoch, **detail}]
+
+
+def came(first: int, last: int, epoch: int = 1, said: int | None = None, **more: Any) -> list[list[Any]]:
+    """Published and confirmed."""
+    own = first if said is None else said
+    told = {"said": [own, own + last - first], "epoch": epoch, **more}
+    return [event("published", first, last, WHO, **told), event("confirmed", first, last, WHO, **told)]
+
+
+class Found(NamedTuple):
+    audit: Audit
+    findings: list[Any]
+    queues: dict[str, Any]
+
+    def ranges(self, queue: str, kind: str) -> list[tuple[int, int]]:
+        return sorted((row["first"], row["last"]) for row in self.findings if (row.queue, row.kind) == (queue, kind))
+
+
+def every_way_to_go(story: Story) -> None:
+    """Of 100 messages, some have left in each way there is, ten wait, and 71 to 95 are nowhere."""
+    story.tell(ONE, event("started", 1, 0), *came(1, 100), event("started", 1, 0, queue="r", id=8))
+    story.tell(ONE, event("published", 101, 110, WHO, said=[101, 110], transient=True))
+    story.tell(ONE, event("delivered", 1, 60, "c"), event("acked", 1, 40), event("requeued", 41, 60))
+    story.tell(ONE, event("delivered", 41, 50, "c"), event("acked", 41, 50), event("acked", 45, 50))
+    story.tell(ONE, event("rejected", 51, 52, reason="rejected"), event("expired", 53, 54), event("dropped", 55, 56))
+    story.tell(ONE, event("dead-lettered", 57, 58), *came(1, 5, queue="r", id=8))
+    story.tell(TWO, event("replicated", 59, 60, ONE, what="settled"), event("replicated", 61, 80, ONE, what="filled"))
+    story.tell(ONE, event("stopped", 1, 5, queue="r", id=8, reason="deleted"))
+    story.holds("q", 61, 70, 96)
+
+
+def a_failover(story: Story) -> None:
+    """By force: of the first master's 91 to 100, five were confirmed. 96 to 100 were not, and had their numbers again."""
+    about: dict[str, Any] = {"queue": "f", "id": 11}
+    story.tell(ONE, ["started", "", "", 0, 0, 0, "", {"version": 1}], event("started", 1, 0, **about))
+    story.tell(ONE, *came(1, 95, **about), event("published", 96, 100, WHO, said=[96, 100], **about))
+    story.tell(ONE, event("acked", 1, 80, **about), event("delivered", 81, 84, "c", **about))
+    story.tell(TWO, ["partition", "", "", 0, 0, 0, ONE, {"state": "lost"}])
+    later: dict[str, Any] = {**about, "epoch": 2}
+    story.tell(TWO, event("promoted", 1, 90, ONE, forced=True, **later), event("started", 1, 90, **later))
+    story.tell(TWO, *came(91, 120, said=1, **later), event("delivered", 87, 120, "d", **later))
+    story.tell(TWO, event("delivered", 83, 86, "d", **later), event("acked", 81, 120, **later))
+    story.tell(ONE, ["started", "", "", 0, 0, 0, "", {"version": 1}])
+    story.holds("f", 1, 0, 121, id=11)
+
+
+def a_move(story: Story) -> None:
+    """Numbers begin anew. 10 was not taken along; the fifth at the new place is not there."""
+    about: dict[str, Any] = {"queue": "m", "id": 12}
+    story.tell(ONE, event("started", 1, 0, **about), *came(1, 10, **about), event("acked", 1, 4, **about))
+    story.tell(TWO, event("started", 1, 0, **about), event("published", 1, 5, ONE, said=[1, 5], **about))
+    story.tell(ONE, event("delivered", 5, 9, f"moving to {TWO}", **about))
+    story.tell(ONE, event("stopped", 1, 10, reason="elsewhere", **about))
+    story.tell(TWO, event("acked", 1, 3, **about)).holds("m", 4, 4, 6, id=12)
+
+
+def a_client_elsewhere(story: Story, folder: Path) -> None:
+    """Its own numbers 1 to 20 are 6 to 25 of the queue. It was told of 1 to 30, and of 50; no journal knows of the last
+    ones. Consumers noted 16 to 24, 20 twice."""
+    about: dict[str, Any] = {"queue": "c", "id": 13}
+    story.tell(TWO, ["routed", "/", "c", 0, 0, 20, HIM, {"id": 13, "to": ONE, "token": 9, "place": 5, "said": [1, 20]}])
+    story.tell(ONE, event("started", 1, 0, **about), event("published", 1, 25, TWO, said=[9, 9], **about))
+    story.tell(ONE, event("acked", 1, 10, **about), event("promoted", 1, 20, TWO, **{**about, "epoch": 2}))
+    story.holds("c", 11, 15, 16, id=13)
+    entry = {"queue": "c", "publisher": "p", "confirmed_at": START_MS, "channel": HIM}
+    noted = {"queue": "c", "publisher": "p", "received_at": START_MS + 5}
+    ranges = {"published": [(1, 30), (50, 50)], "consumed": [(16, 19), (20, 20), (20, 24)]}
+    for name, template in (("published", entry), ("consumed", noted)):
+        lines = [json.dumps({**template, "number": first, "last": last}) for first, last in ranges[name]]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """One audit of everything: each costs some seconds, however small."""
+    story, folder = Story(), tmp_path_factory.mktemp("ledgers")
+    every_way_to_go(story)
+    a_failover(story)
+    a_move(story)
+    a_client_elsewhere(story, folder)
+    ledgers = {name: str(folder / f"{name}.jsonl") for name in ("published", "consumed")}
+    done = story.examine(spark, late_s=3, **ledgers)
+    return Found(done, done.findings.collect(), {row.queue: row for row in done.queues.collect()})
+
+
+@pytest.mark.spark
+def test_every_way_to_go_is_accounted_for_and_what_is_nowhere_is_lost(found: Found) -> None:
+    row = found.queues["q"]
+    assert (row.confirmed, row.lost, row.new) == (100, 25, 5)  # 71 to 95; from 96 on they came too late.
+    assert (row.acked, row.left, row.present) == (52, 8, 10)
+    assert found.ranges("q", "lost") == [(71, 95)]
+    assert found.ranges("q", "redelivered") == [(41, 44), (45, 50)] and found.ranges("q", "duplicated") == [(45, 50)]
+    assert found.ranges("q", "reordered") == [] and found.ranges("r", "deleted") == [(1, 5)]
+    assert row.late == 10  # Those that still wait: all this was told long ago.
+    [lost] = [row for row in found.findings if row.queue == "q" and row.kind == "lost"]
+    assert lost.channel == WHO
+    channels = {row.channel: row for row in found.audit.channels.filter("queue = 'q'").collect()}
+    assert (channels[WHO].published, channels[WHO].lost, channels["c"].delivered) == (110, 25, 70)
+
+
+@pytest.mark.spark
+def test_numbers_that_were_given_again_after_a_failover(found: Found) -> None:
+    row = found.queues["f"]
+    assert found.ranges("f", "lost") == [(91, 95)]
+    assert (row.lost, row.withdrawn, row.confirmed, row.acked) == (5, 5, 125, 120)
+    [lost] = [row for row in found.findings if row.queue == "f" and row.kind == "lost"]
+    assert "two@b" in lost.fault or "one@a" in lost.fault
+    texts = [one.text for one in found.audit.faults]
+    assert "two@b lost the link to one@a" in texts
+    assert "two@b took over 1 queue from one@a, by force: other copies may have had more" in texts
+    assert "one@a is there again, and had not stopped in order: it was killed" in texts
+    assert found.ranges("f", "late") == [(1, 80), (81, 82), (83, 84), (85, 86), (87, 90)]
+    assert found.ranges("f", "redelivered") == [(83, 84)] and found.ranges("f", "reordered") == [(85, 86)]
+
+
+@pytest.mark.spark
+def test_a_queue_that_moved_begins_to_count_anew(found: Found) -> None:
+    assert found.ranges("m", "lost") == [(5, 5), (10, 10)]
+    assert found.queues["m"].confirmed == 15
+
+
+@pytest.mark.spark
+def test_ledgers_of_clients_are_laid_upon_the_journals(found: Found) -> None:
+    by = {(row.told_by, row["first"], row["last"]) for row in found.findings if (row.queue, row.kind) == ("c", "lost")}
+    assert by == {("ledger", 25, 30), ("ledger", 50, 50)}
+    assert found.ranges("c", "duplicated") == [(20, 20)]
+    assert found.audit.verdict.lost == 25 + 5 + 2 + 7 and found.audit.verdict.code == 1
+
+
+@pytest.mark.spark
+def test_what_is_drawn(found: Found) -> None:
+    assert sum(row["count"] for row in found.audit.rates if row.kind == "acked") == 262
+    assert sum(row["count"] for row in found.audit.latencies) > 200
+    page = report.page(found.audit)
+    assert page.count("<svg") == 2 and "LOST: 39 of" in page and "prefers-color-scheme: dark" in page
+    assert report.lines(found.audit)[0].startswith("LOST: 39 of")
+
+
+@pytest.mark.spark
+def test_holes_in_the_evidence_are_no_losses(spark: Any) -> None:
+    story = Story()
+    story.offsets[TWO] = 50  # What it told before is given up.
+    story.tell(ONE, event("started", 1, 0), *came(1, 10), event("acked", 1, 5))
+    story.tell(TWO, event("started", 1, 0, queue="r", id=8)).tell(ONE, *came(11, 12))
+    ranges = Found(story.examine(spark), [], {})
+    by_kind = {row.kind: (row["first"], row["last"]) for row in ranges.audit.findings.collect()}
+    assert by_kind == {"unknown": (6, 10), "lost": (11, 12)}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "words"),
+    [
+        (Verdict(confirmed=1_000, acked=900, present=100, queues=1), 0, "NOTHING LOST: all 1,000 confirmed messages of 1"),
+        (Verdict(confirmed=9, lost=2, acked=7, queues=2), 1, "LOST: 2 of 9 confirmed messages are nowhere, in 2 queues"),
+        (Verdict(confirmed=9, unknown=2, silent=("b",)), 2, "CANNOT SAY: what became of 2 of 9 messages is not known: nodes b"),
+        (Verdict(), 2, "CANNOT SAY: no journal tells of a confirmed message"),
+    ],
+)  # fmt: skip
+def test_the_verdict_is_a_sentence(verdict: Verdict, code: int, words: str) -> None:
+    assert verdict.code == code and verdict.sentence.startswith(words)
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(0, 100), (1, 500), (60, 20_000), (24 * 60, 600_000)])
+def test_the_time_axis_has_round_steps(minutes: int, expected: int) -> None:
+    assert job.width(START_MS, START_MS + minutes * 60_000) == expected
