@@ -9,7 +9,7 @@ EXTRAS ?= test,bench
 CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
 NODE_CLIENTS := node_modules/.amqplib
 
-.PHONY: install run test lint types pytest node-clients bench soak fuzz compare clean
+.PHONY: install run test lint types pytest node-clients chromium java bench bench-spark demo soak soak-spark fuzz compare clean
 
 install: $(STAMP)
 
@@ -36,7 +36,7 @@ types: $(STAMP)
 # In as many processes as there are cores. Each begins with a part of the files in their order, and takes over what
 # others have not come to when it is done: the tests of a file mostly stay together and share what they have started.
 # `$(PY) -m pytest FILE ...` alone runs in one, where a debugger works.
-pytest: $(STAMP) node-clients
+pytest: $(STAMP) node-clients chromium java
 	$(PY) -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # amqplib, for tests/clients/node. Those tests are skipped where it is missing, and say so.
@@ -50,12 +50,51 @@ node-clients:
 	    echo "node-clients: npm could not install amqplib, so the tests with it are skipped"; \
 	fi
 
+# The browser of tests/page. Those tests are skipped where there is none, and say so.
+chromium:
+	@if [ -n "$$LEVERET_CHROMIUM" ] || command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    { apt-get install --yes --quiet --no-install-recommends chromium || \
+	      { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends chromium; }; } >/dev/null 2>&1; then :; \
+	else \
+	    echo "chromium: there is none here, so the tests of the page in a browser are skipped"; \
+	fi
+
+# Java 17 or newer, for Spark. It is installed where that can be done without asking; else the tests with Spark are
+# skipped, and say so.
+java:
+	@JAVA="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version() { "$$JAVA" -version 2>&1 | sed -n 's/.* version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -1; }; \
+	if [ "$$(version)" -ge 17 ] 2>/dev/null; then exit 0; fi; \
+	echo "java: Spark needs Java 17 or newer, and $${JAVA_HOME:-the path} has $$(v=$$(version); echo $${v:-none})"; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "java: installing openjdk-17-jre-headless"; \
+	    { apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless; } \
+	        >/dev/null 2>&1 || echo "java: it could not be installed, so the tests with Spark are skipped"; \
+	else \
+	    echo "java: install it (apt-get install openjdk-17-jre-headless, brew install openjdk@17); until then the tests with Spark are skipped"; \
+	fi
+
 bench: $(STAMP)
 	$(PY) -m benchmarks
+
+# A cluster, load, a node killed, and an audit that says whether anything was lost. Needs Java, for Spark.
+demo: $(STAMP)
+	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "demo: Spark needs Java 17 or newer, and there is none" >&2; exit 1; }
+	$(PY) -m pyspark_leveret.jobs.demo
+
+# Spark reads queues and publishes rows; Parquet beside. ROWS="10000 1000000" for other sizes.
+bench-spark: $(STAMP) java
+	$(PY) -m benchmarks.spark $(if $(ROWS),--sizes $(ROWS))
 
 MINUTES ?= 10
 soak: $(STAMP)
 	$(PY) -m tests.soak --minutes $(MINUTES)
+
+# The tests of the Spark connector in their long form: drivers killed at each step of each kind of query, a standalone
+# cluster and Spark Connect each by itself.
+soak-spark: $(STAMP) java
+	LEVERET_SPARK_LONG=1 $(PY) -m pytest tests/spark/test_failures.py tests/spark/test_elsewhere.py
 
 fuzz: $(STAMP)
 	$(PY) -m tests.fuzz

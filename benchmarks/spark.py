@@ -1,7 +1,12 @@
-"""How fast Spark reads queues and publishes rows, with Parquet beside: `python -m benchmarks.spark --rows 1000000`.
+"""How fast Spark reads queues and publishes rows, with Parquet beside: `make bench-spark`.
 
 Everything runs on one machine: the broker, Spark's JVM with its Python workers, and whatever else is there. So figures
-are rates of the same run, one after the other, and what counts is how they compare. Each is the median of several.
+are rates of the same run, one after the other, and what counts is how they compare. Each is the median of several. The
+Parquet file has the same rows and columns, and is read right before and right after. Seconds of CPU say more than the
+clock where the machine has other things to do.
+
+What reading costs others is measured with the workload `safe`: alone, beside one process that reads a queue as fast as
+it is given it, and beside Spark, which takes processors for itself.
 """
 
 from __future__ import annotations
@@ -13,13 +18,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks import workloads
 from leveret.perf import wire
 from leveret.perf.wire import Address, Connection
 from pyspark_leveret.options import Access, Options
@@ -31,6 +39,20 @@ if TYPE_CHECKING:
 BODY_BYTES = 100
 CHUNK_MESSAGES = 1_000
 STREAM = {"x-queue-type": "stream"}
+SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
+MIDDLE = 1_000_000  # The size at which more than reading is measured, or the largest below.
+PUBLISHED_MAX = 1_000_000
+TRIGGER = 250_000
+SAFE_S = 8.0
+# Reads a queue again and again, and throws away what it gets.
+READER = """
+import sys
+from leveret.data.client import DataClient
+with DataClient(sys.argv[1]) as client:
+    while True:
+        for sheet in client.read("events", 0, int(sys.argv[2]) - 1, 8 << 20):
+            pass
+"""
 
 
 class Node(NamedTuple):
@@ -66,11 +88,11 @@ def _port(text: str) -> int:
 
 
 def fill(there: Node, queue: str, count: int, arguments: dict[str, str]) -> float:
-    """Publish so many persistent messages, confirmed; gives the rate."""
+    """Publish so many more persistent messages, confirmed; gives the rate."""
     connection = there.connection()
     connection.declare_queue(queue, arguments)
     connection.close()
-    publisher = Publisher(there.access, f"benchmark/{queue}", 0)
+    publisher = Publisher(there.access, f"benchmark/{uuid.uuid4().hex}", 0)
     began = time.perf_counter()
     for first in range(0, count, CHUNK_MESSAGES):
         size = min(CHUNK_MESSAGES, count - first)
@@ -121,32 +143,36 @@ def cpu_s() -> float:
 
 
 class Bench:
-    def __init__(self, spark: SparkSession, there: Node, folder: Path, rows: int, repeat: int) -> None:
-        self.spark, self.there, self.folder, self.rows, self.repeat = spark, there, folder, rows, repeat
+    def __init__(self, spark: SparkSession, there: Node, folder: Path, repeat: int) -> None:
+        self.spark, self.there, self.folder, self.repeat = spark, there, folder, repeat
         self.trial = 0
+        self.parquet = 0.0  # How fast the same rows were read from Parquet.
 
     def source(self, queue: str, **more: str) -> dict[str, str]:
         return {"servers": f"127.0.0.1:{self.there.management}", "subscribe": queue, **more}
 
-    def rate(self, label: str, act: Callable[[], None], count: int | None = None) -> float:
+    def measure(self, label: str, count: int, act: Callable[[], object], repeat: int | None = None) -> float:
+        """Rows a second, printed as a line of the table."""
         rates, spent = [], []
-        for _ in range(self.repeat):
+        for _ in range(repeat or self.repeat):
             self.trial += 1
             began, used = time.perf_counter(), cpu_s()
             act()
-            rates.append((count or self.rows) / (time.perf_counter() - began))
-            spent.append((cpu_s() - used) * 1_000_000 / (count or self.rows))
+            rates.append(count / (time.perf_counter() - began))
+            spent.append((cpu_s() - used) * 1_000_000 / count)
         rate, cpu = statistics.median(rates), statistics.median(spent)
-        spread = f"({min(rates):,.0f} to {max(rates):,.0f})"
-        print(f"{label:<44} {rate:>11,.0f} rows/s   {spread:<28} {cpu:6.2f} s of CPU a million", flush=True)
+        beside = f"{self.parquet:>12,.0f} {rate / self.parquet:>6.2f}" if self.parquet else " " * 19
+        print(f"{label:<44} {count:>11,} {rate:>11,.0f} {beside} {cpu:>9.2f}", flush=True)
         return rate
+
+    # -- What is measured ------------------------------------------------------------------------------------------
 
     def read(self, queue: str, schema: str | None = None, **more: str) -> None:
         reader: Any = self.spark.read.format("leveret").options(**self.source(queue, **more))
         (reader.schema(schema) if schema else reader).load().write.format("noop").mode("overwrite").save()
 
-    def read_parquet(self) -> None:
-        self.spark.read.parquet(str(self.folder / "rows")).write.format("noop").mode("overwrite").save()
+    def read_parquet(self, count: int) -> None:
+        self.spark.read.parquet(str(self.folder / f"rows{count}")).write.format("noop").mode("overwrite").save()
 
     def stream_to_parquet(self, **given: str) -> None:
         messages = self.spark.readStream.format("leveret").options(**given).load()
@@ -159,43 +185,112 @@ class Bench:
         given = {"servers": f"127.0.0.1:{self.there.amqp}", "routingKey": "into"}
         rows.write.format("leveret").options(**given).mode("append").save()
 
-    def run(self) -> None:
-        for queue, arguments in (("events", STREAM), ("orders", {})):
-            print(f"filled '{queue}': {fill(self.there, queue, self.rows, arguments):,.0f} messages/s", flush=True)
-        fill(self.there, "into", 1, {})
+    # -- The table -------------------------------------------------------------------------------------------------
+
+    def run(self, sizes: Sequence[int]) -> None:
+        print(f"{'':<44} {'rows':>11} {'rows/s':>11} {'Parquet':>12} {'ratio':>6} {'CPU s/M':>9}")
+        filled = 0
+        middle = max((size for size in sizes if size <= MIDDLE), default=min(sizes))
+        for size in sorted(sizes):
+            fill(self.there, "events", size - filled, STREAM)
+            filled = size
+            self.reading(size)
+            if size == middle:
+                self.partitions(size)
+                self.streaming(size)
+                self.publishing(min(size, PUBLISHED_MAX))
+                self.beside_others(size)
+
+    def reading(self, size: int) -> None:
+        """All of a stream, with Parquet before and after."""
         messages = self.spark.read.format("leveret").options(**self.source("events")).load()
-        messages.write.mode("overwrite").parquet(str(self.folder / "rows"))
-        parquet = self.rate("spark.read.parquet, to noop", self.read_parquet)
-        batch = self.rate("read a stream, all columns, to noop", lambda: self.read("events"))
-        self.rate("read a classic queue, all columns, to noop", lambda: self.read("orders"))
-        self.rate("read a stream, offset and body", lambda: self.read("events", "offset long, body binary"))
+        messages.write.mode("overwrite").parquet(str(self.folder / f"rows{size}"))
+        self.parquet = 0.0
+        self.read("events")  # Neither of them is to pay for what is compiled once.
+        self.read_parquet(size)
+        before = self.measure("spark.read.parquet, to noop", size, partial(self.read_parquet, size))
+        self.parquet = before
+        self.measure("read, all columns, to noop", size, partial(self.read, "events"))
+        self.measure("read, offset and body", size, partial(self.read, "events", "offset long, body binary"))
+        self.parquet = 0.0
+        after = self.measure("spark.read.parquet again", size, partial(self.read_parquet, size))
+        self.parquet = (before + after) / 2
+
+    def partitions(self, size: int) -> None:
         for parts in (1, 2, 4):
-            more = {"minPartitions": str(parts)}
-            self.rate(f"read a stream, at least {parts} tasks", partial(self.read, "events", None, **more))
-        again = self.rate("spark.read.parquet again", self.read_parquet)
-        print(f"a stream is read at {2 * batch / (parquet + again):.2f} of Parquet's rate")
-        given = self.source("events", startingOffsets="earliest", maxOffsetsPerTrigger="250000")
-        self.rate("stream to Parquet, 250,000 a trigger", lambda: self.stream_to_parquet(**given))
-        self.repeat = 1
-        leased = self.source("orders", lease="benchmark", maxOffsetsPerTrigger="250000")
-        self.rate("leased queue to Parquet, 250,000 a trigger", lambda: self.stream_to_parquet(**leased))
-        count = min(self.rows, 500_000)
-        self.rate("publish rows, confirmed", lambda: self.publish(count), count)
+            self.measure(f"read, {parts} partition{'s' if parts > 1 else ''}", size, partial(self.read_in, parts))
+
+    def read_in(self, parts: int) -> None:
+        """In so many tasks. Of a million messages the source makes more than four, which are put together here."""
+        messages: Any = self.spark.read.format("leveret").options(**self.source("events")).load()
+        messages.coalesce(parts).write.format("noop").mode("overwrite").save()
+
+    def streaming(self, size: int) -> None:
+        limit = str(TRIGGER)
+        given = self.source("events", startingOffsets="earliest", maxOffsetsPerTrigger=limit)
+        self.measure("stream to Parquet", size, lambda: self.stream_to_parquet(**given))
+        leased = self.source("orders", lease="benchmark", maxOffsetsPerTrigger=limit)
+        for _ in range(2):
+            fill(self.there, "orders", size, {})
+            self.measure("leased queue to Parquet", size, lambda: self.stream_to_parquet(**leased), 1)
+
+    def publishing(self, count: int) -> None:
+        fill(self.there, "into", 1, {})
+        self.measure("publish rows, confirmed", count, lambda: self.publish(count))
+
+    def beside_others(self, size: int) -> None:
+        safe = next(one for one in workloads.WORKLOADS if one.name == "safe")
+
+        def rate() -> float:
+            return workloads.run(self.there.amqp, safe, SAFE_S).per_s
+
+        def show(label: str, found: float, alone: float) -> None:
+            print(f"{label:<44} {'':>11} {found:>11,.0f} {alone:>12,.0f} {found / alone:>6.2f}", flush=True)
+
+        print(f"\n{'messages published, confirmed, consumed':<44} {'':>11} {'a second':>11} {'alone':>12} {'ratio':>6}")
+        rate()
+        alone = rate()
+        command = [sys.executable, "-c", READER, f"127.0.0.1:{self.there.management}", str(size)]
+        reader = subprocess.Popen(command)
+        try:
+            beside = rate()
+        finally:
+            reader.kill()
+            reader.wait()
+        alone = (alone + rate()) / 2
+        show("safe, beside one that reads all the time", beside, alone)
+        show("safe, beside Spark that reads all the time", self.beside_spark(rate), alone)
+        print()
+
+    def beside_spark(self, rate: Callable[[], float]) -> float:
+        ended = threading.Event()
+
+        def read_on() -> None:
+            while not ended.is_set():
+                self.read("events")
+
+        reading = threading.Thread(target=read_on)
+        reading.start()
+        try:
+            return rate()
+        finally:
+            ended.set()
+            reading.join()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="ROWS")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     given = parser.parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        print("Spark needs Java 17 or newer, and there is none", file=sys.stderr)
+        print("Spark needs Java 17 or newer, and there is none: make java", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="leveret-spark-") as name, node(Path(name) / "node") as there:
         spark = session(Path(name), given.cores)
         try:
-            Bench(spark, there, Path(name), given.rows, given.repeat).run()
+            Bench(spark, there, Path(name), given.repeat).run(given.sizes)
         finally:
             spark.stop()
     return 0

@@ -86,6 +86,7 @@ class Converter:
             for name, (flag, size) in list(_WALK.items())[: max(walked, default=-1) + 1]
         ]
         self._tables: dict[bytes, list[tuple[str, str | None]]] = {}
+        self._constants: dict[str, pa.Array] = {}  # Columns that are the same in all rows, as long as was needed.
 
     def batches(self, sheet: Sheet) -> Iterator[pa.RecordBatch]:
         """Raises BadSheet if the contents are not what they should be."""
@@ -110,11 +111,18 @@ class Converter:
             elif name == "body":
                 array = page.bodies()
             elif name == "queue" or name == "node":
-                array = pa.repeat(pa.scalar(self.queue if name == "queue" else self.node, _STRING), hi - lo)
+                array = self._constant(name, self.queue if name == "queue" else self.node, hi - lo)
             else:
                 array = columns.column(name, lo, hi)
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _constant(self, name: str, value: str | None, count: int) -> pa.Array:
+        array = self._constants.get(name)
+        if array is None or len(array) < count:
+            array = pa.repeat(pa.scalar(value, arrow_type(COLUMNS[name])), count)
+            self._constants[name] = array
+        return array[:count]
 
     def _walk(self, page: _Page) -> dict[str, pa.Array]:
         if not self._steps:
@@ -125,7 +133,7 @@ class Converter:
             has: Bools = (flags & flag) != 0
             if not has.any():
                 if is_wanted:
-                    found[name] = pa.nulls(page.count, arrow_type(COLUMNS[name]))
+                    found[name] = self._constant(name, None, page.count)
                 continue
             begins, ends = at, at + page.lengths(at, has, size)
             if is_wanted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{by_folded[close[0]]}'?" if close else f"; there are {', '.join(by_folded.values())}"
 
 
+@cache
 def arrow_type(kind: str) -> pa.DataType:
     import pyarrow as pa
 

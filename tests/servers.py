@@ -46,7 +46,7 @@ class Server:
         self.config = config
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
-        self.port = self.tls_port = self.cluster_port = self.management_port = 0
+        self.port = self.tls_port = self.cluster_port = self.management_port = self.prometheus_port = 0
         self.process: subprocess.Popen[str] | None = None
         self.connections: list[Any] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,6 +73,8 @@ class Server:
                 self.tls_port = int(number)
             elif protocol == "cluster":
                 self.cluster_port = int(number)
+            elif protocol == "prometheus":
+                self.prometheus_port = int(number)
             else:
                 self.management_port = int(number)
         return self

@@ -53,7 +53,8 @@ class Channel(Topology):
 
     __slots__ = (
         "asks", "body", "body_left", "confirms", "consumed", "consumers", "copies", "delivery_tag", "forgiven",
-        "generation", "header", "inbox", "new_consumer_prefetch", "prefetch", "route", "traffic", "transaction", "unacked",
+        "generation", "header", "inbox", "new_consumer_prefetch", "prefetch", "route", "traffic", "transaction",
+        "unacked",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:

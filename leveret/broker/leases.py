@@ -24,7 +24,8 @@ that was never told may be given again, to other messages, by a master that did 
 nobody is shown a state that is not safe yet (`Lease.shown`), and each answer waits for all that came before it. A lease
 that was released, by itself or by an operator, is remembered as *closed*, and goes on counting where it was if somebody
 opens it again: a job that knows nothing of it and acknowledges what it had must not hit other messages, and sees that
-they are gone. Numbers are not given twice either. Of messages that only memory had (transient ones of a queue without
+they are gone. If it gave anything back, one place is left out, and means nothing: so that a job which has done all that
+it was given, and has not said so yet, does not go on either as if nothing had been, and gets the same once more. Numbers are not given twice either. Of messages that only memory had (transient ones of a queue without
 mirrors) a restart loses the contents, and the log does not know that there were such numbers; the lease does (`top`),
 and the queue goes on behind them. Where the queue moves to, its messages have other numbers, beyond all that it had
 (see `moving`).
@@ -205,6 +206,8 @@ class Leases:
 
     def _release(self, lease: Lease) -> None:
         self.put_back(lease, shown=True)
+        if lease.runs:
+            lease.next += 1
         lease.runs, lease.lost = [], RangeSet()
         lease.acked, lease.timeout_ms, lease.shown = lease.next, 0, None
         lease.touched_ms = self.queue.host.wall_ms

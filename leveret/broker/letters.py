@@ -80,9 +80,11 @@ class Letters:
         self.morgue = Morgue(self)
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
+        self.by_reason: dict[str, int] = {}  # Messages that were to be sent.
 
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
+        self.by_reason[reason] = self.by_reason.get(reason, 0) + hi - lo
         self._send(queue, batch, lo, hi, reason, held=False, tried=False)
 
     def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
@@ -91,6 +93,7 @@ class Letters:
 
     def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
         """Likewise, where only the log has their contents."""
+        self.by_reason[reason] = self.by_reason.get(reason, 0) + last - first + 1
         self.morgue.add_unread(queue, first, last, reason)
 
     def _send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool) -> int:

@@ -300,6 +300,7 @@ class Queue(Leasing):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
         elif got is None:
             self.totals.got_nothing += 1
+            self.active_ms = self.host.now_ms
             then(None)
         else:
             self._count_got(*got, no_ack)

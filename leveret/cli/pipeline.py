@@ -79,5 +79,11 @@ def _run(name: str, words: list[str]) -> int:
     try:
         code: int = job.run(spark, parsed)
         return code
+    except Exception as error:
+        reason = common.reason(error)
+        if reason is None:
+            raise
+        print(f"leveret pipeline {name}: {reason}", file=sys.stderr)
+        return UNAVAILABLE
     finally:
         spark.stop()

@@ -145,25 +145,29 @@ def _from_field(field: Field) -> Json:
 # -- Export --------------------------------------------------------------------------------------------------------
 
 
-def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, list[Any]]:
-    """All that is to be exported, of the cluster or of one vhost, as of now: records do not change any more. They are
-    turned into items by `shown`, when there is time."""
+def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, Iterable[Any]]:
+    """All that is to be exported, of the cluster or of one vhost, as of now: records do not change any more. Those that
+    there may be many of are chosen as they are iterated over, and turned into items by `shown`, when there is time."""
 
     def here(records: Iterable[Any]) -> Iterator[Any]:
         return (one for one in records if vhost is None or one.vhost == vhost)
 
-    queues = [one for one in here(metadata.queues.values()) if not one.exclusive and not is_closed(one.name)]
-    hidden = {(one.vhost, one.name) for one in metadata.queues.values() if one.exclusive or is_closed(one.name)}
-    found: dict[str, list[Any]] = {
+    queues, exchanges = metadata.queues.copy(), list(metadata.exchanges.values())
+    bindings = list(metadata.bindings if vhost is None else metadata.bindings.in_vhost(vhost))
+
+    def is_hidden(queue: QueueSpec | None) -> bool:
+        return queue is not None and (queue.exclusive or is_closed(queue.name))
+
+    found: dict[str, Iterable[Any]] = {
         "parameters": [*_parameters(metadata, vhost), *here(metadata.operator_policies.values())],
         "policies": list(here(metadata.policies.values())),
-        "queues": queues,
-        "exchanges": [one for one in here(metadata.exchanges.values()) if one.name and not one.name.startswith("amq.")],
-        "bindings": [
+        "queues": (one for one in here(queues.values()) if not is_hidden(one)),
+        "exchanges": (one for one in here(exchanges) if one.name and not one.name.startswith("amq.")),
+        "bindings": (
             one
-            for one in here(metadata.bindings)
-            if one.destination_kind != "queue" or (one.vhost, one.destination) not in hidden
-        ],
+            for one in bindings
+            if one.destination_kind != "queue" or not is_hidden(queues.get((one.vhost, one.destination)))
+        ),
     }
     if vhost is not None:
         return found

@@ -9,12 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from leveret.management.api.bindings import BindingHandlers
+from leveret.management.api.connections import ConnectionHandlers
+from leveret.management.api.consumers import ConsumerHandlers
+from leveret.management.api.contents import ContentHandlers
+from leveret.management.api.definitions import DefinitionHandlers
 from leveret.management.api.desk import DeskHandlers
+from leveret.management.api.exchanges import ExchangeHandlers
+from leveret.management.api.health import HealthHandlers
 from leveret.management.api.jobs import JobHandlers
+from leveret.management.api.listing import Listing
+from leveret.management.api.overview import OverviewHandlers
+from leveret.management.api.policies import PolicyHandlers
+from leveret.management.api.prometheus import Exporter, MetricHandlers
+from leveret.management.api.queues import QueueHandlers
 from leveret.management.api.rings import RingHandlers
-from leveret.management.auth import Gate
+from leveret.management.api.topology import TopologyHandlers
+from leveret.management.api.upkeep import UpkeepHandlers
+from leveret.management.api.users import UserHandlers
+from leveret.management.api.vhosts import VhostHandlers
+from leveret.management.auth import Gate, check_origin
 from leveret.management.data import DataHandlers
 from leveret.management.http import HttpServer, Limits
 from leveret.management.messages import Problem, Request, Response
@@ -32,6 +48,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.management")
 
 CLOSE_S: Final = 5.0
+ACTIONS: Final = (
+    UserHandlers, VhostHandlers, PolicyHandlers, TopologyHandlers, ContentHandlers, DefinitionHandlers, HealthHandlers,
+    UpkeepHandlers,
+)  # fmt: skip
+OPEN: Final = frozenset({("GET", "/api/auth"), ("POST", "/api/login")})  # To whoever has not said yet who it is.
 
 
 class Management:
@@ -50,7 +71,18 @@ class Management:
         )
         self.http = HttpServer(node.loop, self, limits)
         self._urls: dict[str, tuple[str, str]] = {}  # By node: its run, and its URL.
+        self.background: set[asyncio.Task[Any]] = set()  # What goes on without whoever asked for it.
         DataHandlers(self).add_to(self.router)
+        listing = Listing()
+        for lists in (
+            OverviewHandlers, QueueHandlers, ConnectionHandlers, ConsumerHandlers, ExchangeHandlers, BindingHandlers,
+        ):  # fmt: skip
+            lists(self, listing).add_to(self.router)
+        metrics = MetricHandlers(self)
+        metrics.add_to(self.router)
+        self.metrics = HttpServer(node.loop, Exporter(metrics), limits)
+        for kind in ACTIONS:
+            kind(self).add_to(self.router)
         RingHandlers(self).add_to(self.router)
         DeskHandlers(self).add_to(self.router)
         JobHandlers(self).add_to(self.router)
@@ -60,13 +92,17 @@ class Management:
     # -- Requests ------------------------------------------------------------------------------------------------
 
     def admit(self, request: Request) -> Response | None:
-        if self.page.is_open(request):
-            return None
         try:
+            check_origin(request)
+            if self.page.is_open(request) or self._is_open(request):
+                return None
             self.gate.check(request)
         except Problem as problem:
             return problem.response()
         return None
+
+    def _is_open(self, request: Request) -> bool:
+        return (request.method, request.path.removeprefix(self.router.prefix)) in OPEN
 
     async def handle(self, request: Request) -> Response:
         if request.method == "OPTIONS":
@@ -77,6 +113,9 @@ class Management:
     async def close(self) -> None:
         self.node.reads.stop_waiting()
         await self.http.close(CLOSE_S)
+        for task in self.background:
+            task.cancel()
+        await self.metrics.close(CLOSE_S)
 
     # -- Other nodes ---------------------------------------------------------------------------------------------
 

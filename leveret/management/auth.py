@@ -31,6 +31,7 @@ WINDOW_S: Final = 60.0
 FAILURES_MAX: Final = 10  # Of one address with one name,
 FAILURES_OF_HOST_MAX: Final = 100  # and with all names.
 KEPT_MAX: Final = 10_000
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Failures:
@@ -66,12 +67,18 @@ class Gate:
         self.broker = broker
         self.loopback_users = loopback_users
         self.failures = Failures(now)
+        self.counts = (0, 0)  # Logins that were tried, and those refused.
+        self.attempts = {"auth_attempts_failed": 0, "auth_attempts_succeeded": 0}  # For whoever watches.
 
     def check(self, request: Request) -> None:
         """Note who asks. Raises Problem."""
         user, password = _credentials(request.headers.get("authorization"))
         if user is None or password is None:
             raise _unauthorized()
+        self.check_login(request, user, password)
+
+    def check_login(self, request: Request, user: str, password: str) -> None:
+        """The same, by credentials that came some other way. Raises Problem."""
         left_s = self.failures.is_barred(request.host, user)
         if left_s:
             problem = Problem(429, "too_many_requests", "too many failed logins, try again later")
@@ -80,10 +87,14 @@ class Gate:
         reason = self.broker.refuse_login(user, password)
         if reason is None and user in self.loopback_users and not request.is_loopback:
             reason = f"user '{user}' can only connect via localhost"
+        tried, bad = self.counts
+        self.counts = (tried + 1, bad + (reason is not None))
         if reason is not None:
             self.failures.note(request.host, user)
+            self.attempts["auth_attempts_failed"] += 1
             logger.warning("HTTP access denied to %s: %s", request.host, reason)
             raise _unauthorized()
+        self.attempts["auth_attempts_succeeded"] += 1
         request.user = user
 
     # -- Rights --------------------------------------------------------------------------------------------------
@@ -102,6 +113,13 @@ class Gate:
         """Raises Problem."""
         if not self.may_read(request, spec):
             raise refused(refused_text(request.user, spec.vhost, "queue", spec.name))
+
+
+def check_origin(request: Request) -> None:
+    """A browser sends the credentials that it has been given with whatever a page of somebody else makes it ask. It
+    also says that it does so, and then nothing is changed for it. Raises Problem."""
+    if request.method not in READING and request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise Problem(403, "forbidden", "pages of other origins must not change anything")
 
 
 def refused(reason: str) -> Problem:

@@ -68,8 +68,8 @@ class Response:
 class Problem(Exception):
     """An answer other than the one that was asked for, to be raised by whoever finds out."""
 
-    def __init__(self, status: int, error: str, reason: str, **more: object) -> None:
-        super().__init__(reason)
+    def __init__(self, status: int, error: str, reason: object, **more: object) -> None:
+        super().__init__(str(reason))
         self.status = status
         self.error = error
         self.reason = reason

@@ -4,6 +4,10 @@ As for AMQP, RabbitMQ's name for it (`management.tcp.port`) without an address m
 (`--management-port`) means the host at which clients are met. Where nothing is said, it is the port for AMQP plus
 10000, RabbitMQ's 15672; unless there is one with TLS, which then is the only one. `none` switches it off, and 0 lets
 the system choose, as with every port.
+
+Metrics for Prometheus have a port of their own besides, without credentials as in RabbitMQ: `prometheus.tcp.port`.
+Where nothing is said, it is the port for AMQP plus 10020, RabbitMQ's 15692, if there is a management port and the one
+for AMQP was chosen by a person; if somebody else has that one, the node does without.
 """
 
 from __future__ import annotations
@@ -11,7 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.node.settings import DEFAULT_HOST, DEFAULT_PORT, MANAGEMENT_PORT_OFFSET, Listener, TlsOptions
+from leveret.node.settings import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    MANAGEMENT_PORT_OFFSET,
+    PROMETHEUS_PORT_OFFSET,
+    Listener,
+    TlsOptions,
+)
 
 if TYPE_CHECKING:
     from leveret.node.config import _Reading
@@ -19,6 +30,7 @@ if TYPE_CHECKING:
 OURS: Final = "management_port"
 TCP: Final = "management.tcp."
 SSL: Final = "management.ssl."
+METRICS: Final = "prometheus.tcp."
 
 
 def read_management(reading: _Reading, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,8 +38,11 @@ def read_management(reading: _Reading, fields: Mapping[str, Any]) -> dict[str, A
     clients: tuple[Listener, ...] = (*fields["tcp_listeners"], *fields["ssl_listeners"])
     tls_port: int | None = reading.value(SSL + "port", None)
     tls = () if tls_port is None else (Listener(reading.value(SSL + "ip", ""), tls_port),)
+    management = _tcp(reading, clients, bool(tls))
     return {
-        "management_listeners": _tcp(reading, clients, bool(tls)),
+        "prometheus_listeners": _prometheus(reading, clients, bool(management or tls)),
+        "prometheus_is_wanted": METRICS + "port" in reading.chosen,
+        "management_listeners": management,
         "management_tls_listeners": tls,
         "management_tls": _tls_options(reading, bool(tls)),
     }
@@ -54,6 +69,16 @@ def _tcp(reading: _Reading, clients: tuple[Listener, ...], has_tls: bool) -> tup
             )
             port = 0
     return () if port is None else (Listener(place, port),)
+
+
+def _prometheus(reading: _Reading, clients: tuple[Listener, ...], has_management: bool) -> tuple[Listener, ...]:
+    host, amqp = clients[0] if clients else (DEFAULT_HOST, DEFAULT_PORT)
+    ip: str | None = reading.value(METRICS + "ip", None)
+    if METRICS + "port" in reading.chosen:
+        port = reading.chosen[METRICS + "port"].value
+        return () if port is None else (Listener(ip or "", port),)
+    port = amqp + PROMETHEUS_PORT_OFFSET
+    return (Listener(ip or host, port),) if has_management and amqp and port <= 65_535 else ()
 
 
 def _tls_options(reading: _Reading, needed: bool) -> TlsOptions | None:

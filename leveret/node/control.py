@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.policies import PolicyBook
 from leveret.node import (
+    control_api,
     control_cluster,
     control_data,
     control_definitions,
@@ -43,6 +44,7 @@ from leveret.node import (
     control_mirrors,
     control_peek,
     control_queues,
+    control_stats,
 )
 from leveret.node.consensus import AdminError, split_address
 from leveret.node.control_frame import (
@@ -97,6 +99,8 @@ COMMANDS: Final[dict[str, Command]] = {
     **control_diagnostics.COMMANDS.table,
     **control_peek.COMMANDS.table,
     **control_data.COMMANDS.table,
+    **control_api.COMMANDS.table,
+    **control_stats.COMMANDS.table,
 }
 
 

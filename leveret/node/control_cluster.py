@@ -343,6 +343,7 @@ def listeners(control: Control) -> list[dict[str, Any]]:
         (settings.ssl_listeners, "amqps", "amqp/ssl", f"{AMQP} over TLS"),
         (settings.management_listeners, "management", "http", "HTTP API"),
         (settings.management_tls_listeners, "management_tls", "https", "HTTP API over TLS (HTTPS)"),
+        (settings.prometheus_listeners, "prometheus", "http/prometheus", "Prometheus exporter API over HTTP"),
     ):
         if name not in ports:
             continue  # It is closed.

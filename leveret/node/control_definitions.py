@@ -21,7 +21,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -488,7 +488,7 @@ async def export_definitions(control: Control, vhost: str | None) -> Any:
     parts: list[str] = []
     piece: list[str] = []
     size = 0
-    for number, text in enumerate(_document(sections, vhost)):
+    for number, text in enumerate(document_text(sections, vhost)):
         piece.append(text)
         size += len(text)
         if size >= PART_CHARACTERS:
@@ -518,7 +518,7 @@ def _make_room(kept: dict[str, Any]) -> None:
         del kept[next(iter(kept))]
 
 
-def _document(sections: dict[str, list[Any]], vhost: str | None) -> Iterator[str]:
+def document_text(sections: Mapping[str, Iterable[Any]], vhost: str | None) -> Iterator[str]:
     """The text of an export, an item a line, so that two of them can be compared by eye."""
     head: dict[str, Json] = {
         "rabbit_version": definitions.RABBITMQ_VERSION,

@@ -8,6 +8,7 @@ rabbitmqctl shows it.
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -15,9 +16,13 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.queue import Queue
     from leveret.cluster.commands import Command as Change
+    from leveret.cluster.raft import Raft
     from leveret.cluster.store import Applied, Metadata
     from leveret.node.alarms import Alarms
+    from leveret.node.client import Client
+    from leveret.node.samples import Samples
     from leveret.node.settings import Settings
+    from leveret.node.storage import Storage
 
 # sysexits.h, as RabbitMQ's tools use it
 USAGE: Final = 64
@@ -78,6 +83,8 @@ class Cluster(Protocol):
     def has_majority(self) -> bool: ...
     @property
     def applied_index(self) -> int: ...
+    @property
+    def raft(self) -> Raft: ...
     def members(self) -> list[Any]: ...  # of Member
     async def change(self, command: Change) -> Applied: ...
     async def forget(self, name: str) -> None: ...
@@ -97,6 +104,14 @@ class Node(Protocol):
     def broker(self) -> Broker: ...
     @property
     def alarms(self) -> Alarms: ...
+    @property
+    def samples(self) -> Samples: ...
+    @property
+    def storage(self) -> Storage: ...
+    @property
+    def clients(self) -> dict[Client, None]: ...
+    @property
+    def loop(self) -> AbstractEventLoop: ...
     @property
     def cluster(self) -> Cluster: ...
     @property

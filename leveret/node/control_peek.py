@@ -76,7 +76,8 @@ async def _read(control: Control, queue: Queue, gap: Gap, place: int, count: int
     """So many messages of a gap from a place on, or those that it has, each by itself. The log goes through a piece at
     a time."""
     loop = asyncio.get_running_loop()
-    first, found = gap.first, list[Run]()
+    found: list[Run] = []
+    first = gap.first
     while True:
         answer: asyncio.Future[tuple[list[Run] | None, int]] = loop.create_future()
 

@@ -40,6 +40,7 @@ from leveret.node.cluster import CLUSTER_ID, Cluster
 from leveret.node.consensus import AdminError
 from leveret.node.folder import MESSAGES
 from leveret.node.reads import Reads
+from leveret.node.samples import Samples
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
 
@@ -140,6 +141,7 @@ class Node(consensus.Shell):
         self.broker.arrivals.is_open = False
         self.broker.run = self.cluster.run
         self.reads = Reads(self)
+        self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
 
     async def prepare(self) -> None:
@@ -662,6 +664,7 @@ class Node(consensus.Shell):
 
     async def stop(self) -> None:
         """A controlled stop: clients are told, what is gathered is written."""
+        self.samples.stop()
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:
                 timer.cancel()

@@ -28,7 +28,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker.queue import Queue
-from leveret.broker.traffic import WORDS
+from leveret.broker.traffic import WORDS, Traffic
 from leveret.cluster.keepers import is_keeper
 from leveret.node.slices import Slices
 
@@ -47,6 +47,7 @@ STEPS: Final = ((1, 122), (12, 62), (120, 50), (360, 49))  # In intervals, and h
 
 MESSAGES: Final = tuple(WORDS.values())
 QUEUE: Final = (*MESSAGES, "messages_ready", "messages_unacknowledged")
+CHANNEL: Final = (*MESSAGES, "publish_confirm")  # What was published where confirms were asked for.
 EXCHANGE: Final = ("publish_in", "publish_out")
 CONNECTION: Final = ("recv_oct", "send_oct")
 CHURN: Final = (
@@ -78,7 +79,7 @@ def _form(names: tuple[str, ...]) -> Form:
     return Form(names, packed.pack, packed.unpack)
 
 
-OF_QUEUE, OF_CHANNEL, OF_EXCHANGE, OF_CONNECTION, OF_NODE = map(_form, (QUEUE, MESSAGES, EXCHANGE, CONNECTION, WHOLE))
+OF_QUEUE, OF_CHANNEL, OF_EXCHANGE, OF_CONNECTION, OF_NODE = map(_form, (QUEUE, CHANNEL, EXCHANGE, CONNECTION, WHOLE))
 
 
 def tick_of(row: bytes) -> int:
@@ -93,9 +94,9 @@ def row_at(rows: Rows, tick: int) -> bytes | None:
 
 def counted(channel: Channel) -> tuple[int, ...]:
     """The counters of a channel. What it was given is in its delivery tag, and what was confirmed in its confirms."""
-    values = list(_TRAFFIC(channel.traffic))
-    traffic = channel.traffic
-    values[1] = 0 if channel.confirms is None else channel.confirms.confirmed
+    traffic, confirms = channel.traffic, channel.confirms
+    values = [*_TRAFFIC(traffic), 0 if confirms is None else confirms.published]
+    values[1] = 0 if confirms is None else confirms.confirmed
     values[4] = channel.delivery_tag - traffic.delivered_no_ack - traffic.got - traffic.got_no_ack
     return tuple(values)
 
@@ -119,6 +120,8 @@ class Samples:
         self.by_type: dict[str, list[int]] = {}  # Sums over queues, of all that ever were.
         self.by_vhost: dict[str, list[int]] = {}  # Likewise, and over channels: see `_add`.
         self.sums = [0] * len(QUEUE)
+        self.published_to_confirm = 0
+        self.octets = [0, 0]  # That clients have sent and were sent, added up.
         self._since_ms = -1
         self._histories = 0
         self._kept = KEPT
@@ -130,7 +133,8 @@ class Samples:
     def start(self) -> None:
         """Begin, unless it has begun: a node that nobody watches need not sample."""
         if self._timer is None and self._task is None:
-            self.node.broker.ended = {}
+            if self.node.broker.ended is None:
+                self.node.broker.ended = {}
             self._begin()
 
     def stop(self) -> None:
@@ -211,8 +215,11 @@ class Samples:
     async def _take_connections(self, tick: int) -> None:
         slices, broker = Slices(), self.node.broker
         for connection in list(broker.connections):
+            rows = self.connections.setdefault(connection, [])
             values = (connection.received_bytes, connection.sent_bytes)
-            self._note(self.connections.setdefault(connection, []), OF_CONNECTION, tick, values)
+            before = OF_CONNECTION.unpack(rows[-1])[1:] if rows else (0, 0)
+            self.octets = [sum_ + new - old for sum_, new, old in zip(self.octets, values, before, strict=True)]
+            self._note(rows, OF_CONNECTION, tick, values)
             for channel in list(connection.channels.values()):
                 if not channel.closing:
                     self._take_channel(channel, tick)
@@ -229,7 +236,8 @@ class Samples:
 
     def _add_channel(self, channel: Channel, values: tuple[int, ...], rows: Rows) -> None:
         """What channels know and queues do not: what was published, and what of it was confirmed or reached nobody."""
-        before = OF_CHANNEL.unpack(rows[-1])[1:] if rows else (0,) * len(MESSAGES)
+        before = OF_CHANNEL.unpack(rows[-1])[1:] if rows else (0,) * len(CHANNEL)
+        self.published_to_confirm += values[-1] - before[-1]
         more = [new - old for new, old in zip(values[:4], before, strict=False)]
         vhost = channel.connection.vhost
         if vhost is not None and any(more):
@@ -244,6 +252,7 @@ class Samples:
                 rows = self.queues.pop(one, [])
                 before = OF_QUEUE.unpack(rows[-1])[1:] if rows else (0,) * len(QUEUE)
                 self._add(one.spec, (*_TRAFFIC(one.totals), 0, 0), before)
+                one.totals = Traffic()  # Nothing of it counts twice.
             else:
                 self._add_channel(one, counted(one), self.channels.pop(one, []))
 

@@ -445,6 +445,9 @@ USED: dict[str, Used] = {
     "management.ssl.verify": Used(one_of("verify_none", "verify_peer")),
     "management.ssl.fail_if_no_peer_cert": Used(flag),
     "management.ssl.versions.$": Used(tls_version, group="management.ssl.versions"),
+    "prometheus.tcp.port": Used(port_or_none),
+    "prometheus.tcp.ip": Used(host),
+    "prometheus.return_per_object_metrics": Used(flag, "prometheus_per_object"),
     "management.path_prefix": Used(path_prefix, "management_prefix"),
     "management.http.max_body_size": Used(size(1, 1 << 30), "management_body_bytes_max"),
     "tcp_listen_options.backlog": Used(whole(1, 65_535), "backlog"),
@@ -535,7 +538,7 @@ FIXED: dict[str, Fixed] = {
 _ERLANG = "it tunes the Erlang machine, and this broker runs without one"
 _STORE = "messages are stored in another way here"
 _FOUNDING = "only one node may found the cluster here, so none has to wait for luck or for a lock"
-_STATISTICS = "this version gathers no statistics"
+_STATISTICS = "counters are always kept, and sampled every 5 seconds"
 _SOCKET = "it tunes Erlang's socket driver"
 _CATEGORIES = ("federation", "upgrade", "ra", "shovel", "prelaunch", "feature_flags", "ldap", "osiris")
 
@@ -601,7 +604,7 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "cluster_rebalance.*": Unsupported("rebalancing of queues"),
     "distribution.listener.*": Unsupported("cluster.listener says where this node meets the others"),
     "management.*": Unsupported(_MANAGEMENT),
-    "prometheus.*": Unsupported("metrics for Prometheus"),
+    "prometheus.*": Unsupported("this part of the metrics for Prometheus"),
     "definitions.*": Unsupported("definitions from elsewhere; here: load_definitions"),
     "mqtt.*": Unsupported("MQTT"),
     "web_mqtt.*": Unsupported("MQTT"),

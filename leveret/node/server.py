@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import logging
 import os
@@ -493,6 +494,10 @@ class Server:
                 port = int(server.sockets[0].getsockname()[1])
                 self.ports.setdefault("amqps" if tls else "amqp", port)
         await self._open_management(node)
+        await self._open_prometheus(node)
+        if self.management_url is not None or "prometheus" in self.ports:
+            # In a thread, now: the first who comes would else have the loop wait for the disk and the compiler.
+            self.loop.run_in_executor(None, importlib.import_module, "leveret.management.app")
         shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
         logger.info("Server startup complete; listening: %s", shown)
 
@@ -503,7 +508,7 @@ class Server:
             for listener in listeners:
                 try:
                     server = await self.loop.create_server(
-                        lambda: self._accept_management(node),
+                        lambda: self._managed(node).http.accept(),  # noqa: PLW0108  # Only then.
                         listener.host or None,
                         listener.port,
                         backlog=settings.backlog,
@@ -522,13 +527,34 @@ class Server:
                 url = f"{'https' if tls else 'http'}://{Listener(host, port)}{settings.management_prefix}"
                 self.management_url = self.management_url or url
 
-    def _accept_management(self, node: Node) -> asyncio.Protocol:
+        if self.management_url is not None:
+            node.samples.start()
+
+    async def _open_prometheus(self, node: Node) -> None:
+        for listener in self.settings.prometheus_listeners:
+            try:
+                server = await self.loop.create_server(
+                    lambda: self._managed(node).metrics.accept(),  # noqa: PLW0108
+                    listener.host or None,
+                    listener.port,
+                )
+            except OSError as error:
+                text = f"cannot listen at {listener} for Prometheus: {error.strerror or error}"
+                if self.settings.prometheus_is_wanted:
+                    raise StartFailed(f"{text}. Choose another prometheus.tcp.port, or none") from None
+                logger.warning("%s; metrics are at the management port only", text)
+                continue
+            self.listeners.append(server)
+            self.ports["prometheus"] = int(server.sockets[0].getsockname()[1])
+            node.samples.start()
+
+    def _managed(self, node: Node) -> Management:
         if self.management is None:
             # Not before somebody comes: a start would pay for code that many nodes never need.
             from leveret.management.app import Management
 
             self.management = Management(self, node)
-        return self.management.http.accept()
+        return self.management
 
 
 # -- The process ---------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ DEFAULT_PORT = 5672
 CLUSTER_PORT_OFFSET = 20_000
 DEFAULT_CLUSTER_PORT = DEFAULT_PORT + CLUSTER_PORT_OFFSET
 MANAGEMENT_PORT_OFFSET = 10_000
+PROMETHEUS_PORT_OFFSET = 10_020
 
 # Python's number for each of RabbitMQ's log levels. `none` is above all that is ever logged.
 LOG_LEVELS: Mapping[str, int] = MappingProxyType(
@@ -145,6 +146,11 @@ class Settings:
     management_body_bytes_max: int = 10 * MIB
     management_request_ms: int = 30_000  # from the first byte of a request to its last
     management_idle_ms: int = 60_000
+
+    # Metrics for Prometheus, on a port of their own
+    prometheus_listeners: tuple[Listener, ...] = ()
+    prometheus_is_wanted: bool = False  # Somebody has named the port: not to get it is an error.
+    prometheus_per_object: bool = False  # /metrics tells of each object, as /metrics/per-object does.
 
     # The cluster
     cluster_listener: Listener = DEFAULT_CLUSTER_LISTENER

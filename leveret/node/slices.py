@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 SLICE_S: Final = 0.001
 STEPS: Final = 16  # Between two looks at the clock.
-SORTED_AT_ONCE: Final = 1_000
+SORTED_AT_ONCE: Final = 256
 
 _T = TypeVar("_T")
 
@@ -60,7 +60,9 @@ async def picked(items: Iterable[_T], wanted: Callable[[_T], bool]) -> list[_T]:
     return found
 
 
-async def in_order(items: list[_T], key: Callable[[_T], Any], reverse: bool = False, most: int | None = None) -> list[_T]:
+async def in_order(
+    items: list[_T], key: Callable[[_T], Any], reverse: bool = False, most: int | None = None
+) -> list[_T]:
     """As `sorted`, in slices, and no more than the first `most`: runs are sorted one by one, then merged."""
     slices = Slices()
     runs = []

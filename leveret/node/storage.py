@@ -68,6 +68,8 @@ class Storage:
         self.full = False  # The last write found no space.
         self.retrying = False
         self.began = 0.0  # When the last commit was begun.
+        self.commits = 0
+        self.commits_s = 0.0  # That they have taken.
         self.gather_for = 0  # How many publishes there should be before the next one begins,
         self.gather_until = 0.0  # unless it is as late as this.
         self.failed = False
@@ -134,6 +136,8 @@ class Storage:
 
     def _on_committed(self, broker: Broker, job: Write, error: Exception | None) -> None:
         self.committing = self.retrying = False
+        self.commits += 1
+        self.commits_s += self.world.precise_s() - self.began
         if error is None:
             self._on_logged(job, broker)
         else:

@@ -4,12 +4,12 @@
 puts its own, a random number, and the message's number as confirms count them behind the time in its body. A line of a
 ledger is a run of such numbers, since neighbours mostly have the same fate:
 
-    published/RUN.jsonl   {"queue": "q", "publisher": "1f00c0de", "number": 1, "last": 500, "confirmed_at": 1794769923634,
-                           "channel": "10.0.0.7:40000 -> 10.0.0.1:5672 (1)"}
+    published/RUN.jsonl   {"queue": "q", "publisher": "1f00c0de", "number": 1, "last": 500,
+                           "confirmed_at": 1794769923634, "channel": "10.0.0.7:40000 -> 10.0.0.1:5672 (1)"}
     consumed/RUN.jsonl    … "received_at": …, "channel": …, "redelivered": false
 
-A run covers at most `RUN_MS`. Open runs are few (`RUNS_MAX`), and are written with each line of output; so a tool that is
-killed leaves out its last interval. A consumer's line means that it had the message, not that its ack arrived.
+A run covers at most `RUN_MS`. Open runs are few (`RUNS_MAX`), and are written with each line of output; so a tool that
+is killed leaves out its last interval. A consumer's line means that it had the message, not that its ack arrived.
 """
 
 from __future__ import annotations

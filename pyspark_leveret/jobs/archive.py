@@ -33,19 +33,22 @@ examples:
 """
 
 COMPACT_EVERY: Final = 60  # Batches, of an archive that goes on for ever.
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subscribe", metavar="QUEUES", help="names of queues, with commas")
     parser.add_argument("--pattern", metavar="REGEX", help="instead: queues whose whole name matches")
-    parser.add_argument("--lease", metavar="NAME", help="needed for queues that are no streams: whose messages they are")
+    parser.add_argument(
+        "--lease", metavar="NAME", help="needed for queues that are no streams: whose messages they are"
+    )
     parser.add_argument("--to", metavar="PATH", required=True, help="the lake: a folder, hdfs://…, s3a://…")
     parser.add_argument("--checkpoint", metavar="PATH", help="how far it has come; TO/_checkpoint")
     parser.add_argument("--from", dest="start", choices=("earliest", "latest"), default="earliest",
                         help="where a stream that is new to the archive is begun with (earliest)")  # fmt: skip
     parser.add_argument("--once", action="store_true", help="end when all is written that was there at the beginning")
-    parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=60, help="how often files are written (60)")
+    parser.add_argument(
+        "--every", metavar="SECONDS", type=_seconds, default=60, help="how often files are written (60)"
+    )
     parser.add_argument("--max-offsets", metavar="N", type=_above_zero, default=1_000_000,
                         help="at most so many messages in a batch (1000000)")  # fmt: skip
     parser.add_argument("--compact", action="store_true", help="put small files together, at the end or now and then")
@@ -102,8 +105,8 @@ def archive(
     compact_every: int = 0,
     file_bytes: int = lake.FILE_BYTES,
 ) -> StreamingQuery:
-    """A query that writes to the lake `to`. `options` are those of a streaming `format("leveret")`. With `compact_every`,
-    small files are put together after so many batches."""
+    """A query that writes to the lake `to`. `options` are those of a streaming `format("leveret")`. With
+    `compact_every`, small files are put together after so many batches."""
     to = to.rstrip("/")
     lake.recover(Files(spark, to), to)
     given = {**options}
@@ -111,10 +114,7 @@ def archive(
         given.setdefault("startingOffsets", "earliest")
 
     def write(rows: DataFrame, batch: int) -> None:
-        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        if query is None:
-            raise lake.BadLake("Spark does not tell which query a batch belongs to")
-        lake.write_batch(rows, to, query, batch)
+        lake.write_batch(rows, to, lake.query_id(rows), batch)
         if compact_every and batch % compact_every == compact_every - 1:
             compact(rows.sparkSession, to, file_bytes)
 

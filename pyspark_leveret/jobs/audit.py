@@ -13,7 +13,7 @@ there on everything is counting.
 | accounted | it was acknowledged, left as it should, is in its queue, or a consumer noted it |
 | deleted | it was in a queue that somebody deleted |
 | new | it came while the audit was under way |
-| unknown | it is nowhere, but the evidence has a hole: a journal that is cut at its front, or of a node that does not run |
+| unknown | it is nowhere, but the evidence has a hole: a journal without its beginning, or of a node that is down |
 | lost | it was confirmed, it is nowhere, and nothing excuses that |
 | withdrawn | not confirmed, and its number was given again after a failover: its publisher knows, and sends it again |
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 DESCRIPTION: Final = """\
-Was anything lost? Reads the event journals of all nodes, the queues themselves, and what clients wrote down if they did,
-and says what became of every message that was confirmed. Queues are watched where a policy has the key 'journal'.
+Was anything lost? Reads the event journals of all nodes, the queues themselves, and what clients wrote down if they
+did, and says what became of every message that was confirmed. Queues are watched where a policy has the key 'journal'.
 """
 
 EXAMPLES: Final = """\
@@ -65,13 +65,13 @@ LOST: Final = 1
 CANNOT_SAY: Final = 2
 LATE_S: Final = 60.0
 NEAR_S: Final = 10.0
-POINTS: Final = 200  # On the time axis of a chart, about.
+POINTS: Final = 100  # On the time axis of a chart, about.
 STEPS: Final = 8  # Of latency, from one power of two to the next.
 SHOWN: Final = 200  # Rows of a table in the report.
 TROUBLE: Final = ("lost", "unknown", "deleted", "duplicated", "redelivered", "reordered", "late")
 COUNTS: Final = (
-    "confirmed", "acked", "left", "present", "lost", "unknown", "deleted", "new", "withdrawn", "duplicated", "redelivered",
-    "reordered", "late",
+    "confirmed", "acked", "left", "present", "lost", "unknown", "deleted", "new", "withdrawn", "duplicated",
+    "redelivered", "reordered", "late",
 )  # fmt: skip
 
 
@@ -179,36 +179,35 @@ def _events(spark: SparkSession, options: Mapping[str, str], rules: Rules, more:
 def examine(
     spark: SparkSession, events: DataFrame, present: DataFrame, rules: Rules, silent: tuple[str, ...] = ()
 ) -> Audit:
-    """The verdict on events, as `journal.read` gives them, and what is in the queues, as `evidence.read_queues` does."""
-    from pyspark import StorageLevel
+    """The verdict on events, as `journal.read` gives them, and what is in the queues, as `evidence.read_queues` does.
+    Both are looked at many times, and should be persisted."""
     from pyspark.sql import functions as f
 
     now_ms = int(time.time() * 1000)
     kept = evidence.kept(events)
     events = evidence.with_stays(events, kept.has_moves)
     present = evidence.at_home(present, events, kept.has_moves)
-    cuts: DataFrame | None = evidence.find_cuts(events).persist()
-    assert cuts is not None
+    cuts: DataFrame | None = kept_apart(evidence.find_cuts(events))
     told = evidence.told(events).unionByName(evidence.behind(events)).unionByName(present)
-    if cuts.isEmpty():
+    if cuts is None or cuts.isEmpty():
         cuts = None
     else:
         told = told.unionByName(evidence.cut_ranges(cuts))
-    sent = ledgers.publishes(events)
+    sent = kept_apart(ledgers.publishes(events))
     noted, told = _with_ledgers(spark, told, sent, rules)
     say("adding up")
     segments = sweep(lives(told, cuts), evidence.KEYS, evidence.LABELS, evidence.TIMED).drop("edge")
     edges = present.filter("label = 'edge'").select("id", "stay", f.col("first").alias("edge"))
     segments = segments.join(f.broadcast(edges), ["id", "stay"], "left")
     is_whole = not silent and not kept.left_out
-    judged_ = judged(segments, kept.horizon_ms, is_whole, now_ms, rules.late_s).persist(StorageLevel.DISK_ONLY)
+    judged_ = kept_apart(judged(segments, kept.horizon_ms, is_whole, now_ms, rules.late_s))
     all_findings = findings(judged_)
     if noted is not None:
         all_findings = all_findings.unionByName(noted)
     troubles = faults.find(events)
-    all_findings = faults.near(spark, all_findings, troubles, rules.near_s).persist()
+    all_findings = kept_apart(faults.near(spark, all_findings, troubles, rules.near_s))
     whose = published_by(all_findings, sent)
-    queues = per_queue(judged_, all_findings)
+    queues = kept_apart(per_queue(judged_, all_findings))
     sums = queues.agg(f.count("*").alias("queues"), *(f.sum(name).alias(name) for name in COUNTS)).collect()[0]
     verdict = Verdict(
         **{name: int(sums[name] or 0) for name in ("queues", *COUNTS)},
@@ -217,9 +216,23 @@ def examine(
     )  # fmt: skip
     width_ms = width(kept.begin_ms, kept.end_ms)
     return Audit(
-        verdict, queues, per_channel(events, sent, whose), _with_channels(all_findings, whose), troubles, width_ms,
-        rates(events, width_ms), latencies(judged_, width_ms),
-    )  # fmt: skip
+        verdict=verdict,
+        queues=queues,
+        channels=kept_apart(per_channel(events, sent, whose)),
+        findings=kept_apart(_with_channels(all_findings, whose)),
+        faults=troubles,
+        width_ms=width_ms,
+        rates=rates(events, width_ms),
+        latencies=latencies(judged_, width_ms),
+    )
+
+
+def kept_apart(frame: DataFrame) -> DataFrame:
+    """Computed, and no longer known as what it was computed from: Spark goes over the whole of a plan at every step,
+    and those of an audit grow large."""
+    from pyspark import StorageLevel
+
+    return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
 
 
 def _with_ledgers(
@@ -303,7 +316,8 @@ def findings(segments: DataFrame) -> DataFrame:
         ("late", f.col("is_late"), last_ms),
     )
     options = [
-        f.when(holds, f.struct(f.lit(kind).alias("kind"), at.cast("bigint").alias("at_ms"))) for kind, holds, at in kinds
+        f.when(holds, f.struct(f.lit(kind).alias("kind"), at.cast("bigint").alias("at_ms")))
+        for kind, holds, at in kinds
     ]
     return segments.withColumn("one", f.explode(f.array_compact(f.array(*options)))).select(
         "one.kind", f.lit("journal").alias("told_by"), *("vhost", "queue", "id", "first", "last", "count"), "one.at_ms"
@@ -335,8 +349,8 @@ def _noted_ids(ids: DataFrame, kind: str) -> DataFrame:
 
 
 def published_by(found: DataFrame, sent: DataFrame) -> DataFrame:
-    """Who published what is lost, or may be: `kind`, `vhost`, `queue`, `id`, `first`, `last` as in the findings, `channel`,
-    and how many of it (`count`). What nobody is known to have published is not there."""
+    """Who published what is lost, or may be: `kind`, `vhost`, `queue`, `id`, `first`, `last` as in the findings,
+    `channel`, and how many of it (`count`). What nobody is known to have published is not there."""
     from pyspark.sql import functions as f
 
     whose = sent.selectExpr("id", "first low_sent", "last high_sent", "who channel")
@@ -386,14 +400,20 @@ def per_channel(events: DataFrame, sent: DataFrame, whose: DataFrame) -> DataFra
     from pyspark.sql import functions as f
 
     def part(frame: DataFrame, name: str, count: Column) -> DataFrame:
-        return frame.groupBy("vhost", "queue", "channel").agg(f.sum(count).alias("count")).withColumn("what", f.lit(name))
+        return (
+            frame.groupBy("vhost", "queue", "channel").agg(f.sum(count).alias("count")).withColumn("what", f.lit(name))
+        )
 
     published = part(sent.withColumnRenamed("who", "channel"), "published", f.col("last") - f.col("first") + 1)
     given = events.filter("kind = 'delivered' and who != ''").withColumnRenamed("who", "channel")
     lost = whose.filter("kind = 'lost'")
-    parts = published.unionByName(part(given, "delivered", f.col("count"))).unionByName(part(lost, "lost", f.col("count")))
-    pivoted = parts.groupBy("vhost", "queue", "channel").pivot("what", ["published", "delivered", "lost"])
-    return pivoted.agg(f.sum("count")).na.fill(0)
+    parts = published.unionByName(part(given, "delivered", f.col("count"))).unionByName(
+        part(lost, "lost", f.col("count"))
+    )
+    what = ("published", "delivered", "lost")
+    return parts.groupBy("vhost", "queue", "channel").agg(
+        *(f.sum(f.when(f.col("what") == name, f.col("count")).otherwise(0)).alias(name) for name in what)
+    )
 
 
 def width(begin_ms: int, end_ms: int) -> int:
@@ -432,7 +452,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FOLDER", help="where the report and the tables (Parquet) go; with --follow, alarms")
     add("--queues", metavar="REGEX", help="only queues with such names")
     add("--late", metavar="SECONDS", type=float, default=LATE_S, help=f"from confirm to ack; more is late ({LATE_S:g})")
-    add("--near", metavar="SECONDS", type=float, default=NEAR_S, help=f"what is this close to a fault is its ({NEAR_S:g})")
+    add(
+        "--near",
+        metavar="SECONDS",
+        type=float,
+        default=NEAR_S,
+        help=f"what is this close to a fault is its ({NEAR_S:g})",
+    )
     add("--published", metavar="PATH", help="ledgers of publishers: JSON lines or Parquet")
     add("--consumed", metavar="PATH", help="ledgers of consumers")
     add("--ledger", metavar="FOLDER", help="both, as leveret perf --ledger writes them")

@@ -1,7 +1,7 @@
 """Charts over time as inline SVG: lines, and marks where something happened. No script, no fonts, no network.
 
-Colours come from the page's style sheet (`STYLE`), so that a chart is right on light and on dark ground. Every value can
-be read off: axes have round ticks, lines have their name in a legend, and marks their number and text as a tooltip.
+Colours come from the page's style sheet (`STYLE`), so that a chart is right on light and on dark ground. Every value
+can be read off: axes have round ticks, lines have their name in a legend, and marks their number and text as a tooltip.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ STYLE: Final = """
   --c1: #74b3d8; --c2: #e0a063; --c3: #9fcc80; --bad: #f2857c; --good: #7fcf9f; } }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--dim); font: 11px system-ui, sans-serif; }
-svg .rule { stroke: var(--rule); } svg .line { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
+svg .rule { stroke: var(--rule); }
+svg .line { fill: none; stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
 svg .mark { stroke: var(--bad); stroke-dasharray: 3 3; } svg .number { fill: var(--bad); font-weight: 600; }
 svg .s0 { stroke: var(--c1); } svg .s1 { stroke: var(--c2); } svg .s2 { stroke: var(--c3); }
 svg .k0 { fill: var(--c1); } svg .k1 { fill: var(--c2); } svg .k2 { fill: var(--c3); }
@@ -72,7 +73,8 @@ def chart(title: str, unit: str, lines: Sequence[Line], marks: Sequence[Mark], b
         at = x(mark.at_ms)
         parts.append(
             f'<g><title>{escape(mark.text)}</title><line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" '
-            f'y2="{HEIGHT - BOTTOM}"/><text class="number" x="{at + 3:.1f}" y="{TOP + 10}">{escape(mark.number)}</text></g>'
+            f'y2="{HEIGHT - BOTTOM}"/><text class="number" x="{at + 3:.1f}" y="{TOP + 10}">{escape(mark.number)}</text>'
+            "</g>"
         )
     return "".join([*parts, "</svg>"])
 
@@ -104,7 +106,8 @@ def _path(index: int, line: Line, x: Scale, y: Scale) -> str:
         if value is None:
             is_open = False
             continue
-        words.append(f"{'L' if is_open else 'M'}{x(at_ms):.1f} {y(value):.1f}")
+        # One that stands alone is a line of no length: a dot.
+        words.append(f"{'L' if is_open else 'M'}{x(at_ms):.1f} {y(value):.1f}{'' if is_open else 'h0'}")
         is_open = True
     return f'<path class="line s{index}" d="{" ".join(words)}"/>'
 
@@ -115,7 +118,7 @@ def tick(highest: float) -> float:
         return 1.0
     rough = highest / TICKS
     power = 10 ** math.floor(math.log10(rough))
-    return next(power * times for times in (1, 2, 5, 10) if power * times >= rough * 0.999)
+    return float(next(power * times for times in (1, 2, 5, 10) if power * times >= rough * 0.999))
 
 
 def short(value: float) -> str:

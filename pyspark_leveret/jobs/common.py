@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.options import ACCESS
+from pyspark_leveret.connect import LeveretError
+from pyspark_leveret.options import ACCESS, BadOption
+from pyspark_leveret.schema import BadSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
+_REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
 _HELP: Final = {
     "servers": "nodes of the cluster, with commas: host, or http(s)://host:port of the management port (127.0.0.1)",
     "vhost": "the vhost (/)",
@@ -73,6 +77,15 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
     return made
+
+
+def reason(error: Exception) -> str | None:
+    """What a job failed for, if it is the fault of neither Spark nor this program: one line, which otherwise stands at
+    the end of a traceback of Python's within one of Java's."""
+    if isinstance(error, LeveretError | BadOption | BadSchema):
+        return str(error)
+    found = _REASON.findall(str(error))
+    return found[-1].strip() if found else None
 
 
 def say(text: str) -> None:

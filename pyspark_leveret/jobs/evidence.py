@@ -1,6 +1,7 @@
 """What is known of messages: from the journals, from the queues, and from what clients wrote down.
 
-All of it becomes ranges of message numbers with a label, which `ranges.sweep` lays upon each other. A message is named by
+All of it becomes ranges of message numbers with a label, which `ranges.sweep` lays upon each other. A message is named
+by
 
     vhost, queue, id    its queue; the id, because a queue may be deleted and declared again
     stay                "" as a rule. A queue without mirrors that moved to another node begins with new numbers there:
@@ -24,7 +25,7 @@ All of it becomes ranges of message numbers with a label, which `ranges.sweep` l
 | edge | the queue | not a label of messages: the first number that was not safe when the queue was read |
 | client, received | ledgers | a publisher was told of the confirm; a consumer had it |
 
-**In which order.** First the journals, to know which queues there are; then these; then what the journals told meanwhile,
+**In which order.** First the journals, to know which queues there are; then these; then what journals told meanwhile,
 so that what is acknowledged between is told, rather than missing in both. What came after the reading of a queue, from
 `edge` on, is not judged. Journals tell within a second, or with the next commit; so between the two some time has to
 pass (`SETTLE_S`), of which reading uses most.
@@ -141,8 +142,8 @@ def with_stays(events: DataFrame, has_moves: bool) -> DataFrame:
 
 
 def find_cuts(events: DataFrame) -> DataFrame:
-    """Where numbers were given again: `id`, `stay`, `vhost`, `queue`, `from_epoch`, `through`, and up to where numbers had
-    been given before (`until`). Only where there were any."""
+    """Where numbers were given again: `id`, `stay`, `vhost`, `queue`, `from_epoch`, `through`, and up to where numbers
+    had been given before (`until`). Only where there were any."""
     from pyspark.sql import functions as f
 
     begun = (
@@ -169,7 +170,10 @@ def told(events: DataFrame) -> DataFrame:
 
     kind, reason = f.col("kind"), f.col("reason")
     label = (
-        f.when(kind == "published", f.when(f.col("said_first").isNotNull() & ~f.col("transient"), "said").otherwise("unsaid"))
+        f.when(
+            kind == "published",
+            f.when(f.col("said_first").isNotNull() & ~f.col("transient"), "said").otherwise("unsaid"),
+        )
         .when((kind == "confirmed") & ~f.col("transient"), "confirmed")
         .when(kind == "acked", "acked")
         .when(kind.isin("rejected", "expired", "dropped", "dead-lettered"), "left")
@@ -227,11 +231,9 @@ def queues_told_of(events: DataFrame) -> dict[str, dict[int, str]]:
     return found
 
 
-def read_queues(
-    spark: SparkSession, access: Access, wanted: Mapping[str, Mapping[int, str]]
-) -> DataFrame:
-    """What lives of queues, as ranges with the label `present`, and the `edge` of each. Queues that are gone, and others
-    of the same name, are left out."""
+def read_queues(spark: SparkSession, access: Access, wanted: Mapping[str, Mapping[int, str]]) -> DataFrame:
+    """What lives of queues, as ranges with the label `present`, and the `edge` of each. Queues that are gone, and
+    others of the same name, are left out."""
     rows: list[tuple[str, str, int, int, int, bool]] = []
     edges: list[tuple[str, str, int, int]] = []
     for vhost, ids in wanted.items():
@@ -248,7 +250,11 @@ def read_queues(
     ).repartition(max(1, min(len(rows), TASKS_MAX)))
     present = pieces.mapInArrow(_reader(access), _PRESENT).selectExpr("*", "'present' label", "0L ms")
     marks = edge.selectExpr(
-        *("vhost", "queue", "id", "'' stay", f"{_LAST_EPOCH}L epoch"), "edge first", "edge last", "'edge' label", "0L ms"
+        *("vhost", "queue", "id", "'' stay", f"{_LAST_EPOCH}L epoch"),
+        "edge first",
+        "edge last",
+        "'edge' label",
+        "0L ms",
     )
     return present.select(*COLUMNS).unionByName(marks)
 
@@ -277,7 +283,8 @@ def _reader(access: Access) -> Any:
                     fixed = [[row[name]] * count for name in ("vhost", "queue", "id")]
                     columns = [*fixed, [""] * count, [_LAST_EPOCH] * count, *map(list, zip(*ranges, strict=True))]
                     yield pa.RecordBatch.from_arrays(
-                        [pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)], schema=schema
+                        [pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)],
+                        schema=schema,
                     )
 
     return read

@@ -89,9 +89,7 @@ def near(spark: SparkSession, findings: DataFrame, found: Sequence[Fault], secon
     seconds_of = findings.select(second.alias("second")).filter("second is not null").distinct()
     apart = f.abs(f.col("second") * 1000 + 500 - f.col("fault_ms"))
     closest = (
-        seconds_of.join(known, apart <= seconds * 1000)
-        .groupBy("second")
-        .agg(f.min_by("text", apart).alias("text"))
+        seconds_of.join(known, apart <= seconds * 1000).groupBy("second").agg(f.min_by("text", apart).alias("text"))
     )
     joined = findings.withColumn("second", second).join(closest, "second", "left")
     return joined.select(*findings.columns, f.coalesce("text", f.lit("")).alias("fault"))

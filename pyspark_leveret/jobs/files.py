@@ -1,4 +1,4 @@
-"""Folders and files where Spark keeps data: a disk, HDFS, an object store. Spark's own Hadoop classes reach all of them.
+"""Folders and files where Spark keeps data, on a disk, in HDFS, in an object store: what Hadoop's classes reach.
 
 Rows are read and written by Spark. This is for the little around them: which folders there are, whether something was
 done already, and names that change when it is.
@@ -60,7 +60,8 @@ class Files:
             raise OSError(f"cannot rename {path} to {to}")
 
     def create(self, path: str, text: str) -> bool:
-        """A new file; False if there is one already. It may be there and not be whole, if the process dies meanwhile."""
+        """A new file; False if there is one already. It may be there and not be whole, if the process dies
+        meanwhile."""
         if self.exists(path):
             return False
         stream = self._system.create(self._path(path), False)

@@ -4,11 +4,12 @@
     LAKE/queue=orders/date=2026-11-15/batch=compacted-9f…/part-….parquet             of many, put together
     LAKE/_checkpoint/…                                                               how far the archive has come
 
-Any program reads it as a table with the columns of messages (docs/spark.md), `date` and `batch`. The date is that of the
-arrival of a message in its queue, in UTC wherever the job runs: a batch that is run again elsewhere must find its files.
+Any program reads it as a table with the columns of messages (docs/spark.md), `date` and `batch`. The date is that of
+the arrival of a message in its queue, in UTC wherever the job runs: a batch that is run again elsewhere must find its
+files.
 
-**Once.** Each batch has folders of its own, named after the query and the batch. They are written aside and renamed when
-all are complete, in place of those of the same name (Spark calls it dynamic overwriting). Spark gives a batch that
+**Once.** Each batch has folders of its own, named after the query and the batch. They are written aside and renamed
+when all are complete, in place of those of the same name (Spark calls it dynamic overwriting). Spark gives a batch that
 it runs again the same rows, so they belong to the same days, and replace what an attempt before left. What becomes of a
 process that dies:
 
@@ -30,11 +31,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs.files import Entry, Files
 from pyspark_leveret.schema import COLUMNS
 
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = ("queue", "date", "batch")
 FILE_BYTES: Final = 128 << 20
+ABANDONED_MS: Final = 86_400_000
 NOTE: Final = "_compacting.json"
 _STAGING: Final = ".spark-staging"
 _HIDDEN: Final = ".compacting-"
@@ -51,15 +55,16 @@ _BATCH: Final = re.compile(r"batch=([0-9a-f]{12})-(\d{8,})")
 _DAY_US: Final = 86_400_000_000
 
 
-class BadLake(Exception):
-    """The text is for the user."""
+class BadLake(LeveretError):
+    """There is none, or it is not as it should be."""
 
 
 # -- Rows ----------------------------------------------------------------------------------------------------------
 
 
 def arrival() -> Column:
-    """When a message came. Of very old logs it is not known: then when its publisher says that it was made, if it does."""
+    """When a message came. Of very old logs it is not known: then when its publisher says that it was made, if it
+    does."""
     from pyspark.sql import functions as f
 
     return f.coalesce("enqueued", "timestamp")
@@ -67,9 +72,13 @@ def arrival() -> Column:
 
 def read(spark: SparkSession, path: str) -> DataFrame:
     """All messages of a lake. Unlike `spark.read.parquet(path)`, it takes a queue named 0815 for text."""
+    if not Files(spark, path).exists(path):
+        raise BadLake(f"there is no lake {path}")
     kinds = {name: kind for name, kind in COLUMNS.items() if name != "queue"}
     schema = ", ".join(f"`{name}` {kind}" for name, kind in kinds.items())
-    rows = spark.read.schema(f"{schema}, queue string, `date` date, batch string").option("basePath", path).parquet(path)
+    rows = (
+        spark.read.schema(f"{schema}, queue string, `date` date, batch string").option("basePath", path).parquet(path)
+    )
     return rows.select(*COLUMNS, "date", "batch")
 
 
@@ -107,6 +116,14 @@ def replace_folders(rows: DataFrame, path: str, partitions: Sequence[str]) -> No
     writer.partitionBy(*partitions).parquet(path)
 
 
+def query_id(rows: DataFrame) -> str:
+    """Of the streaming query that a batch belongs to, from within its foreachBatch: the same after every restart."""
+    query: str | None = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if query is None:
+        raise BadLake("Spark does not tell which query a batch belongs to")
+    return query
+
+
 def batch_name(query: str, batch: int) -> str:
     return f"{query.replace('-', '')[:12]}-{batch:08}"
 
@@ -115,15 +132,17 @@ def batch_name(query: str, batch: int) -> str:
 
 
 def recover(files: Files, path: str) -> None:
-    """Do the rest of what a process that died had begun. Not while another one writes."""
+    """Do the rest of what a process that died had begun, and clear away what it had not come to the end of. What is not
+    old may be somebody's who is at work."""
+    old_ms = time.time() * 1000 - ABANDONED_MS
     for entry in files.entries(path):
-        if entry.name.startswith(_STAGING):
+        if entry.name.startswith(_STAGING) and entry.changed_ms < old_ms:
             files.delete(entry.path)
     for day in _days(files, path):
         if files.exists(f"{day}/{NOTE}"):
             _finish(files, day)
         for entry in files.entries(day):
-            if entry.name.startswith(_HIDDEN):
+            if entry.name.startswith(_HIDDEN) and entry.changed_ms < old_ms:
                 files.delete(entry.path)  # There is no note of it: it may not be whole, and nothing was deleted.
 
 

@@ -13,9 +13,10 @@ A ledger is a file or a folder of Parquet, or of JSON lines. Columns:
 | `received_at` | | yes | likewise |
 | `redelivered` | | yes | as the broker said |
 
-With `number`, a ledger can be laid upon the journals: those tell which numbers of a queue the publisher's own have become
-(`said`), so what a client was told and what the nodes have noted are about the same message. With `message_id` there is
-no such bridge, and only ledgers and queues are compared with each other. `leveret perf --ledger` writes numbers.
+With `number`, a ledger can be laid upon the journals: those tell which numbers of a queue the publisher's own have
+become (`said`), so what a client was told and what the nodes have noted are about the same message. With `message_id`
+there is no such bridge, and only ledgers and queues are compared with each other. `leveret perf --ledger` writes
+numbers.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
 
 TEXTS: Final = ("queue", "message_id", "publisher", "channel")
 LABELS: Final = ("client", "received", "known")
-BRIDGE_S: Final = 300  # A node's word that it passed messages on, and the master's that they came, are not further apart.
+BRIDGE_S: Final = (
+    300  # A node's word that it passed messages on, and the master's that they came, are not further apart.
+)
 
 
 def read(spark: SparkSession, path: str, at: str) -> DataFrame:
-    """`queue`, `message_id`, `publisher`, `channel`, `first`, `last`, `ms`, `redelivered`. `at`: the column of times."""
+    """`queue`, `message_id`, `publisher`, `channel`, `first`, `last`, `ms`, `redelivered`. `at`: the column of
+    times."""
     from pyspark.sql import functions as f
 
     if "://" not in path and not os.path.exists(path):
@@ -80,8 +84,8 @@ def _ms(frame: DataFrame, name: str) -> Column:
 
 
 def publishes(events: DataFrame) -> DataFrame:
-    """Which channel sent what: `who`, and the numbers `first` to `last` of a queue; with `said_first` and `said_last`, as
-    many numbers of its own, if it waits for confirms. A client at another node than the master's is known there: the
+    """Which channel sent what: `who`, and the numbers `first` to `last` of a queue; with `said_first` and `said_last`,
+    as many numbers of its own, if it waits for confirms. A client at another node than the master's is known there: the
     master names that node, and the node's word `routed` says who it was."""
     from pyspark.sql import functions as f
 
@@ -117,8 +121,8 @@ def publishes(events: DataFrame) -> DataFrame:
 
 
 def mapped(ledger: DataFrame, sent: DataFrame, label: str) -> DataFrame:
-    """Ranges of queues' numbers with a label, of a ledger with `channel` as that of the publisher; and beside them which
-    of the publisher's numbers they are, `own_first` and `own_last`."""
+    """Ranges of queues' numbers with a label, of a ledger with `channel` as that of the publisher; and beside them
+    which of the publisher's numbers they are, `own_first` and `own_last`."""
     from pyspark.sql import functions as f
 
     counted = sent.filter("said_last - said_first = last - first").select(
@@ -178,4 +182,3 @@ def repeated_ids(consumed: DataFrame) -> DataFrame:
         .agg(f.count("*").alias("times"), f.max("ms").alias("ms"))
         .filter("times > 1")
     )
-

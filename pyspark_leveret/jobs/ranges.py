@@ -1,8 +1,8 @@
 """Sets of message numbers, as ranges, added up by Spark.
 
-Journals tell of ranges: 101 to 150 were published, 120 to 180 acknowledged. Which of the first are not among the second?
-To spread ranges into numbers would make a row a message. Instead the numbers are walked along once: each range is a
-step up where it begins and a step down behind its end, and the running sum of the steps says, between any two
+Journals tell of ranges: 101 to 150 were published, 120 to 180 acknowledged. Which of the first are not among the
+second? To spread ranges into numbers would make a row a message. Instead the numbers are walked along once: each range
+is a step up where it begins and a step down behind its end, and the running sum of the steps says, between any two
 neighbouring points, how many ranges of which label lie there.
 
     published   ├──────────────┤                        segments   first last  published acked
@@ -13,8 +13,8 @@ neighbouring points, how many ranges of which label lie there.
 A running sum needs the points of a queue in their order, in one task. So that a queue of a billion messages is not the
 work of one, numbers are cut into stretches of a million (`STRETCH_BITS`), each of which is walked along by itself.
 
-What holds for a whole range, such as its time, is carried along in the same way: the sum of times, divided by the number
-of ranges, is their mean, and with one range its time.
+What holds for a whole range, such as its time, is carried along in the same way: the sum of times, divided by the
+number of ranges, is their mean, and with one range its time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def sweep(ranges: DataFrame, keys: Sequence[str], labels: Sequence[str], timed: 
     ordered = Window.partitionBy(*places).orderBy("at")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     running = [f.sum(name).over(so_far).alias(name) for name in (*labels, *(f"{label}_ms" for label in timed))]
-    segments = points.select(*keys, f.col("at").alias("first"), (f.lead("at").over(ordered) - 1).alias("last"), *running)
+    segments = points.select(
+        *keys, f.col("at").alias("first"), (f.lead("at").over(ordered) - 1).alias("last"), *running
+    )
     covered = f.greatest(*labels) if len(labels) > 1 else f.col(labels[0])
     means = {f"{label}_ms": f.when(f.col(label) > 0, f.col(f"{label}_ms") / f.col(label)) for label in timed}
     return segments.filter(f.col("last").isNotNull() & (covered > 0)).withColumns(means)
@@ -83,8 +85,9 @@ def cut(ranges: DataFrame) -> DataFrame:
 
 
 def overlap(left: DataFrame, right: DataFrame, keys: Sequence[str], first: str, last: str) -> DataFrame:
-    """Each pair of ranges with the same keys that share numbers: all columns of both, and `low` to `high`, which is what
-    they share. The ranges of `left` are `first` to `last`, those of `right` are in the columns of the names given."""
+    """Each pair of ranges with the same keys that share numbers: all columns of both, and `low` to `high`, which is
+    what they share. The ranges of `left` are `first` to `last`, those of `right` are in the columns of the names
+    given."""
     from pyspark.sql import functions as f
 
     ours = left.withColumn(
@@ -110,9 +113,9 @@ def overlap(left: DataFrame, right: DataFrame, keys: Sequence[str], first: str, 
 def lives(ranges: DataFrame, cuts: DataFrame | None) -> DataFrame:
     """Ranges with the column `life`: which of the messages that had a number one after the other is meant.
 
-    `cuts` has `id`, `stay`, `from_epoch`, `through`: what had a number above `through` in an epoch before `from_epoch` is
-    no more, and the numbers were given again. So a number's life is how many cuts below it happened up to the epoch of
-    the event that tells of it. None: there are no cuts.
+    `cuts` has `id`, `stay`, `from_epoch`, `through`: what had a number above `through` in an epoch before `from_epoch`
+    is no more, and the numbers were given again. So a number's life is how many cuts below it happened up to the epoch
+    of the event that tells of it. None: there are no cuts.
     """
     from pyspark.sql import functions as f
 
@@ -120,9 +123,7 @@ def lives(ranges: DataFrame, cuts: DataFrame | None) -> DataFrame:
         return ranges.withColumn("life", f.lit(0))
     known = cuts.groupBy("id", "stay").agg(f.collect_list(f.struct("from_epoch", "through")).alias("cuts"))
     before = f.filter("cuts", lambda one: one["from_epoch"] <= f.col("epoch"))
-    ends = f.coalesce(
-        f.array_sort(f.transform(before, lambda one: one["through"])), f.array().cast("array<bigint>")
-    )
+    ends = f.coalesce(f.array_sort(f.transform(before, lambda one: one["through"])), f.array().cast("array<bigint>"))
     parts = f.transform(
         f.sequence(f.lit(0), f.size("ends")),
         lambda life: f.struct(

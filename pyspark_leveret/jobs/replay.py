@@ -16,8 +16,10 @@ comes again from its beginning.
     CHECKPOINT/request.json       what was asked for, and the id
     CHECKPOINT/spool/…            the rows; complete if it has _SUCCESS
     CHECKPOINT/done/00000012      part 12 is confirmed
+    CHECKPOINT/finished           all are; then the spool is deleted
 
-When all is done the checkpoint is deleted, and the same command replays again.
+The same command again does nothing then, unless it is told to: whoever repeats it because a machine was lost cannot
+know how far it had come.
 """
 
 from __future__ import annotations
@@ -27,17 +29,19 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs import lake
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
 from pyspark_leveret.jobs.pace import Pace
 from pyspark_leveret.options import Options, SinkOptions
+from pyspark_leveret.publisher import Publisher
 from pyspark_leveret.schema import COLUMNS, OF_QUEUES
 
 if TYPE_CHECKING:
@@ -72,7 +76,7 @@ _SPOOLED: Final = ("queue", "place", *_PUBLISHED)
 
 @dataclass(frozen=True)
 class Request:
-    """What is replayed, and where to. Times are in UTC. None of `exchange`, `routing_key`: as it was."""
+    """What is replayed, and where to; without `exchange`, `routing_key`: as before. Another one is another replay."""
 
     lake: str
     queues: tuple[str, ...] = ()
@@ -82,20 +86,26 @@ class Request:
     exchange: str | None = None
     routing_key: str | None = None
     own_queue: bool = False
+    vhost: str = "/"
+    parallel: int = 1  # Which row is published by which task is a part of what must not change.
 
     @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
-class BadRequest(Exception):
-    """The text is for the user."""
+class BadRequest(LeveretError):
+    """It contradicts itself, or what was begun."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="lake", metavar="PATH", required=True, help="the lake")
-    parser.add_argument("--queue", metavar="NAME", action="append", default=[], help="only of this queue; several can be given")
-    parser.add_argument("--since", metavar="TIME", type=_time, help="2026-11-01, 2026-11-01T12:00, or with a zone: +01:00 (UTC)")
+    parser.add_argument(
+        "--queue", metavar="NAME", action="append", default=[], help="only of this queue; several can be given"
+    )
+    parser.add_argument(
+        "--since", metavar="TIME", type=_time, help="2026-11-01, 2026-11-01T12:00, or with a zone: +01:00 (UTC)"
+    )
     parser.add_argument("--until", metavar="TIME", type=_time, help="only what came before")
     parser.add_argument("--where", metavar="SQL", help="only rows for which this holds")
     parser.add_argument("--exchange", metavar="NAME", help="instead of that of each message")
@@ -105,6 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parallel", metavar="N", type=int, choices=range(1, 65), default=1,
                         help="so many publishers; then the order is kept within each queue only (1)")  # fmt: skip
     parser.add_argument("--checkpoint", metavar="PATH", help="how far it has come; LAKE/_replay/…")
+    parser.add_argument("--again", action="store_true", help="from the beginning, also if it was replayed before")
     parser.add_argument("--dry-run", action="store_true", help="only count")
 
 
@@ -136,13 +147,15 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         parsed.exchange,
         parsed.routing_key,
         parsed.own_queue,
+        parsed.vhost or "/",
+        parsed.parallel,
     )
     try:
         if parsed.dry_run:
             rows, first, last = counted(spark, request)
             print(f"{rows:,} messages" + (f", from {first:%F %T} to {last:%F %T} UTC" if first and last else ""))
             return 0
-        done = replay(spark, access_of(parsed), request, parsed.checkpoint, parsed.rate, parsed.parallel)
+        done = replay(spark, access_of(parsed), request, parsed.checkpoint, parsed.rate, again=parsed.again)
     except (BadRequest, lake.BadLake) as error:
         say(f"leveret pipeline replay: {error}")
         return 64
@@ -165,18 +178,25 @@ def replay(
     request: Request,
     checkpoint: str | None = None,
     rate: float | None = None,
-    parallel: int = 1,
+    *,
+    again: bool = False,
     part_rows: int | None = None,
     tell: Callable[[str], None] = say,
 ) -> int:
     """Publish what is asked for, or what an earlier attempt has left of it; how many that were. `options` are those of
     `format("leveret")` as a sink."""
-    if rate is not None and parallel > 1:
+    if rate is not None and request.parallel > 1:
         raise BadRequest("a rate is kept by one publisher: leave --rate or --parallel out")
     if request.own_queue and (request.exchange is not None or request.routing_key is not None):
         raise BadRequest("--own-queue says where messages go: leave --exchange and --routing-key out")
-    target = Options(options).sink()
+    target = Options({**options, "vhost": request.vhost}).sink()
     spool = Spool(spark, request, checkpoint or f"{request.lake}/_replay/{request.digest}")
+    if again:
+        spool.files.delete(spool.path)
+    if spool.is_finished():
+        tell(f"this was replayed before, says {spool.path}; --again replays it again")
+        return 0
+    Publisher(target.access, "replay", 0).close()  # A wrong password is told now, and not after an hour of sorting.
     spool.open(part_rows or _part_rows(rate), target, tell)
     parts, done = spool.parts(), spool.done()
     if done:
@@ -187,12 +207,13 @@ def replay(
             continue
         began_at = time.time()
         job = Job(target, spool.id, number, rate, ended_at)
-        count = _publish_part(spark, path, job, parallel)
+        count = _publish_part(spark, path, job, request.parallel)
         ended_at = time.time()
         spool.note(number)
         total += count
-        tell(f"part {number + 1} of {len(parts)}: {count:,} messages, {count / max(ended_at - began_at, 1e-3):,.0f} a second")
-    spool.remove()
+        speed = count / max(ended_at - began_at, 1e-3)
+        tell(f"part {number + 1} of {len(parts)}: {count:,} messages, {speed:,.0f} a second")
+    spool.finish()
     return total
 
 
@@ -203,8 +224,6 @@ def _part_rows(rate: float | None) -> int:
 def chosen(spark: SparkSession, request: Request) -> DataFrame:
     """The rows of the lake that are asked for."""
     since, until = (None if text is None else datetime.fromisoformat(text) for text in (request.since, request.until))
-    if not Files(spark, request.lake).exists(request.lake):
-        raise lake.BadLake(f"there is no lake {request.lake}")
     return lake.select(lake.read(spark, request.lake), request.queues, since, until, request.where)
 
 
@@ -240,16 +259,14 @@ class Spool:
         """Fill it, or find it as it was left."""
         from pyspark_leveret.encoding import check_columns
 
-        note = f"{self.path}/request.json"
         if self.files.exists(f"{self.path}/spool/_SUCCESS"):
-            said = json.loads(self.files.read(note))
-            if said["request"] != _plain(self.request):
-                raise BadRequest(f"{self.path} is the checkpoint of another replay: {said['request']}")
-            self.id = said["id"]
+            self._check()
             return
         self.files.delete(self.path)  # Nothing was published yet.
         self.id = uuid.uuid4().hex
-        self.files.create(note, json.dumps({"version": 1, "id": self.id, "request": _plain(self.request)}))
+        self.files.create(
+            f"{self.path}/request.json", json.dumps({"version": 1, "id": self.id, "request": _plain(self.request)})
+        )
         rows = messages(chosen(self.spark, self.request), self.request, target.access.user)
         count = rows.count()
         tell(f"{count:,} messages; they are sorted now, and kept in {self.path} until they are published")
@@ -275,10 +292,22 @@ class Spool:
     def note(self, part: int) -> None:
         self.files.create(f"{self.path}/done/{part:08}", "")
 
-    def remove(self) -> None:
-        """The rows first: without them, the rest says that nothing was begun."""
+    def finish(self) -> None:
+        self.files.create(f"{self.path}/finished", "")
         self.files.delete(f"{self.path}/spool")
-        self.files.delete(self.path)
+        self.files.delete(f"{self.path}/done")
+
+    def is_finished(self) -> bool:
+        if not self.files.exists(f"{self.path}/finished"):
+            return False
+        self._check()
+        return True
+
+    def _check(self) -> None:
+        said = json.loads(self.files.read(f"{self.path}/request.json"))
+        if said["request"] != _plain(self.request):
+            raise BadRequest(f"{self.path} is the checkpoint of another replay: {said['request']}")
+        self.id = said["id"]
 
     def _read(self, path: str) -> DataFrame:
         return self.spark.read.schema(spool_schema()).parquet(path)
@@ -321,7 +350,6 @@ def publish_rows(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     from pyspark import TaskContext
 
     from pyspark_leveret.encoding import Encoder
-    from pyspark_leveret.publisher import Publisher
     from pyspark_leveret.sink import CHUNK_BYTES, ROW_BITS
 
     task = TaskContext.get()

@@ -157,7 +157,7 @@ def test_what_is_released_waits_where_it_was_marked_as_redelivered(restarted: bo
     if restarted:
         home.crash()
     view = home.release()
-    assert (view.runs, view.acked, view.next) == ([], 4, 4)
+    assert (view.runs, view.acked, view.next) == ([], 5, 5)
     if restarted:
         home.crash()
     expected = [(b"2", True), (b"3", True), (b"4", True), (b"5", False), (b"6", False)]
@@ -166,14 +166,17 @@ def test_what_is_released_waits_where_it_was_marked_as_redelivered(restarted: bo
 
 
 def test_a_lease_that_is_opened_again_goes_on_counting() -> None:
-    """Whoever acknowledges by a former place hits nothing."""
+    """Whoever acknowledges by a former place hits nothing; and whoever had the last place sees that it is gone."""
     home = filled(6)
     home.take(4)
     home.release()
     home.crash()
     assert isinstance(home.take(2), Refusal)
-    assert (home.open().acked, home.take(2).runs) == (4, [(4, 1, 2)])
-    assert home.ack(4).runs == [(4, 1, 2)]
+    assert (home.open().acked, home.take(2).runs) == (5, [(5, 1, 2)])
+    assert home.ack(4).runs == [(5, 1, 2)]
+    home.ack(7)
+    home.release()
+    assert home.open().acked == 7  # There was nothing to be given back.
 
 
 def test_closed_leases_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_there_and_back(ctl: Ctl, server: FakeServer, tmp_path: Path) -> None:
         "Imported: 5 users, 2 vhosts, 2 permissions, 1 topic permissions, 1 parameters, 2 global parameters, "
         "5 policies, 4 exchanges, 6 queues, 5 bindings\n"
     )
-    assert ended.err.count("Note: ") == 3
+    assert ended.err.count("Note: ") == 4
     assert ctl("import_definitions", str(EXPORT)).out.endswith("\nImported: nothing was missing\n")
     path = tmp_path / "out.json"
     ended = ctl("export_definitions", str(path), "--format", "json")

@@ -40,7 +40,7 @@ def test_memory_at_the_home(start_cluster: StartCluster) -> None:
 
     thread = threading.Thread(target=publish)
     thread.start()
-    until(lambda: "alarm: low on memory" in home.log(), "the alarm")
+    until(lambda: "memory resource limit alarm set on node" in home.log(), "the alarm")
     until(lambda: is_still(sent), "the publisher waits")
     assert len(sent) < COUNT
     assert edge.resident_bytes() < idle + 60 * MIB

@@ -23,8 +23,11 @@ def conf(tmp_path: Path) -> Configuration:
 
 def test_defaults() -> None:
     loaded = load([], HOME)
-    management = (Listener("127.0.0.1", 15672),)
-    assert loaded.settings == Settings(data_dir="/home/ann/.leveret/leveret@localhost", management_listeners=management)
+    assert loaded.settings == Settings(
+        data_dir="/home/ann/.leveret/leveret@localhost",
+        management_listeners=(Listener("127.0.0.1", 15672),),
+        prometheus_listeners=(Listener("127.0.0.1", 15692),),
+    )
     assert loaded.settings.tcp_listeners == (Listener("127.0.0.1", 5672),)
     assert loaded.warnings == ()
 
@@ -505,7 +508,7 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "distribution.listener.interface = 10.0.0.1",
         "cluster_partition_handling = pause_minority",
         "management.cors.allow_origins.1 = *",
-        "prometheus.tcp.port = 15692",
+        "prometheus.path = /figures",
         "definitions.import_backend = https",
         "mqtt.allow_anonymous = true",
         "auth_backends.1 = ldap",
@@ -580,6 +583,8 @@ def test_every_setting_can_be_given() -> None:
         "management_listeners",
         "management_tls_listeners",
         "management_tls",
+        "prometheus_listeners",
+        "prometheus_is_wanted",
         "cluster_listener",
         "cluster_host",
         "cluster_tls",

@@ -109,3 +109,25 @@ def test_certificates_without_a_port_are_warned_about(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("")
     [warning] = loaded(f"management.ssl.certfile = {tmp_path}/c", tmp_path).warnings
     assert "no management.ssl.port is given" in warning
+
+
+@pytest.mark.parametrize(
+    ("text", "listeners"),
+    [
+        ("", (Listener(HERE, 15692),)),
+        ("port = 5000", (Listener(HERE, 15020),)),
+        ("port = 0", ()),  # Nobody would look for it at any free port.
+        ("management_port = none", ()),
+        ("management_port = none\nprometheus.tcp.port = 9000", (Listener("", 9000),)),
+        ("prometheus.tcp.port = none", ()),
+        ("prometheus.tcp.ip = ::1", (Listener("::1", 15692),)),
+        ("port = 60000", ()),
+    ],
+)
+def test_where_metrics_are(tmp_path: Path, text: str, listeners: tuple[Listener, ...]) -> None:
+    assert loaded(text, tmp_path).settings.prometheus_listeners == listeners
+
+
+def test_metrics_that_somebody_wants(tmp_path: Path) -> None:
+    assert not loaded("", tmp_path).settings.prometheus_is_wanted
+    assert loaded("prometheus.tcp.port = 9000", tmp_path).settings.prometheus_is_wanted

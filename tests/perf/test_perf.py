@@ -221,7 +221,9 @@ def test_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Counter(seen) == {"leveret1@localhost": 3, SECOND: 2}
 
 
-@pytest.mark.parametrize("words", ["-C 3000", "-x 2 -y 2 --queues 4 -C 700", "-C 200 -r 2000 -A 7 -q 20", "-C 3 -s 200000"])
+@pytest.mark.parametrize(
+    "words", ["-C 3000", "-x 2 -y 2 --queues 4 -C 700", "-C 200 -r 2000 -A 7 -q 20", "-C 3 -s 200000"]
+)
 def test_ledgers_have_every_message_once(perf: Perf, tmp_path: Path, words: str) -> None:
     code, found = perf("-s", "64", "-c", "100", *words.split(), "--ledger", str(tmp_path))
     assert code == 0

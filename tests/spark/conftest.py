@@ -1,4 +1,4 @@
-"""A broker with a management port, and one Spark session for all tests that need one.
+"""A broker with a management port, three nodes that may be killed, and one Spark session for all tests that need one.
 
 Spark takes long to start and much memory, so there should be one of it however many processes run the tests. Tests that
 use it are marked `spark` and come first: whichever process begins with them keeps them, since others take over what is
@@ -8,7 +8,6 @@ left at the end of its list.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.members import Cluster
 from tests.servers import Server
+from tests.spark.sessions import CONFIG, missing
+
+CLUSTER = "net_ticktime = 1\nmanagement.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,24 +46,42 @@ def data_channel(data_broker: Server) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        pytest.skip("Spark needs Java 17 or newer, and there is none")
+def _trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("trio"), CLUSTER)
+    yield cluster
+    cluster.end()
+
+
+@pytest.fixture
+def trio(_trio: Cluster) -> Iterator[Cluster]:
+    """Three nodes with management ports, whole again before each test."""
+    try:
+        _trio.mend()
+    except (RuntimeError, AssertionError):
+        _trio.begin_anew()  # A test that failed must not take the others along.
+    yield _trio
+    _trio.disconnect()
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder: Path = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.master("local[4]")  # Some tests have tasks that wait for something.
+    for name, value in CONFIG.items():
+        builder = builder.config(name, value)
     session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
     yield session

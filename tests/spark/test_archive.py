@@ -11,6 +11,7 @@ from typing import Any
 
 import pika
 import pytest
+from pyspark.errors import PySparkException
 
 from leveret.cli.pipeline import pipeline
 from pyspark_leveret.jobs import archive, lake
@@ -18,6 +19,10 @@ from pyspark_leveret.jobs.files import Entry, Files
 from tests.servers import Server
 
 STREAM = {"x-queue-type": "stream"}
+
+
+class Died(Exception):
+    pass
 
 
 def publish(channel: Any, queue: str, first: int, count: int) -> None:
@@ -39,29 +44,35 @@ def numbers(spark: Any, to: Path) -> list[int]:
 
 @pytest.mark.spark
 def test_queues_are_archived_once(
-    spark: Any, data_broker: Server, data_channel: Any, name: str, tmp_path: Path
+    spark: Any, data_broker: Server, data_channel: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The driver dies when the files of its third batch are written, and before Spark notes that."""
     stream, classic = f"{name}/1", "0815"  # A name that cannot be a folder's, and one that looks like a number.
     data_channel.queue_declare(stream, durable=True, arguments=STREAM)
     data_channel.queue_declare(classic, durable=True)
     publish(data_channel, stream, 0, 30)
     publish(data_channel, classic, 100, 15)
     given = options(data_broker, f"{stream},{classic}", lease="lake", maxOffsetsPerTrigger="20")
-    run(spark, given, tmp_path)
+    write_batch = lake.write_batch
+
+    def write_and_die(rows: Any, path: str, query: str, batch: int) -> None:
+        write_batch(rows, path, query, batch)
+        if batch == 2:
+            raise Died
+
+    monkeypatch.setattr(lake, "write_batch", write_and_die)
+    with pytest.raises(PySparkException, match="Died"):
+        run(spark, given, tmp_path)
+    monkeypatch.undo()
     assert numbers(spark, tmp_path) == [*range(30), *range(100, 115)]
+    assert archive.compact(spark, str(tmp_path)) == 2
+    publish(data_channel, classic, 115, 5)
+    run(spark, given, tmp_path)
+    assert numbers(spark, tmp_path) == [*range(30), *range(100, 120)]
     assert data_channel.queue_declare(classic, passive=True).method.message_count == 0
+    assert len(list(tmp_path.glob("queue=0815/date=*/batch=compacted-*"))) == 1
     queues = lake.read(spark, str(tmp_path)).select("queue").distinct().collect()
     assert {row.queue for row in queues} == {stream, classic}
-
-    assert archive.compact(spark, str(tmp_path)) == 2
-    publish(data_channel, stream, 30, 5)
-    run(spark, given, tmp_path)
-    done = max(int(mark.name) for mark in (tmp_path / "_checkpoint" / "commits").glob("[0-9]*"))
-    for mark in (f"{done}", f".{done}.crc"):  # The driver dies before Spark notes that the last batch is done.
-        (tmp_path / "_checkpoint" / "commits" / mark).unlink()
-    run(spark, given, tmp_path)
-    assert numbers(spark, tmp_path) == [*range(35), *range(100, 115)]
-    assert sorted(folder.name[:15] for folder in tmp_path.glob("queue=0815/date=*/batch=*")) == ["batch=compacted"]
 
 
 @pytest.mark.spark
@@ -94,10 +105,6 @@ def test_days_and_times_choose_rows(spark: Any, tmp_path: Path) -> None:
 
 DAY = "queue=q/date=2026-11-15"
 ONE, OTHER = "ab" * 16, "cd" * 16
-
-
-class Died(Exception):
-    pass
 
 
 class Local(Files):

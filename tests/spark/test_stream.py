@@ -243,8 +243,28 @@ def test_a_lease_that_was_released_is_noticed(data_broker: Server, data_channel:
     pieces = query.reader.partitions(query.start, end)
     with pytest.raises(LeveretError, match="was it released"):
         [list(query.reader.read(piece)) for piece in pieces]
-    with pytest.raises(LeveretError, match="settled up to 8, this query had only 4: was it released"):
+    with pytest.raises(LeveretError, match="settled up to 9, this query had only 4: was it released"):
         query.plan()
+
+
+def test_a_release_of_what_was_done_and_not_acknowledged_is_noticed(
+    data_broker: Server, data_channel: Any, name: str
+) -> None:
+    """The batch is in the sink, and its messages are in the queue again: to go on would be to have them twice."""
+    data_channel.queue_declare(name, durable=True)
+    publish(data_channel, name, 0, 4)
+    query = Query(data_broker, name, lease="job")
+    query.batch()
+    with DataClient(f"127.0.0.1:{data_broker.management_port}") as client:
+        client.lease_release(name, "job")
+    query.restart()
+    with pytest.raises(LeveretError, match="settled up to 5, this query had only 4: was it released"):
+        query.plan()
+    lax = Query(data_broker, name, lease="job", failOnDataLoss="false")
+    lax.start, lax.done = query.start, query.done
+    lax.run_all()
+    assert lax.read == list(range(4))
+    assert waiting(data_channel, name) == 0
 
 
 def test_a_lease_that_held_nothing_may_be_released(data_broker: Server, data_channel: Any, name: str) -> None:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.policies import APPLIES, EXCHANGE, is_applicable, queue_kind
-from leveret.management.api.rings import Office, in_slices
+from leveret.management.api.rings import Office
 from leveret.management.messages import Request, Response, bad_request, json_response
 from leveret.node.control_columns import LEASES
 from leveret.node.control_peek import PEEK_BYTES_MAX, PEEK_MAX
+from leveret.node.slices import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from leveret.management.routes import Router
 
@@ -42,7 +43,7 @@ class DeskHandlers(Office):
 
     async def peek(self, request: Request) -> Response:
         spec = self.spec(request)
-        self.gate.check_read(request, spec)
+        self.management.gate.check_read(request, spec)
         asked = {
             "vhost": spec.vhost,
             "name": spec.name,
@@ -50,7 +51,7 @@ class DeskHandlers(Office):
             "count": request.number("count", 10, 1, PEEK_MAX),
             "bytes_max": request.number("bytes", 4096, 0, PEEK_BYTES_MAX),
         }
-        return json_response(await self.ask("peek_many", asked))
+        return json_response(await self.ask("peek_many", **asked))
 
     # -- Policies ------------------------------------------------------------------------------------------------
 
@@ -72,15 +73,15 @@ class DeskHandlers(Office):
         definition = dict.fromkeys(key for name, key in request.query if name == "key")
         metadata = self.node.metadata
         fits = {kind: is_applicable(kind, apply_to, definition) for kind in APPLIES}
-        queues = [
-            spec.name
-            for spec in list(metadata.queues.values())
-            if spec.vhost == vhost and not is_keeper(spec.name) and fits.get(queue_kind(spec.arguments), False)
-        ]
-        exchanges = [spec.name for spec in metadata.exchanges.values() if spec.vhost == vhost and spec.name]
-        found = {"queues": await _found(search, queues)}
-        found["exchanges"] = await _found(search, exchanges if fits[EXCHANGE] else ())
-        return json_response(found)
+        queues = await _found(
+            search,
+            list(metadata.queues.values()),
+            lambda spec: spec.vhost == vhost and not is_keeper(spec.name) and fits[queue_kind(spec.arguments)],
+        )
+        exchanges = await _found(
+            search, list(metadata.exchanges.values()), lambda spec: spec.vhost == vhost and spec.name and fits[EXCHANGE]
+        )
+        return json_response({"queues": queues, "exchanges": exchanges})
 
     # -- Leases --------------------------------------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class DeskHandlers(Office):
             after: dict[str, Any] | None = None
             while True:
                 asked = {"vhost": vhost, "columns": list(LEASES), "after": after}
-                page = await self.ask("list_leases", asked)
+                page = await self.ask("list_leases", **asked)
                 found += ({"vhost": vhost, **dict(zip(LEASES, row, strict=True))} for row in page["rows"])
                 missing.update(page["missing"])
                 after = page["next"]
@@ -107,18 +108,19 @@ class DeskHandlers(Office):
 
     async def release(self, request: Request) -> Response:
         spec = self.spec(request)
-        self.gate.check_read(request, spec)
+        self.management.gate.check_read(request, spec)
         self.check_configure(request, spec.vhost, spec.name)
         asked = {"vhost": spec.vhost, "queue": spec.name, "name": request.parameters["name"]}
-        await self.ask("release_lease", asked)
+        await self.ask("release_lease", **asked)
         return Response(204)
 
 
-async def _found(search: re.Pattern[str], names: Iterable[str]) -> dict[str, Any]:
-    count, shown = 0, []
-    async for name in in_slices(names):
-        if search.search(name) is not None:
+async def _found(search: re.Pattern[str], specs: Iterable[Any], fits: Callable[[Any], object]) -> dict[str, Any]:
+    count = 0
+    shown: list[str] = []
+    async for spec in Slices().each(specs):
+        if fits(spec) and search.search(spec.name) is not None:
             count += 1
             if len(shown) < NAMES_SHOWN:
-                shown.append(name)
+                shown.append(spec.name)
     return {"count": count, "names": shown}

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.cluster.commands import ClearParameter, SetParameter
 from leveret.cluster.placement import JOBS
 from leveret.management.api.rings import Office
-from leveret.management.messages import Problem, Request, Response, bad_request, json_response, not_found
-from leveret.node.consensus import AdminError
+from leveret.management.messages import Request, Response, bad_request, json_response, not_found
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import Json
@@ -74,23 +73,15 @@ class JobHandlers(Office):
         if (JOBS, vhost, name) not in parameters and sum(key[0] == JOBS for key in parameters) >= JOBS_MAX:
             raise bad_request(f"there are {JOBS_MAX} jobs already; delete one that is not run any more")
         value["reported"] = int(time.time() * 1000)
-        await self._change(SetParameter(JOBS, vhost, name, value))
+        await self.change(SetParameter(JOBS, vhost, name, value))
         return Response(204)
 
     async def forget(self, request: Request) -> Response:
         vhost, name = self._named(request)
         if (JOBS, vhost, name) not in self.node.metadata.parameters:
             raise not_found()
-        await self._change(ClearParameter(JOBS, vhost, name))
+        await self.change(ClearParameter(JOBS, vhost, name))
         return Response(204)
-
-    async def _change(self, command: SetParameter | ClearParameter) -> None:
-        try:
-            applied = await self.node.cluster.change(command)
-        except AdminError as error:
-            raise Problem(503, "service_unavailable", str(error)) from None
-        if applied.refused is not None:
-            raise bad_request(applied.refused.text)
 
 
 def checked(asked: dict[str, Any]) -> dict[str, Json]:

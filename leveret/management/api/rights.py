@@ -1,9 +1,9 @@
 """Who may ask what: RabbitMQ's user tags, and its texts for those who may not.
 
-A user without any of the four tags gets nothing from the HTTP API. `management` lets it see and use what its permissions
-allow over AMQP, in the vhosts that it may enter; `policymaker` besides set policies and parameters there; `monitoring`
-see all vhosts, connections and nodes; `administrator` everything. Permissions hold for administrators too: what they
-may not publish to over AMQP, they may not publish to here.
+A user without any of the four tags gets nothing from the HTTP API. `management` lets it see and use what its
+permissions allow over AMQP, in the vhosts that it may enter; `policymaker` besides set policies and parameters there;
+`monitoring` see all vhosts, connections and nodes; `administrator` everything. Permissions hold for administrators too:
+what they may not publish to over AMQP, they may not publish to here.
 
 A vhost that does not exist is told before one that must not be entered: RabbitMQ does so, and names of vhosts are no
 secret to who has a password.

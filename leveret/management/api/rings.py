@@ -6,46 +6,32 @@ and names those in which something is missing, by the views alone. `/api/leveret
 member of one ring how far it is. The other two have another copy lead: `move` loses nothing, `promote` may, and says
 what before it is done.
 
-A walk over all queues gives way to the broker every few hundred microseconds (`in_slices`).
+A walk over all queues is done in slices, and gives way to the broker between them.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream
 from leveret.cluster.permissions import refused_text
-from leveret.management.api.rights import Rights
+from leveret.management.api.handlers import Handlers
 from leveret.management.auth import refused
-from leveret.management.messages import Problem, Request, Response, bad_request, json_response, not_found
-from leveret.node.control import NoAnswer
+from leveret.management.messages import Request, Response, bad_request, json_response, not_found
 from leveret.node.control_columns import MIRRORS
-from leveret.node.control_frame import Refused
+from leveret.node.slices import Slices
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import QueueSpec
-    from leveret.management.app import Management
     from leveret.management.routes import Router
 
-_T = TypeVar("_T")
-
-SLICE_S: Final = 0.001
-ITEMS_BETWEEN_LOOKS: Final = 64  # At the clock.
 RINGS_MAX: Final = 500  # In one answer.
 NODE_CHARACTERS_MAX: Final = 255
 
 
-class Office:
-    """What the handlers of our own paths share: who may see what, and how the node's commands are asked."""
-
-    def __init__(self, management: Management) -> None:
-        self.management = management
-        self.node = management.node
-        self.gate = management.gate
-        self.rights = Rights(management.node.broker)
+class Office(Handlers):
+    """What the handlers of our own paths share."""
 
     def spec(self, request: Request) -> QueueSpec:
         """The queue that the path names. Raises Problem."""
@@ -61,31 +47,8 @@ class Office:
         if not self.node.broker.permissions.check(request.user, vhost, "queue", name, "configure"):
             raise refused(refused_text(request.user, vhost, "queue", name))
 
-    async def ask(self, command: str, arguments: dict[str, Any]) -> Any:
-        """What leveretctl would be answered. Raises Problem."""
-        control = self.management.server.control
-        try:
-            return await control.run(command, arguments)
-        except Refused as refusal:
-            if refusal.text == "not_found":
-                raise not_found() from None
-            raise bad_request(refusal.text) from None
-        except NoAnswer as error:
-            raise Problem(503, "service_unavailable", str(error)) from None
-
     def running(self) -> frozenset[str]:
         return frozenset(one.name for one in self.node.cluster.members() if one.running)
-
-
-async def in_slices(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """One by one; from time to time the loop comes to other things first. The items must not change meanwhile."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + SLICE_S
-    for at, item in enumerate(items):
-        if at % ITEMS_BETWEEN_LOOKS == 0 and loop.time() > until:
-            await asyncio.sleep(0)
-            until = loop.time() + SLICE_S
-        yield item
 
 
 class RingHandlers(Office):
@@ -104,18 +67,17 @@ class RingHandlers(Office):
         me = self.management.server.settings.node_name
         short = {me: alarms.own(), **alarms.others}
         members = cluster.members()
-        answer: dict[str, Any] = (
-            {
-                "node": me,
-                "cluster_name": self.node.metadata.global_parameters.get("cluster_name") or me,
-                "leader": cluster.leader,
-                "has_majority": cluster.has_majority,
-                "members": [{"name": one.name, "running": one.running, "voter": one.voter} for one in members],
-                "alarms": [
-                    {"node": name, "resource": resource} for name in sorted(short) for resource in sorted(short[name])
-                ],
-            }
-        )
+        answer: dict[str, Any] = {
+            "node": me,
+            "cluster_name": self.node.metadata.global_parameters.get("cluster_name") or me,
+            "leader": cluster.leader,
+            "has_majority": cluster.has_majority,
+            "members": [{"name": one.name, "running": one.running, "voter": one.voter} for one in members],
+            "alarms": [
+                {"node": name, "resource": resource} for name in sorted(short) for resource in sorted(short[name])
+            ],
+        }
+        return json_response(answer)
 
     # -- Rings ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +91,7 @@ class RingHandlers(Office):
         sound: list[dict[str, Any]] = []
         counts = dict.fromkeys(("sound", "unsynchronised", "down"), 0)
         seen: dict[str, bool] = {}
-        async for spec in in_slices(list(self.node.metadata.queues.values())):
+        async for spec in Slices().each(list(self.node.metadata.queues.values())):
             if spec.view is None or is_keeper(spec.name) or (vhost and spec.vhost != vhost):
                 continue
             if not seen.setdefault(spec.vhost, self.rights.may_see(request, spec.vhost)):
@@ -149,7 +111,7 @@ class RingHandlers(Office):
         if spec.view is None:
             return json_response({**answer, "mirrored": False})
         asked = {"vhost": spec.vhost, "only": spec.name, "columns": list(MIRRORS), "after": None}
-        told = await self.ask("mirror_status_rows", asked)
+        told = await self.ask("mirror_status_rows", **asked)
         rows = [dict(zip(MIRRORS, row, strict=True)) for row in told["rows"]]
         now = self.node.metadata.queues.get((spec.vhost, spec.name), spec)
         view = now.view or spec.view
@@ -186,7 +148,7 @@ class RingHandlers(Office):
 
     async def move(self, request: Request) -> Response:
         spec, node, _ = self._target(request)
-        await self.ask("move_queue_master", {"vhost": spec.vhost, "name": spec.name, "node": node})
+        await self.ask("move_queue_master", vhost=spec.vhost, name=spec.name, node=node)
         return Response(204)
 
     async def promote(self, request: Request) -> Response:
@@ -195,8 +157,8 @@ class RingHandlers(Office):
         confirmed = asked.get("confirmed", False)
         if not isinstance(confirmed, bool):
             raise bad_request("confirmed must be true or false")
-        wanted = {"vhost": spec.vhost, "name": spec.name, "node": node, "confirmed": confirmed}
-        return json_response(await self.ask("promote_queue", wanted))
+        told = await self.ask("promote_queue", vhost=spec.vhost, name=spec.name, node=node, confirmed=confirmed)
+        return json_response(told)
 
 
 def _outline(spec: QueueSpec, running: frozenset[str]) -> dict[str, Any]:

@@ -7,23 +7,25 @@ only that nothing lies between: frames are handed over where a socket would carr
 who asked over HTTP, and no other; it knows no password, for HTTP's has been checked.
 
 It differs from a client's in three ways. It begins where a handshake ends. It is not counted against the limits of a
-vhost or a user, nor told of in the log: it lasts as long as a request, and an operator must be able to work in a vhost
-whose clients have used up its connections. And what it got and did not settle goes back when the request is over,
-however it ends: if its client goes, or time runs out (`OPERATION_S`).
+vhost, a user or the node, nor told of in the log: it lasts as long as a request, there are no more of them than HTTP
+has connections, and an operator must be able to work where clients have used up theirs. And what it got and did not
+settle goes back when the request is over, however it ends: if its client goes, or time runs out (`OPERATION_S`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from leveret.amqp import methods as m
+from leveret.amqp.channel import Channel
 from leveret.amqp.connection import Connection
 from leveret.amqp.frames import BODY, HEAD, HEADER, METHOD, OVERHEAD, content
 from leveret.amqp.limits import Peer
 from leveret.amqp.properties import Properties, decode, encode
-from leveret.management.messages import Problem
+from leveret.management.messages import Problem, bad_request
 from leveret.node.client import Client
 
 if TYPE_CHECKING:
@@ -104,6 +106,8 @@ class _Inner(Connection):
         self.capabilities = {"publisher_confirms": True, "basic.nack": True}
         self.vhost = self.broker.vhosts[vhost]
         self.broker.connections[self] = f"{self.broker.node_name}.{self.number}"
+        self.channels[CHANNEL] = Channel(self, CHANNEL)
+        self.broker.census.on_channels(user, 1)  # Taken back with the channel.
 
     def _shut(self, reason: str) -> None:
         if not self.closed:
@@ -134,29 +138,21 @@ class Session:
         peer = Peer(request.host, 0, "", 0, request.is_loopback)
         connection = _Inner(self.node.broker, peer, self.node.limits)
         client.connection = connection
-        if not self.node.on_accepted(client):
-            raise Problem(503, "service_unavailable", "the node has as many connections as it may have")
+        self.node.clients[client] = None
+        self.node.by_connection[connection] = client
         connection.open(request.user, self._vhost)
-        try:
-            await self.ask(m.ChannelOpen(), m.ChannelOpenOk)
-        except BaseException:
-            self._end()
-            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
-
-    def _end(self) -> None:
         self._client.connection_lost(None)
 
     # -- What is asked -------------------------------------------------------------------------------------------
 
-    async def ask(self, method: m.Method, wanted: type[M], and_then: bytes = b"") -> M:
-        """The answer to a method; `and_then`: frames to be sent with it. Raises Closed, or Problem if none comes."""
-        answer = await self._ask(m.encode(CHANNEL, method) + and_then)
+    async def ask(self, method: m.Method, wanted: type[M]) -> M:
+        """The answer to a method. Raises Closed, or Problem if none comes."""
+        answer = await self._ask(_encoded(method))
         assert isinstance(answer, wanted), answer
         return answer
 
@@ -174,16 +170,14 @@ class Session:
     async def publish(self, exchange: str, key: str, properties: Properties, body: bytes) -> bool:
         """Whether it was routed, when it is as safe as it will be. Raises Closed; Problem if it is refused."""
         await self.ask(m.ConfirmSelect(), m.ConfirmSelectOk)
-        header = encode(properties, len(body))
-        frames = content(header, body, FRAME_MAX, CHANNEL)
-        method = m.BasicPublish(0, exchange, key, mandatory=True)
-        answer = await self._ask(m.encode(CHANNEL, method) + frames)
+        frames = _encoded_content(properties, body)
+        answer = await self._ask(_encoded(m.BasicPublish(0, exchange, key, mandatory=True)) + frames)
         if isinstance(answer, m.BasicNack):
-            raise Problem(400, "bad_request", "rejected")
+            raise bad_request("rejected Unable to publish message. Check queue limits.")
         return not self.returned
 
     async def get(self, queue: str) -> Got | None:
-        answer = await self._ask(m.encode(CHANNEL, m.BasicGet(0, queue)))
+        answer = await self._ask(_encoded(m.BasicGet(0, queue)))
         if not isinstance(answer, m.BasicGetOk):
             return None
         header, body = self._content[0], b"".join(self._content[1:])
@@ -192,7 +186,7 @@ class Session:
 
     def say(self, method: m.Method) -> None:
         """What has no answer, as an ack."""
-        self._client.data_received(m.encode(CHANNEL, method))
+        self._client.data_received(_encoded(method))
 
     # -- What comes ----------------------------------------------------------------------------------------------
 
@@ -244,3 +238,20 @@ class Session:
             self._answer.set_exception(error)
 
 
+# JSON can say what AMQP cannot: names of more than 255 bytes, halves of characters.
+
+
+def _encoded(method: m.Method) -> bytes:
+    """Raises Problem."""
+    try:
+        return m.encode(CHANNEL, method)
+    except (ValueError, OverflowError, struct.error) as error:
+        raise bad_request(f"AMQP has no way to say that: {error}") from None
+
+
+def _encoded_content(properties: Properties, body: bytes) -> bytes:
+    """Raises Problem."""
+    try:
+        return content(encode(properties, len(body)), body, FRAME_MAX, CHANNEL)
+    except (ValueError, OverflowError, struct.error) as error:
+        raise bad_request(f"AMQP has no way to say that: {error}") from None

@@ -1,0 +1,130 @@
+"""What requests say in their bodies, and RabbitMQ's words for what is wrong with it.
+
+RabbitMQ answers 400 with a term of Erlang's as the reason, `[{key_missing,name}]` or the list `["not_boolean", "x"]`;
+some tools show that, so it is the same here. Where RabbitMQ has no answer but 500, because nobody thought of it, the
+reason is a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.amqp.tables import Table
+from leveret.cluster.definitions import BadDefinition, to_table
+from leveret.management.messages import Problem, bad_request
+
+if TYPE_CHECKING:
+    from leveret.management.messages import Request
+
+LINE: Final = 80
+OBJECT_BYTES_MAX: Final = 256 << 10  # What becomes metadata is kept in the memory of every node.
+NAME_BYTES_MAX: Final = 255
+INTEGER_CHARACTERS_MAX: Final = 20
+
+
+def parsed(data: bytes) -> Any:
+    """JSON, without what only Python's reader takes for it: numbers that are none, and halves of characters, which no
+    protocol could carry on. (Bytes of a name that are no UTF-8 are told as halves, too; these stay.) Raises ValueError,
+    RecursionError."""
+    value = json.loads(data, parse_constant=_no_number, parse_float=_finite)
+    if b"\\ud" in data or b"\\uD" in data:
+        json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return value
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if isfinite(value) else _no_number(text)
+
+
+def object_of(request: Request, *required: str, bytes_max: int | None = OBJECT_BYTES_MAX) -> dict[str, Any]:
+    """The body as an object that has these keys; an empty one if there is none. Raises Problem."""
+    if bytes_max is not None and len(request.body) > bytes_max:
+        raise Problem(413, "request_entity_too_large", f"the body has more than {bytes_max} bytes")
+    if not request.body:
+        value: Any = {}
+    else:
+        try:
+            value = parsed(request.body)
+        except (ValueError, RecursionError):
+            raise bad_request("not_json") from None
+    if not isinstance(value, dict):
+        raise bad_request("not_json")
+    missing = [f"{{key_missing,{name}}}" for name in required if name not in value]
+    if missing:
+        one_line = f"[{','.join(missing)}]"
+        raise bad_request(one_line if len(one_line) <= LINE else f"[{(',' + chr(10) + ' ').join(missing)}]")
+    return value
+
+
+def reason(*words: object) -> Problem:
+    """A reason of several words: what it is, and what it was found in."""
+    return Problem(400, "bad_request", list(words))
+
+
+def check_name(what: str, name: str) -> None:
+    """That AMQP can say it. Raises Problem."""
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > NAME_BYTES_MAX:
+        raise bad_request(f"{what} should be less than {NAME_BYTES_MAX} bytes, actually was {size}\n")
+
+
+def text(body: dict[str, Any], name: str, default: str = "") -> str:
+    """Raises Problem."""
+    value = body.get(name, default)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)  # RabbitMQ takes a number for a routing key.
+    if not isinstance(value, str):
+        raise bad_request(f"{name} must be a string")
+    return value
+
+
+def flag(body: dict[str, Any], name: str) -> bool:
+    """Raises Problem."""
+    value = body.get(name, False)
+    if value in ("true", "false"):
+        return bool(value == "true")
+    if not isinstance(value, bool):
+        raise reason("not_boolean", value)
+    return value
+
+
+def integer(value: Any) -> int:
+    """Raises Problem."""
+    if isinstance(value, str) and len(value) <= INTEGER_CHARACTERS_MAX and value.removeprefix("-").isdecimal():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise reason("not_integer", value)
+    return value
+
+
+def arguments(body: dict[str, Any], name: str = "arguments") -> Table:
+    """Raises Problem."""
+    value = body.get(name)
+    if _has_null(value, 0):
+        raise bad_request("null_not_allowed")
+    try:
+        return to_table(value)
+    except BadDefinition as error:
+        raise bad_request(str(error)) from None
+
+
+def _has_null(value: Any, depth: int) -> bool:
+    """Inside of it. How deep it may be is checked elsewhere."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < LINE and any(one is None or _has_null(one, depth + 1) for one in inner)
+
+
+def tags(value: Any) -> tuple[str, ...]:
+    """Of a user or a vhost: a list, or words with commas between. Raises Problem."""
+    if isinstance(value, str):
+        return tuple(dict.fromkeys(word for one in value.split(",") if (word := one.strip())))
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise bad_request("tags must be a list of strings, or one string with commas")
+    return tuple(dict.fromkeys(value))

@@ -1,0 +1,195 @@
+"""What an operator does now and then: close connections, spread masters over the nodes, look at what is switched on.
+
+*Rebalancing* hands queues over from nodes that lead many to nodes that lead few, one after the other, each to a mirror
+that is synchronised, so that nothing is lost and nothing is refused meanwhile; a queue without such a mirror stays. It
+is done in the background, as RabbitMQ does it, and says in the log what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.cluster.keepers import is_keeper
+from leveret.management.api.handlers import Handlers, NoAnswer, done
+from leveret.management.auth import refused
+from leveret.management.messages import Problem, bad_request, json_response, not_found
+from leveret.node.control_diagnostics import FEATURE_FLAGS
+from leveret.node.control_listings import running_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from leveret.cluster.specs import QueueSpec
+    from leveret.management.app import Management
+    from leveret.management.messages import Request, Response
+    from leveret.management.routes import Router
+
+logger = logging.getLogger("leveret.management")
+
+CLOSED: Final = "Closed via management plugin"
+REASON_CHARACTERS_MAX: Final = 200
+
+
+class UpkeepHandlers(Handlers):
+    def __init__(self, management: Management) -> None:
+        super().__init__(management)
+        self.rebalancing: asyncio.Task[None] | None = None
+
+    def add_to(self, router: Router) -> None:
+        router.add("DELETE", "/api/connections/{connection}", self.close_connection)
+        router.add("DELETE", "/api/connections/username/{user}", self.close_connections)
+        router.add("POST", "/api/rebalance/queues", self.rebalance)
+        router.add("GET", "/api/feature-flags", self.feature_flags)
+        router.add("PUT", "/api/feature-flags/{flag}/enable", self.enable)
+        router.add("GET", "/api/extensions", self.extensions)
+        router.add("DELETE", "/api/reset", self.reset)
+        router.add("DELETE", "/api/reset/{node}", self.reset)
+        router.add("GET", "/api/auth/attempts/{node}", self.attempts)
+        router.add("DELETE", "/api/auth/attempts/{node}", self.clear_attempts)
+        router.add("GET", "/api/auth/attempts/{node}/source", self.attempts_by_source)
+
+    # -- Connections ---------------------------------------------------------------------------------------------
+
+    async def close_connection(self, request: Request) -> Response:
+        """One's own, or, for administrators, anybody's."""
+        self.rights.check(request)
+        name, reason = request.parameters["connection"], _reason(request)
+        found = await self._named(name)
+        if not found:
+            raise not_found()
+        if not self.rights.is_administrator(request) and any(user != request.user for _, _, user in found):
+            raise refused("User not authorised to access object")
+        for node, number, _ in found:
+            await self._close_at(node, number=number, reason=reason)
+        return done()
+
+    async def _named(self, name: str) -> list[tuple[str, int, str]]:
+        """The connections of that name: node, number, user. A node that does not answer has none to close."""
+
+        async def at(node: str) -> list[tuple[str, int, str]]:
+            try:
+                rows = await self.ask_node(node, "local_connections_named", name=name)
+            except NoAnswer as error:
+                logger.info("%s", error)
+                return []
+            return [(node, row["number"], row["user"]) for row in rows]
+
+        nodes = running_nodes(self.management.server.control)
+        return [one for rows in await asyncio.gather(*map(at, nodes)) for one in rows]
+
+    async def _close_at(self, node: str, **arguments: Any) -> None:
+        try:
+            await self.ask_node(node, "local_close_connections", **arguments)
+        except NoAnswer as error:
+            raise Problem(503, "service_unavailable", str(error)) from None
+
+    async def close_connections(self, request: Request) -> Response:
+        """All of a user."""
+        self.rights.check(request)
+        user = request.parameters["user"]
+        if user != request.user and not self.rights.is_administrator(request):
+            raise refused("User not authorised to access object")
+        await self.ask("close_connections", user=user, reason=_reason(request))
+        return done()
+
+    # -- Masters -------------------------------------------------------------------------------------------------
+
+    async def rebalance(self, request: Request) -> Response:
+        self.rights.check_administrator(request)
+        if self.rebalancing is None or self.rebalancing.done():
+            self.rebalancing = self.node.loop.create_task(self._rebalance())
+            self.management.background.add(self.rebalancing)
+            self.rebalancing.add_done_callback(self.management.background.discard)
+        return done()
+
+    async def _rebalance(self) -> None:
+        running = running_nodes(self.management.server.control)
+        moves = await asyncio.to_thread(plan, list(self.metadata.queues.values()), running)
+        logger.info("rebalancing: %d queues are to change their masters", len(moves))
+        moved = 0
+        for spec, node in moves:
+            try:
+                await self.ask("move_queue_master", vhost=spec.vhost, name=spec.name, node=node)
+                moved += 1
+            except Problem as problem:
+                logger.warning("rebalancing: queue '%s' in vhost '%s' stays: %s", spec.name, spec.vhost, problem)
+        logger.info("rebalancing: %d of %d queues have changed their masters", moved, len(moves))
+
+    # -- What there is -------------------------------------------------------------------------------------------
+
+    async def feature_flags(self, request: Request) -> Response:
+        self.rights.check_administrator(request)
+        return await self.listed(request, await self.ask("feature_flags"))
+
+    async def enable(self, request: Request) -> Response:
+        """All are enabled."""
+        self.rights.check_administrator(request)
+        if request.parameters["flag"] not in FEATURE_FLAGS:
+            raise bad_request("unsupported")
+        return done()
+
+    async def extensions(self, request: Request) -> Response:
+        """Scripts that RabbitMQ's plugins add to its page; there are none."""
+        self.rights.check(request)
+        return json_response([])
+
+    async def reset(self, request: Request) -> Response:
+        """RabbitMQ forgets its statistics then. Here counts are those of the queues and channels themselves."""
+        self.rights.check_administrator(request)
+        raise bad_request("statistics are not kept apart from what they count, so there is nothing to reset")
+
+    # -- Logins --------------------------------------------------------------------------------------------------
+
+    def _check_here(self, request: Request) -> None:
+        self.rights.check_monitor(request)
+        node = request.parameters["node"]
+        if node != self.node.settings.node_name:
+            raise bad_request(f"logins are counted where they are tried: ask {node} itself")
+
+    async def attempts(self, request: Request) -> Response:
+        self._check_here(request)
+        counts = self.management.gate.attempts
+        return json_response([{"protocol": "http", "auth_attempts": sum(counts.values()), **counts}])
+
+    async def clear_attempts(self, request: Request) -> Response:
+        self._check_here(request)
+        self.rights.check_administrator(request)
+        self.management.gate.attempts.update(dict.fromkeys(self.management.gate.attempts, 0))
+        return done()
+
+    async def attempts_by_source(self, request: Request) -> Response:
+        """RabbitMQ counts by address only if it is told to, and nothing can tell this node to."""
+        self._check_here(request)
+        return json_response([])
+
+
+def _reason(request: Request) -> str:
+    return request.headers.get("x-reason", "")[:REASON_CHARACTERS_MAX] or CLOSED
+
+
+def plan(queues: Iterable[QueueSpec], running: list[str]) -> list[tuple[QueueSpec, str]]:
+    """Which queues to hand over to which nodes, so that none leads two more than another that could take one of its."""
+    loads = dict.fromkeys(running, 0)
+    movable: dict[str, list[QueueSpec]] = {name: [] for name in running}
+    for spec in queues:
+        if spec.node not in loads or is_keeper(spec.name):
+            continue
+        loads[spec.node] += 1
+        if spec.view is not None and len(spec.view.in_sync) > 1:
+            movable[spec.node].append(spec)
+    homes = {spec.id: spec.node for specs in movable.values() for spec in specs}
+    is_better = True
+    while is_better:  # Each hand-over makes the sum of the squares of loads less, so there is an end.
+        is_better = False
+        for spec in (spec for specs in movable.values() for spec in specs):
+            assert spec.view is not None
+            home = homes[spec.id]
+            to = min((one for one, _ in spec.view.in_sync if one in loads), key=lambda one: (loads[one], one))
+            if loads[home] - loads[to] >= 2:
+                loads[home] -= 1
+                loads[to] += 1
+                homes[spec.id] = to
+                is_better = True
+    return [(spec, homes[spec.id]) for specs in movable.values() for spec in specs if homes[spec.id] != spec.node]

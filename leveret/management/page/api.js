@@ -1,0 +1,103 @@
+// Calls of the HTTP API. Credentials live in this tab only (sessionStorage: they end with it) and travel in a header,
+// never in an address, which histories and logs keep. `credentials: "omit"` keeps the browser from asking for a
+// password by itself when one was wrong.
+
+const KEPT = "leveret.session";
+const PATIENCE_MS = 15_000;
+
+let session = restore();
+
+export class ApiError extends Error {
+  constructor(status, reason, code = "") {
+    super(reason);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+function restore() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT));
+  } catch {
+    return null;
+  }
+}
+
+export const user = () => session?.user ?? null;
+
+export async function logIn(name, password) {
+  const plain = new TextEncoder().encode(`${name}:${password}`);
+  const before = session;
+  session = { header: `Basic ${btoa(String.fromCharCode(...plain))}`, user: null };
+  try {
+    session.user = await get("whoami");
+  } catch (error) {
+    session = before;
+    throw error;
+  }
+  sessionStorage.setItem(KEPT, JSON.stringify(session));
+}
+
+export function logOut() {
+  session = null;
+  sessionStorage.removeItem(KEPT);
+}
+
+export const has = (...tags) => {
+  const own = session?.user?.tags ?? [];
+  const list = typeof own === "string" ? own.split(",") : own;
+  return tags.some((tag) => list.includes(tag));
+};
+
+export function path(...words) {
+  return words.map(encodeURIComponent).join("/");
+}
+
+export const get = (where, query, signal) => call("GET", where, { query, signal });
+export const put = (where, body = {}) => call("PUT", where, { body });
+export const post = (where, body = {}, patience = PATIENCE_MS) => call("POST", where, { body, patience });
+export const del = (where, query) => call("DELETE", where, { query });
+
+async function call(method, where, { query, body, signal, patience = PATIENCE_MS }) {
+  const url = new URL(`api/${where}`, document.baseURI.split("#")[0]);
+  for (const [name, value] of Object.entries(query ?? {})) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined && one !== "") url.searchParams.append(name, one);
+    }
+  }
+  const headers = { authorization: session?.header ?? "" };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const late = AbortSignal.timeout(patience);
+  let response;
+  try {
+    response = await fetch(url, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "omit",
+      cache: "no-store",
+      signal: signal ? AbortSignal.any([signal, late]) : late,
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, late.aborted ? "The node did not answer in time." : "The node cannot be reached.");
+  }
+  const text = await response.text();
+  const answer = parse(text);
+  if (!response.ok) throw new ApiError(response.status, reasonOf(response, answer), answer?.error);
+  return answer;
+}
+
+function parse(text) {
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    return null;
+  }
+}
+
+function reasonOf(response, answer) {
+  const reason = answer?.reason ?? answer?.error;
+  if (response.status === 404) return "There is no such thing (any more).";
+  return typeof reason === "string" && reason ? reason : `The node answered ${response.status}.`;
+}

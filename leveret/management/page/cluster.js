@@ -1,0 +1,172 @@
+// The cluster as a picture: nodes, and the ring of one mirrored queue, as it is this second.
+
+import * as api from "./api.js";
+import * as actions from "./actions.js";
+import { h } from "./dom.js";
+import { bytes, duration, number } from "./format.js";
+import { nodesOf, ringsNote } from "./overview.js";
+import { lagOf, progressOf, ringPicture, stateOf } from "./ring.js";
+import { badge, button, card, empty, link, meter, table } from "./ui.js";
+
+const EVENTS_MAX = 12;
+
+export function cluster(app) {
+  const chosen = () => (app.query.get("queue") ? [app.query.get("vhost") ?? "/", app.query.get("queue")] : null);
+  const watcher = new Watcher(app);
+  let list = null;
+  let listed = 0;
+  return {
+    title: "Cluster",
+    every: 1_000,
+    async load(signal) {
+      // A walk over all queues is not for every second.
+      if (!list || Date.now() - listed > 5_000 || list.name !== app.query.get("find")) {
+        list = { name: app.query.get("find"), ...await api.get("leveret/rings", { limit: 50, name: app.query.get("find") }, signal) };
+        listed = Date.now();
+      }
+      const [vhost, name] = chosen() ?? [list.rings[0]?.vhost, list.rings[0]?.name];
+      const [nodes, ring] = await Promise.all([nodesOf(signal), name === undefined ? null
+        : api.get(`leveret/rings/${api.path(vhost, name)}`, {}, signal).catch(gone)]);
+      if (ring) watcher.see(ring);
+      return { list, nodes, ring };
+    },
+    render: ({ list: rings, nodes, ring }) => [
+      h("h1", null, "Cluster"),
+      h("div", { class: "nodes" }, (app.news?.members ?? []).map((member) => nodeCard(app, member,
+        nodes.find((one) => one.name === member.name)))),
+      h("div", { class: "ring-row" },
+        card("Mirrored queues", picker(app, rings, ring)),
+        ring ? ringCard(app, ring, watcher.events) : card(null, empty("No mirrored queue yet",
+          h("span", null, "A policy with ha-mode gives queues mirrors: see ", link("Policies", "policies"), ".")))),
+    ],
+  };
+}
+
+function gone(error) {
+  if (error.status === 404) return null;
+  throw error;
+}
+
+function nodeCard(app, member, node) {
+  const alarms = (app.news?.alarms ?? []).filter((one) => one.node === member.name);
+  return h("section", { class: `node ${member.running ? "" : "down"}`, key: member.name, "data-node": member.name },
+    h("h2", null, h("span", { class: `lamp ${member.running ? (alarms.length ? "warn" : "good") : "bad"}`, "aria-hidden": "true" }),
+      app.node(member.name)),
+    h("p", { class: "badges" },
+      member.running ? badge("running", "good") : badge("down", "bad"),
+      app.news.leader === member.name ? badge("leader", "plain", "Leads the cluster's agreement on metadata") : null,
+      member.voter ? null : badge("no voter", "warn", "Does not count for a majority yet"),
+      alarms.map((one) => badge(`${one.resource} alarm`, "bad"))),
+    node?.running && member.running ? h("dl", { class: "node-facts" },
+      h("dt", null, "Memory"), h("dd", null, bytes(node.mem_used), meter(node.mem_used, node.mem_limit)),
+      h("dt", null, "Free disk"), h("dd", null, bytes(node.disk_free)),
+      h("dt", null, "Up for"), h("dd", null, duration(node.uptime / 1000))) : null);
+}
+
+function picker(app, rings, ring) {
+  let typing = 0;
+  return [
+    h("p", { class: "muted" }, rings.total ? `${number(rings.total)}, ${ringsNote(rings)}` : "None yet."),
+    rings.total > 5 || app.query.has("find") ? h("label", null, h("span", { class: "hidden" }, "Find a mirrored queue"), h("input", {
+      type: "search", placeholder: "Find a queue", value: app.query.get("find") ?? "", spellcheck: "false",
+      oninput: (event) => {
+        const { value } = event.target;
+        clearTimeout(typing);
+        typing = setTimeout(() => app.setQuery({ find: value }), 250);
+      } })) : null,
+    h("ul", { class: "picks" }, rings.rings.map((one) => h("li", { key: `${one.vhost}/${one.name}` },
+      h("button", { type: "button", class: "pick", "aria-pressed": String(ring?.name === one.name && ring?.vhost === one.vhost),
+        onclick: () => app.setQuery({ vhost: one.vhost, queue: one.name }) },
+        h("span", { class: `lamp ${{ sound: "good", down: "bad" }[one.health] ?? "warn"}`, "aria-hidden": "true" }),
+        h("span", { class: "pick-name" }, one.name),
+        h("span", { class: "muted" }, `${one.members.filter((member) => member.in_sync && member.running).length}/${one.members.length}`))))),
+  ];
+}
+
+export function ringCard(app, ring, events = null) {
+  const names = app.news?.members.map((one) => one.name) ?? [];
+  return h("section", { class: "card ring-card" },
+    h("div", { class: "card-head" }, h("h2", null, "Ring of ", link(ring.name, "queues", ring.vhost, ring.name)),
+      healthBadge(ring)),
+    h("div", { class: "ring-parts" },
+      ringPicture(ring, names, app.node),
+      h("div", null,
+        memberTable(app, ring),
+        ringActions(app, ring),
+        events ? h("div", { class: "events" }, h("h3", null, "Seen from here"),
+          events.length ? h("ol", null, events.map((one) => h("li", { key: one.number },
+            h("time", null, new Date(one.at).toLocaleTimeString()), " ", one.text)))
+            : h("p", { class: "muted" }, "Nothing has changed since you opened this page.")) : null)));
+}
+
+function healthBadge(ring) {
+  if (!ring.mirrored) return badge("not mirrored", "plain");
+  return ring.health === "sound" ? badge("all in sync", "good") : ring.health === "down" ? badge("no master", "bad")
+    : badge("incomplete", "warn");
+}
+
+function memberTable(app, ring) {
+  return table([
+    { title: "Copy", main: true, cell: (one) => app.node(one.node) },
+    { title: "State", cell: (one) => {
+      const [kind, state] = stateOf(one);
+      return badge(state, { master: "accent", synced: "good", down: "bad" }[kind] ?? "warn");
+    } },
+    { title: "Lag", cell: (one) => {
+      const progress = progressOf(one);
+      return progress === null ? lagOf(one) : h("span", { class: "gauge" },
+        `${number(one.sync_done)} of ${number(one.sync_total)}`, meter(progress, 1, "plain"));
+    } },
+    { title: "Messages", number: true, cell: (one) => number(one.messages) },
+  ], ring.members, { key: (one) => one.node, label: "Copies" });
+}
+
+export function ringActions(app, ring) {
+  const { vhost, name } = ring;
+  const isSyncing = ring.members.some((one) => one.state === "syncing");
+  const lacks = ring.members.some((one) => one.running && !one.in_sync);
+  const hasMaster = ring.members.some((one) => one.running && one.node === ring.master);
+  return h("div", { class: "actions" },
+    ring.mirrored && lacks && !isSyncing ? button("Synchronise", () => actions.sync(app, vhost, name), "primary") : null,
+    isSyncing ? button("Cancel synchronising", () => actions.sync(app, vhost, name, "cancel_sync")) : null,
+    hasMaster ? button("Move …", () => actions.move(app, vhost, name, ring)) : null,
+    ring.mirrored && (lacks || !hasMaster) ? button("Promote by force …", () => actions.promote(app, vhost, name, ring), "quiet") : null);
+}
+
+// Tells what changed between two looks at a ring, in words.
+class Watcher {
+  constructor(app) {
+    this.app = app;
+    this.before = null;
+    this.events = [];
+    this.count = 0;
+  }
+
+  see(ring) {
+    const { before } = this;
+    this.before = ring;
+    if (!before || before.name !== ring.name || before.vhost !== ring.vhost) {
+      this.events = [];
+      return;
+    }
+    const of = (one) => new Map(one.members.map((member) => [member.node, member]));
+    const [old, now] = [of(before), of(ring)];
+    if (before.master !== ring.master) this.tell(`${this.app.node(ring.master)} is master now`);
+    for (const [name, member] of now) {
+      const was = old.get(name);
+      const who = this.app.node(name);
+      if (!was) this.tell(`${who} joined the ring`);
+      else if (was.running && !member.running) this.tell(`${who} went down; the ring closed without it`);
+      else if (!was.running && member.running) this.tell(`${who} is back`);
+      else if (!was.in_sync && member.in_sync) this.tell(`${who} is in sync`);
+      else if (was.in_sync && !member.in_sync) this.tell(`${who} is not in sync any more`);
+      else if (was.state !== "syncing" && member.state === "syncing") this.tell(`${who} is being filled`);
+    }
+    for (const name of old.keys()) if (!now.has(name)) this.tell(`${this.app.node(name)} left the ring`);
+  }
+
+  tell(text) {
+    this.count += 1;
+    this.events = [{ at: Date.now(), text, number: this.count }, ...this.events].slice(0, EVENTS_MAX);
+  }
+}

@@ -1,0 +1,98 @@
+// Exchanges and what is bound to them.
+
+import * as api from "./api.js";
+import * as actions from "./actions.js";
+import { h } from "./dom.js";
+import { rate } from "./format.js";
+import { dim } from "./overview.js";
+import { bindingTable, definition } from "./queue.js";
+import { vhostNames } from "./queues.js";
+import { ask, asked, badge, button, card, confirm, facts, fetchPage, link, object, paged, toast, vhostFilter } from "./ui.js";
+
+const TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-delayed-message", "x-random"];
+
+const called = (name) => name || "(default)";
+const inPath = (name) => name || "amq.default";
+
+export function exchanges(app) {
+  let vhosts = null;
+  return {
+    title: "Exchanges",
+    every: 3_000,
+    async load(signal) {
+      vhosts ??= await vhostNames(signal);
+      const vhost = app.query.get("vhost");
+      return fetchPage(app, () => api.get(vhost ? `exchanges/${api.path(vhost)}` : "exchanges", asked(app, { sort: "name" }), signal));
+    },
+    render: (page) => [
+      h("div", { class: "head" }, h("h1", null, "Exchanges"), button("Add an exchange …", () => add(app, vhosts), "primary")),
+      paged(app, page, [
+        { title: "Name", sort: "name", main: true, cell: (one) => link(called(one.name), "exchanges", one.vhost, inPath(one.name)) },
+        ...(vhosts.length > 1 ? [{ title: "Virtual host", sort: "vhost", cell: (one) => one.vhost }] : []),
+        { title: "Type", sort: "type", cell: (one) => one.type },
+        { title: "Kind", cell: features },
+        { title: "In", sort: "message_stats.publish_in_details.rate", number: true, cell: (one) => dim(one.message_stats?.publish_in_details?.rate, rate) },
+        { title: "Out", sort: "message_stats.publish_out_details.rate", number: true, cell: (one) => dim(one.message_stats?.publish_out_details?.rate, rate) },
+      ], { key: (one) => `${one.vhost}/${one.name}`, label: "Exchanges", what: "exchanges", sort: "name", filters: vhostFilter(app, vhosts) }),
+    ],
+  };
+}
+
+const features = (one) => h("span", { class: "badges" },
+  one.durable === false ? badge("transient", "plain") : null,
+  one.auto_delete ? badge("auto-delete", "plain") : null,
+  one.internal ? badge("internal", "plain", "Only other exchanges publish to it") : null,
+  one.policy ? badge(one.policy, "accent", "Policy") : null);
+
+function add(app, vhosts) {
+  ask({
+    title: "Add an exchange",
+    action: "Add",
+    fields: [
+      ...(vhosts.length > 1 ? [actions.vhostField(vhosts, app.query.get("vhost"))] : []),
+      { name: "name", label: "Name", required: true },
+      { name: "type", label: "Type", kind: "select", options: TYPES },
+      { name: "durable", label: "Durable", kind: "check", value: true, hint: "It is still there after a restart." },
+      { name: "arguments", label: "Arguments", kind: "area", hint: "As JSON." },
+    ],
+    async submit(values) {
+      const body = { type: values.type, durable: values.durable, auto_delete: false, internal: false, arguments: object(values.arguments) };
+      await api.put(`exchanges/${api.path(values.vhost ?? vhosts[0], values.name)}`, body);
+      toast(`${values.name} added`);
+      app.reload();
+    },
+  });
+}
+
+export function exchange(app, vhost, name) {
+  const where = `exchanges/${api.path(vhost, name)}`;
+  return {
+    title: name,
+    every: 2_000,
+    async load(signal) {
+      const [one, from, to] = await Promise.all([api.get(where, {}, signal), api.get(`${where}/bindings/source`, {}, signal),
+        api.get(`${where}/bindings/destination`, {}, signal)]);
+      return { one, from, to };
+    },
+    render: ({ one, from, to }) => {
+      const isOurs = one.name === "" || one.name.startsWith("amq.");
+      return [
+        h("p", { class: "trail" }, link("Exchanges", "exchanges"), " / ", vhost === "/" ? null : [vhost, " / "]),
+        h("div", { class: "head" }, h("h1", null, called(one.name), " ", badge(one.type, "plain"), " ", features(one)),
+          h("div", { class: "actions" },
+            one.name === "" ? null : button("Publish …", () => actions.publish(app, vhost, { exchange: name }), "primary"),
+            isOurs ? null : button("Delete …", () => confirm(`Delete ${name}?`, "The exchange goes with all its bindings.", "Delete", async () => {
+              await api.del(where);
+              toast(`${name} deleted`);
+              app.go("/exchanges");
+            }), "danger"))),
+        one.name === "" ? card(null, h("p", null, "Every queue is bound to this exchange by its own name.")) : null,
+        one.name === "" ? null : card("Leads to", bindingTable(app, from, false), h("div", { class: "actions" },
+          button("Bind …", () => actions.addBinding(app, vhost, name, null)))),
+        to.length ? card("Is led to from", bindingTable(app, to)) : null,
+        card("Details", facts([["Durable", one.durable ? "yes" : "no"], ["Policy", one.policy ? link(one.policy, "policies") : "none"],
+          ["Arguments", definition(one.arguments)]])),
+      ];
+    },
+  };
+}

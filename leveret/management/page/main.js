@@ -1,0 +1,288 @@
+// The frame: who is logged in, which view is shown, what is wrong with the cluster.
+//
+// A view is made by a function of (app, words, …) that gives {title, every, load(signal), render(data)}. It is loaded
+// again every so many milliseconds while somebody looks at it; a load that fails leaves what was shown and says so.
+
+import * as api from "./api.js";
+import { h, render } from "./dom.js";
+import { nodeName } from "./format.js";
+import { failure, loading, toast } from "./ui.js";
+import { overview } from "./overview.js";
+import { cluster } from "./cluster.js";
+import { queues } from "./queues.js";
+import { queue } from "./queue.js";
+import { exchange, exchanges } from "./exchanges.js";
+import { channels, connection, connections, consumers } from "./connections.js";
+import { policies } from "./policies.js";
+import { user, users } from "./users.js";
+import { leases } from "./leases.js";
+import { jobs } from "./jobs.js";
+
+const VIEWS = {
+  overview: [overview], cluster: [cluster], queues: [queues, null, queue], exchanges: [exchanges, null, exchange],
+  connections: [connections, connection], channels: [channels], consumers: [consumers], policies: [policies],
+  users: [users, user], leases: [leases], jobs: [jobs],
+};
+const SECTIONS = [
+  ["overview", "Overview"], ["cluster", "Cluster"], ["queues", "Queues"], ["exchanges", "Exchanges"],
+  ["connections", "Connections"], ["channels", "Channels"], ["consumers", "Consumers"], ["policies", "Policies"],
+  ["users", "Users"], ["leases", "Leases"], ["jobs", "Jobs"],
+];
+const WATCH_MS = 1_500;
+
+const root = document.getElementById("app");
+
+const app = {
+  view: null,
+  section: "",
+  words: [],
+  query: new URLSearchParams(),
+  data: null,
+  error: null,
+  news: null,  // What /api/leveret/cluster said last.
+  lost: false,  // It did not answer.
+  menu: false,
+  draw,
+  reload,
+  go(where) {
+    location.hash = where;
+  },
+  // The state of a list is in the address: a reload and the way back lead to the same page of it.
+  setQuery(changes) {
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === null || value === "" || value === false) this.query.delete(name);
+      else this.query.set(name, value);
+    }
+    const query = this.query.toString();
+    history.replaceState(null, "", `#/${[this.section, ...this.words].map(encodeURIComponent).join("/")}${query ? `?${query}` : ""}`);
+    draw();
+    return reload();
+  },
+  node: (name) => nodeName(name, app.news?.members.map((one) => one.name) ?? [name]),
+  // Do something that somebody asked for, and tell what came of it.
+  async act(action, done) {
+    try {
+      const result = await action();
+      if (done) toast(typeof done === "function" ? done(result) : done);
+      await reload();
+      return result;
+    } catch (error) {
+      toast(error.message, "bad");
+      return undefined;
+    }
+  },
+};
+
+// -- Views --------------------------------------------------------------------------------------------------------
+
+let turn = null;  // Ends what the view before has under way.
+let timer = 0;
+
+function open() {
+  turn?.abort();
+  clearTimeout(timer);
+  const [where, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [section, ...words] = where.split("/").filter(Boolean).map(decodeURIComponent);
+  const make = VIEWS[section]?.[words.length];
+  if (!make) {
+    history.replaceState(null, "", "#/overview");
+    open();
+    return;
+  }
+  // Whoever follows a link goes on from the new contents; whoever opens the page begins at its top, with the skip link.
+  const moved = app.section !== "" && (app.section !== section || app.words.join("/") !== words.join("/"));
+  Object.assign(app, { section, words, query: new URLSearchParams(query ?? ""), data: null, error: null, menu: false });
+  turn = new AbortController();
+  app.view = make(app, ...words);
+  document.title = `${app.view.title} · Leveret`;
+  draw();
+  if (moved) {
+    window.scrollTo(0, 0);
+    document.getElementById("main")?.focus({ preventScroll: true });
+  }
+  reload();
+}
+
+let loads = 0;
+
+async function reload() {
+  const { view } = app;
+  const mine = turn;
+  loads += 1;
+  const number = loads;
+  clearTimeout(timer);
+  try {
+    const data = await view.load(mine.signal);
+    if (number !== loads || mine !== turn) return;
+    app.data = data;
+    app.error = null;
+  } catch (error) {
+    if (mine.signal.aborted || number !== loads) return;
+    if (isOut(error)) return;
+    app.error = error;
+  }
+  draw();
+  if (view.every) schedule(view);
+}
+
+function schedule(view) {
+  timer = setTimeout(() => (document.hidden ? schedule(view) : reload()), view.every);
+}
+
+function isOut(error) {
+  if (error.status !== 401 || error.code !== "not_authorized") return false;
+  api.logOut();
+  start();
+  return true;
+}
+
+// -- What is wrong ------------------------------------------------------------------------------------------------
+
+let watching = 0;
+
+async function watch() {
+  clearTimeout(watching);
+  if (!api.user()) return;
+  try {
+    if (!document.hidden) {
+      app.news = await api.get("leveret/cluster");
+      app.lost = false;
+    }
+  } catch (error) {
+    if (isOut(error)) return;
+    app.lost = true;
+  }
+  draw();
+  watching = setTimeout(watch, WATCH_MS);
+}
+
+function troubles() {
+  const { news } = app;
+  const found = [];
+  if (app.lost) found.push(["bad", "This node does not answer.", "What you see may be old. Trying again …"]);
+  if (!news) return found;
+  if (!news.has_majority) {
+    found.push(["bad", "Partition:", `${app.node(news.node)} cannot reach a majority of the cluster. Queues are served where they can be; nothing can be declared or changed.`]);
+  }
+  const down = news.members.filter((one) => !one.running).map((one) => app.node(one.name));
+  if (down.length) found.push(["warn", down.length === 1 ? "Node down:" : "Nodes down:", down.join(", ")]);
+  for (const { node, resource } of news.alarms) {
+    const what = resource === "memory" ? "Memory" : "Disk space";
+    found.push(["bad", `${what} alarm`, `on ${app.node(node)}. Publishers wait until it clears.`]);
+  }
+  return found;
+}
+
+// -- Drawing ------------------------------------------------------------------------------------------------------
+
+function draw() {
+  if (!api.user() || !app.view) return;
+  render(root, h("div", { class: "frame", key: "frame" },
+    h("a", { class: "skip", href: "#main", onclick: skip }, "Skip to the contents"),
+    header(),
+    navigation(),
+    h("main", { id: "main", tabindex: "-1" },
+      h("div", { class: "troubles", role: "status", "aria-live": "polite" },
+        troubles().map(([kind, title, text]) => h("p", { class: `trouble ${kind}`, key: title + text },
+          h("strong", null, title), " ", text))),
+      body())));
+}
+
+function body() {
+  const { view, data, error } = app;
+  if (data === null) {
+    return h("div", { key: "empty" }, h("h1", null, view.title), error ? failure(error, reload) : loading());
+  }
+  return h("div", { class: error ? "stale" : null, key: `${app.section}/${app.words.join("/")}` },
+    error && !app.lost ? failure(error, reload) : null, view.render(data));
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
+}
+
+function header() {
+  const { news } = app;
+  return h("header", { class: "bar" },
+    h("button", {
+      class: "menu", type: "button", "aria-expanded": String(app.menu), "aria-controls": "nav",
+      onclick: () => { app.menu = !app.menu; draw(); },
+    }, "Menu"),
+    h("a", { class: "brand", href: "#/overview" },
+      h("img", { src: "page/leveret.svg", alt: "", width: 24, height: 24 }), "Leveret"),
+    h("span", { class: "where" }, news ? [h("span", { class: "cluster-name" }, news.cluster_name),
+      h("span", { class: "muted" }, ` seen from ${app.node(news.node)}`)] : null),
+    h("span", { class: "who" }, h("span", { class: "muted" }, api.user().name),
+      h("button", { type: "button", class: "quiet", onclick: leave }, "Log out")));
+}
+
+function navigation() {
+  const shown = SECTIONS.filter(([name]) => name !== "users" || api.has("administrator"));
+  return h("nav", { id: "nav", class: app.menu ? "open" : null, "aria-label": "Sections" },
+    h("ul", null, shown.map(([name, title]) => h("li", { key: name },
+      h("a", { href: `#/${name}`, "aria-current": app.section === name ? "page" : null }, title)))));
+}
+
+function leave() {
+  api.logOut();
+  location.hash = "";
+  start();
+}
+
+// -- Logging in ---------------------------------------------------------------------------------------------------
+
+let refusal = "";
+let busy = false;
+
+function drawLogin() {
+  render(root, h("main", { class: "login", key: "login", id: "main" },
+    h("form", { onsubmit: enter, "aria-labelledby": "login-title" },
+      h("img", { src: "page/leveret.svg", alt: "", width: 48, height: 48 }),
+      h("h1", { id: "login-title" }, "Leveret"),
+      h("p", { class: "muted" }, "Log in with a user of the broker."),
+      h("label", null, "User", h("input", {
+        name: "user", autocomplete: "username", required: true, autocapitalize: "none", spellcheck: "false",
+        ref: (node) => node.focus(),
+      })),
+      h("label", null, "Password", h("input", {
+        name: "password", type: "password", autocomplete: "current-password", required: true,
+      })),
+      h("p", { class: "problem", role: "alert" }, refusal),
+      h("button", { class: "primary", disabled: busy }, busy ? "One moment …" : "Log in"))));
+}
+
+async function enter(event) {
+  event.preventDefault();
+  const form = new FormData(event.target);
+  busy = true;
+  refusal = "";
+  drawLogin();
+  try {
+    await api.logIn(form.get("user"), form.get("password"));
+    start();
+  } catch (error) {
+    refusal = error.status === 401 ? "The name or the password is wrong, or this user has no tag that lets it in."
+      : error.message;
+  }
+  busy = false;
+  if (!api.user()) drawLogin();
+}
+
+function start() {
+  turn?.abort();
+  clearTimeout(timer);
+  clearTimeout(watching);
+  if (!api.user()) {
+    Object.assign(app, { view: null, news: null, section: "", words: [] });
+    document.title = "Log in · Leveret";
+    drawLogin();
+    return;
+  }
+  watch();
+  open();
+}
+
+window.addEventListener("hashchange", () => api.user() && open());
+document.addEventListener("visibilitychange", () => !document.hidden && app.view && reload());
+start();

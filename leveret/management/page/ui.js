@@ -1,0 +1,261 @@
+// Pieces that views share: dialogs, messages that pass, badges, tiles, lists that a server pages.
+
+import { h, render } from "./dom.js";
+import { NONE, number } from "./format.js";
+
+// -- Small things -------------------------------------------------------------------------------------------------
+
+export const loading = () => h("p", { class: "empty", key: "loading" }, "Loading …");
+
+export const empty = (title, text) => h("div", { class: "empty" }, h("p", { class: "empty-title" }, title),
+  text ? h("p", null, text) : null);
+
+export function failure(error, again) {
+  return h("div", { class: "failure", role: "alert", key: "failure" }, h("p", null, error.message),
+    again ? h("button", { type: "button", onclick: again }, "Try again") : null);
+}
+
+export const badge = (text, kind = "", title = null) => h("span", { class: `badge ${kind}`, title }, text);
+
+export const tile = (name, value, note = null, href = null) => h(href ? "a" : "div", { class: "tile", href },
+  h("span", { class: "tile-name" }, name), h("span", { class: "tile-value" }, value),
+  note ? h("span", { class: "tile-note" }, note) : null);
+
+export const tiles = (...list) => h("div", { class: "tiles" }, list);
+
+export const card = (title, ...children) => h("section", { class: "card" }, title ? h("h2", null, title) : null,
+  children);
+
+export const button = (text, onclick, kind = "", props = {}) => h("button", { type: "button", class: kind, onclick, ...props },
+  text);
+
+export const link = (text, ...words) => h("a", { href: `#/${words.map(encodeURIComponent).join("/")}` }, text);
+
+// Names and values, one under the other.
+export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined)
+  .map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))));
+
+export function meter(used, limit, kind = "") {
+  const share = limit > 0 ? Math.min(Math.max(used / limit, 0), 1) : 0;
+  return h("svg", { class: `meter ${kind || (share > 0.9 ? "bad" : share > 0.75 ? "warn" : "")}`, viewBox: "0 0 100 4",
+    preserveAspectRatio: "none", "aria-hidden": "true" },
+    h("rect", { class: "meter-all", width: 100, height: 4, rx: 1 }),
+    h("rect", { class: "meter-used", width: (100 * share).toFixed(2), height: 4, rx: 1 }));
+}
+
+export function toast(text, kind = "good") {
+  const node = document.createElement("p");
+  node.className = `toast ${kind}`;
+  node.textContent = text;
+  document.getElementById("toasts").append(node);
+  setTimeout(() => node.remove(), kind === "bad" ? 9_000 : 4_000);
+}
+
+// -- Dialogs ------------------------------------------------------------------------------------------------------
+
+// A form in a dialog of the browser's own, which keeps the focus inside and closes by Escape. Fields are
+// {name, label, value, kind, options, hint, required, wide}. `submit(values)` may throw; then the dialog stays and says
+// why. `live(values)` gives a description that is shown below the fields, and again whenever they change.
+export function ask({ title, text = null, fields = [], action = "OK", kind = "primary", submit, live = null }) {
+  const dialog = document.createElement("dialog");
+  document.body.append(dialog);
+  const state = { problem: "", busy: false, shown: null };
+  let typed = 0;
+
+  const values = () => {
+    const form = new FormData(dialog.querySelector("form"));
+    return Object.fromEntries(fields.map(({ name, kind: type }) => [name, type === "check" ? form.has(name)
+      : String(form.get(name) ?? "")]));
+  };
+  const look = () => {
+    if (!live) return;
+    typed += 1;
+    const number = typed;
+    clearTimeout(state.timer);
+    state.timer = setTimeout(async () => {
+      let shown;
+      try {
+        shown = await live(values());
+      } catch (error) {
+        shown = h("p", { class: "problem" }, error.message);
+      }
+      if (number !== typed || !dialog.isConnected) return;
+      state.shown = shown;
+      redraw();
+    }, 200);
+  };
+  const send = async (event) => {
+    event.preventDefault();
+    Object.assign(state, { problem: "", busy: true });
+    const given = values();
+    redraw();
+    try {
+      const result = await submit(given);
+      state.busy = false;
+      if (result !== false) dialog.close();
+      return;
+    } catch (error) {
+      state.problem = error.message;
+    }
+    state.busy = false;
+    redraw();
+  };
+  const redraw = () => render(dialog, h("form", { onsubmit: send, oninput: look, "aria-labelledby": "dialog-title" },
+    h("h2", { id: "dialog-title" }, title),
+    text ? h("p", null, text) : null,
+    h("div", { class: "fields" }, fields.map(field)),
+    live ? h("div", { class: "live", "aria-live": "polite" }, state.shown) : null,
+    h("p", { class: "problem", role: "alert" }, state.problem),
+    h("div", { class: "actions" },
+      h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+      h("button", { class: kind, disabled: state.busy }, state.busy ? "One moment …" : action))));
+  dialog.addEventListener("close", () => dialog.remove());
+  redraw();
+  dialog.showModal();
+  dialog.querySelector("input, select, textarea, .danger")?.focus();
+  look();
+}
+
+function field({ name, label, value = "", kind = "text", options = [], hint = null, required = false, wide = false,
+  placeholder = null }) {
+  // A hint describes a field; inside of the label it would be read out as part of the name.
+  const common = { name, "aria-describedby": hint ? `hint-${name}` : null };
+  const quiet = { spellcheck: "false", autocapitalize: "none", placeholder };
+  let control;
+  if (kind === "select") {
+    control = h("select", { ...common, value }, options.map((one) => {
+      const [text, shown] = Array.isArray(one) ? one : [one, one];
+      return h("option", { value: text, selected: text === value }, shown);
+    }));
+  } else if (kind === "area") control = h("textarea", { ...common, ...quiet, rows: 4, value });
+  else if (kind === "check") control = h("input", { ...common, type: "checkbox", checked: value === true });
+  else {
+    const autocomplete = kind === "password" ? "new-password" : "off";
+    control = h("input", { ...common, ...quiet, type: kind, value, required, autocomplete });
+  }
+  return h("div", { class: wide || kind === "area" || kind === "check" ? "field wide" : "field", key: name },
+    kind === "check" ? h("label", { class: "check" }, control, label) : h("label", null, label, control),
+    hint ? h("small", { id: `hint-${name}` }, hint) : null);
+}
+
+export const confirm = (title, text, action, submit) => ask({ title, text, action, kind: "danger", submit });
+
+// What somebody typed as arguments or headers: JSON, an object. An empty field is an empty object.
+export function object(text, what = "The arguments") {
+  if (!text.trim()) return {};
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${what}: ${error.message}`);
+  }
+  if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error(`${what}: must be an object, such as {"x-max-length": 100}`);
+  return value;
+}
+
+// -- Lists --------------------------------------------------------------------------------------------------------
+
+// Columns are {title, cell(row), sort, number, main}. A list that is paged by the server gets its page from `paged`.
+export function table(columns, rows, { key, sorted = null, onsort = null, label }) {
+  return h("div", { class: "table-box", role: "region", "aria-label": label, tabindex: "0" }, h("table", null,
+    h("thead", null, h("tr", null, columns.map((column) => heading(column, sorted, onsort)))),
+    h("tbody", null, rows.map((row) => h("tr", { key: key(row) }, columns.map((column) => h("td", {
+      class: [column.number ? "number" : "", column.main ? "main" : ""].join(" ").trim() || null, "data-label": column.title,
+    }, column.cell(row) ?? NONE)))))));
+}
+
+function heading({ title, sort, number: isNumber }, sorted, onsort) {
+  const props = { scope: "col", class: isNumber ? "number" : null };
+  if (!sort || !onsort) return h("th", props, title);
+  const is = sorted?.by === sort;
+  props["aria-sort"] = is ? (sorted.reverse ? "descending" : "ascending") : "none";
+  return h("th", props, h("button", { type: "button", class: "sort", onclick: () => onsort(sort) }, title,
+    h("span", { "aria-hidden": "true", class: "arrow" }, is ? (sorted.reverse ? "↓" : "↑") : "")));
+}
+
+export const PAGE_SIZE = 50;
+
+// What to ask a listing for, from the address.
+export function asked(app, defaults = {}) {
+  const { query } = app;
+  return {
+    page: query.get("page") ?? 1,
+    page_size: PAGE_SIZE,
+    name: query.get("name"),
+    use_regex: query.has("regex") ? "true" : "false",
+    sort: query.get("sort") ?? defaults.sort,
+    sort_reverse: query.has("sort") ? String(query.has("desc")) : defaults.reverse ? "true" : "false",
+    pagination: "true",
+  };
+}
+
+// A page that is not there any more (things were deleted) answers 400; then the first one is shown.
+export async function fetchPage(app, load) {
+  try {
+    return await load();
+  } catch (error) {
+    if (error.status !== 400 || Number(app.query.get("page") ?? 1) === 1) throw error;
+    app.query.delete("page");
+    return load();
+  }
+}
+
+let typing = 0;
+
+export function paged(app, page, columns, { key, label, what, sort = null, reverse = false, filters = null, none = null }) {
+  const { query } = app;
+  const sorted = query.has("sort") ? { by: query.get("sort"), reverse: query.has("desc") } : { by: sort, reverse };
+  const items = page.items ?? page;
+  const isFiltered = query.has("name") || query.has("vhost");
+  const onsort = (by) => {
+    const isSame = sorted.by === by;
+    const numbers = columns.find((column) => column.sort === by)?.number;
+    app.setQuery({ sort: by, desc: isSame ? !sorted.reverse : numbers ? true : null, page: null });
+  };
+  const onfilter = (event) => {
+    const { value } = event.target;
+    clearTimeout(typing);
+    typing = setTimeout(() => app.setQuery({ name: value, page: null }), 250);
+  };
+  return [
+    h("div", { class: "filters", role: "search" },
+      h("label", { class: "filter" }, h("span", { class: "hidden" }, `Filter ${what} by name`),
+        h("input", { type: "search", placeholder: "Filter by name", value: query.get("name") ?? "", oninput: onfilter,
+          spellcheck: "false", autocapitalize: "none" })),
+      h("label", { class: "check" }, h("input", { type: "checkbox", checked: query.has("regex"),
+        onchange: (event) => app.setQuery({ regex: event.target.checked, page: null }) }), "Pattern"),
+      filters,
+      h("span", { class: "count muted" }, counted(page, what))),
+    items.length ? table(columns, items, { key, sorted, onsort, label })
+      : isFiltered ? empty(`No ${what} match`, "Nothing has such a name; the filter is case-sensitive.")
+        : empty(`No ${what}`, none),
+    pager(app, page),
+  ];
+}
+
+function counted(page, what) {
+  if (page.total_count === undefined) return `${number(page.length)} ${what}`;
+  return page.filtered_count === page.total_count ? `${number(page.total_count)} ${what}`
+    : `${number(page.filtered_count)} of ${number(page.total_count)} ${what}`;
+}
+
+function pager(app, page) {
+  if (!(page.page_count > 1)) return null;
+  const at = page.page;
+  const to = (number_) => app.setQuery({ page: number_ === 1 ? null : number_ });
+  return h("nav", { class: "pager", "aria-label": "Pages" },
+    button("← Previous", () => to(at - 1), "", { disabled: at <= 1 }),
+    h("span", null, "Page ", h("input", { type: "number", min: 1, max: page.page_count, value: at, "aria-label": "Page",
+      onchange: (event) => to(Math.min(Math.max(1, Number(event.target.value) || 1), page.page_count)) }),
+      ` of ${number(page.page_count)}`),
+    button("Next →", () => to(at + 1), "", { disabled: at >= page.page_count }));
+}
+
+// Which vhost to look at, where there are several.
+export function vhostFilter(app, vhosts) {
+  if (vhosts.length < 2) return null;
+  return h("label", { class: "filter" }, h("span", { class: "hidden" }, "Virtual host"),
+    h("select", { value: app.query.get("vhost") ?? "", onchange: (event) => app.setQuery({ vhost: event.target.value, page: null }) },
+      h("option", { value: "" }, "All virtual hosts"),
+      vhosts.map((name) => h("option", { value: name, key: name, selected: name === app.query.get("vhost") }, name))));
+}

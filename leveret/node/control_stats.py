@@ -1,0 +1,285 @@
+"""Control commands by which nodes ask each other for what the HTTP API and the metrics tell.
+
+Every one of them answers for its own node, in slices. Whoever asks puts the answers together
+(`leveret.management.api`). Answers that can be long come in parts: so many rows at most are asked for at once, because
+an answer is encoded and decoded in one go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker import mirror_status
+from leveret.broker.queue import Queue
+from leveret.cluster.keepers import is_keeper
+from leveret.node import details, details_node
+from leveret.node import samples as s
+from leveret.node.control_frame import NUMBER, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, USAGE, Commands, Refused
+from leveret.node.details import Windows
+from leveret.node.details_clients import channel_row, connection_row, consumer_row
+from leveret.node.samples import Past
+from leveret.node.slices import Slices
+
+if TYPE_CHECKING:
+    from leveret.amqp.connection import Connection
+    from leveret.broker.mirrored import Mirror
+    from leveret.node.control import Control
+
+COMMANDS = Commands()
+
+ROWS_MAX: Final = 50  # That one asks for at once: encoding them takes a millisecond.
+FIGURES_MAX: Final = 2_000  # Likewise, where a row is a number.
+MIRRORS_AT_ONCE: Final = 50
+
+
+def _check_count(asked: list[Any], most: int) -> None:
+    if len(asked) > most:
+        raise Refused(USAGE, f"at most {most} at once")
+
+
+# -- Queues --------------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(RUNNING, queues=NUMBERS, past=OBJECT.or_none())
+async def local_queue_rows(control: Control, queues: list[int], past: dict[str, Any] | None) -> Any:
+    """Of those of these queues that live here, all that is told of them."""
+    _check_count(queues, ROWS_MAX)
+    control.node.samples.start()
+    windows, slices, found = Windows.asked(past), Slices(), {}
+    for number in queues:
+        queue = control.node.broker.queues_by_id.get(number)
+        if isinstance(queue, Queue):
+            found[str(number)] = details.queue_row(control, queue, windows)
+        await slices.rest()
+    return found
+
+
+@COMMANDS.add(RUNNING, queues=NUMBERS)
+async def local_queue_totals(control: Control, queues: list[int]) -> Any:
+    """Likewise, how many messages they have: ready and unacknowledged."""
+    _check_count(queues, FIGURES_MAX)
+    slices, found = Slices(), {}
+    for number in queues:
+        queue = control.node.broker.queues_by_id.get(number)
+        if isinstance(queue, Queue):
+            found[str(number)] = [queue.ready_count, queue.unacked_count]
+        if slices.is_over():
+            await slices.rest()
+    return found
+
+
+@COMMANDS.add(RUNNING, path=TEXTS, after=NUMBER)
+async def local_queue_figures(control: Control, path: list[str], after: int) -> Any:
+    """One column of all queues that live here, by their numbers: from `after` on, and where to go on."""
+    if not path:
+        raise Refused(USAGE, "a column has a name")
+    control.node.samples.start()
+    slices = Slices()
+    found: dict[str, Any] = {}
+    last = after
+    there = list(control.node.broker.queues_by_id)
+    for number in islice(there, after, None):
+        last += 1
+        queue = control.node.broker.queues_by_id.get(number)
+        if isinstance(queue, Queue) and not is_keeper(queue.spec.name):
+            found[str(number)] = details.queue_figure(control, queue, path)
+            if len(found) >= FIGURES_MAX:
+                break
+        if slices.is_over():
+            await slices.rest()
+    return {"figures": found, "next": last if last < len(there) else None}
+
+
+# -- Connections, channels, consumers ------------------------------------------------------------------------------
+
+
+def _connections(control: Control, numbers: list[int]) -> Iterator[Connection]:
+    """Those of these that are open."""
+    wanted = set(numbers)
+    return (one for one in list(control.node.broker.connections) if one.number in wanted)
+
+
+@COMMANDS.add(RUNNING, after=NUMBER)
+async def local_client_names(control: Control, after: int) -> Any:
+    """The connections of this node, so that they can be chosen from: number, name, user, vhost, channels' numbers."""
+    slices, found = Slices(), []
+    there = list(control.node.broker.connections)
+    for one in islice(there, after, after + FIGURES_MAX):
+        vhost = "" if one.vhost is None else one.vhost.name
+        found.append([one.number, str(one.peer), one.user, vhost, list(one.channels)[:65_535]])
+        if slices.is_over():
+            await slices.rest()
+    return {"clients": found, "next": after + FIGURES_MAX if after + FIGURES_MAX < len(there) else None}
+
+
+@COMMANDS.add(RUNNING, connections=NUMBERS, past=OBJECT.or_none())
+async def local_connection_rows(control: Control, connections: list[int], past: dict[str, Any] | None) -> Any:
+    _check_count(connections, ROWS_MAX)
+    control.node.samples.start()
+    windows, slices, found = Windows.asked(past), Slices(), {}
+    for connection in _connections(control, connections):
+        found[str(connection.number)] = connection_row(control, connection, windows)
+        await slices.rest()
+    return found
+
+
+@COMMANDS.add(RUNNING, channels=TEXTS, past=OBJECT.or_none())
+async def local_channel_rows(control: Control, channels: list[str], past: dict[str, Any] | None) -> Any:
+    """By the number of the connection, a dot, and the number of the channel."""
+    _check_count(channels, ROWS_MAX)
+    control.node.samples.start()
+    windows, slices, found = Windows.asked(past), Slices(), {}
+    wanted = _pairs(channels)
+    for connection in _connections(control, [number for number, _ in wanted]):
+        for number in [channel for of, channel in wanted if of == connection.number]:
+            channel = connection.channels.get(number)
+            if channel is not None:
+                found[f"{connection.number}.{number}"] = channel_row(control, channel, windows)
+            await slices.rest()
+    return found
+
+
+def _pairs(names: list[str]) -> list[tuple[int, int]]:
+    try:
+        return [(int(one.partition(".")[0]), int(one.partition(".")[2])) for one in names]
+    except ValueError:
+        raise Refused(USAGE, "a channel is named by two numbers") from None
+
+
+@COMMANDS.add(RUNNING, vhosts=TEXTS.or_none(), queue=TEXT.or_none(), channel=TEXT.or_none(), after=NUMBER)
+async def local_consumer_rows(
+    control: Control, vhosts: list[str] | None, queue: str | None, channel: str | None, after: int
+) -> Any:
+    """The consumers of this node's connections, of some vhosts, of a queue by its name, or of a channel by its."""
+    slices, found, at = Slices(), [], 0
+    following: int | None = None
+    for at, connection in enumerate(islice(list(control.node.broker.connections), after, None), after + 1):
+        vhost = "" if connection.vhost is None else connection.vhost.name
+        if vhosts is None or vhost in vhosts:
+            for one in list(connection.channels.values()):
+                for consumer in list(one.consumers.values()):
+                    if queue in (None, consumer.queue.spec.name) and channel in (None, one.who):
+                        found.append(consumer_row(control, consumer))
+                        if slices.is_over():
+                            await slices.rest()
+        if len(found) >= ROWS_MAX:
+            following = at
+            break
+        if slices.is_over():
+            await slices.rest()
+    return {"rows": found, "next": following}
+
+
+# -- Exchanges, vhosts, the node -----------------------------------------------------------------------------------
+
+
+@COMMANDS.add(RUNNING, vhost=TEXT, names=TEXTS, past=OBJECT.or_none())
+async def local_exchange_stats(control: Control, vhost: str, names: list[str], past: dict[str, Any] | None) -> Any:
+    """What came to these exchanges at this node."""
+    _check_count(names, FIGURES_MAX)
+    samples = control.node.samples
+    samples.start()
+    windows, slices, found = Windows.asked(past), Slices(), {}
+    there = control.node.broker.vhosts.get(vhost)
+    for name in names if there is not None else ():
+        passage = there.passages.get(name)  # type: ignore[union-attr]
+        if passage is not None and passage.came:
+            history = Past(samples, s.OF_EXCHANGE, samples.exchanges.get((vhost, name)))
+            values = {"publish_in": passage.came, "publish_out": passage.went}
+            found[name] = details.message_stats(values, history, s.EXCHANGE, windows.messages)
+        if slices.is_over():
+            await slices.rest()
+    return found
+
+
+@COMMANDS.add(RUNNING, vhosts=TEXTS, past=OBJECT.or_none())
+async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str, Any] | None) -> Any:
+    """The messages of vhosts, as far as they are counted here."""
+    _check_count(vhosts, FIGURES_MAX)
+    samples = control.node.samples
+    samples.start()
+    windows, slices, found = Windows.asked(past), Slices(), {}
+    for name in vhosts:
+        sums = samples.by_vhost.get(name)
+        if sums is not None:
+            values = dict(zip(s.QUEUE, sums, strict=True))
+            history = Past(samples, s.OF_QUEUE, samples.vhosts.get(name))
+            found[name] = details.lengths(values, history, windows.lengths)
+            found[name]["message_stats"] = details.message_stats(values, history, details.OF_ALL, windows.messages)
+        if slices.is_over():
+            await slices.rest()
+    return found
+
+
+@COMMANDS.add(RUNNING, past=OBJECT.or_none())
+async def local_overview(control: Control, past: dict[str, Any] | None) -> Any:
+    control.node.samples.start()
+    row = details_node.overview(control, Windows.asked(past))
+    slices, channels, consumers = Slices(), 0, 0
+    for connection in list(control.node.broker.connections):
+        channels += len(connection.channels)
+        consumers += sum(len(one.consumers) for one in connection.channels.values())
+        if slices.is_over():
+            await slices.rest()
+    return {**row, "channels": channels, "consumers": consumers, "mirrored_queues": await mirror_figures(control)}
+
+
+@COMMANDS.add(RUNNING, past=OBJECT.or_none())
+async def local_node_row(control: Control, past: dict[str, Any] | None) -> Any:
+    control.node.samples.start()
+    row = details_node.node_row(control, Windows.asked(past))
+    return {**row, "mirrored_queues": await mirror_figures(control)}
+
+
+@COMMANDS.add(RUNNING)
+async def local_node_memory(control: Control) -> Any:
+    """What of the process's memory is for what, in RabbitMQ's words."""
+    node, slices = control.node, Slices()
+    parts = {"queue_procs": 0, "connection_readers": 0, "connection_writers": 0}
+    for queue in list(node.broker.queues_by_id.values()):
+        if isinstance(queue, Queue):
+            parts["queue_procs"] += queue.memory_bytes + details.QUEUE_BYTES
+        if slices.is_over():
+            await slices.rest()
+    for client in list(node.clients):
+        parts["connection_readers"] += len(client.connection.rest)
+        parts["connection_writers"] += int(client.transport.get_write_buffer_size())
+        if slices.is_over():
+            await slices.rest()
+    node.alarms.check()
+    used = node.alarms.memory_used_bytes
+    known = sum(parts.values())
+    return {
+        **parts,
+        "other_system": max(0, used - known),
+        "strategy": "rss",
+        "total": {"erlang": known, "rss": used, "allocated": used},
+    }
+
+
+async def mirror_figures(control: Control) -> dict[str, int | float]:
+    """All copies of this node added up; see `mirror_status.figures`."""
+    broker = control.node.broker
+    counts, now_ms, slices = broker.mirrors.journal.counts, int(time.time() * 1000), Slices()
+    sums = mirror_status.figures((), counts, now_ms)
+    for some in _chunks(list(broker.mirrors)):
+        part = mirror_status.figures(some, counts, now_ms)
+        for name, value in part.items():
+            if name.endswith("_max"):
+                sums[name] = max(sums[name], value)
+            elif name not in counts.__slots__:
+                sums[name] += value
+        await slices.rest()
+    down = 0
+    for queue in list(broker.queues_by_id.values()):
+        down += not queue.is_local and queue.spec.view is not None and queue.edge is None
+        if slices.is_over():
+            await slices.rest()
+    return {**sums, "queues_down": down}
+
+
+def _chunks(mirrors: list[Mirror]) -> Iterable[list[Mirror]]:
+    return (mirrors[at : at + MIRRORS_AT_ONCE] for at in range(0, len(mirrors), MIRRORS_AT_ONCE))

@@ -1,0 +1,226 @@
+"""`leveret pipeline rollup`: what happened in each queue in each minute, from the journals.
+
+As a function it is one DataFrame out of another. As a job it goes on where it was, and adds to a table:
+
+    OUT/date=2026-11-15/hour=14/…        the rows, by the hour
+    OUT/_events/date=…/hour=…/batch=…    events of late, to find the beginnings of what ends later
+    OUT/_checkpoint                      how far the journals were read
+
+Each batch first puts its events aside, in folders of its own (as an archive does, see `lake`), then the hours that it
+told something of are made anew out of all that is there. So it does not matter in how many batches the events of an
+hour came, in which order the journals of the nodes were read, or whether a batch is run twice. Events are kept for
+`KEEP_S` beyond the time in which beginnings are looked for (`--lookback`), by the clock of the latest event: those of a
+node that was away for longer are put into hours that lack the rest, and are therefore not used any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pyspark_leveret.jobs import journal, lake, latency
+from pyspark_leveret.jobs.common import access_of, follow, say, stop_on_signal
+from pyspark_leveret.jobs.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DESCRIPTION: Final = """\
+Figures for each queue and minute, from the journals of all nodes, as Parquet: how many messages were published,
+confirmed, delivered, acknowledged, given back, expired, dropped, dead-lettered and why; rates; and how long it took
+from published to confirmed and to delivered, and from delivered to acknowledged. It goes on where it was.
+"""
+
+EXAMPLES: Final = """\
+examples:
+  leveretctl set_policy journal '.*' '{"journal": "full"}'
+                                     begin with this: without journals there are no figures
+  leveret pipeline rollup --out /data/figures
+                                     what came since the last time, and end: for cron
+  leveret pipeline rollup --out /data/figures --continuous --every 30
+                                     until it is stopped
+  leveret pipeline rollup --out /data/november --lake /data/journals
+                                     from journals that were archived, all anew
+
+then, with Spark or any other program that reads Parquet:
+  select minute, queue, published, deliver_p99_ms, reasons from parquet.`/data/figures` order by 1, 2
+"""
+
+MINUTE_S: Final = 60
+HOUR_S: Final = 3600
+KEEP_S: Final = 24 * HOUR_S
+LOOKBACK_S: Final = HOUR_S
+COUNTED: Final = (
+    "published", "confirmed", "delivered", "acked", "requeued", "rejected", "expired", "dropped", "dead-lettered",
+    "refused",
+)  # fmt: skip
+RATED: Final = ("published", "delivered", "acked")
+TIMED: Final = {"confirm": "confirmed", "deliver": "delivered", "ack": "acked"}
+KEYS: Final = ("minute", "vhost", "queue")
+_EVENTS: Final = (
+    "node string, time timestamp, kind string, vhost string, queue string, first bigint, last bigint, count bigint, "
+    "who string, id bigint, epoch bigint, reason string, what string"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="PATH", required=True, help="where the table is")
+    parser.add_argument("--continuous", action="store_true", help="go on until it is stopped")
+    parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=60, help="how often, then (60)")
+    parser.add_argument("--lookback", metavar="SECONDS", type=_seconds, default=LOOKBACK_S,
+                        help="how far back the beginning is looked for of what ends (3600)")  # fmt: skip
+    parser.add_argument("--lake", metavar="PATH", help="journals that were archived; the table is made anew")
+
+
+def _seconds(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return int(text)
+
+
+def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
+    out = parsed.out.rstrip("/")
+    if parsed.lake is not None:
+        if parsed.continuous:
+            say("leveret pipeline rollup: an archive is read once: leave --continuous or --lake out")
+            return 64
+        events = archived(spark, parsed.lake)
+        lake.replace_folders(by_hour(rollup(events), "minute"), out, ("date", "hour"))
+    else:
+        every = parsed.every if parsed.continuous else None
+        query = follow_journals(spark, access_of(parsed), out, every, parsed.lookback)
+        stop_on_signal(query)
+        follow(query)
+    say(f"figures are in {out}")
+    return 0
+
+
+# -- Figures ---------------------------------------------------------------------------------------------------------
+
+
+def archived(spark: SparkSession, path: str) -> DataFrame:
+    """The events of journals that were archived."""
+    from pyspark.sql import functions as f
+
+    return journal.events(lake.read(spark, path).filter(f.col("queue").rlike(f"^{journal.PATTERN}$")))
+
+
+def rollup(events: DataFrame) -> DataFrame:
+    """A row for each minute and queue of which something is told."""
+    return counts(events).join(latencies(events), list(KEYS), "full").select(*KEYS, *_columns())
+
+
+def counts(events: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    told = events.filter(f.col("kind").isin(*COUNTED)).filter(f"kind <> 'delivered' or who not like '{latency.MOVING}'")
+    cause = f.when(f.col("kind").isin("rejected", "expired", "dropped", "dead-lettered"), f.col("kind"))
+    name = f.when(f.col("reason").isNull(), cause).otherwise(f.concat_ws(": ", cause, "reason"))
+    by_reason = (
+        told.withColumns({"minute": f.date_trunc("minute", "time"), "cause": f.when(cause.isNotNull(), name)})
+        .groupBy(*KEYS, "kind", "cause")
+        .agg(f.sum("count").alias("count"))
+    )
+    sums = [f.sum(f.when(f.col("kind") == kind, f.col("count")).otherwise(0)).alias(_name(kind)) for kind in COUNTED]
+    reasons = f.collect_list(f.when(f.col("cause").isNotNull(), f.struct("cause", "count")))
+    return by_reason.groupBy(*KEYS).agg(*sums, f.map_from_entries(reasons).alias("reasons"))
+
+
+def latencies(events: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    found = latency.histogram(events, MINUTE_S).withColumn("minute", f.timestamp_seconds("slot"))
+    measures = []
+    for name, kind in TIMED.items():
+        for percent in (50, 95, 99):
+            value = f"percentile(ms, 0.{percent}, count) filter (where kind = '{kind}')"
+            measures.append(f.expr(value).alias(f"{name}_p{percent}_ms"))
+        measures.append(f.expr(f"max(ms) filter (where kind = '{kind}')").cast("double").alias(f"{name}_max_ms"))
+    return found.filter(f.col("kind").isin(*TIMED.values())).groupBy(*KEYS).agg(*measures)
+
+
+def _columns() -> list[Column]:
+    from pyspark.sql import functions as f
+
+    numbers = [f.coalesce(_name(kind), f.lit(0)).alias(_name(kind)) for kind in COUNTED]
+    rates = [(f.coalesce(kind, f.lit(0)) / MINUTE_S).alias(f"{kind}_rate") for kind in RATED]
+    times = [f.col(f"{name}_{which}_ms") for name in TIMED for which in ("p50", "p95", "p99", "max")]
+    return [*numbers, *rates, *times, f.col("reasons")]
+
+
+def _name(kind: str) -> str:
+    return kind.replace("-", "_")
+
+
+def by_hour(rows: DataFrame, column: str) -> DataFrame:
+    """With `date` and `hour`, in UTC whatever the session's zone is."""
+    from pyspark.sql import functions as f
+
+    hours = f.floor(f.unix_seconds(column) / HOUR_S)
+    day = f.date_add(f.lit(datetime(1970, 1, 1).date()), f.floor(hours / 24).cast("int"))
+    return rows.withColumns({"date": day, "hour": (hours % 24).cast("int")})
+
+
+# -- The job -----------------------------------------------------------------------------------------------------------
+
+
+def follow_journals(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    out: str,
+    every_s: int | None = None,
+    lookback_s: int = LOOKBACK_S,
+) -> StreamingQuery:
+    """A query that keeps the table up to date: until all is read (`every_s` is None), or for ever."""
+
+    def update(events: DataFrame, batch: int) -> None:
+        take_in(events, out, lake.batch_name(lake.query_id(events), batch), lookback_s)
+
+    # Journals are bounded: whoever comes too late has a gap, which is no reason not to go on.
+    given = {"failOnDataLoss": "false", **options}
+    writer = journal.read(spark, given, streaming=True).writeStream.foreachBatch(update)
+    writer = writer.option("checkpointLocation", f"{out}/_checkpoint")
+    writer = (
+        writer.trigger(availableNow=True) if every_s is None else writer.trigger(processingTime=f"{every_s} seconds")
+    )
+    return writer.start()
+
+
+def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
+    """One batch of events: they are put aside, and the hours that they tell of are made anew."""
+    from pyspark.sql import functions as f
+
+    spark, store = events.sparkSession, f"{out}/_events"
+    names = [name.split()[0] for name in _EVENTS.split(", ")]
+    kept = events.filter(f.col("kind").isin(*COUNTED)).select(*names)
+    lake.replace_folders(by_hour(kept, "time").withColumn("batch", f.lit(batch)), store, ("date", "hour", "batch"))
+    files = Files(spark, out)
+    hours = _hours(files, store)
+    changed = [hour for hour, folder in hours.items() if files.exists(f"{folder}/batch={batch}")]
+    if not changed:
+        return
+    newest = max(hours)
+    useful = [hour for hour in changed if hour > newest - KEEP_S]
+    if useful:
+        needed = [folder for hour, folder in hours.items() if hour + HOUR_S > min(useful) - lookback_s]
+        stored = spark.read.schema(_EVENTS).parquet(*needed)
+        wanted = f.floor(f.unix_seconds("minute") / HOUR_S) * HOUR_S
+        made = by_hour(rollup(stored).filter(wanted.isin(*useful)), "minute")
+        lake.replace_folders(made, out, ("date", "hour"))
+    for hour, folder in hours.items():
+        if hour <= newest - KEEP_S - lookback_s:
+            files.delete(folder)
+
+
+def _hours(files: Files, store: str) -> dict[int, str]:
+    """By its beginning, in seconds since 1970: the folder of each hour that has events."""
+    found = {}
+    for day in files.entries(store):
+        for hour in files.entries(day.path) if day.name.startswith("date=") else ():
+            if hour.name.startswith("hour="):
+                begin = datetime.fromisoformat(day.name[5:]).replace(tzinfo=UTC).timestamp()
+                found[int(begin) + int(hour.name[5:]) * HOUR_S] = hour.path
+    return found

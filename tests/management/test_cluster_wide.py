@@ -1,0 +1,68 @@
+"""Any node tells of all: queues and clients of others, and figures that are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pika
+import pytest
+
+import leveret.testing
+from leveret.management.api.stats import added
+from tests.management.watching import CONFIG, Watched
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Watched]]:
+    with leveret.testing.cluster(2, config=CONFIG) as cluster:
+        yield [Watched(node) for node in cluster.brokers]
+
+
+def test_from_any_node(nodes: list[Watched]) -> None:
+    here, there = nodes
+    connection = pika.BlockingConnection(pika.URLParameters(there.broker.url))
+    channel = connection.channel()
+    channel.queue_declare("far", arguments={"x-queue-master-locator": "client-local"})
+    other = pika.BlockingConnection(pika.URLParameters(here.broker.url))
+    through = other.channel()
+    through.confirm_delivery()
+    for watched in nodes:
+        watched.tick = 0
+        watched.sample()
+    for _ in range(10):
+        through.basic_publish("", "far", b"x")
+    channel.basic_consume("far", lambda *_: None, consumer_tag="c")
+    for watched in nodes:
+        watched.sample()
+    for watched in nodes:
+        row = watched.get("/api/queues/%2F/far")
+        assert (row["node"], row["messages"], row["consumers"]) == (there.broker.name, 10, 1)
+        assert row["message_stats"]["publish_details"]["rate"] == 2.0
+        assert [one["consumer_tag"] for one in row["consumer_details"]] == ["c"]
+        assert sorted(one["node"] for one in watched.get("/api/connections")) == sorted(
+            one.broker.name for one in nodes
+        )
+        assert watched.get("/api/exchanges/%2F/amq.default")["message_stats"]["publish_in"] == 10
+        overview = watched.get("/api/overview")
+        assert overview["message_stats"]["publish"] == overview["message_stats"]["confirm"] == 10
+        assert overview["object_totals"]["connections"] == 2
+        assert [one["running"] for one in watched.get("/api/nodes")] == [True, True]
+    other.close()
+    connection.close()
+
+
+def test_figures_are_added_up() -> None:
+    def of(value: int, times: list[int]) -> dict[str, object]:
+        samples = [{"sample": value, "timestamp": time} for time in times]
+        return {"ack": value, "ack_details": {"rate": 1.5, "avg": 1.0, "avg_rate": 0.5, "samples": samples}}
+
+    assert added([of(1, [10, 5]), of(2, [15, 10, 5])]) == {
+        "ack": 3,
+        "ack_details": {
+            "rate": 3.0,
+            "avg": 2.0,
+            "avg_rate": 1.0,
+            "samples": [{"sample": 3, "timestamp": 10}, {"sample": 3, "timestamp": 5}],
+        },
+    }
+    assert added([]) == {}

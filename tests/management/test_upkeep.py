@@ -1,0 +1,312 @@
+"""What operators do over HTTP, besides what is compared with RabbitMQ in `test_actions`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+import pytest
+
+import leveret.testing
+from leveret.cluster.passwords import verify_password
+from leveret.cluster.specs import QueueSpec
+from leveret.management.api.handlers import Handlers
+from leveret.management.api.upkeep import plan
+from leveret.mirror.view import View
+from tests.servers import until
+
+LOOK: Final = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[leveret.testing.Broker]:
+    with leveret.testing.broker(config="management_port = 0") as node:
+        yield node
+
+
+def ask(
+    node: leveret.testing.Broker,
+    method: str,
+    path: str,
+    body: Any = None,
+    user: str | None = "guest:guest",
+    kind: str = "application/json",
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=30)
+    headers = {"content-type": kind}
+    if user is not None:
+        headers["authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    connection.request(method, path, data, headers)
+    response = connection.getresponse()
+    answer = response.read()
+    connection.close()
+    return response.status, json.loads(answer) if answer else None
+
+
+def publish(node: leveret.testing.Broker, queue: str, payload: str, vhost: str = "%2F") -> tuple[int, Any]:
+    body = {"properties": {}, "routing_key": queue, "payload": payload, "payload_encoding": "string"}
+    return ask(node, "POST", f"/api/exchanges/{vhost}/amq.default/publish", body)
+
+
+# -- Messages ------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_refuses(node: leveret.testing.Broker) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    assert ask(node, "PUT", "/api/queues/%2F/full", {"arguments": arguments})[0] == 201
+    assert publish(node, "full", "one") == (200, {"routed": True})
+    status, told = publish(node, "full", "two")
+    assert (status, told["reason"]) == (400, "rejected Unable to publish message. Check queue limits.")
+
+
+def test_a_stream_is_not_got_from(node: leveret.testing.Broker) -> None:
+    body = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert ask(node, "PUT", "/api/queues/%2F/stream", body)[0] == 201
+    status, told = ask(node, "POST", "/api/queues/%2F/stream/get", LOOK)
+    assert (status, told["reason"]) == (
+        400,
+        "540 basic.get not supported by stream queues queue 'stream' in vhost '/'",
+    )
+
+
+def test_a_large_message_comes_back_whole(node: leveret.testing.Broker) -> None:
+    ask(node, "PUT", "/api/queues/%2F/large", {})
+    payload = "ü" * 500_000
+    assert publish(node, "large", payload) == (200, {"routed": True})
+    [got] = ask(node, "POST", "/api/queues/%2F/large/get", LOOK)[1]
+    assert (got["payload"], got["payload_bytes"]) == (payload, 1_000_000)
+
+
+def test_what_was_got_goes_back_if_the_client_goes(node: leveret.testing.Broker) -> None:
+    ask(node, "PUT", "/api/queues/%2F/back", {})
+    for number in range(50):
+        publish(node, "back", str(number))
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=30)
+    headers = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
+    connection.request("POST", "/api/queues/%2F/back/get", json.dumps(LOOK | {"count": 50}), headers)
+    connection.close()  # Nobody takes the answer.
+    until(lambda: not node.admin.call("list_channels", columns=["pid"])["rows"], "its channel has gone")
+    got = ask(node, "POST", "/api/queues/%2F/back/get", LOOK | {"count": 100})[1]
+    assert [int(one["payload"]) for one in got] == list(range(50))
+
+
+def test_a_vhost_without_room_for_connections(node: leveret.testing.Broker) -> None:
+    assert ask(node, "PUT", "/api/vhosts/crowded")[0] == 201  # Which its maker may use.
+    assert ask(node, "PUT", "/api/vhost-limits/crowded/max-connections", {"value": 0})[0] == 204
+    assert ask(node, "PUT", "/api/queues/crowded/q", {})[0] == 201
+    assert publish(node, "q", "hello", "crowded") == (200, {"routed": True})
+
+
+def test_numbers_and_characters_that_are_none(node: leveret.testing.Broker) -> None:
+    for body in (b'{"value": NaN}', b'{"value": 1e999}', b'{"value": "\\ud800"}', b'{"value": "\xff"}'):
+        assert ask(node, "PUT", "/api/global-parameters/odd", body) == (
+            400,
+            {"error": "bad_request", "reason": "not_json"},
+        )
+
+
+def test_a_body_that_would_be_too_much_metadata(node: leveret.testing.Broker) -> None:
+    assert ask(node, "PUT", "/api/global-parameters/big", {"value": "x" * (256 << 10)})[0] == 413
+
+
+# -- Definitions ---------------------------------------------------------------------------------------------------
+
+
+def test_definitions_as_a_file_of_a_form(node: leveret.testing.Broker) -> None:
+    document = json.dumps({"vhosts": [{"name": "formed"}]}).encode()
+    head = b'Content-Disposition: form-data; name="file"; filename="d.json"\r\nContent-Type: application/json'
+    body = b"--line\r\n" + head + b"\r\n\r\n" + document + b"\r\n--line--\r\n"
+    assert ask(node, "POST", "/api/definitions", body, kind="multipart/form-data; boundary=line")[0] == 204
+    assert ask(node, "GET", "/api/vhosts/formed")[0] == 200
+    status, told = ask(node, "POST", "/api/definitions", body, kind="multipart/form-data; boundary=other")
+    assert (status, told["reason"]) == (400, "the form has no file")
+
+
+def test_what_is_wrong_changes_nothing(node: leveret.testing.Broker) -> None:
+    document = {"vhosts": [{"name": "half"}], "permissions": [{"user": "nobody", "vhost": "half"}]}
+    status, told = ask(node, "POST", "/api/definitions", document)
+    assert status == 400
+    assert told["reason"].endswith("Nothing was imported.")
+    assert ask(node, "GET", "/api/vhosts/half")[0] == 404
+
+
+def test_an_export_can_be_imported(node: leveret.testing.Broker) -> None:
+    ask(node, "PUT", "/api/queues/%2F/kept", {"durable": True, "arguments": {"x-max-length": 5}})
+    exported = ask(node, "GET", "/api/definitions")[1]
+    assert exported["queues"][-1]["name"] == "kept"
+    ask(node, "DELETE", "/api/queues/%2F/kept")
+    assert ask(node, "POST", "/api/definitions", exported)[0] == 204
+    assert ask(node, "GET", "/api/definitions")[1]["queues"][-1]["arguments"] == {"x-max-length": 5}
+
+
+async def test_what_belongs_together_is_done_without_its_client() -> None:
+    loop = asyncio.get_running_loop()
+    node = SimpleNamespace(loop=loop, metadata=None, broker=None)
+    handlers = Handlers(cast(Any, SimpleNamespace(node=node, background=set())))
+    begun, go_on, ended = (loop.create_future() for _ in range(3))
+
+    async def work() -> None:
+        begun.set_result(None)
+        await go_on
+        ended.set_result(None)
+
+    request = loop.create_task(handlers.to_the_end(work()))
+    await begun
+    request.cancel()  # As when its client goes.
+    await asyncio.wait([request])
+    go_on.set_result(None)
+    await asyncio.wait_for(ended, 10)
+    assert request.cancelled()
+
+
+# -- Health --------------------------------------------------------------------------------------------------------
+
+
+def test_listeners(node: leveret.testing.Broker) -> None:
+    port = node.ports["amqp"]
+    check = "/api/health/checks/"
+    assert ask(node, "GET", f"{check}port-listener/{port}") == (200, {"status": "ok", "port": port})
+    status, told = ask(node, "GET", check + "port-listener/1")
+    assert (status, told["status"], told["missing"]) == (503, "failed", 1)
+    assert port in told["ports"]
+    status, told = ask(node, "GET", check + "protocol-listener/mqtt")
+    assert (status, told["missing"]) == (503, "mqtt")
+    assert {"amqp", "http", "clustering"} <= set(told["protocols"])
+
+
+def test_an_alarm(node: leveret.testing.Broker) -> None:
+    ask(node, "PUT", "/api/queues/%2F/waiting", {})
+    node.admin.call("set_disk_limit", limit={"bytes": 1 << 59})
+    try:
+        for check in ("alarms", "local-alarms"):
+            status, told = ask(node, "GET", f"/api/health/checks/{check}")
+            assert (status, told["alarms"]) == (503, [{"node": node.name, "resource": "disk"}])
+        assert ask(node, "GET", "/api/healthchecks/node")[1]["status"] == "failed"
+        assert publish(node, "waiting", "no")[0] == 503
+    finally:
+        node.admin.call("set_disk_limit", limit={"bytes": 0})
+    assert ask(node, "GET", "/api/health/checks/alarms") == (200, {"status": "ok"})
+
+
+# -- Logins --------------------------------------------------------------------------------------------------------
+
+
+def test_a_hash_fits_its_password(node: leveret.testing.Broker) -> None:
+    status, told = ask(node, "GET", "/api/auth/hash_password/s%2Fecret")
+    assert status == 200
+    assert verify_password("s/ecret", told["ok"])
+
+
+def test_logins_are_counted_and_barred() -> None:
+    form = b"username=guest&password=wrong"
+    with leveret.testing.broker(config="management_port = 0") as node:
+        kind = "application/x-www-form-urlencoded"
+        statuses = [ask(node, "POST", "/api/login", form, None, kind)[0] for _ in range(11)]
+        assert statuses == [401] * 10 + [429]
+        ask(node, "POST", "/api/login", b"username=guest&password=guest", None, kind)
+        assert ask(node, "GET", "/api/whoami")[0] == 429  # The name is barred for that address, password or not.
+
+
+def test_passwords_are_not_logged(node: leveret.testing.Broker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        ask(node, "PUT", "/api/users/quiet", {"password": "very-secret", "tags": "management"})
+        ask(node, "PUT", "/api/users/quiet", {"password": "very-secret", "tags": 5})
+        ask(node, "POST", "/api/login", b"username=quiet&password=very-secret-2", None)
+        ask(node, "GET", "/api/whoami", user="quiet:very-secret-3")
+        ask(node, "POST", "/api/definitions", {"users": [{"name": "", "password": "very-secret"}]})
+    assert caplog.records
+    assert "very-secret" not in caplog.text
+
+
+# -- Masters -------------------------------------------------------------------------------------------------------
+
+
+def mirrored(number: int, node: str, *others: str) -> QueueSpec:
+    ring = (node, *others)
+    view = View(1, 1, node, ring, tuple((name, name) for name in ring)) if others else None
+    return QueueSpec(number, "/", f"q{number}", node=node, view=view)
+
+
+def test_a_plan_levels_what_can_be_levelled() -> None:
+    nodes = ["a", "b", "c"]
+    queues = [mirrored(number, "a", "b", "c") for number in range(9)]
+    moves = plan(queues, nodes)
+    homes = {spec.id: spec.node for spec in queues} | {spec.id: to for spec, to in moves}
+    assert sorted(list(homes.values()).count(name) for name in nodes) == [3, 3, 3]
+    assert plan([mirrored(number, home) for number, home in homes.items()], nodes) == []
+
+
+def test_a_plan_leaves_what_cannot_go() -> None:
+    assert plan([mirrored(number, "a") for number in range(5)], ["a", "b"]) == []
+    assert plan([mirrored(number, "a", "b") for number in range(5)], ["a"]) == []  # b does not run.
+    assert plan([mirrored(1, "a", "b"), mirrored(2, "b", "a")], ["a", "b"]) == []
+
+
+# -- Tools that people have ----------------------------------------------------------------------------------------
+
+
+def test_what_is_put_can_be_read_back_and_deleted(node: leveret.testing.Broker) -> None:
+    """As tools do that compare what is with what should be."""
+    things = {
+        "/api/vhosts/tf": {"description": "d", "tags": ["t"]},
+        "/api/users/tf": {"password_hash": "", "tags": ["monitoring"]},
+        "/api/permissions/tf/tf": {"configure": "a", "write": "b", "read": "c"},
+        "/api/exchanges/tf/x": {"type": "topic", "durable": True, "auto_delete": False, "arguments": {}},
+        "/api/queues/tf/q": {"durable": True, "auto_delete": False, "arguments": {"x-max-length": 5}},
+        "/api/policies/tf/p": {"pattern": "a", "definition": {"max-length": 1}, "priority": 2, "apply-to": "queues"},
+        "/api/operator-policies/tf/p": {"pattern": "a", "definition": {"max-length": 1}, "priority": 2},
+        "/api/global-parameters/tf": {"value": {"a": [1]}},
+    }
+    for path, body in things.items():
+        assert ask(node, "PUT", path, body)[0] == 201, path
+        assert ask(node, "PUT", path, body)[0] == 204, path
+        status, told = ask(node, "GET", path)
+        assert (status, told | body) == (200, told), path
+
+    binding = {"routing_key": "a.#", "arguments": {"k": "v"}}
+    path = "/api/bindings/tf/e/x/q/q"
+    assert ask(node, "POST", path, binding)[0] == 201
+    [listed] = ask(node, "GET", path)[1]
+    assert listed | binding == listed
+    one = f"{path}/{quote(listed['properties_key'], safe='')}"
+    assert ask(node, "GET", one) == (200, listed)
+    for path in (one, *reversed(things)):
+        if path != "/api/vhosts/tf":
+            assert ask(node, "DELETE", path)[0] == 204, path
+            assert ask(node, "GET", path)[0] == 404, path
+    assert ask(node, "DELETE", "/api/vhosts/tf")[0] == 204
+
+
+SCRIPT: Final = shutil.which("rabbitmqadmin")
+
+
+@pytest.mark.skipif(SCRIPT is None, reason="RabbitMQ's rabbitmqadmin is not installed")
+def test_rabbitmqadmin(node: leveret.testing.Broker, tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        command = [sys.executable, str(SCRIPT), "-H", "127.0.0.1", "-P", str(node.ports["management"]), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    ask(node, "PUT", "/api/vhosts/script")
+    assert run("-V", "script", "declare", "exchange", "name=x", "type=topic") == "exchange declared"
+    assert run("-V", "script", "declare", "queue", "name=q", "durable=true") == "queue declared"
+    assert run("-V", "script", "declare", "binding", "source=x", "destination=q", "routing_key=a.#")
+    assert run("-V", "script", "publish", "exchange=x", "routing_key=a.b", "payload=hello") == "Message published"
+    assert "hello" in run("-V", "script", "get", "queue=q", "ackmode=ack_requeue_true")
+    run("export", str(tmp_path / "all.json"))
+    unbind = ("destination_type=queue", "destination=q", "properties_key=a.%23")
+    assert run("-V", "script", "delete", "binding", "source=x", *unbind) == "binding deleted"
+    ask(node, "DELETE", "/api/vhosts/script")
+    run("import", str(tmp_path / "all.json"))
+    assert "a.#" in run("-V", "script", "list", "bindings")

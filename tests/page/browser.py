@@ -1,0 +1,114 @@
+"""A real Chromium for tests that are not coroutines themselves.
+
+Playwright's own synchronous interface leaves an event loop running in the thread that uses it, and the tests of this
+project call `asyncio.run` there. So its other interface runs in a thread of its own, and `Remote` waits for what that
+does: a page, a locator or a keyboard can be used as in Playwright's documentation.
+
+The browser is the one of the distribution (`chromium`, or what LEVERET_CHROMIUM names). Playwright's own builds are
+never fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import shutil
+import threading
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE_S = 60.0
+
+
+def missing() -> str | None:
+    """Why no browser can be driven here; None if one can."""
+    try:
+        import playwright.async_api  # noqa: F401
+    except ModuleNotFoundError:
+        return "playwright is not installed: pip install playwright"
+    return None if program() else "there is no Chromium here: apt-get install chromium, or set LEVERET_CHROMIUM"
+
+
+def program() -> str | None:
+    chosen = os.environ.get("LEVERET_CHROMIUM")
+    return chosen or next((found for found in map(shutil.which, NAMES) if found), None)
+
+
+class Browser:
+    """One process of Chromium. `page` opens a window that shares nothing with the others."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="browser", daemon=True)
+        self.thread.start()
+        self.errors: list[str] = []  # Of all pages: what they did not catch, or was against the policy for contents.
+        self._driver: Any = None
+        self._browser: Any = None
+
+    def wait(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_S)
+
+    def start(self) -> Browser:
+        self.wait(self._start())
+        return self
+
+    async def _start(self) -> None:
+        from playwright.async_api import async_playwright
+
+        self._driver = await async_playwright().start()
+        # A sandbox needs rights that neither root nor a container has; it is our own page that is shown.
+        self._browser = await self._driver.chromium.launch(executable_path=program(), args=["--no-sandbox"])
+
+    def page(self, **options: Any) -> Any:
+        return Remote(self, self.wait(self._page(options)))
+
+    async def _page(self, options: dict[str, Any]) -> Any:
+        context = await self._browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+        page = await context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._on_console)
+        return page
+
+    def _on_console(self, message: Any) -> None:
+        # A browser also notes each answer that is no success there, and some of those are what a test is about.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.errors.append(message.text)
+
+    def stop(self) -> None:
+        self.wait(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(PATIENCE_S)
+        self.loop.close()
+
+    async def _stop(self) -> None:
+        if self._browser is not None:
+            await self._browser.close()
+        if self._driver is not None:
+            await self._driver.stop()
+
+
+class Remote:
+    """Something of Playwright's, used from another thread."""
+
+    def __init__(self, browser: Browser, thing: Any) -> None:
+        self._browser = browser
+        self._thing = thing
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._thing, name)
+        if not callable(value):
+            return self._wrapped(value)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            return self._wrapped(self._browser.wait(self._call(value, arguments, options)))
+
+        return call
+
+    async def _call(self, method: Any, arguments: Any, options: Any) -> Any:
+        result = method(*arguments, **options)
+        return await result if inspect.isawaitable(result) else result
+
+    def _wrapped(self, value: Any) -> Any:
+        return Remote(self._browser, value) if type(value).__module__.startswith("playwright.") else value
