@@ -9,7 +9,7 @@ EXTRAS ?= test,bench
 CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
 NODE_CLIENTS := node_modules/.amqplib
 
-.PHONY: install run test lint types pytest node-clients chromium java bench bench-spark demo soak soak-spark fuzz compare clean
+.PHONY: install run test lint types pytest node-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
 
 install: $(STAMP)
 
@@ -87,8 +87,12 @@ demo: $(STAMP)
 bench-spark: $(STAMP) java
 	$(PY) -m benchmarks.spark $(if $(ROWS),--sizes $(ROWS))
 
+# Tests that take too long for every change: all deliberate bugs, and the pipeline's jobs.
+long: $(STAMP)
+	$(PY) -m pytest -m long --numprocesses auto --maxprocesses 8 --dist worksteal
+
 MINUTES ?= 10
-soak: $(STAMP)
+soak: $(STAMP) long
 	$(PY) -m tests.soak --minutes $(MINUTES)
 
 # The tests of the Spark connector in their long form: drivers killed at each step of each kind of query, a standalone

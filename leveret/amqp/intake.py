@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.limits import Limits
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.traffic import Passage
     from leveret.broker.vhost import Route, Vhost
 
 PUBLISH: Final = b"\x00\x3c\x00\x28"
@@ -138,9 +139,10 @@ class Intake:
             append(data[at + skip : end])
             at = end
         route, count = self.route, len(contents) - before
-        self.keys += [route.key] * count  # type: ignore[union-attr]
-        route.passage.came += count  # type: ignore[union-attr]
-        route.passage.went += count * len(route.queues)  # type: ignore[union-attr]
+        assert route is not None
+        self.keys += [route.key] * count
+        route.passage.came += count
+        route.passage.went += count * len(route.queues)
         return at
 
     def _on_publish(self, channel: Channel, data: bytes, at: int, end: int, size: int) -> int:
@@ -185,8 +187,9 @@ class Intake:
         if route.is_plain and channel.transaction is None:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
-            route.passage.came += 1  # type: ignore[union-attr]
-            route.passage.went += len(route.queues)  # type: ignore[union-attr]
+            passage: Passage = route.passage  # type: ignore[union-attr]
+            passage.came += 1
+            passage.went += len(route.queues)  # type: ignore[union-attr]
             if known and body_size:  # Seen twice, so it may come a third time.
                 self.repeat = data[at : body_at + 7]
                 self.repeat_skip = end - at

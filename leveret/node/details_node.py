@@ -151,7 +151,7 @@ def node_row(control: Control, windows: Windows) -> dict[str, Any]:
                 "vhost_deleted",
             ),
             0,
-        ),  # fmt: skip
+        ),
         "log": log_figures(control),
     }
     for name, value in figures.items():

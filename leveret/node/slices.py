@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 SLICE_S: Final = 0.001
 STEPS: Final = 16  # Between two looks at the clock.
 SORTED_AT_ONCE: Final = 256
+FEW: Final = 1_024  # As many as are kept in order while the others pass by.
 
 _T = TypeVar("_T")
 
@@ -65,6 +66,12 @@ async def in_order(
 ) -> list[_T]:
     """As `sorted`, in slices, and no more than the first `most`: runs are sorted one by one, then merged."""
     slices = Slices()
+    if most is not None and most <= FEW:
+        best: list[_T] = []
+        for at in range(0, len(items), SORTED_AT_ONCE):
+            best = sorted(best + items[at : at + SORTED_AT_ONCE], key=key, reverse=reverse)[:most]
+            await slices.rest()
+        return best
     runs = []
     for at in range(0, len(items), SORTED_AT_ONCE):
         runs.append(sorted(items[at : at + SORTED_AT_ONCE], key=key, reverse=reverse))

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +67,8 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
         raise NoJava("Spark needs Java 17 or newer, and there is none: apt-get install openjdk-17-jre-headless")
     from pyspark.sql import SparkSession
 
+    # Jobs hand Arrow tables to Python and have no use for pandas, of which Spark says so all the same.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "true")

@@ -72,8 +72,12 @@ def test_wrong_use(arguments: list[str], started: list[Settings], capsys: pytest
 
 def test_server_with_defaults(started: list[Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("server") == 0
-    management = (Listener("127.0.0.1", 15672),)
-    assert started == [Settings(data_dir=f"{tmp_path}/.leveret/leveret@localhost", management_listeners=management)]
+    expected = Settings(
+        data_dir=f"{tmp_path}/.leveret/leveret@localhost",
+        management_listeners=(Listener("127.0.0.1", 15672),),
+        prometheus_listeners=(Listener("127.0.0.1", 15692),),
+    )
+    assert started == [expected]
     assert capsys.readouterr().err == ""
 
 

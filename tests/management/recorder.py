@@ -86,7 +86,8 @@ def main() -> None:
 
 
 def _keep(name: str, record: dict[str, Any]) -> None:
-    for row in record.get("body") if isinstance(record.get("body"), list) else [record.get("body")]:
+    body = record.get("body")
+    for row in body if isinstance(body, list) else [body]:
         if isinstance(row, dict):
             for secret in SECRET:
                 row.pop(secret, None)

@@ -39,7 +39,8 @@ QUESTIONS: Final = {
     "queues": "/api/queues",
     "queues_of_vhost": "/api/queues/%2F",
     "queues_page": "/api/queues?page=1&page_size=2&name=^scene&use_regex=true&pagination=true",
-    "queues_columns": "/api/queues?columns=name,messages,message_stats.publish_details.rate&sort=name&sort_reverse=true",
+    "queues_columns":
+        "/api/queues?columns=name,messages,message_stats.publish_details.rate&sort=name&sort_reverse=true",
     "queues_no_stats": "/api/queues?disable_stats=true&enable_queue_totals=true",
     "queue": "/api/queues/%2F/scene.busy",
     "queue_plain": "/api/queues/%2F/scene.plain",

@@ -66,3 +66,37 @@ def test_figures_are_added_up() -> None:
         },
     }
     assert added([]) == {}
+
+
+def test_a_mirrored_queue(nodes: list[Watched]) -> None:
+    here, there = nodes
+    here.broker.admin.set_policy("all", "^mirrored", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+    with pika.BlockingConnection(pika.URLParameters(here.broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("mirrored", durable=True)
+        channel.basic_publish("", "mirrored", b"x", pika.BasicProperties(delivery_mode=2))
+    for watched in nodes:
+        row = watched.get("/api/queues/%2F/mirrored")
+        assert (row["node"], row["policy"]) == (here.broker.name, "all")
+        assert row["slave_nodes"] == row["synchronised_slave_nodes"] == [there.broker.name]
+        assert [one["node"] for one in row["ring"]] == [here.broker.name, there.broker.name]
+        assert [(one["node"], one["in_sync"]) for one in row["mirrors"]] == [(there.broker.name, True)]
+    text = here.metrics("/metrics/per-object")
+    assert 'rabbitmq_queue_mirrors_synchronised{vhost="/",queue="mirrored"} 1\n' in text
+    assert "rabbitmq_mirrored_queues_masters 1\n" in text
+    assert "rabbitmq_mirrored_queues_mirrors 1\n" in there.metrics()
+
+
+def test_a_node_that_is_gone(nodes: list[Watched]) -> None:
+    """The last test: what it had is shown from the metadata."""
+    here, there = nodes
+    with pika.BlockingConnection(pika.URLParameters(there.broker.url)) as connection:
+        connection.channel().queue_declare("left", durable=True, arguments={"x-queue-master-locator": "client-local"})
+    there.broker.kill()
+    assert here.get("/api/queues/%2F/left")["state"] == "down"
+    names = [row["name"] for row in here.get("/api/queues?columns=name&sort=messages")]
+    assert names == ["far", "left", "mirrored"]  # Of those of the other node, nothing is known: they are the first.
+    rows = {row["name"]: row["running"] for row in here.get("/api/nodes")}
+    assert rows == {here.broker.name: True, there.broker.name: False}
+    assert here.get("/api/overview")["object_totals"]["queues"] == 3

@@ -63,11 +63,8 @@ def test_cluster(node: leveret.testing.Broker) -> None:
 
 
 def test_alarms_are_told(node: leveret.testing.Broker) -> None:
-    node.admin.call("set_memory_limit", limit={"bytes": 1})
-    try:
+    with node.faults.raise_alarm("memory"):
         assert [one["resource"] for one in ask(node, "cluster")[1]["alarms"]] == ["memory"]
-    finally:
-        node.admin.call("set_memory_limit", limit={"times": 0.9})
     assert ask(node, "cluster")[1]["alarms"] == []
 
 

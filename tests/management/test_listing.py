@@ -135,7 +135,7 @@ def test_who_sees_what(watched: Watched) -> None:
 
 
 def test_values_of_all_types_have_an_order() -> None:
-    values = [None, -1, 2.5, 3, False, True, "a", "b", [], {"x": 1}]
+    values: list[Any] = [None, -1, 2.5, 3, False, True, "a", "b", [], {"x": 1}]
     assert sorted(reversed(values), key=sort_key) == values
 
 

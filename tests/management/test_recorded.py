@@ -28,7 +28,8 @@ MEMORY = frozenset({"memory"})
 OTHER_STATUS = {"absent_node": 404}  # RabbitMQ crashes over it.
 METRICS_LEFT_OUT = (
     "erlang_", "process_", "telemetry_", "rabbitmq_erlang_", "rabbitmq_io_", "rabbitmq_msg_store_",
-    "rabbitmq_auth_attempts_detailed_", "rabbitmq_queue_index_", "rabbitmq_schema_db_", "rabbitmq_raft_", "rabbitmq_detailed_queue_process_reductions",
+    "rabbitmq_auth_attempts_detailed_", "rabbitmq_queue_index_", "rabbitmq_schema_db_",
+    "rabbitmq_raft_", "rabbitmq_detailed_queue_process_reductions",
 )  # fmt: skip
 NOT_MEASURED = frozenset(
     {

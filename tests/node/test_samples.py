@@ -37,7 +37,7 @@ class World:
         return queue
 
     def channel(self) -> Any:
-        connection = SimpleNamespace(received_bytes=0, sent_bytes=0, channels={}, vhost=self.vhosts["/"])
+        connection: Any = SimpleNamespace(received_bytes=0, sent_bytes=0, channels={}, vhost=self.vhosts["/"])
         channel = SimpleNamespace(
             traffic=Traffic(), confirms=None, delivery_tag=0, closing=False, connection=connection
         )

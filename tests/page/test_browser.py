@@ -63,6 +63,17 @@ def test_overview(open_page: Open, trio: Cluster) -> None:
     until(lambda: int(tile.inner_text().replace(",", "")) >= 25, "the messages are counted")
 
 
+def test_alarms_are_told_on_every_page(open_page: Open, trio: Cluster) -> None:
+    page = open_page("jobs")
+    trio[1].control("set_disk_limit", limit={"bytes": 1 << 59})
+    try:
+        page.locator(".troubles").get_by_text("Disk space alarm").wait_for()
+        assert "on n2" in page.locator(".troubles").inner_text()
+    finally:
+        trio[1].control("set_disk_limit", limit={"bytes": 1})
+    page.locator(".trouble").wait_for(state="detached")
+
+
 def test_every_section_shows_something(open_page: Open) -> None:
     page = open_page()
     for name in page.locator("nav#nav a").all_inner_texts():

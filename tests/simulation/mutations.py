@@ -27,10 +27,10 @@ class Mutation(NamedTuple):
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
-    replace(patch, mutation.name, _module_with(mutation), (mutation.old, mutation.new))
+    replace(patch, mutation.name, module_with(mutation), (mutation.old, mutation.new))
 
 
-def _module_with(mutation: Mutation) -> ModuleType:
+def module_with(mutation: Mutation) -> ModuleType:
     """The module that has the text, once; where a package is named, the one of its modules that has."""
     named = importlib.import_module(f"leveret.{mutation.module}")
     names = [one.name for one in pkgutil.iter_modules(getattr(named, "__path__", []))]

@@ -183,8 +183,8 @@ SPECIAL: Final = (
         "answers do not get to other nodes",
         3,
         "broker.replies",
-        "            elif peer in self.broker.edges:\n                self.broker.shell.send",
-        "            elif False:\n                self.broker.shell.send",
+        "            elif peer in self.broker.edges and (",
+        "            elif False and (",
     ),
     # Limits
     _special(

@@ -1,7 +1,8 @@
 """Would the simulation notice? Each deliberate bug must make one of the first seeds fail.
 
 A run that notices a bug costs a moment; most of the time goes into those that do not. So each bug comes with the seed
-from which on it is looked for: one that noticed it when it was written.
+from which on it is looked for: one that noticed it when it was written. All of them take minutes (`make long`); some of
+each kind are tried always, and that the text of every one is where it is looked for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pytest
 from simulation.plan import STEPS, Plan
 from simulation.world import Violation, run
 
-from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, put
+from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, module_with, put
 from .mutations_featured import FEATURED
 from .mutations_special import SPECIAL
 
@@ -28,9 +29,24 @@ def failing_seed(mutation: Mutation) -> int | None:
     return None
 
 
+KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL)
+ALWAYS = 3  # Of each kind.
+
+
 @pytest.mark.parametrize(
-    "mutation", ALONE + TOGETHER + MIRRORED + VARIED + FEATURED + SPECIAL, ids=lambda one: one.name
+    "mutation",
+    [
+        pytest.param(one, id=one.name, marks=() if number < ALWAYS else pytest.mark.long)
+        for kind in KINDS
+        for number, one in enumerate(kind)
+    ],
 )
 def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, mutation)
     assert failing_seed(mutation) is not None
+
+
+def test_the_texts_are_there() -> None:
+    for kind in KINDS:
+        for mutation in kind:
+            module_with(mutation)

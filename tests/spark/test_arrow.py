@@ -127,6 +127,19 @@ def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatc
     assert [batch.num_rows for batch in Converter(ALL, "q").batches(sheet)] == [1] * 25
 
 
+def test_what_all_rows_share_is_there_in_batches_of_any_length() -> None:
+    converter = Converter(ALL, "q", "n")
+    for count in (3, 2, 7, 1):
+        plain = sheet_of([Message() for _ in range(count)])
+        [batch] = converter.batches(plain)
+        batch.validate(full=True)
+        for name, value in (("queue", "q"), ("node", "n"), ("headers", None), ("message_id", None), ("priority", None)):
+            assert batch.column(name).to_pylist() == [value] * count
+    given = sheet_of([Message(properties=Properties(message_id="m", priority=3)), Message()])
+    [batch] = converter.batches(given)
+    assert (batch.column("message_id").to_pylist(), batch.column("priority").to_pylist()) == (["m", None], [3, None])
+
+
 def test_text_that_is_no_utf8() -> None:
     strange = "\udcff"  # As `surrogateescape` gives the byte 255.
     table = {strange: Field("S", strange), "ok": Field("S", "é")}

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 LONG = "LEVERET_SPARK_LONG" in os.environ
 STREAM = {"x-queue-type": "stream"}
-COUNT = 30_000
+COUNT = 90_000
 START_S = 300.0
 
 
@@ -106,6 +106,8 @@ class Driver:
             "go": str(folder / "go"),
         }
         (folder / "plan.json").write_text(json.dumps(plan))
+        os.mkfifo(folder / "go")
+        self.going: int | None = None
         environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONNECT_MODE_ENABLED"}
         with open(folder / "driver.log", "w") as log:
             self.process = subprocess.Popen(
@@ -126,7 +128,7 @@ class Driver:
             until(lambda: client.queues([self.into])[0].messages > 0, "rows are published", 60.0)
 
     def finish(self) -> dict[str, Any]:
-        (self.folder / "go").touch()
+        self.going = os.open(self.folder / "go", os.O_RDWR)
         said, _ = self.process.communicate(timeout=START_S)
         assert self.process.returncode == 0, (self.folder / "driver.log").read_text()[-4000:]
         told: dict[str, Any] = json.loads(said.splitlines()[-1])
@@ -144,6 +146,8 @@ class Driver:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
+        if self.going is not None:
+            os.close(self.going)
 
 
 def lose_an_executor(driver: Driver, standalone: Standalone) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +29,11 @@ from tests.spark.stuck import FIRST, start
 pytestmark = pytest.mark.spark
 
 STREAM = {"x-queue-type": "stream"}
+START_S = 120.0
 COUNT = 3 * FIRST
 LARGE = 2_000  # Messages of 5,000 bytes: more than are read at a time.
-DRIVER_S = 300.0
 LONG = "LEVERET_SPARK_LONG" in os.environ
+DRIVER_S = 1_200.0 if LONG else 300.0
 STEPS = ("taken", "planned", "reading", "sunk", "logged", "acked")
 # Whether it is a stream, and the step at which it stops. Those that stop in the sink publish; the others write Parquet.
 QUERIES = [(False, "taken"), (True, "reading"), (False, "sunk"), (False, "logged")]
@@ -145,6 +145,7 @@ def test_a_master_that_is_killed_in_the_middle_of_a_batch(spark: Any, trio: Clus
     mirror(master, name)
     reached, go_on = tmp_path / "reached", tmp_path / "go"
     reached.mkdir()
+    os.mkfifo(go_on)
     queries: list[dict[str, Any]] = []
     for kind, stream in (("leased", False), ("stream", True), ("sink", False)):
         queue = f"{name}-{kind}"
@@ -164,26 +165,30 @@ def test_a_master_that_is_killed_in_the_middle_of_a_batch(spark: Any, trio: Clus
             for batch in batches:
                 yield batch.slice(0, 50)
                 (reached / queue).touch()
-                while not go_on.exists():
-                    time.sleep(0.02)
+                go_on.open().close()  # A pipe: until somebody has it open for writing.
                 yield batch.slice(50)
 
         return through
 
-    begun = []
-    for query in queries:
-        messages = spark.readStream.format("leveret").options(**query["source"]).load()
-        rows = messages.mapInArrow(gate(query["source"]["subscribe"]), messages.schema)
-        if "path" in query["sink"]:
-            writer = rows.writeStream.format("parquet").options(**query["sink"])
-        else:
-            writer = rows.select("body").writeStream.format("leveret").options(**query["sink"])
-        begun.append(writer.option("checkpointLocation", query["checkpoint"]).trigger(availableNow=True).start())
-        until(lambda: len(list(reached.iterdir())) == len(begun), "its batch is in work", 60.0)
-    master.kill()
-    go_on.touch()
-    for one in begun:
-        one.awaitTermination()
+    begun: list[Any] = []
+    try:
+        for query in queries:
+            messages = spark.readStream.format("leveret").options(**query["source"]).load()
+            rows = messages.mapInArrow(gate(query["source"]["subscribe"]), messages.schema)
+            if "path" in query["sink"]:
+                writer = rows.writeStream.format("parquet").options(**query["sink"])
+            else:
+                writer = rows.select("body").writeStream.format("leveret").options(**query["sink"])
+            begun.append(writer.option("checkpointLocation", query["checkpoint"]).trigger(availableNow=True).start())
+            until(lambda: len(list(reached.iterdir())) == len(begun), "its batch is in work", START_S)
+        master.kill()
+    finally:
+        going = os.open(go_on, os.O_RDWR)  # Whatever went wrong: others need the tasks' places.
+    try:
+        for one in begun:
+            one.awaitTermination()
+    finally:
+        os.close(going)
     with DataClient(servers(trio).split(",")) as client:
         for query in queries:
             check_once(client, query, LARGE)

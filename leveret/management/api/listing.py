@@ -182,9 +182,10 @@ class Listing:
         name: Callable[[_T], str],
         order: Callable[[_T], Any],
         figures: Callable[[list[_T], list[str]], Awaitable[Callable[[_T], Any]]],
+        is_ordered: bool = False,
     ) -> tuple[list[_T], int, int]:
         """Those to be shown, how many there were, and how many after the filter. `figures` gets the values of a column
-        for all that are left."""
+        for all that are left; `is_ordered`: by name they are in order already."""
         total = len(there)
         matches = query.matches
         if matches is not None:
@@ -197,7 +198,9 @@ class Listing:
                 told = f"page: {query.page} page size: {query.size}, len: {filtered}"
                 raise Problem(400, "page_out_of_range", f"Page out of range, {told}")
             most = first + query.size
-        if query.sort is None or query.sort == ["name"]:
+        if is_ordered and query.sort in (None, ["name"]):
+            found = (there[::-1] if query.reverse else there)[:most]
+        elif query.sort is None or query.sort == ["name"]:
             by_name = order if query.sort is None else lambda one: (name(one), order(one))
             found = await in_order(there, by_name, query.reverse, most)
         else:

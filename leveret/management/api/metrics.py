@@ -64,6 +64,18 @@ class Figure(NamedTuple):
 # -- Queues --------------------------------------------------------------------------------------------------------
 
 
+def is_unused(queue: Queue) -> bool:
+    """Whether there is nothing to tell of it but that it is there."""
+    return not (
+        queue.ready_count
+        or queue.unacked_count
+        or queue.consumers
+        or queue.totals.published
+        or queue.spec.view is not None
+        or queue.leases is not None
+    )
+
+
 def _stored(control: Control, queue: Queue) -> tuple[int, int]:
     log = control.node.storage.log.queues.get(queue.spec.id)
     return (0, 0) if log is None else (log.count, log.message_bytes)

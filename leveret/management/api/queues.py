@@ -18,7 +18,7 @@ from leveret.management.api.stats import Everyone
 from leveret.management.messages import Request, Response, json_response, not_found
 from leveret.node.control_queues import ask_homes
 from leveret.node.details import queue_down, queue_head
-from leveret.node.slices import picked
+from leveret.node.slices import in_order, picked
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import QueueSpec
@@ -42,6 +42,7 @@ class QueueHandlers(Handlers):
         self.control = management.server.control
         self.listing = listing
         self.everyone = Everyone(management)
+        self._ordered: tuple[int, list[QueueSpec]] | None = None  # As of that index of the metadata.
 
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/queues", self.queues)
@@ -59,12 +60,20 @@ class QueueHandlers(Handlers):
         query = query_of(request)
         seen = {name for name in list(self.metadata.vhosts) if self.rights.may_see(request, name)}
         wanted = seen if vhost is None else {vhost}
-        there = await picked(
-            list(self.metadata.queues.values()), lambda spec: spec.vhost in wanted and not is_keeper(spec.name)
-        )
-        chosen, total, filtered = await self.listing.choose(query, there, _name, _place, self._figures)
+        there = await picked(await self._in_order(), lambda spec: spec.vhost in wanted)
+        is_ordered = query.sort is None or len(wanted) <= 1
+        chosen, total, filtered = await self.listing.choose(query, there, _name, _place, self._figures, is_ordered)
         fetch = self._fetcher(request, query)
         return await self.listing.answer(query, chosen, total, filtered, fetch)
+
+    async def _in_order(self) -> list[QueueSpec]:
+        """All that clients know of, by vhost and name. Whoever turns pages finds the order that was made for the first
+        one, unless something has changed."""
+        index = self.metadata.index
+        if self._ordered is None or self._ordered[0] != index:
+            there = await picked(list(self.metadata.queues.values()), lambda spec: not is_keeper(spec.name))
+            self._ordered = (index, await in_order(there, _place))
+        return self._ordered[1]
 
     def _fetcher(self, request: Request, query: Query) -> Callable[[Sequence[QueueSpec]], Any]:
         past = past_of(request)

@@ -123,7 +123,7 @@ function memberTable(app, ring) {
 
 export function ringActions(app, ring) {
   const { vhost, name } = ring;
-  const isSyncing = ring.members.some((one) => one.state === "syncing");
+  const isSyncing = ring.members.some((one) => one.role === "mirror" && one.state === "syncing");
   const lacks = ring.members.some((one) => one.running && !one.in_sync);
   const hasMaster = ring.members.some((one) => one.running && one.node === ring.master);
   return h("div", { class: "actions" },
@@ -160,7 +160,7 @@ class Watcher {
       else if (!was.running && member.running) this.tell(`${who} is back`);
       else if (!was.in_sync && member.in_sync) this.tell(`${who} is in sync`);
       else if (was.in_sync && !member.in_sync) this.tell(`${who} is not in sync any more`);
-      else if (was.state !== "syncing" && member.state === "syncing") this.tell(`${who} is being filled`);
+      else if (member.role === "mirror" && was.state !== "syncing" && member.state === "syncing") this.tell(`${who} is being filled`);
     }
     for (const name of old.keys()) if (!now.has(name)) this.tell(`${this.app.node(name)} left the ring`);
   }

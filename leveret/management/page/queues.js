@@ -50,12 +50,14 @@ function columns(app, withVhost) {
 }
 
 export function features(one) {
-  return h("span", { class: "badges" },
+  const badges = [
     one.type && one.type !== "classic" ? badge(one.type, "plain") : null,
     one.durable === false ? badge("transient", "plain", "Goes with a restart") : null,
     one.auto_delete ? badge("auto-delete", "plain", "Goes with its last consumer") : null,
     one.exclusive ? badge("exclusive", "plain", "Belongs to one connection") : null,
-    one.policy ? badge(one.policy, "accent", "Policy") : null);
+    one.policy ? badge(one.policy, "accent", "Policy") : null,
+  ].filter(Boolean);
+  return badges.length ? h("span", { class: "badges" }, badges) : "";
 }
 
 // The others that have a copy, and who of them has all.

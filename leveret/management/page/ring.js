@@ -21,6 +21,7 @@ export function stateOf(member) {
 
 export function progressOf(member) {
   if (member.in_sync || member.sync_total === null || member.sync_total === undefined || !member.running) return null;
+  if (member.state !== "syncing" && !member.sync_done) return null;  // Nobody has asked for it yet.
   return member.sync_total > 0 ? Math.min(member.sync_done / member.sync_total, 1) : 0;
 }
 
