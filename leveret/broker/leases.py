@@ -25,10 +25,11 @@ nobody is shown a state that is not safe yet (`Lease.shown`), and each answer wa
 that was released, by itself or by an operator, is remembered as *closed*, and goes on counting where it was if somebody
 opens it again: a job that knows nothing of it and acknowledges what it had must not hit other messages, and sees that
 they are gone. If it gave anything back, one place is left out, and means nothing: so that a job which has done all that
-it was given, and has not said so yet, does not go on either as if nothing had been, and gets the same once more. Numbers are not given twice either. Of messages that only memory had (transient ones of a queue without
-mirrors) a restart loses the contents, and the log does not know that there were such numbers; the lease does (`top`),
-and the queue goes on behind them. Where the queue moves to, its messages have other numbers, beyond all that it had
-(see `moving`).
+it was given, and has not said so yet, does not go on either as if nothing had been, and gets the same once more.
+Numbers are not given twice either. Of messages that only memory had (transient ones of a queue without mirrors) a
+restart loses the contents, and the log does not know that there were such numbers; the lease does (`top`), and the
+queue goes on behind them. Where the queue moves to, its messages have other numbers, beyond all that it had (see
+`moving`).
 
 **Memory.** A lease may hold millions: it is a list of runs, without contents. Of what lies in memory when it is taken,
 contents are forgotten as soon as the log has them; until then, and where it never will, they are kept (`held`).

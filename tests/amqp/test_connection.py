@@ -15,7 +15,8 @@ def test_an_updated_secret_is_noted() -> None:
     world = World()
     client = world.client()
     assert client.call(m.ConnectionUpdateSecret(b"another", "why\nnot"), channel=0) == m.ConnectionUpdateSecretOk()
-    text = "connection <node.1.1.0> (127.0.0.1:40000 -> 127.0.0.1:5672): user 'guest' updated secret, reason: 'why\\nnot'"
+    name = "<node.1.1.0> (127.0.0.1:40000 -> 127.0.0.1:5672)"
+    text = f"connection {name}: user 'guest' updated secret, reason: 'why\\nnot'"
     assert world.notes[-1] == ("connection", "info", text)
 
 

@@ -13,6 +13,7 @@ from leveret.amqp import methods as m
 from leveret.broker import paging
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.confirms import Confirms
+from leveret.broker.journal import Journal
 from leveret.broker.offsets import Start
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
@@ -43,6 +44,7 @@ class Host:
         self.rules = PLAIN
         self.letters: Any = None  # No queue here has any.
         self.vhosts: dict[str, Any] = {}  # Nor is any published from here.
+        self.journal: Journal | None = None
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules

@@ -142,7 +142,7 @@ CRASHES: list[Callable[[Patch], None]] = [
 
 
 SEEDS = 300
-FIRST = {cut_off_blocks_are_referred_to: 480}  # Where it is noticed soon.
+FIRST: dict[Callable[[Patch], None], int] = {cut_off_blocks_are_referred_to: 480}  # Where it is noticed soon.
 
 
 @pytest.mark.parametrize("mutation", CRASHES)
