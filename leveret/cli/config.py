@@ -23,6 +23,8 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "management_listeners": ("management.tcp.port", "management.tcp.ip", "management_port"),
     "management_tls_listeners": ("management.ssl.port", "management.ssl.ip"),
     "management_tls": ("management.ssl",),
+    "prometheus_listeners": ("prometheus.tcp.port", "prometheus.tcp.ip"),
+    "prometheus_is_wanted": ("prometheus.tcp.port",),
     "cluster_listener": ("cluster.listener", "cluster.port"),
     "cluster_host": ("cluster.advertised_host",),
     "cluster_tls": ("cluster.ssl_options",),

@@ -151,7 +151,8 @@ def test_facts(ctl: Ctl, server: FakeServer, monkeypatch: pytest.MonkeyPatch) ->
     assert ctl("erlang_cookie_hash", "-q").out == "0h17Ls/FRMOWwaCU6EVazQ==\n"
     assert ctl("erlang_cookie_sources", "-q").out.endswith("/cookie\n")
     assert ctl("discover_peers").out == "Discovering peers nodes ...\nNo peers discovered\n"
-    assert "pytest" in ctl("command_line_arguments").out
+    monkeypatch.setattr("sys.argv", ["leveret", "server", "--port", "5672"])
+    assert "--port 5672" in ctl("command_line_arguments").out
     assert ctl("resolve_hostname", "127.0.0.1", "-q").out == "127.0.0.1\n"
     ended = ctl("resolve_hostname", "no such host", "-q")
     assert ended.code == 65 and "nxdomain" in ended.err
