@@ -152,6 +152,7 @@ def found(uncompiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
     return Found(done, done.findings.collect(), {row.queue: row for row in done.queues.collect()})
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_every_way_to_go_is_accounted_for_and_what_is_nowhere_is_lost(found: Found) -> None:
     row = found.queues["q"]
@@ -167,6 +168,7 @@ def test_every_way_to_go_is_accounted_for_and_what_is_nowhere_is_lost(found: Fou
     assert (channels[WHO].published, channels[WHO].lost, channels["c"].delivered) == (110, 25, 70)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_numbers_that_were_given_again_after_a_failover(found: Found) -> None:
     row = found.queues["f"]
@@ -182,12 +184,14 @@ def test_numbers_that_were_given_again_after_a_failover(found: Found) -> None:
     assert found.ranges("f", "redelivered") == [(83, 84)] and found.ranges("f", "reordered") == [(85, 86)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_queue_that_moved_begins_to_count_anew(found: Found) -> None:
     assert found.ranges("m", "lost") == [(5, 5), (10, 10)]
     assert found.queues["m"].confirmed == 15
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_ledgers_of_clients_are_laid_upon_the_journals(found: Found) -> None:
     by = {(row.told_by, row["first"], row["last"]) for row in found.findings if (row.queue, row.kind) == ("c", "lost")}
@@ -196,6 +200,7 @@ def test_ledgers_of_clients_are_laid_upon_the_journals(found: Found) -> None:
     assert found.audit.verdict.lost == 25 + 5 + 2 + 7 and found.audit.verdict.code == 1
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_what_is_drawn(found: Found) -> None:
     assert sum(row["count"] for row in found.audit.rates if row.kind == "acked") == 193
@@ -205,6 +210,7 @@ def test_what_is_drawn(found: Found) -> None:
     assert report.lines(found.audit)[0].startswith("LOST: 39 of")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_holes_in_the_evidence_are_no_losses(uncompiled: Any) -> None:
     story = Story()
@@ -215,6 +221,7 @@ def test_holes_in_the_evidence_are_no_losses(uncompiled: Any) -> None:
     assert by_kind == {"unknown": (6, 10), "lost": (11, 12)}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_alarms(uncompiled: Any, tmp_path: Path) -> None:
     """Of ten that were confirmed long ago, four are acknowledged, three wait, and three are nowhere. Of ten others a
