@@ -87,8 +87,8 @@ demo: $(STAMP)
 bench-spark: $(STAMP) java
 	$(PY) -m benchmarks.spark $(if $(ROWS),--sizes $(ROWS))
 
-# Tests that take too long for every change: all deliberate bugs, and the pipeline's jobs.
-long: $(STAMP)
+# Tests that take too long for every change: all deliberate bugs, more seeds, the audit, Spark's own clusters.
+long: $(STAMP) java
 	$(PY) -m pytest -m long --numprocesses auto --maxprocesses 8 --dist worksteal
 
 MINUTES ?= 10
@@ -98,7 +98,7 @@ soak: $(STAMP) long
 # The tests of the Spark connector in their long form: drivers killed at each step of each kind of query, a standalone
 # cluster and Spark Connect each by itself.
 soak-spark: $(STAMP) java
-	LEVERET_SPARK_LONG=1 $(PY) -m pytest tests/spark/test_failures.py tests/spark/test_elsewhere.py
+	LEVERET_SPARK_LONG=1 $(PY) -m pytest -m spark tests/spark/test_failures.py tests/spark/test_elsewhere.py
 
 fuzz: $(STAMP)
 	$(PY) -m tests.fuzz

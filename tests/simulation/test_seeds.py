@@ -19,10 +19,12 @@ from simulation.specialties import SpecialFates
 from simulation.world import Violation, World, quiet, run
 
 GROUP = 10
-# Seeds of each size. Those of `make soak` are others each time.
+# Seeds of each size: so many always, so many with the long ones. Those of `make soak` are others each time.
 GROUPS = [
-    (nodes, first) for nodes, count in ((1, 100), (3, 120), (5, 30)) for first in range(0, count, GROUP)
-]  # fmt: skip
+    pytest.param(nodes, first, marks=() if first < always else pytest.mark.long)
+    for nodes, always, count in ((1, 60, 100), (3, 50, 120), (5, 20, 30))
+    for first in range(0, count, GROUP)
+]
 MIRRORED_GROUPS = [(3, 0, 10), (3, 10, 20), (5, 0, 6), (2, 0, 6)]
 VARIED_GROUPS = [(3, 0, 8), (3, 8, 16), (2, 0, 5), (5, 0, 3)]
 SPECIAL_GROUPS = [(1, False, 0, 4), (3, False, 0, 1), (3, True, 0, 2)]

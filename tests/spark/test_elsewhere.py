@@ -24,7 +24,7 @@ from tests.mirrors.rings import fill_fast
 from tests.servers import ROOT, Server, until
 from tests.spark.sessions import CONFIG
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 LONG = "LEVERET_SPARK_LONG" in os.environ
 STREAM = {"x-queue-type": "stream"}
