@@ -146,7 +146,9 @@ class Lines:
 
     def __init__(self, subject: Broker, *words: str) -> None:
         command = [sys.executable, "-m", "leveret", "perf", "--uri", subject.url, *words]
+        heeded = signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background job is born without.
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        signal.signal(signal.SIGINT, heeded)
 
     def until(self, word: str) -> str:
         assert self.process.stdout is not None
