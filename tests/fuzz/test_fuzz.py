@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.fuzzer import FuzzFailed, Target, fuzz
 from tests.fuzz.targets import TARGETS
 
-INPUTS = 120_000
+INPUTS = 200_000
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
