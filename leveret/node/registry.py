@@ -100,7 +100,7 @@ def withdraw(name: str, pid: int | None = None) -> None:
 def entries() -> list[Entry]:
     """All nodes that run, by name. An unreadable file is as good as none: it may be of another version."""
     found = [entry for _, entry in _read_all(folder()) if entry is not None and is_running(entry)]
-    return sorted(found)
+    return sorted(found, key=lambda entry: (entry.name, entry.port))
 
 
 def find(name: str | None = None) -> Entry:

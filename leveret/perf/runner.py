@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import secrets
 import selectors
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Final
+from types import FrameType, TracebackType
+from typing import Final, Self
 
 from leveret.perf.consumer import Consumer
 from leveret.perf.endpoint import Endpoint
@@ -136,6 +139,35 @@ def clear(options: Options, name: str) -> None:
         print(f"leveret perf: queues {options.queues[0]} ... may be left behind: {error}", file=sys.stderr)
 
 
+class Interruption:
+    """The first Ctrl-C is noted, and heeded between two steps: an exception in the middle of one could come after bytes
+    were sent and before they were counted as sent. From the second on they interrupt at once, as usual."""
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._usual: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._usual = signal.getsignal(signal.SIGINT)
+            if callable(self._usual):  # Else it is ignored, as in a shell's background job.
+                signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.happened = True
+        self._restore()
+
+    def _restore(self) -> None:
+        if callable(self._usual):
+            signal.signal(signal.SIGINT, self._usual)
+
+
 class Driver:
     """Moves the bytes of all clients, and counts."""
 
@@ -156,6 +188,7 @@ class Driver:
         self.result = Result()
         self._told = Counts()
         self._told_s = 0.0
+        self._interruption = Interruption()
 
     def drive(self) -> Result:
         with selectors.DefaultSelector() as selector:
@@ -164,10 +197,8 @@ class Driver:
                 publisher.began_s = began
             for endpoint in self.endpoints:
                 endpoint.register(selector)
-            try:
+            with self._interruption:
                 self._publish(selector, began)
-            except KeyboardInterrupt:
-                pass  # The usual end of a run without --time.
             now = time.perf_counter()
             if now - self._told_s > self.options.interval_s / 2 or not self.result.intervals:
                 self._tell(now - began)
@@ -192,6 +223,8 @@ class Driver:
                 tell_at += options.interval_s
 
     def _is_over(self, now: float, stop_at: float | None) -> bool:
+        if self._interruption.happened:  # The usual end of a run without --time.
+            return True
         if stop_at is not None and now >= stop_at:
             return True
         if any(endpoint.error is not None for endpoint in self.endpoints):
