@@ -2,7 +2,7 @@
 
 What lasts is in the metadata (exchanges, queues, bindings, users) and in the log (messages). The broker holds what is
 made of them: queue objects and routers, kept up to date by the events of applied commands. It asks its shell for four
-things only, in `Shell`: to get a command agreed on, to read a gap back, to make up a name, to note something.
+things only, in `shell`: to get a command agreed on, to read a gap back, to make up a name, to note something.
 
 A *turn*: connections receive what arrived, touching queues; then the shell calls `pump` (deliveries), takes blocks for
 the log if it has room, calls `tell_confirms`, and writes what every connection has in `out`. Work is per touched queue
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.amqp.lateness import check_age
 from leveret.broker.alternates import Alternates
@@ -52,76 +52,16 @@ if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.broker.firehose import Firehose
     from leveret.broker.placing import Placing
+    from leveret.broker.shell import Shell
     from leveret.cluster.specs import Binding, QueueSpec
     from leveret.log.block import Run
     from leveret.log.ranges import Measured
-    from leveret.mirror.store import Reading
 
 
 READ_AT_ONCE: Final = 16
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
 
 AnyQueue: TypeAlias = Queue | RemoteQueue
-
-
-class Shell(Protocol):
-    """What the broker needs of the world."""
-
-    def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
-        """Get a command agreed on and applied, then call `then`. What is patient is tried until it succeeds."""
-
-    def adopt(self, queue: Queue) -> None:
-        """A queue has come to be here: give it what the log holds of it."""
-
-    def load(self, queue: Queue, gap: Gap) -> None:
-        """Read the beginning of a gap from the log and call `queue.on_loaded`, then `broker.on_loaded`."""
-
-    def read_range(
-        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
-    ) -> None:
-        """Read messages of a queue by their numbers: see `Host`."""
-
-    def read_kind(self, queue: Queue, number: int, then: Callable[[int], None]) -> None:
-        """Find out of what kind a message in the log is, without keeping it; no answer if it is there no longer."""
-
-    def spill(self, queue: Queue, runs: list[Run]) -> None:
-        """Put transient messages into the log, to be loaded again."""
-
-    def forget(self, queue: Queue) -> None:
-        """The queue is deleted; the log may drop its messages."""
-
-    def forget_log(self, number: int) -> None:
-        """The log may drop all messages of the queue with this id."""
-
-    def counts_of(self, number: int) -> dict[int, int]:
-        """How often messages of the queue with this id were given back, by the log."""
-
-    def measure(self, number: int, wanted: Wanted) -> Measured:
-        """Which messages the log has of a queue: see `Host`."""
-
-    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
-        """Read what another mirror lacks; `then` whether that was possible."""
-
-    def is_crowded(self) -> bool:
-        """Whether too much waits for the disk, so that publishers should."""
-
-    def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
-        """Send a frame to another node; lost if the link is, which `on_peer_down` then tells."""
-
-    def is_writable(self, peer: str) -> bool:
-        """Whether the link to another node takes more. If not, `on_peer_drained` comes when it does."""
-
-    def cut(self, peer: str, reason: str) -> None:
-        """End the session with another node, soon."""
-
-    def unique_name(self, prefix: str) -> str:
-        """The prefix, and something nobody has used before."""
-
-    def seed(self) -> int:
-        """A number to make choices by; another one each time."""
-
-    def note(self, category: str, level: str, text: str) -> None:
-        """A line for the log that people read."""
 
 
 class Broker:
@@ -375,20 +315,22 @@ class Broker:
 
     def _remove_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts[spec.vhost]
-        queue = vhost.queues.pop(spec.name)
+        standing: AnyQueue | None = vhost.queues.pop(spec.name)
         vhost.router.remove_queue(spec.name)
         vhost.forget_routes()
         self.queues_by_id.pop(spec.id, None)
-        queue.on_deleted()
-        self.dirty.pop(queue, None)
-        if queue.is_local:
-            self.totals.queues_deleted += 1
-            self._drop_touched(queue)
+        while standing is not None:
+            queue, standing = standing, None if standing.is_local else standing.successor
+            queue.on_deleted()
+            self.dirty.pop(queue, None)
+            if queue.is_local:
+                self.totals.queues_deleted += 1
+                self._drop_touched(queue)
+            if spec.view is None and isinstance(queue, Queue):
+                self._forget(queue)
+                release(queue)
         if spec.view is not None:
             self.mirrors.on_deleted(spec)
-        elif isinstance(queue, Queue):
-            self._forget(queue)
-            release(queue)
         self.arrivals.drop(spec.id)
 
     def _local(self, spec: QueueSpec) -> Queue | None:
@@ -435,7 +377,7 @@ class Broker:
         """A queue has come here, has gone from here, or has moved elsewhere; or its node has another name."""
         if spec.view is not None:
             return  # The view has said so.
-        old = self.vhosts[spec.vhost].queues[spec.name]
+        old = self.queues_by_id[spec.id]
         is_here = spec.node == self.node_name
         if isinstance(old, Queue):
             if is_here:
@@ -445,11 +387,11 @@ class Broker:
         elif is_here:
             self._arrive(old, self.arrivals.take(spec.id) or self.make_queue(spec), spec)
         else:
-            old.on_moved(spec, None, lambda: None)
+            old.on_moved(spec, None)
 
     def _on_view(self, spec: QueueSpec) -> None:
         """A mirrored queue has another view, and perhaps another master; or a queue is mirrored from now on."""
-        old = self.vhosts[spec.vhost].queues[spec.name]
+        old = self.queues_by_id[spec.id]
         is_first = old.spec.view is None
         self.mirrors.on_view(spec, born=is_first, existing=old if is_first and isinstance(old, Queue) else None)
         new = self.mirrors.queue_of(spec.id)
@@ -465,25 +407,27 @@ class Broker:
         elif new is not None:
             self._arrive(old, new, spec)
         elif old.spec.node != spec.node:
-            old.on_moved(spec, None, lambda: None)
+            old.on_moved(spec, None)
         else:
             old.spec, old.is_hopeless = spec, False  # Somebody sees to it again: the next loss is waited out, too.
 
     def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
+        """Whoever asks from elsewhere asks the new one at once. Clients of this node do so when all that went through
+        the old one has arrived; until then the queue may have been led by several nodes, and by this one again."""
         new.spec, new.totals = spec, Traffic()  # What it brought along was not published now.
         self.queues_by_id[spec.id] = new
-        old.on_moved(spec, new, lambda: self._replace(old, new))
+        old.on_moved(spec, new)
 
     def _lead_anew(self, old: Queue, new: Queue) -> None:
         """This node led a queue, and leads it again with the next epoch."""
-        self._replace(old, new)
+        self.replace(old, new)
         self._drop_touched(old)
         demote(old, new)
         self.on_loaded(old)
 
     def _leave(self, old: Queue, remote: RemoteQueue) -> None:
         """A queue of this node is another's now."""
-        self._replace(old, remote)
+        self.replace(old, remote)
         self._drop_touched(old)
         if remote.spec.view is not None:
             demote(old, remote)
@@ -502,17 +446,27 @@ class Broker:
         self.unlogged.pop(queue, None)
         self.delivering.pop(queue, None)
 
-    def _replace(self, old: AnyQueue, new: AnyQueue) -> None:
-        """Another object stands for the same queue from now on."""
+    def replace(self, old: AnyQueue, new: AnyQueue) -> None:
+        """Another object stands for the same queue from now on: for clients, or after one that does."""
         spec = new.spec
         vhost = self.vhosts.get(spec.vhost)
-        if vhost is None or vhost.queues.get(spec.name) is not old:
+        standing = None if vhost is None else vhost.queues.get(spec.name)
+        if vhost is None or standing is None or standing.spec.id != spec.id:
             return  # Deleted meanwhile.
+        if self.queues_by_id[spec.id] is old:
+            self.queues_by_id[spec.id] = new
+        if standing is not old:
+            while not standing.is_local and standing.successor is not None:
+                if standing.successor is old:
+                    standing.successor = new
+                    return
+                standing = standing.successor
+            return
         bindings = self.metadata.bindings.to_destination(spec.vhost, "queue", spec.name)
         for binding in bindings:
             vhost.router.unbind_queue(binding.source, old, binding.key, binding.arguments)
         vhost.router.remove_queue(spec.name)
-        vhost.queues[spec.name] = self.queues_by_id[spec.id] = new
+        vhost.queues[spec.name] = new
         vhost.router.add_queue(spec.name, new)
         for binding in bindings:
             vhost.router.bind_queue(binding.source, new, binding.key, binding.arguments)

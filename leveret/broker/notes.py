@@ -13,7 +13,7 @@ from leveret.amqp.methods import METHODS
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.errors import ProtocolError
-    from leveret.broker.broker import Shell
+    from leveret.broker.shell import Shell
 
 LOST: Final = "client unexpectedly closed TCP connection"
 CONNECTION_PID: Final = 1

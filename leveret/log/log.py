@@ -232,38 +232,34 @@ class Log:
                 raise ValueError(f"a message of {max(sizes)} bytes; the log takes {CONTENT_BYTES_MAX}")
             ends = [first + index - 1 for index in _cuts(sizes, self.options.group_bytes)]
             fresh = [part for low, high in fresh for part in _split(low, high, ends)]
-        for low, high in fresh[:-1]:
+        if run.kinds.count(PERSISTENT) != len(run.kinds):
+            # Should the queue be mirrored one day, its transient messages get blocks of their own, and a reference
+            # must not span messages of another block.
+            stored = RangeSet(_persistent(run.kinds, first))
+            fresh = [part for low, high in fresh for part in stored.ranges(low, high)]
+        is_last = bool(fresh) and fresh[-1][1] == last
+        for low, high in fresh[:-1] if is_last else fresh:
             part = Entry(NORMAL, PART, queue)
             part.epoch, part.number, part.time_ms = entry.epoch, entry.number, entry.time_ms
             part.delivered_through = entry.delivered_through
             self._hold(part, run, low, high, None)
             self.gather(part)
-        if fresh:
+        if is_last:
             self._hold(entry, run, *fresh[-1], content_bytes if fresh[0] == (first, last) else None)
         else:
             entry.first = entry.next = last + 1
 
     def _hold(self, entry: Entry, run: Run, low: int, high: int, whole_bytes: int | None) -> None:
-        """Make `entry` hold low..high of the run, and count it in. `whole_bytes`: where that is all of the run."""
+        """Make `entry` hold low..high of the run, all persistent, and count it in. `whole_bytes`: where that is all of
+        the run."""
         held = run if whole_bytes is not None else run.cut(low - run.first, high - run.first + 1)
         entry.first, entry.next = low, high + 1
         entry.held = Records.of([held])
-        contents, kinds = held.contents, entry.held.kinds
-        queue = entry.queue
-        if kinds.count(PERSISTENT) == len(kinds):
-            stored = len(kinds)
-            content_bytes = whole_bytes if whole_bytes is not None else sum(map(len, contents))
-            queue.enqueue(low, high)
-        else:
-            stored = content_bytes = 0
-            for start, end in _persistent(kinds, low):
-                stored += end - start + 1
-                content_bytes += sum(map(len, contents[start - low : end - low + 1]))
-                queue.enqueue(start, end)
-        entry.bytes += content_bytes + RECORD_OVERHEAD * stored
-        if stored:
-            entry.source = (PENDING, (self.serial + 1) & SHORT)
-            queue.refs.append(low, high - low + 1, stored, *entry.source, content_bytes)
+        content_bytes = whole_bytes if whole_bytes is not None else sum(map(len, held.contents))
+        entry.bytes += content_bytes + RECORD_OVERHEAD * len(held.contents)
+        entry.source = (PENDING, (self.serial + 1) & SHORT)
+        entry.queue.enqueue(low, high)
+        entry.queue.refs.append(low, high - low + 1, len(held.contents), *entry.source, content_bytes)
 
     def spill(self, queue: int, runs: Iterable[Run]) -> None:
         """Put transient messages away so that their memory can be freed once a Write that holds them is done
@@ -377,7 +373,7 @@ class Log:
         queue = entry.queue
         live = queue.spilled if entry.type == SPILL else queue.live
         if entry.type == NORMAL and entry.serial <= self.upkeep.snapshot_serial:
-            live = RangeSet(_persistent(held.kinds, entry.first))
+            live = RangeSet(held.ranges)
         low, high = held.ranges[0][0], held.ranges[-1][1]
         if entry.type == MOVED:
             # A copy replaces its original at the next start, so it lacks only what was settled before it was gathered:
@@ -598,7 +594,7 @@ class Log:
         return self.upkeep.next(idle)
 
 
-def _persistent(kinds: bytes, first: int) -> list[tuple[int, int]]:
+def _persistent(kinds: bytearray, first: int) -> list[tuple[int, int]]:
     """The numbers of persistent messages."""
     marks = kinds.translate(_PERSISTENT_BIT)
     return [(first + match.start(), first + match.end() - 1) for match in _PERSISTENT_STRETCH.finditer(marks)]

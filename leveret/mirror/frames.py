@@ -120,6 +120,7 @@ class Standing(NamedTuple):
     end: int
     hears: bool  # A working master.
     complete: bool
+    majority: bool = True  # Reaches it: could serve, if it led.
 
 
 class Poll(NamedTuple):  # How do you stand? I stand thus.

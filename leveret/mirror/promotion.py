@@ -2,9 +2,9 @@
 
 An in-sync member that no longer hears its master asks the others of the in-sync set how they stand. Whoever hears a
 working master says so, and that ends it: a single broken link deposes nobody. Otherwise the best of those that
-answered is proposed with the next epoch: highest last epoch, then longest log, then oldest. All that are in sync hold
-everything confirmed, so the choice is about what is *not* confirmed yet, and transient messages live by it. Several may
-propose at once; compare-and-set takes one.
+answered is proposed with the next epoch: one that reaches the majority, for no other would serve; then highest last
+epoch, then longest log, then oldest. All that are in sync hold everything confirmed, so the choice is about what is
+*not* confirmed yet, and transient messages live by it. Several may propose at once; compare-and-set takes one.
 
 **What counts as hearing.** There are no beats here: the links between nodes have their own, and a link that is silent
 or closed is reported as down. A member hears its master if their link is up and the master itself has said, since it
@@ -65,7 +65,9 @@ class Doubt:
         member = self.member
         assert member.view is not None
         tail = member.tail
-        return Standing(member.view.version, member.disk, tail.last_epoch, tail.end, self.hears, member.complete)
+        return Standing(
+            member.view.version, member.disk, tail.last_epoch, tail.end, self.hears, member.complete, member.majority
+        )
 
     # -- events ----------------------------------------------------------------------
 
@@ -217,7 +219,7 @@ class Doubt:
         ages = {key: -place for place, key in enumerate(view.in_sync)}
         best = (member.tail.last_epoch, member.tail.end, ages[member.me, member.disk], member.me)
         for name, standing in standings.items():
-            if (name, standing.disk) in ages and name not in self.left:
+            if (name, standing.disk) in ages and name not in self.left and standing.majority:
                 best = max(best, (standing.last_epoch, standing.end, ages[name, standing.disk], name))
         keep = tuple(key for key in view.in_sync if not self._is_gone(key, view.master))
         ring = tuple(name for name in view.ring if name not in self.left)

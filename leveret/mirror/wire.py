@@ -66,7 +66,7 @@ _ENTRY: Final = struct.Struct(">QQQB")
 _U32: Final = struct.Struct(">I")
 _NUMBERS: Final = {count: struct.Struct(f">{count}Q") for count in range(1, 7)}
 _PAIR: Final = struct.Struct(">QQ")
-_STANDING: Final = struct.Struct(">QQBB")
+_STANDING: Final = struct.Struct(">QQBBB")
 
 
 class BadFrame(ValueError):
@@ -330,7 +330,7 @@ def _put_pulse(frame: Pulse, parts: list[Buffer]) -> None:
 
 
 def _put_standing(frame: Standing, parts: list[Buffer]) -> None:
-    numbers = _STANDING.pack(frame.last_epoch, frame.end, frame.hears, frame.complete)
+    numbers = _STANDING.pack(frame.last_epoch, frame.end, frame.hears, frame.complete, frame.majority)
     parts.append(_NUMBERS[1].pack(frame.version) + numbers + pack_text(frame.disk))
 
 
@@ -446,8 +446,8 @@ def _get_pulse(reader: FrameReader) -> Pulse:
 def _get_standing(reader: FrameReader) -> Standing:
     (version,) = reader.numbers(1)
     last_epoch, end = reader.numbers(2)
-    hears, complete = reader.flag(), reader.flag()
-    return Standing(version, reader.text(), last_epoch, end, hears, complete)
+    hears, complete, majority = reader.flag(), reader.flag(), reader.flag()
+    return Standing(version, reader.text(), last_epoch, end, hears, complete, majority)
 
 
 def _get_poll(reader: FrameReader) -> Poll:

@@ -9,6 +9,7 @@ from leveret.log.jobs import Checkpoint, Compact, Write
 from leveret.log.log import Log, LogOptions
 from leveret.log.mirror import Mirror, Unapplied
 from leveret.log.mirrored import outside, without
+from leveret.mirror.store import MirrorStore
 from simulation.disk import FaultyDisk
 
 Q, PLAIN = 7, 9
@@ -335,3 +336,29 @@ def test_a_filling_between_what_is_stored() -> None:
         assert node.load() == [2, 3, 4, 6, 8]
         node.restart()
         assert len(node.log.queue(Q).refs) == 3
+
+
+@pytest.mark.parametrize("kinds", [b"\1\0\1", b"\0\1\1", b"\1\1\0", b"\1\0\1\1\0\1"])
+def test_transient_messages_stored_later_hide_no_others(kinds: bytes) -> None:
+    """A queue of persistent and transient messages becomes mirrored: then the log is given the transient ones, too."""
+    node = Node()
+    count = len(kinds)
+    contents = [b"%d:" % seq for seq in range(1, count + 1)]
+    run = Run(1, contents, [b"k"] * count, bytearray(kinds))
+    node.log.append(Block(Q, 1, 1, 0, run, [], [], 0))
+    node.flush()
+    lacking = [run.cut(at, at + 1) for at, kind in enumerate(kinds) if not kind]
+    MirrorStore(node.log.mirrors).adopt(Q, 1, count + 1, lacking)
+    node.flush()
+    assert node.load() == list(range(1, count + 1))
+    for seq in range(1, count + 1):
+        job = node.log.load(Q, seq, seq, 1 << 30)
+        assert job is not None
+        job.perform(node.disk)
+        node.log.on_done(job)
+        assert [run.contents for run in job.runs] == [[b"%d:" % seq]]
+    node.restart()
+    assert node.load() == list(range(1, count + 1))
+    node.log.queue(Q).settle([(1, 2)])
+    node.log.queue(Q).settle([(3, count)])
+    assert node.log.queue(Q).refs.bytes == 0

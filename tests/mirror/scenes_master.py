@@ -495,6 +495,10 @@ def the_most_complete_is_promoted_then_the_oldest() -> None:
     mirror = bereaved()
     drain(mirror)
     assert proposed(give(mirror, "c", Standing(2, "c.0", 1, 9, False, True)))[0].master == "b", "an older epoch's log"
+    mirror = bereaved()
+    drain(mirror)
+    cut_off = Standing(2, "c.0", 2, 3, False, True, majority=False)
+    assert proposed(give(mirror, "c", cut_off))[0].master == "b", "who reaches no majority would not serve"
 
 
 @scenario

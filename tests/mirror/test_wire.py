@@ -55,7 +55,7 @@ FRAMES: list[Frame] = [
     Pulse(3, False, 5),
     Leave(3),
     Poll(4, True, Standing(4, "d", 3, 9, False, True)),
-    Standing(4, "d", 3, 9, True, True),
+    Standing(4, "d", 3, 9, True, True, False),
     Newer(4),
 ]
 

@@ -15,6 +15,8 @@ from simulation.world import run
         pytest.param(920189, 3, False, id="a get was put again and again to what stood for its queue no longer"),
         pytest.param(920295, 5, False, id="a get went to the next master by way of the last, which then ended"),
         pytest.param(940438, 4, True, id="a consumer went while it waited for where its queue would be"),
+        pytest.param(950009, 3, False, id="transient messages, stored at last, lay where another block seemed to be"),
+        pytest.param(950062, 4, True, id="a queue came to a node, and went on before that node's clients knew of it"),
     ],
 )
 def test_what_was_found_stays_mended(seed: int, nodes: int, varied: bool) -> None:
