@@ -67,7 +67,7 @@ class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "broker", "deleted", "is_hopeless", "moves", "orphans", "parked", "rules", "spec", "subscriptions", "successor",
+        "broker", "deleted", "is_hopeless", "orphans", "parked", "rules", "spec", "subscriptions", "successor",
         "waiting",
     )  # fmt: skip
 
@@ -82,7 +82,6 @@ class RemoteQueue:
         # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
         self.parked: list[Parked] | None = None
         self.waiting: list[Callable[[AnyQueue], None]] = []
-        self.moves = 0  # How many nodes it left have not yet said that they have.
         # It has moved to this very node; or had, and that is what leads to where it is now.
         self.successor: AnyQueue | None = None
         # While a mirrored queue has no master: consumers that go on with the next one, and who waits for them to begin.
@@ -359,7 +358,7 @@ class RemoteQueue:
     def on_moved(self, spec: QueueSpec, successor: Queue | None) -> None:
         """The queue has another home. What was published through the old one must arrive before what comes now, so a
         question is sent after it; its answer, by way of the old home and the new, says that all of it has. The queue
-        may move on before that: then the answers of all are waited for."""
+        may move on before that. Then the first answer counts: that of the first node may wait for this very one."""
         old_edge, subscriptions = self.edge, list(self.subscriptions.values())
         if old_edge is not None:
             for subscription in subscriptions:
@@ -369,13 +368,10 @@ class RemoteQueue:
         self.broker.suspended.pop(self, None)
 
         def on_answer(answer: bytes | Refusal) -> None:
-            self.moves -= 1
-            if not self.moves:
-                if self.successor is not None:
-                    self.broker.replace(self, self.successor)
-                self.resume()
+            if self.successor is not None:
+                self.broker.replace(self, self.successor)
+            self.resume()
 
-        self.moves += 1
         for subscription in subscriptions:
             if spec.view is not None and subscription.is_cancelled_by_failover:
                 subscription.consumer.on_queue_deleted()
