@@ -28,6 +28,7 @@ def test_what_was_found_stays_mended(seed: int, nodes: int, varied: bool) -> Non
     [
         pytest.param(13, 1, False, id="the next message of a stream was one that a start had found in the log"),
         pytest.param(1027, 3, False, id="what was rejected, and had no letter when its node stopped, was new again"),
+        pytest.param(970012, 2, False, id="two nodes that a queue had left waited for each other"),
     ],
 )
 def test_of_special_queues_too(seed: int, nodes: int, mirrored: bool) -> None:
