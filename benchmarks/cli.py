@@ -243,6 +243,7 @@ class Session:
         measured = Mirrors(self.kinds, self.rounds, self.seconds, self.quick, self.data, tell)
         found.mirrored, found.members = measured.mirrored, measured.members
         found.pause, found.promotion, found.refill = measured.pause, measured.promotion, measured.refill
+        found.handover, found.move = measured.handover, measured.move
         measured.rounds_run, measured.problems = found.rounds, found.problems
         for part in mirrors.PARTS:
             if part in self.only:

@@ -19,7 +19,7 @@ import re
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks import calls
@@ -80,9 +80,10 @@ class Paced(Publisher):
     """Sends what is due by the clock."""
 
     began = 0.0
+    per_s = PER_S
 
     def may_begin(self) -> bool:
-        return self.sent < (time.perf_counter() - self.began) * PER_S and super().may_begin()
+        return self.sent < (time.perf_counter() - self.began) * self.per_s and super().may_begin()
 
 
 class Keeping(Consumer):
@@ -126,10 +127,11 @@ def pause(nodes: Sequence[Broker], number: int, calm_s: float = CALM_S, after_s:
         blobs = [calls.publish("", QUEUE, b"m-%08d" % each + b"x" * 90, persistent=True) for each in range(count)]
         publisher = Paced(one, blobs, 1, WINDOW)
         publisher.sent_max = count
-        return _stream(publisher, consumer, master, calm_s, PATIENCE_S + calm_s + after_s)
+        return stream(publisher, consumer, master.strike, calm_s, PATIENCE_S + calm_s + after_s)
 
 
-def _stream(publisher: Paced, consumer: Keeping, master: Broker, calm_s: float, patience_s: float) -> Pause:
+def stream(publisher: Paced, consumer: Keeping, strike: Callable[[], None], calm_s: float, patience_s: float) -> Pause:
+    """Have messages flow, and let something happen after a while of calm. `strike` must return at once."""
     with contextlib.closing(selectors.DefaultSelector()) as selector:
         publisher.began = now = began = time.perf_counter()
         publisher.register(selector)
@@ -148,7 +150,7 @@ def _stream(publisher: Paced, consumer: Keeping, master: Broker, calm_s: float, 
             if now > began + calm_s and not struck:
                 calm = max(confirms.longest, deliveries.longest)
                 confirms, deliveries = Gaps(now), Gaps(now)
-                master.strike()
+                strike()
                 struck = True
             confirms.note(publisher.confirmed, now)
             deliveries.note(consumer.delivered, now)

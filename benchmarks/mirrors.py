@@ -5,6 +5,7 @@
 - `members`: `safe` with 1, 2, 3 and 5 copies in a cluster of five nodes. All of them share the machine's processors, so
   each copy takes its part of what there is; a curve that bends down says that members cost more the more there are.
 - `pause`, `promotion`: the master is killed (`failover`).
+- `handover`: another node leads because somebody wants it to, with mirrors and without (`handover`); of Leveret alone.
 - `refill`: a mirror is filled while the queue is used (`refill`).
 
 Clusters for rates are up at the same time and take turns. For the rest, one is up at a time.
@@ -19,14 +20,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks import refill
-from benchmarks.brokers import Broker, Policy, cluster
+from benchmarks import handover, refill
+from benchmarks.brokers import Broker, Leveret, Policy, cluster
 from benchmarks.cluster import BY_NAME, QUICK_SETTLE_S, SETTLE_S, Rates
 from benchmarks.failover import AFTER_S, CALM_S, QUICK_AFTER_S, QUICK_CALM_S, pause, promotion
 from benchmarks.load import Driven
 from benchmarks.workloads import PREFIX, Places, Workload, run_at, scene
 
-PARTS: Final = ("mirrored", "members", "pause", "promotion", "refill")
+PARTS: Final = ("mirrored", "members", "pause", "promotion", "handover", "refill")
 NODES: Final = 3
 MEMBERS: Final = (1, 2, 3, 5)
 PAUSES: Final = 6  # Each node is killed twice.
@@ -78,6 +79,8 @@ class Mirrors:
         self.members: Rates = {}  # By number of copies.
         self.pause: Figures = {}
         self.promotion: Figures = {}
+        self.handover: Figures = {}
+        self.move: Figures = {}
         self.refill: Figures = {}
         self.rounds_run: list[dict[str, Any]] = []
         self.problems: list[str] = []
@@ -89,6 +92,7 @@ class Mirrors:
             "members": self._members,
             "pause": lambda: self._each(self._pause),
             "promotion": lambda: self._each(self._promotion),
+            "handover": lambda: self._each(self._handover),
             "refill": lambda: self._each(self._refill),
         }
         measures[part]()
@@ -153,6 +157,29 @@ class Mirrors:
             text = f"confirms {result.confirm_s:.3f} s, deliveries {result.deliver_s:.3f} s"
             self._note("pause", number + 1, nodes[0].name, text, dataclasses.asdict(result), result)
         self.pause[nodes[0].name] = medians_and_worst(rows)
+
+    def _handover(self, nodes: list[Broker]) -> None:
+        if not isinstance(nodes[0], Leveret):
+            return
+        self._move(nodes)
+        nodes[0].set_policy(ALL)
+        rows = []
+        for number in range(1 if self.quick else PAUSES):
+            result = handover.hand_over(nodes, number % NODES, self.quick)
+            rows.append({"confirm_s": result.confirm_s, "deliver_s": result.deliver_s, "calm_s": result.calm_s})
+            text = f"confirms {result.confirm_s:.3f} s, deliveries {result.deliver_s:.3f} s, calm {result.calm_s:.3f} s"
+            self._note("handover", number + 1, nodes[0].name, text, dataclasses.asdict(result), result)
+        self.handover[nodes[0].name] = medians_and_worst(rows)
+
+    def _move(self, nodes: list[Broker]) -> None:
+        """Before there is a policy."""
+        rows = []
+        for number in range(1 if self.quick else PAUSES):
+            result = handover.move(nodes, number % NODES, self.quick)
+            rows.append({"confirm_s": result.confirm_s, "calm_s": result.calm_s, "whole_s": result.whole_s})
+            text = f"confirms {result.confirm_s:.3f} s, calm {result.calm_s:.3f} s, all of it {result.whole_s:.3f} s"
+            self._note("move", number + 1, nodes[0].name, text, dataclasses.asdict(result), result)
+        self.move[nodes[0].name] = medians_and_worst(rows)
 
     def _promotion(self, nodes: list[Broker]) -> None:
         nodes[0].set_policy(ALL)

@@ -41,6 +41,8 @@ class Results:
     members: Rates = field(default_factory=dict)  # copies → broker → messages a second
     pause: Figures = field(default_factory=dict)  # broker → seconds, and so on
     promotion: Figures = field(default_factory=dict)
+    handover: Figures = field(default_factory=dict)
+    move: Figures = field(default_factory=dict)
     refill: Figures = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)  # each run of a workload by itself
     problems: list[str] = field(default_factory=list)
@@ -66,6 +68,8 @@ class Results:
             *self.backlog,
             *self.pause,
             *self.promotion,
+            *self.handover,
+            *self.move,
             *self.refill,
             *(name for table in tables for rates in table.values() for name in rates),
         }
@@ -175,6 +179,19 @@ INCIDENTS: Final = {
         ("get_s_worst", "the same, worst round"),
         ("confirm_s", "first publish confirmed, s"),
         ("confirm_s_worst", "the same, worst round"),
+    ),
+    "handover": (
+        ("confirm_s", "10,000 a second, the master handed over: longest time without a confirm, s"),
+        ("confirm_s_worst", "the same, worst round"),
+        ("deliver_s", "longest time without a delivery, s"),
+        ("deliver_s_worst", "the same, worst round"),
+        ("calm_s", "longest of both before, s"),
+    ),
+    "move": (
+        ("confirm_s", "10,000 a second, 100,000 waiting, no mirrors, moved: longest time without a confirm, s"),
+        ("confirm_s_worst", "the same, worst round"),
+        ("calm_s", "longest before, s"),
+        ("whole_s", "all of the move, s"),
     ),
 }
 FILLS: Final = {

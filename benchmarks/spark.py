@@ -1,9 +1,9 @@
 """How fast Spark reads queues and publishes rows, with Parquet beside: `make bench-spark`.
 
 Everything runs on one machine: the broker, Spark's JVM with its Python workers, and whatever else is there. So figures
-are rates of the same run, one after the other, and what counts is how they compare. Each is the median of several. The
-Parquet file has the same rows and columns, and is read right before and right after. Seconds of CPU say more than the
-clock where the machine has other things to do.
+are rates of the same run, and what counts is how they compare. Each is the median of several. The Parquet file has the
+same rows and columns, and is read in turn with the queue, both after the same number of reads that do not count.
+Seconds of CPU say more than the clock where the machine has other things to do.
 
 What reading costs others is measured with the workload `safe`: alone, beside one process that reads a queue as fast as
 it is given it, and beside Spark, which takes processors for itself.
@@ -41,6 +41,7 @@ CHUNK_MESSAGES = 1_000
 STREAM = {"x-queue-type": "stream"}
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 MIDDLE = 1_000_000  # The size at which more than reading is measured, or the largest below.
+WARM = 6
 PUBLISHED_MAX = 1_000_000
 TRIGGER = 250_000
 SAFE_S = 8.0
@@ -153,14 +154,19 @@ class Bench:
 
     def measure(self, label: str, count: int, act: Callable[[], object], repeat: int | None = None) -> float:
         """Rows a second, printed as a line of the table."""
-        rates, spent = [], []
-        for _ in range(repeat or self.repeat):
-            self.trial += 1
-            began, used = time.perf_counter(), cpu_s()
-            act()
-            rates.append(count / (time.perf_counter() - began))
-            spent.append((cpu_s() - used) * 1_000_000 / count)
-        rate, cpu = statistics.median(rates), statistics.median(spent)
+        found = [self.once(count, act) for _ in range(repeat or self.repeat)]
+        return self.show(label, count, found)
+
+    def once(self, count: int, act: Callable[[], object]) -> tuple[float, float]:
+        """Rows a second, and seconds of CPU for a million of them."""
+        self.trial += 1
+        began, used = time.perf_counter(), cpu_s()
+        act()
+        return count / (time.perf_counter() - began), (cpu_s() - used) * 1_000_000 / count
+
+    def show(self, label: str, count: int, found: Sequence[tuple[float, float]]) -> float:
+        rate = statistics.median(rate for rate, _ in found)
+        cpu = statistics.median(cpu for _, cpu in found)
         beside = f"{self.parquet:>12,.0f} {rate / self.parquet:>6.2f}" if self.parquet else " " * 19
         print(f"{label:<44} {count:>11,} {rate:>11,.0f} {beside} {cpu:>9.2f}", flush=True)
         return rate
@@ -202,22 +208,26 @@ class Bench:
                 self.beside_others(size)
 
     def reading(self, size: int) -> None:
-        """All of a stream, with Parquet before and after."""
+        """All of a stream, and the same rows from Parquet, in turn. What is measured is how fast a session reads that
+        has been at work for a while: Java compiles what it runs often, for minutes, so both begin with `WARM` reads."""
         messages = self.spark.read.format("leveret").options(**self.source("events")).load()
         messages.write.mode("overwrite").parquet(str(self.folder / f"rows{size}"))
+        acts: dict[str, Callable[[], object]] = {
+            "spark.read.parquet, to noop": partial(self.read_parquet, size),
+            "read, all columns, to noop": partial(self.read, "events"),
+            "read, offset and body": partial(self.read, "events", "offset long, body binary"),
+        }
+        for _ in range(WARM if size <= MIDDLE else 1):
+            for act in acts.values():
+                act()
+        found: dict[str, list[tuple[float, float]]] = {label: [] for label in acts}
+        for _ in range(self.repeat):
+            for label, act in acts.items():
+                found[label].append(self.once(size, act))
         self.parquet = 0.0
-        self.read("events")  # Neither of them is to pay for what is compiled once.
-        self.read_parquet(size)
-        before = self.measure("spark.read.parquet, to noop", size, partial(self.read_parquet, size))
-        self.parquet = before
-        read = self.measure("read, all columns, to noop", size, partial(self.read, "events"))
-        self.measure("read, offset and body", size, partial(self.read, "events", "offset long, body binary"))
-        self.parquet = 0.0
-        after = self.measure("spark.read.parquet again", size, partial(self.read_parquet, size))
-        self.parquet = (before + after) / 2
-        print(
-            f"{size:,} rows are read at {read / self.parquet:.2f} of the rate of Parquet before and after", flush=True
-        )
+        for label, figures in found.items():
+            rate = self.show(label, size, figures)
+            self.parquet = self.parquet or rate
 
     def partitions(self, size: int) -> None:
         for parts in (1, 2, 4):
@@ -284,7 +294,7 @@ class Bench:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="ROWS")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--cores", type=int, default=2)
     given = parser.parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:

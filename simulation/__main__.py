@@ -8,6 +8,9 @@
     python -m simulation --varied …                           and by policies and declarations of all kinds
     python -m simulation --featured …                         queues do something by themselves; also with --mirrored
     python -m simulation --special …                          and there are streams, delays and limits; likewise
+    python -m simulation --strategies …                       partitions, handled in all ways; also with --mirrored
+    python -m simulation --spooled …                          nodes serve on in a partition, and keep publishes
+    python -m simulation --rebalanced …                       mirrored or not, queues are moved from node to node
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
 A run that fails prints what happened and the command that repeats it.
@@ -22,6 +25,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simulation.plan import STEPS, Plan, from_ranges
 from simulation.shrink import shrink
@@ -100,11 +104,11 @@ def shrink_one(plan: Plan) -> bool:
     return False
 
 
-def soak(minutes: float, steps: int, mirrored: bool, varied: bool, featured: bool, special: bool) -> bool:
+def soak(minutes: float, steps: int, *kinds: bool) -> bool:
     """New seeds of all sizes until the time is up; False as soon as one fails."""
     first = random.SystemRandom().randrange(10**6, 10**9)
     began = said = time.monotonic()
-    for number, plan in enumerate(endless(first, steps, mirrored, varied, featured, special)):
+    for number, plan in enumerate(endless(first, steps, *kinds)):
         if time.monotonic() - began >= minutes * 60:
             print(f"{number} runs passed, 0 failed", flush=True)
             return True
@@ -119,7 +123,9 @@ def soak(minutes: float, steps: int, mirrored: bool, varied: bool, featured: boo
     raise AssertionError("seeds never end")
 
 
-def endless(first: int, steps: int, mirrored: bool, varied: bool, featured: bool, special: bool) -> Iterator[Plan]:
+def endless(
+    first: int, steps: int, mirrored: bool, varied: bool, featured: bool, special: bool, strategies: bool
+) -> Iterator[Plan]:
     number, sizes = 0, MIRRORED_SIZES if mirrored else SIZES
     while True:
         # Whoever wants them mirrored, with whatever rules, gets both kinds; likewise, with features.
@@ -131,6 +137,7 @@ def endless(first: int, steps: int, mirrored: bool, varied: bool, featured: bool
             varied=varied or (mirrored and not featured and number % 2 > 0),
             featured=featured,
             special=special or (featured and number % 3 > 0),
+            strategies=strategies,
         )
         number += 1
 
@@ -152,19 +159,23 @@ def main() -> int:
     parser.add_argument("--varied", action="store_true", help="mirrored, by policies and declarations of all kinds")
     parser.add_argument("--featured", action="store_true", help="queues with limits, dead letters and the like")
     parser.add_argument("--special", action="store_true", help="featured, with streams, delays and cluster-wide limits")
+    parser.add_argument("--strategies", action="store_true", help="partitions of all shapes, handled in all ways")
+    parser.add_argument("--spooled", action="store_true", help="nodes keep publishes for queues out of reach")
+    parser.add_argument("--rebalanced", action="store_true", help="mirrored, and queues are moved about")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
     options = parser.parse_args()
-    options.mirrored = options.mirrored or options.varied
+    options.mirrored = options.mirrored or options.varied or options.rebalanced
     options.featured = options.featured or options.special
-    kinds = (options.mirrored, options.varied, options.featured, options.special)
+    kinds = (options.mirrored, options.varied, options.featured, options.special, options.strategies)
     if options.soak is not None:
         return 0 if soak(options.soak, options.steps, *kinds) else 1
     if options.seed is None:
         parser.error("--seed or --soak is needed")
     for seed in range(options.seed, options.seed + options.count):
-        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kinds)
+        plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kinds, options.spooled)
+        plan = replace(plan, rebalanced=options.rebalanced)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1
     return 0

@@ -97,6 +97,7 @@ class Ledger:
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
         self.redelivered = 0
         self.late = 0
+        self.on_heard: Callable[[str, float, str], None] = lambda node, written_at, what: None
 
     # -- What the world tells ------------------------------------------------------------------------------------
 

@@ -30,6 +30,12 @@ SMALL: Final = (
     ("leveret.node.", "UNHEARD_BYTES_MAX", 20_000),
     ("leveret.node.", "KEEP_ENTRIES", 3),
 )
+# Drawn last, so that older runs stay what they were.
+OF_SPOOLS: Final = (
+    ("leveret.broker.spool", "FLIGHT_BYTES", 500),
+    ("leveret.broker.spool", "WINDOW_BYTES", 1_000),
+    ("leveret.broker.spool", "HOLD_BYTES", 300),
+)
 
 
 @contextmanager
@@ -53,6 +59,9 @@ def small_limits(dice: random.Random) -> Iterator[None]:
         if dice.random() < 0.5:
             log = functools.partial(consensus_log.ConsensusLog, segment_bytes=500, snapshot_after_bytes=1_000)
             put("leveret.node.", "ConsensusLog", log)
+        for prefix, name, value in OF_SPOOLS:
+            if dice.random() < 0.5:
+                put(prefix, name, value)
         yield
     finally:
         for module, name, value in reversed(before):

@@ -18,10 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.cluster.partitions import from_json
+from leveret.cluster.rebalancing import Schedule
 from leveret.node.server import Server
 from leveret.node.settings import Listener, Settings
 from simulation.disk import Crashed, FaultyDisk
 from simulation.loop import NodeLoop
+from simulation.partitioned import STEADFAST
+from simulation.rebalanced import draw_schedule
 
 if TYPE_CHECKING:
     from leveret.log.disk import Disk
@@ -213,7 +217,8 @@ class Machine:
         return self.alive and self.server is not None and self.server.prepared and bool(self.server.listeners)
 
     def settings(self) -> Settings:
-        dice = random.Random(f"{self.world.plan.seed}/settings")
+        plan = self.world.plan
+        dice = random.Random(f"{plan.seed}/settings")
         return Settings(
             node_name=self.node_name,
             data_dir=f"data of {self.name}",
@@ -226,6 +231,8 @@ class Machine:
             segment_bytes=dice.choice((2_048, 16_384, 1 << 20)),
             content_cache_bytes=dice.choice((0, 2_000, 1 << 26)),
             disk_free_absolute=DISK_RESERVE,
+            partition_handling=from_json(plan.handling()) if plan.strategies or plan.spooled else STEADFAST,
+            rebalance=draw_schedule(plan.seed) if plan.rebalanced else Schedule(),
         )
 
     def disk_delay(self, dice: random.Random) -> float:

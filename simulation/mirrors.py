@@ -188,6 +188,8 @@ class MirroredLedger(Ledger):
             return False
         if here.changes(since - GRACE_S, at) or agreed.changes(since - GRACE_S, at):
             return False
+        if any(since - GRACE_S <= down <= at for down in self._downs(message.queue, delivery.node, at)):
+            return False  # With the link, the master took back what was out by way of it.
         return not self._is_late(message.queue, delivery.node, since, at)
 
     def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
@@ -247,6 +249,7 @@ class MirrorChecker:
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
         self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
         self.living: dict[str, Node] = {}
+        self.spooled: dict[str, float] = {}  # By queue: when somebody last kept messages for it.
         ledger.check_confirmed = self._check_confirmed
         self.tapped: dict[str, object] = {}
         self.applied: dict[str, int] = {}
@@ -263,6 +266,8 @@ class MirrorChecker:
             for spec in node.metadata.queues.values():
                 self._on_spec(name, spec)
                 self._on_rules(name, spec.name, node.placing.rules_of(spec))
+        for spool in node.broker.spools.active:
+            self.spooled[spool.spec.name] = self.clock()
         for mirror in mirrors:
             if mirror.member.master is not None:
                 self._on_master(name, mirror.spec, mirror.member.master)
@@ -329,6 +334,8 @@ class MirrorChecker:
         of_name = [one for one, name in self.names.items() if name == message.queue and one in self.views]
         if not epoch or not of_name or losses.is_loose(message.published_at, self.clock()):
             return
+        if self.spooled.get(message.queue, -1.0) >= message.published_at:
+            return  # It may be on the disk of who keeps it, and on its way.
         if self.ledger.queue(message.queue).lost or any(one.lossy > epoch for one in losses.beginnings.values()):
             return
         for name, disk in self.views[max(of_name)].in_sync:

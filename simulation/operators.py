@@ -14,6 +14,7 @@ from leveret.cluster.commands import ClearPolicy, Command, SetPolicy
 from simulation.clients import Client, Step
 from simulation.loop import Scheduler
 from simulation.machine import Machine
+from simulation.rebalanced import Rebalanced
 
 if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from simulation.mirrors import MirrorChecker
 
 
-class Operators:
+class Operators(Rebalanced):
     """See above."""
 
     scheduler: Scheduler

@@ -13,7 +13,10 @@ from typing import Any, Final
 
 from simulation.clients import Step
 from simulation.features import LETTERS, Features, draw_extras, draw_features
+from simulation.partitioned import STRATEGY_FAULTS, draw_handling, draw_sever
+from simulation.rebalanced import REBALANCED_FAULTS, draw_rebalance
 from simulation.specials import DELAYED_QUEUE, SPECIAL_RATE, draw_special, limit_deliveries, turn_special
+from simulation.spooled import SPOOLED_FAULTS, draw_ambush, draw_keeping
 
 STEPS: Final = 120
 CLIENTS: Final = 4
@@ -118,25 +121,41 @@ class Plan:
     varied: bool = False  # and these say more than who mirrors; some queues are quorum queues.
     featured: bool = False  # Queues do something with their messages by themselves,
     special: bool = False  # and there are streams, delays, transactions and limits: see `special`.
+    strategies: bool = False  # Nodes handle partitions in all ways: see `partitioned`.
+    spooled: bool = False  # Nodes serve on in a partition: see `leveret.broker.spool`.
+    rebalanced: bool = False  # Queues are moved about: see `rebalanced`.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
         words += f" --noise {self.noise}" if self.noise else ""
         words += " --varied" if self.varied else " --mirrored" if self.mirrored else ""
         words += " --special" if self.special else " --featured" if self.featured else ""
+        words += " --spooled" if self.spooled else ""
+        words += " --strategies" if self.strategies else ""
+        words += " --rebalanced" if self.rebalanced else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
         """All steps, those that are left out included."""
         kind = "special " if self.special else "featured " if self.featured else ""
         kind += "varied " if self.varied else "mirrored " if self.mirrored else ""
+        kind += "strategies " if self.strategies else ""
+        kind += "spooled " if self.spooled else ""
+        kind += "rebalanced " if self.rebalanced else ""
         dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
         faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
         if self.mirrored:
             faults = VARIED_FAULTS if self.varied else MIRRORED_FAULTS
         elif self.nodes == 1:
             faults = ALONE_FAULTS
-        fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if self.mirrored else (0.0, 0.05, 0.1, 0.1, 0.2))
+        if self.spooled:
+            faults = (*SPOOLED_FAULTS, *(faults if self.mirrored else ()))
+        if self.strategies and self.nodes > 1:
+            faults = (*faults, *STRATEGY_FAULTS)
+        if self.rebalanced:
+            faults = (*faults, *REBALANCED_FAULTS)
+        is_harsh = self.mirrored or self.spooled
+        fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if is_harsh else (0.0, 0.05, 0.1, 0.1, 0.2))
         pace = dice.choice((0.2, 1.0, 1.0, 3.0))
         steps, at = [], 0.0
         for number in range(1, self.steps + 1):
@@ -156,6 +175,12 @@ class Plan:
                     draw_featured(dice, what, arguments)
             steps.append(Step(number, at, what, arguments))
         return steps
+
+    def handling(self) -> dict[str, Any]:
+        """What the nodes' configuration says of partitions, in a run with strategies."""
+        if self.spooled:
+            return draw_keeping(random.Random(f"{self.seed}/spooled"))
+        return draw_handling(random.Random(f"{self.seed}/handling/{self.nodes}"), self.nodes)
 
     def opening(self) -> tuple[int, dict[str, Any]]:
         """How many of the durable queues are there before the first policy is, and that policy."""
@@ -314,6 +339,14 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
     node, seconds = dice.randrange(nodes), round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
     if what in ("power_all", "kill_leader"):
         return {"seconds": seconds}
+    if what in ("rebalance", "appoint", "unsettle"):
+        return draw_rebalance(dice, what, any_queue(dice), nodes)
+    if what == "ambush":
+        return draw_ambush(dice)
+    if what == "sever":
+        return draw_sever(dice, nodes)
+    if what == "handling":
+        return {"value": draw_handling(dice, nodes) if dice.random() < 0.85 else None}
     if what == "policy":
         return draw_policy(dice, nodes, varied)
     if what == "interrupt":

@@ -249,6 +249,7 @@ class Session(asyncio.Protocol):
         try:
             for received in self.reader.receive(data):
                 if received is not None and not self.lost:
+                    self.ledger.on_heard(self.node, self.transport.written_at, received.name)
                     self._on_method(received)
         except p.Malformed as error:
             self.fail(str(error))

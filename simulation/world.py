@@ -28,14 +28,16 @@ from simulation.featured import Featured
 from simulation.ledger import Ledger
 from simulation.limits import small_limits
 from simulation.loop import NodeLoop, Scheduler
-from simulation.machine import CLUSTER_PORT, Machine
+from simulation.machine import AMQP_PORT, CLUSTER_PORT, Machine
 from simulation.mirrors import MirrorChecker, MirroredLedger
 from simulation.network import Network
 from simulation.operators import Operators
+from simulation.partitioned import Partitioned, PauseChecker
 from simulation.plan import CLIENTS, DURABLE, Plan
 from simulation.special import SPECIAL_QUEUES, Special
 from simulation.special_clients import SpecialClient
 from simulation.specialties import MirroredSpecialFates, SpecialFates
+from simulation.spooled import Spooled
 
 START_S: Final = 60.0
 SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
@@ -48,7 +50,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World(Featured, Special, Operators):
+class World(Featured, Special, Operators, Partitioned, Spooled):
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -72,6 +74,11 @@ class World(Featured, Special, Operators):
             alone = SpecialFates if plan.special else Fates if plan.featured else Ledger
             self.ledger = alone(self.fail, self.note, lambda: self.scheduler.now)
         self.consensus = ConsensusChecker(self.fail)
+        self.pauses: PauseChecker | None = None
+        if plan.strategies:
+            self.pauses = PauseChecker(self.fail, lambda: self.scheduler.now, self._is_open, plan.handling())
+            self.pauses.on_pause = self._on_pause
+            self.ledger.on_heard = self.pauses.on_heard
         self.machines = [
             Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
             for number in range(1, plan.nodes + 1)
@@ -82,6 +89,7 @@ class World(Featured, Special, Operators):
         self.client_loop.dates = True
         self.clients: list[Client] = []
         self.wiping: Machine | None = None
+        self.begin_spools()
 
     # -- What happens is noted -----------------------------------------------------------------------------------
 
@@ -107,12 +115,16 @@ class World(Featured, Special, Operators):
 
     def on_started(self, machine: Machine) -> None:
         self.consensus.on_started(machine.name)
+        if self.pauses is not None:
+            self.pauses.on_started(machine.name)
         self._tap_links(machine)
 
     def on_died(self, machine: Machine, clean: bool) -> None:
         for over in machine.at_death:
             over()
         machine.at_death.clear()
+        if self.pauses is not None:
+            self.pauses.on_died(machine.name)
         if self.mirrors is not None:
             self.mirrors.on_died(machine.name)
         if not clean:
@@ -125,8 +137,20 @@ class World(Featured, Special, Operators):
         """Once in each pass of a node's loop."""
         if machine.server is not None and machine.server.node is not None:
             self.consensus.observe(machine.name, machine.server.node)
+            self.observe_spools(machine, machine.server.node.broker.spools)
             if self.mirrors is not None:
                 self.mirrors.observe(machine.name, machine.server.node)
+        if self.pauses is not None:
+            self.pauses.observe(machine)
+
+    def _is_open(self, name: str) -> bool:
+        return (name, AMQP_PORT) in self.network.listeners
+
+    def _on_pause(self, name: str) -> None:
+        """To the others it is as if it had been lost."""
+        for other in self.machines:
+            if other.name != name:
+                self.ledger.on_link_down(name, other.name, self.scheduler.now)
 
     def _tap_links(self, machine: Machine) -> None:
         """Learn of links that go down, as the node does."""
@@ -138,10 +162,14 @@ class World(Featured, Special, Operators):
             self.note(machine.name, f"has lost {peer}: {reason}")
             self.ledger.on_link_down(machine.name, peer.partition("@")[2], self.scheduler.now)
             on_down(peer, reason)
+            if self.pauses is not None:
+                self.pauses.on_link(machine, peer, False)
 
         def up(peer: str, info: Any) -> None:
             self.note(machine.name, f"has a link with {peer}")
             on_up(peer, info)
+            if self.pauses is not None:
+                self.pauses.on_link(machine, peer, True)
 
         server.on_down, server.on_up = down, up  # type: ignore[method-assign]
 
@@ -384,6 +412,8 @@ class World(Featured, Special, Operators):
         others = [one for one in self.machines if one is not machine]
         if self.wiping is not None or len(others) < 2 or not self._all_serve():
             return  # Who loses a majority of the disks has lost.
+        if machine.server is not None and machine.server.node is not None and machine.server.node.broker.spools.active:
+            return  # What a spool holds is on one disk.
         self.wiping = machine
         self.ledger.on_wiped(machine.name)
         self.ledger.has_lost_disks = True
@@ -486,6 +516,7 @@ class World(Featured, Special, Operators):
             lambda: f"{SETTLE_S} s after all was healed: {self._standing()}",
         )
         self._run(8.0)
+        self._must(SETTLE_S, lambda: not self.spools_left(), lambda: f"spools are not empty: {self.spools_left()}")
         if self.mirrors is not None:
             self._shuffle()
         for client in self.clients:
@@ -616,8 +647,9 @@ class World(Featured, Special, Operators):
         lives = sum(machine.lives for machine in self.machines)
         return (
             f"{self.scheduler.now:.0f} s, {self.scheduler.events} events, {lives} lives, "
-            f"{self.consensus.summary()}, {'' if self.mirrors is None else self.mirrors.summary() + ', '}"
-            f"{self.ledger.summary()}"
+            f"{self.consensus.summary()}, {'' if self.pauses is None else self.pauses.summary() + ', '}"
+            f"{'' if self.mirrors is None else self.mirrors.summary() + ', '}"
+            f"{self.ledger.summary()}{f', {sum(self.spooled.values())} sent on' if self.spooled else ''}"
         )
 
 

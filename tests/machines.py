@@ -143,6 +143,7 @@ class World:
             self.metadata.apply(command)
         self.broker = Broker(self.metadata, self, name, "cluster", "3.11", content_bytes_max, spill_bytes_max)
         self.log = MemoryLog()
+        self.settled: dict[int, list[tuple[int, int]]] = {}  # By queue: what a log from before says of it.
         self.clients: dict[Connection, Client] = {}
         self.notes: list[tuple[str, str, str]] = []
         self.forgotten: list[Queue] = []
@@ -169,6 +170,9 @@ class World:
 
     def counts_of(self, number: int) -> dict[int, int]:
         return {}
+
+    def settled_of(self, number: int) -> list[tuple[int, int]]:
+        return self.settled.get(number, [])
 
     def measure(self, number: int, wanted: Wanted) -> Measured:
         return self.log.measure(number, wanted)

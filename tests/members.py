@@ -135,7 +135,7 @@ class Member(Server):
         me = Identity("tests", os.urandom(16))
         assert self.cookie is not None
         tls = None if self.tls is None else peer_tls(self.tls)
-        where = ("127.0.0.1", self.cluster_port)
+        where = (self.host, self.cluster_port)
         answer = json.loads(asyncio.run(call(where, CONTROL, asked, CALL_S, me, self.cookie.encode(), tls, options)))
         if "error" in answer:
             raise Refused(answer["error"]["text"])
@@ -183,14 +183,17 @@ class Cluster:
         return self
 
     def wait_until_whole(self) -> None:
-        """Until each node has links to all others."""
+        """Until each node has links to all others, and serves."""
         for node in self.nodes:
             until(lambda node=node: self._is_whole(node), f"{node.name} sees all nodes", 30.0)  # type: ignore[misc]
 
     def _is_whole(self, node: Member) -> bool:
         status = node.status()
         voters = [one["name"] for one in status["members"] if one["voter"]]
-        return status["leader"] is not None and len(voters) == len(status["running_nodes"]) == len(self.nodes)
+        if status["leader"] is None or not len(voters) == len(status["running_nodes"]) == len(self.nodes):
+            return False
+        listeners = status["listeners"].get(node.name, ())
+        return not status["paused_nodes"] and any(one["protocol"].startswith("amqp") for one in listeners)
 
     def mend(self) -> None:
         """Whatever a test has left."""

@@ -14,15 +14,25 @@ T = TypeVar("T", bound=m.Method)
 CAPABILITIES = {"authentication_failure_close": True, "consumer_cancel_notify": True, "connection.blocked": True}
 
 
+class Unexpected(AssertionError):
+    """The server said something else."""
+
+    def __init__(self, method: m.Method) -> None:
+        super().__init__(method)
+        self.method = method
+
+
 class RawClient:
     """Blocking. Every read has a deadline, so that a test fails instead of hanging."""
 
-    def __init__(self, port: int, timeout_s: float = 15.0, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self, port: int, timeout_s: float = 15.0, receive_buffer_bytes: int | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.socket = socket.socket()
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(timeout_s)
-        self.socket.connect(("127.0.0.1", port))
+        self.socket.connect((host, port))
         self.rest = b""
 
     def __enter__(self) -> RawClient:
@@ -70,7 +80,8 @@ class RawClient:
 
     def expect(self, wanted: type[T]) -> T:
         method = self.receive()
-        assert isinstance(method, wanted), method
+        if not isinstance(method, wanted):
+            raise Unexpected(method)
         return method
 
     def is_cut(self) -> bool:

@@ -1,7 +1,7 @@
 """Real servers for tests: `leveret server` as a process of its own, on ports that the system chose.
 
 A `Server` can be stopped in order, killed, and started again on the same data; what it logs is kept, and shown by
-`conftest` when the test fails. All addresses are 127.0.0.1.
+`conftest` when the test fails. All addresses are 127.0.0.1, but for nodes in networks of their own (`networks`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ STOP_S = 20.0
 
 class Server:
     """One node. `start` returns when clients can connect."""
+
+    host = "127.0.0.1"
+    launcher: tuple[str, ...] = ()  # What runs the command, if not the system.
 
     def __init__(
         self,
@@ -82,8 +85,8 @@ class Server:
     def spawn(self, port: int = 0) -> subprocess.Popen[str]:
         """Begin to start, and do not wait."""
         assert self.process is None
-        command = [sys.executable, "-m", "leveret", "server", "--data", str(self.data), "--port", str(port)]
-        command += self.arguments
+        command = [*self.launcher, sys.executable, "-m", "leveret", "server", "--data", str(self.data)]
+        command += ["--port", str(port), *self.arguments]
         if "--cluster-port" not in self.arguments and "cluster.port" not in self.config:
             # By itself it would be 20,000 above, where the system may have given a number to some connection.
             command += ["--cluster-port", "0"]
@@ -150,7 +153,7 @@ class Server:
         parameters.setdefault("blocked_connection_timeout", 60)
         credentials = parameters.pop("credentials", None) or pika.PlainCredentials(user, password)
         connection = pika.BlockingConnection(
-            pika.ConnectionParameters("127.0.0.1", self.port, credentials=credentials, **parameters)
+            pika.ConnectionParameters(self.host, self.port, credentials=credentials, **parameters)
         )
         self.connections.append(connection)
         return connection
@@ -164,7 +167,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+        return f"amqp://guest:guest@{self.host}:{self.port}/"
 
     # -- Looking at it -------------------------------------------------------------------------------------------
 

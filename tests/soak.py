@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from itertools import cycle
 
+from tests.networks import why_not
+
 LOG_SEEDS = 400
 FUZZ_INPUTS = 100_000
 RAFT_SEEDS = 200
@@ -25,7 +27,7 @@ RING_SEEDS = 200
 
 def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]:
     """For ever: what it is, what to add to the environment, what to run."""
-    for name in cycle(("log", "fuzz", "raft", "cluster", "ring", "ledger", "mirrors")):
+    for name in cycle(("log", "fuzz", "raft", "cluster", "ring", "ledger", "mirrors", "partitions")):
         if name == "log":
             first = dice.randrange(10**6, 10**9)
             seeds = {"LEVERET_LOG_SEEDS": f"{first}-{first + LOG_SEEDS}"}
@@ -45,6 +47,10 @@ def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]
         elif name == "mirrors":
             seed = str(dice.randrange(10**9))
             yield "mirrors killed under load", {}, ["tests.mirrors.soak", "--minutes", "1", "--seed", seed]
+        elif name == "partitions":
+            if why_not() is None:
+                seed = str(dice.randrange(10**9))
+                yield "links cut under load", {}, ["tests.partitions.soak", "--minutes", "2", "--seed", seed]
         else:
             yield "kill -9 under load", {}, ["pytest", "-q", "-x", "tests/node/test_durability.py"]
 

@@ -145,11 +145,12 @@ def test_the_image() -> None:
     for word, rest in instructions():
         if word == "COPY" and not rest.startswith("--from"):
             assert all((PACKAGING.parent / name).exists() for name in rest.split()[:-1])
-    ports = {EVERYWHERE.port, EVERYWHERE.port + 10_000, EVERYWHERE.port + 20_000}
+    ports = {EVERYWHERE.port + offset for offset in (0, 10_000, 10_020, 20_000)}
     assert set(map(int, by_word["EXPOSE"].split())) == ports
     leveret = {name: value for name, value in image_environment().items() if name.startswith("LEVERET_")}
     settings = settings_of(leveret)
     assert settings.tcp_listeners == (EVERYWHERE,)
+    assert [one.port for one in settings.prometheus_listeners] == [15692]
     assert settings.data_dir.startswith(by_word["VOLUME"])
 
 
@@ -244,7 +245,7 @@ def test_the_probes_and_the_farewell(objects: dict[str, dict[str, Any]]) -> None
         check_ctl(container[probe]["exec"]["command"])
     shell, option, line = container["lifecycle"]["preStop"]["exec"]["command"]
     assert (shell, option) == ("sh", "-c")
-    *asked, last = [shlex.split(part) for part in line.split(";")]
+    *asked, last = [shlex.split(part) for part in line.splitlines()]
     assert last == ["true"] and len(asked) == 2
     for words in asked:
         check_ctl(words)

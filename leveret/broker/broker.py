@@ -31,6 +31,7 @@ from leveret.broker.parking import release
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
 from leveret.broker.replies import Replies
+from leveret.broker.spools import Spools
 from leveret.broker.stream import make_queue
 from leveret.broker.timers import Timers
 from leveret.broker.traffic import Totals, Traffic
@@ -38,6 +39,7 @@ from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.frames import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
+from leveret.cluster.partitions import PartitionHandling
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
 from leveret.cluster.policies import PolicyBook
@@ -97,6 +99,7 @@ class Broker:
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
         self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
         self.book = PolicyBook(metadata)
+        self.partition_handling = PartitionHandling()  # As of now: it is changed while the node runs.
         self.journaling = Options()
         self.journal: Journal | None = None  # Where some policy asks for it.
         self.letters = Letters(self)
@@ -126,6 +129,7 @@ class Broker:
         self.suspended: dict[RemoteQueue, int] = {}  # Without a home, for so many ticks.
         self.arrivals = Arrivals(self)
         self.mirrors = Mirrors(self)
+        self.spools = Spools(self)
         self.placing: Placing | None = None
         self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
@@ -290,14 +294,15 @@ class Broker:
             self._close_where(lambda one: one.vhost is not None and one.vhost.name == event.name, "vhost deleted")
         elif isinstance(event, e.UserDeleted):
             self._close_where(lambda one: one.user == event.name, f"user '{event.name}' is deleted")
-        elif isinstance(event, e.PolicyChanged | e.ParameterChanged | e.GlobalParameterChanged):
-            if isinstance(event, e.PolicyChanged):
-                self.refresh_rules()
-            if isinstance(event, e.PolicyChanged):
-                self.alternates.on_policies(vhosts[event.vhost])
+        elif isinstance(event, e.PolicyChanged):
+            self.refresh_rules()
+            self.alternates.on_policies(vhosts[event.vhost])
             if self.placing is not None:
                 self.placing.look_at_all()
                 self.mirrors.governing.refresh_all()
+        elif isinstance(event, e.ParameterChanged | e.GlobalParameterChanged):
+            if self.placing is not None:
+                self.placing.on_parameter(event)
         elif isinstance(event, e.VhostChanged):
             self.census.on_limits()
         elif isinstance(event, e.PermissionsChanged | e.UserChanged):
@@ -327,11 +332,12 @@ class Broker:
                 self.totals.queues_deleted += 1
                 self._drop_touched(queue)
             if spec.view is None and isinstance(queue, Queue):
-                self._forget(queue)
+                self.forget(queue)
                 release(queue)
         if spec.view is not None:
             self.mirrors.on_deleted(spec)
         self.arrivals.drop(spec.id)
+        self.spools.on_deleted(spec.id)
 
     def _local(self, spec: QueueSpec) -> Queue | None:
         """The queue, if this node is its home; and if it is mirrored, if this node leads it."""
@@ -366,9 +372,10 @@ class Broker:
             queue.journal.end("abandoned")
         queue.on_deleted()
         self.dirty.pop(queue, None)
-        self._forget(queue)
+        self.forget(queue)
 
-    def _forget(self, queue: Queue) -> None:
+    def forget(self, queue: Queue) -> None:
+        """Nothing of it counts any longer, also not in the log."""
         self._drop_touched(queue)
         self.shell.forget(queue)
         self.on_loaded(queue)
@@ -437,7 +444,7 @@ class Broker:
             old.departure.on_moved(remote)
         else:
             old.on_deleted()
-        self._forget(old)
+        self.forget(old)
 
     def _drop_touched(self, queue: Queue) -> None:
         if self.ended is not None:
@@ -499,6 +506,7 @@ class Broker:
         self.census.on_peer_up(peer)
         for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
             queue.resume()
+        self.spools.wake()
         self.mirrors.governing.tell_links()
 
     def on_peer_down(self, peer: str) -> None:
@@ -518,6 +526,7 @@ class Broker:
         home = self.homes.get(peer)
         if home is not None:
             home.on_room()
+        self.spools.on_room()
 
     def on_peer_frame(self, peer: str, kind: int, payload: bytes) -> None:
         """Raises `BadFrame`, which ends the session."""
@@ -558,6 +567,7 @@ class Broker:
                 queue.give_up()
         for edge in self.edges.values():
             edge.tick()
+        self.spools.tick()
 
     # -- What queues ask -----------------------------------------------------------------------------------------
 

@@ -454,6 +454,7 @@ class Edge:
 
     def _on_credit(self, payload: bytes) -> None:
         (self.credit,) = w.unpack_one(w.U64, payload)
+        self.broker.spools.on_room()
 
     def on_down(self) -> None:
         """The session is over."""

@@ -14,6 +14,7 @@ forgotten with the next epoch.
 
 **Leaving.** Before a node stops, it lets others lead what it leads: each queue goes to a mirror in sync, those of one
 node spread over the others. Publishes wait meanwhile, and go to the new master with the rest unconfirmed, unlost.
+A node in maintenance (`leveret.cluster.maintenance`) does so too, for as long as that lasts.
 
 **Windows.** An asynchronous mirror that is further behind than its queue's window holds up confirms and publishers
 until it has caught up. One that makes no progress at all is no longer in sync after a while, and waited for no longer.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.mirror_status import lags
 from leveret.cluster import frames
+from leveret.cluster.maintenance import out_of_service
 from leveret.cluster.proposals import BadFrame
 from leveret.mirror.frames import Options
 
@@ -189,6 +191,7 @@ class Governing:
         mirrors, placing = self.broker.mirrors, self.broker.placing
         assert placing is not None
         given: dict[str, int] = {}
+        away = out_of_service(self.broker.metadata)
         waits = False
         for mirror in mirrors:
             member = mirror.member
@@ -199,13 +202,39 @@ class Governing:
                 continue
             heirs = [name for name, _ in member.view.in_sync if name in member.links]
             if heirs:
-                heir = min(heirs, key=lambda name: given.get(name, 0))
+                heir = min(heirs, key=lambda name: (name in away, given.get(name, 0)))
                 given[heir] = given.get(heir, 0) + 1
                 waits = mirrors.hand_over(mirror, heir) or waits
             elif placing.rules_of(mirror.spec).on_shutdown_always and member.abdicate():
                 mirrors.touched[mirror] = None
                 waits = True
         return waits
+
+    def give_away(self, at_once: int) -> int:
+        """While this node is in maintenance: let others lead that are not, so many queues at a time. How many are left
+        that could go. Here no unsynced mirror is made to lead, whatever the rules say: nobody stops yet."""
+        mirrors, placing = self.broker.mirrors, self.broker.placing
+        assert placing is not None
+        away = out_of_service(self.broker.metadata)
+        masters: dict[str, int] | None = None
+        left = under_way = 0
+        for mirror in list(mirrors):
+            member = mirror.member
+            if member.master is None or member.view is None or not member.majority:
+                continue
+            heirs = [name for name, _ in member.view.in_sync if name in member.links and name not in away]
+            if not heirs:
+                continue
+            left += 1
+            if member.master.handing is not None or member.proposal_age is not None:
+                under_way += 1
+            elif under_way < at_once:
+                if masters is None:
+                    masters = placing.count_masters()
+                heir = min(heirs, key=lambda name: (masters.get(name, 0), name))
+                masters[heir] = masters.get(heir, 0) + 1
+                under_way += mirrors.hand_over(mirror, heir)
+        return left
 
     def say_farewell(self) -> None:
         for peer in self.broker.edges:

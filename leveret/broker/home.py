@@ -179,7 +179,8 @@ class Home:
             queue = self.broker.queues_by_id.get(number)
             if queue is not None:  # Else it was deleted, and whoever did that has taken care of its messages.
                 self.broker.totals.published += len(contents)
-                if queue.enqueue(contents, keys, kinds[0], size, pending):
+                enqueue = queue.enqueue if queue.is_local else queue.relay
+                if enqueue(contents, keys, kinds[0], size, pending):
                     self.crowding = queue
             if pending is not None and not pending.waiting:
                 self.confirms.on_complete(pending)

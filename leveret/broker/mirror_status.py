@@ -12,7 +12,7 @@ that is being filled: its blocks may be the newest, and what it lacks lies befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.log.ranges import RangeSet
@@ -157,6 +157,13 @@ def down(broker: Broker) -> int:
     """How many mirrored queues have no master that this node could reach."""
     others = [queue for queue in broker.queues_by_id.values() if not queue.is_local and queue.spec.view is not None]
     return sum(queue.edge is None for queue in others)
+
+
+def mirrored(broker: Broker) -> Iterator[Mirror]:
+    """This node's copies of queues that should have mirrors. One that was moved, or had a policy once, is a ring of one
+    and nobody's concern."""
+    placing = broker.placing
+    return (one for one in broker.mirrors if placing is None or not placing.is_plain(one.spec))
 
 
 def figures(mirrors: Iterable[Mirror], counts: Counts, now_ms: int) -> dict[str, int | float]:

@@ -233,6 +233,7 @@ class Mirrors:
                 mirror.member.on_majority(reachable)
                 self.touched[mirror] = None
                 self._serve(mirror)
+            self.broker.spools.on_majority(reachable)
 
     def on_synced(self, group: int, write: int) -> None:
         mirror = self.mirrors.get(group)
@@ -416,6 +417,8 @@ class Mirrors:
                 if queue.rules.max_bytes is not None:  # What is only in the log is counted when it is read.
                     queue.ready_bytes = sum(map(entry_bytes, queue.ready))
             marks = stored_marks(stored, effect.tail)
+            if queue.journal is not None:
+                queue.journal.inherit(effect.tail)
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number

@@ -33,6 +33,7 @@ from leveret.broker.bequest import bequeath
 from leveret.broker.confirms import Confirms
 from leveret.broker.edge import Edge, RemoteBatch, unreachable
 from leveret.broker.home import RemoteConsumer
+from leveret.broker.journal_queue import MARK
 from leveret.broker.parking import go_on, release
 from leveret.broker.remote import RemoteQueue, resubscribe
 from leveret.cluster import commands as c
@@ -88,6 +89,7 @@ class Departure:
             return
         self.edge = edge
         self.queue.departure = self
+        self.broker.arrivals.leaving[self] = None
         if self.queue.leases is not None:
             self.first = (self.queue.next_seq // LIFE + 1) * LIFE
         edge.ask(self.queue, w.ADOPT, w.U64.pack(self.first), self._on_adopted)
@@ -192,6 +194,14 @@ class Departure:
         if self.queue.departure is self and not self.queue.deleted and applied.refused is not None:
             self._end(applied.refused.text)
 
+    def look(self) -> None:
+        """Once in a while: if the link is lost before anything is under way, nothing that is refused tells."""
+        is_lost = self.edge is not None and not self.edge.is_up
+        if self.queue.departure is not self or self.queue.deleted:
+            self.broker.arrivals.leaving.pop(self, None)
+        elif self.begun and not self.sealed and is_lost and not self.confirms.open:
+            self._end(f"the link to node {self.to} was lost")
+
     def _abandon(self) -> None:
         self.queue.departure = None
         if self.edge is not None and self.edge.is_up:
@@ -289,6 +299,7 @@ class Arrivals:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.staged: dict[int, Staged] = {}
+        self.leaving: dict[Departure, None] = {}  # And those that are on their way from here.
         self.dropped_ms: dict[int, int] = {}
         self.is_open = True  # Not while the node has yet to clear away what its last run left.
 
@@ -314,6 +325,7 @@ class Arrivals:
         if staged is None:
             then(False)
             return
+        marks.pop(MARK, None)  # It is about numbers that the messages had at the other node.
         staged.queue.restore_marks(marks)
         staged.queue.tell_marks()
         staged.queue.when_safe(then)
@@ -331,7 +343,9 @@ class Arrivals:
         return None if staged is None else staged.queue
 
     def tick(self) -> None:
-        """Throw away what will not come any more."""
+        """Throw away what will not come any more, and keep what cannot go."""
+        for departure in list(self.leaving):
+            departure.look()
         runs, now_ms = self.broker.metadata.runs, self.broker.now_ms
         for number, staged in list(self.staged.items()):
             if staged.home_run != runs.get(staged.queue.spec.node, "") or number not in self.broker.queues_by_id:

@@ -9,6 +9,13 @@ that was needed:
 3. When every wanted member that runs is in sync, or at least one besides the master, those that are not wanted go; but
    not while theirs is the only copy besides the master's.
 
+A queue that is *on its way* to another node (a parameter says so: `placement.moving_to`) gets a copy there besides,
+is handed over when that is in sync, and then has the copies again that its policy wants; without one, the new master's
+alone. Nothing of that needs anybody who stays with it: whoever leads the queue takes the next step, also if it came to
+lead it by the death of another, and the parameter goes when the queue has come, or when the node that it is to go to is
+lost. So a queue without mirrors moves with its order and its numbers, and nothing that is acknowledged meanwhile is in
+vain: see `bequest`.
+
 A queue without a policy that was mirrored before keeps its master alone. An exclusive queue is never mirrored: it goes
 with its connection anyway. Where copying is forbidden, nobody is added; that takes nobody away either.
 
@@ -18,16 +25,28 @@ What holds for a queue, by its policy, its arguments and the configuration, is i
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.mirrored import disk_id
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
+from leveret.cluster import events as e
 from leveret.cluster.keepers import is_journal
-from leveret.cluster.mirroring import FORBID, Defaults, Rules, rules
-from leveret.cluster.placement import extra_members, locate, wanted_ring, with_extra
+from leveret.cluster.maintenance import MAINTENANCE, state_of
+from leveret.cluster.mirroring import ALWAYS, FORBID, Defaults, Rules, rules
+from leveret.cluster.placement import (
+    LABELS,
+    LINKS,
+    MOVES,
+    extra_members,
+    locate,
+    moving_to,
+    wanted_ring,
+    with_extra,
+)
 from leveret.cluster.policies import PolicyBook
 from leveret.mirror.view import View
 
@@ -36,6 +55,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.mirrored import Mirror
     from leveret.cluster.specs import QueueSpec
+    from leveret.cluster.store import Applied
 
 LOOKED_AT_MAX: Final = 10_000  # Queues in one tick, when a policy has changed.
 
@@ -47,6 +67,8 @@ class Place(NamedTuple):
     folder: str  # Names its data folder,
     run: str  # and this its present run.
     running: bool
+    labels: Mapping[str, str] = MappingProxyType({})
+    away: bool = False  # Out of service: see `leveret.cluster.maintenance`.
 
 
 class Placing:
@@ -60,6 +82,7 @@ class Placing:
         self.due: dict[int, None] = {}  # Queues to look at.
         self.unfinished: dict[int, None] = {}  # To look at again: at their next view, or when a second is over.
         self.loads: dict[str, int] = {}  # Copies at each node, as of the last tick.
+        self.ending: dict[int, None] = {}  # Queues whose move is over, which is not agreed on yet.
         self.drawn = 0
         self._seen: frozenset[tuple[str, bool]] = frozenset()  # Which nodes there are, and which of them run.
 
@@ -70,30 +93,64 @@ class Placing:
 
     def rules_of(self, spec: QueueSpec) -> Rules:
         found = self.rules(spec.vhost, spec.name, spec.arguments)
-        if "ha-mode" not in found.placement and extra_members(self.broker.metadata, spec.vhost, spec.name):
+        metadata = self.broker.metadata
+        if moving_to(metadata, spec) is not None:
+            # Else it would never get there; and somebody has said that it is to be copied.
+            return replace(found, automatic=True, forbidden=False, strategy="incremental", window=ALWAYS)
+        if "ha-mode" not in found.placement and extra_members(metadata, spec.vhost, spec.name):
             return replace(found, automatic=True)  # Whoever adds a mirror by hand wants it filled.
         return found
+
+    def is_plain(self, spec: QueueSpec) -> bool:
+        """Whether a queue has no mirrors and nobody wants it to. It may have had some, and be a ring of one since."""
+        is_alone = spec.view is None or spec.view.ring == (spec.node,)
+        return is_alone and "ha-mode" not in self.rules(spec.vhost, spec.name, spec.arguments).placement
 
     def look_at_all(self) -> None:
         """A policy, or who is there, has changed."""
         self.due.update(dict.fromkeys(self.broker.queues_by_id))
+
+    def on_parameter(self, event: e.ParameterChanged | e.GlobalParameterChanged) -> None:
+        """Of most of them nothing follows for copies."""
+        governing = self.broker.mirrors.governing
+        if isinstance(event, e.GlobalParameterChanged):
+            if event.name == FORBID or event.name.startswith((LABELS, MAINTENANCE)):
+                self.look_at_all()
+                governing.refresh_all()
+        elif event.component in (LINKS, MOVES):
+            spec = self.broker.metadata.queues.get((event.vhost, event.name))
+            if spec is not None:
+                self.due[spec.id] = None
+                mirror = self.broker.mirrors.mirrors.get(spec.id)
+                if mirror is not None:
+                    governing.refresh(mirror)
 
     # -- New queues ----------------------------------------------------------------------------------------------
 
     def home(self, vhost: str, name: str, arguments: Table, masters: dict[str, int] | None = None) -> str:
         """At which node a new queue should be. Who makes many at a time gives along how many queues each node has."""
         wanted = self.rules(vhost, name, arguments)
-        if wanted.locator == "client-local":
-            return self.broker.node_name
+        here = self.broker.node_name
+        is_away = state_of(self.broker.metadata, here) is not None
+        if wanted.locator == "client-local" and wanted.label is None and not is_away:
+            return here
         if masters is None:
             masters = self.count_masters()
-        running = [place.name for place in self.places() if place.running]
+        there = [place for place in self.places() if place.running]
+        there = [place for place in there if not place.away] or there
+        if wanted.label is not None:
+            key, value = wanted.label
+            there = [place for place in there if place.labels.get(key) == value] or there
+        running = [place.name for place in there]
         if wanted.placement.get("ha-mode") == "nodes":
             named = wanted.placement.get("ha-params")
             running = [one for one in running if isinstance(named, list) and one in named] or running
         self.drawn += 1
         draw = zlib.crc32(f"{vhost} {name} {self.drawn}".encode("utf-8", "surrogateescape"))
-        return locate(wanted.locator, self.broker.node_name, running, masters, draw)
+        locator = wanted.locator
+        if locator == "client-local" and here not in running:
+            locator = "min-masters"  # The client's node lacks the label, or is out of service.
+        return locate(locator, here, running, masters, draw)
 
     def count_masters(self) -> dict[str, int]:
         masters: dict[str, int] = {}
@@ -106,12 +163,13 @@ class Placing:
         places = {place.name: place for place in self.places()}
         running = [place.name for place in places.values() if place.running]
         wanted = self.rules(vhost, name, arguments)
-        ring = wanted_ring(wanted.placement, master, (master,), places, running, self.loads)
+        away = _away(places)
+        ring = wanted_ring(wanted.placement, master, (master,), places, running, self.loads, labels(places), away)
         if ring is None or master not in places or wanted.forbidden:
             return None
         members = (master, *(one for one in ring if one != master))
         if wanted.placement["ha-mode"] == "nodes" and master not in ring and any(one in running for one in ring):
-            members = tuple(one for one in ring if one in running) + tuple(one for one in ring if one not in running)
+            members = tuple(sorted(ring, key=lambda one: (one not in running, one in away)))
         in_sync = tuple((one, _disk(places[one], durable)) for one in members if places[one].running)
         return View(1, 1, members[0], members, in_sync)
 
@@ -153,10 +211,14 @@ class Placing:
         if spec.exclusive or is_journal(spec.name):
             return True
         says = self.rules_of(spec)
-        wanted = wanted_ring(says.placement, spec.node, ring, places, running, self.loads)
+        away = _away(places)
+        wanted = wanted_ring(says.placement, spec.node, ring, places, running, self.loads, labels(places), away)
         if says.forbidden and wanted is not None:
             wanted = tuple(name for name in wanted if name in ring) or ring
         wanted = with_extra(wanted, extra_members(self.broker.metadata, spec.vhost, spec.name), spec.node, places)
+        goal = self._goal(spec, running)
+        if goal is not None and goal not in (wanted or (spec.node,)):
+            wanted = (*(wanted or (spec.node,)), goal)
         if queue.departure is not None:
             return False  # It is moving; where it goes, it is looked at again.
         if queue.mirror is None:
@@ -166,7 +228,21 @@ class Placing:
             if here is not None:  # Else this node is about to leave the cluster, or to learn that it has left.
                 self._begin(queue, here)
             return False
-        return self._adjust(queue.mirror, wanted or (spec.node,), running)
+        return self._adjust(queue.mirror, wanted or (spec.node,), running, goal)
+
+    def _goal(self, spec: QueueSpec, running: list[str]) -> str | None:
+        """To which node the queue is on its way. If it is there, or cannot get there, that is over."""
+        goal = moving_to(self.broker.metadata, spec)
+        if goal is None or (goal != spec.node and goal in running):
+            return goal
+        if spec.id not in self.ending:
+
+            def then(applied: Applied) -> None:
+                del self.ending[spec.id]
+
+            self.ending[spec.id] = None
+            self.broker.propose(c.ClearParameter(MOVES, spec.vhost, spec.name), then)
+        return None
 
     def _begin(self, queue: Queue, here: Place) -> None:
         """The queue is mirrored from now on, at first by itself alone, and in another epoch than before."""
@@ -174,7 +250,7 @@ class Placing:
         view = View(1, queue.epoch + 1, here.name, (here.name,), ((here.name, _disk(here, spec.durable)),))
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
 
-    def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str]) -> bool:
+    def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], goal: str | None) -> bool:
         member = mirror.member
         view = member.view
         if view is None or not member.serving:
@@ -185,9 +261,13 @@ class Placing:
             member.change_ring((*view.ring, *missing))
             self.broker.mirrors.touched[mirror] = None
             return False
+        in_sync = [name for name, _ in view.in_sync]
+        if goal is not None:
+            if goal in in_sync:
+                self.broker.mirrors.hand_over(mirror, goal)
+            return False
         if not surplus:
             return True
-        in_sync = [name for name, _ in view.in_sync]
         lacking = [name for name in wanted if name in running and name not in in_sync]
         heirs = [name for name in in_sync if name in wanted and name in running]
         if member.me in surplus:
@@ -199,6 +279,14 @@ class Placing:
             member.change_ring(tuple(name for name in view.ring if name in wanted))
             self.broker.mirrors.touched[mirror] = None
         return False
+
+
+def labels(places: Mapping[str, Place]) -> dict[str, Mapping[str, str]]:
+    return {name: place.labels for name, place in places.items()}
+
+
+def _away(places: Mapping[str, Place]) -> list[str]:
+    return [name for name, place in places.items() if place.away]
 
 
 def _disk(place: Place, durable: bool) -> str:

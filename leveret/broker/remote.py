@@ -67,8 +67,8 @@ class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "broker", "deleted", "is_hopeless", "orphans", "parked", "rules", "spec", "subscriptions", "successor",
-        "waiting",
+        "broker", "deleted", "is_hopeless", "is_moving", "orphans", "parked", "rules", "spec", "spool", "subscriptions",
+        "successor", "waiting",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -82,11 +82,13 @@ class RemoteQueue:
         # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
         self.parked: list[Parked] | None = None
         self.waiting: list[Callable[[AnyQueue], None]] = []
+        self.is_moving = False
         # It has moved to this very node; or had, and that is what leads to where it is now.
         self.successor: AnyQueue | None = None
         # While a mirrored queue has no master: consumers that go on with the next one, and who waits for them to begin.
         self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
         self.is_hopeless = False  # It was waited for, in vain.
+        self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.spec.vhost!r}, {self.spec.name!r}, at {self.spec.node!r})"
@@ -102,6 +104,10 @@ class RemoteQueue:
 
     def is_crowded(self) -> bool:
         """Whether publishers should wait."""
+        if self.spool is not None:
+            return self.spool.is_crowded()
+        if self.successor is not None and self.parked is None:
+            return self.successor.is_crowded()
         edge = self.edge
         return self.parked is not None or (edge is not None and edge.is_crowded())
 
@@ -145,7 +151,7 @@ class RemoteQueue:
         parked, waiting, orphans = self.parked, self.waiting, self.orphans
         self.parked, self.waiting, self.orphans = None, [], {}
         queue = self.successor or self.broker.successor(self) or self
-        unpark(parked or [], queue)
+        unpark(parked or [], queue if self.spool is None else self)
         for call in waiting:
             call(queue)
         for consumer, then in orphans.items():
@@ -158,10 +164,28 @@ class RemoteQueue:
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
+    def _has_spool(self) -> bool:
+        """Whether publishes are kept here, behind others or because nobody can be reached."""
+        if self.spool is None and self.edge is None and self.parked is None:
+            spools, heir = self.broker.spools, self.successor
+            is_out_of_reach = heir is None or (heir.is_local and heir.frozen)
+            self.spool = spools.begin(self) if is_out_of_reach and spools.may_begin(self) else None
+        return self.spool is not None
+
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        if self._has_spool():
+            assert self.spool is not None
+            return self.spool.accept(contents, keys, kind, size, pending)
+        return self.relay(contents, keys, kind, size, pending)
+
+    def relay(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        """Publishes that came over a link, to who is no longer the queue's home, or not yet. They are not kept here: as
+        soon as the queue is, what follows them goes straight to it."""
         if self.parked is not None or self._has_none():
             assert self.parked is not None
             return park(self.parked, contents, keys, kind, size, pending)
+        if self.successor is not None:
+            return self.successor.enqueue(contents, keys, kind, size, pending)
         edge = self.edge
         if edge is None:
             if pending is not None:
@@ -177,6 +201,8 @@ class RemoteQueue:
         if self.parked is not None or self._has_none():
             assert self.parked is not None
             return park(self.parked, contents, keys, kind, size, pending, origin)
+        if self.successor is not None:  # It takes those of others when the spool is empty.
+            return self.successor.enqueue_from(origin, contents, keys, kind, size, pending)
         edge = self.edge
         if edge is None:
             pending.refused = True
@@ -368,10 +394,11 @@ class RemoteQueue:
         self.broker.suspended.pop(self, None)
 
         def on_answer(answer: bytes | Refusal) -> None:
-            if self.successor is not None:
-                self.broker.replace(self, self.successor)
+            self.is_moving = False
+            self.step_aside()
             self.resume()
 
+        self.is_moving = True
         for subscription in subscriptions:
             if spec.view is not None and subscription.is_cancelled_by_failover:
                 subscription.consumer.on_queue_deleted()
@@ -383,6 +410,11 @@ class RemoteQueue:
             on_answer(b"")
         else:
             old_edge.ask(self, w.STATUS, b"", on_answer)
+
+    def step_aside(self) -> None:
+        """Let clients of this node use the queue that is here, unless that would let them overtake others."""
+        if self.successor is not None and not self.is_moving and self.spool is None:
+            self.broker.replace(self, self.successor)
 
     # -- Settling ------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,9 @@ class Shell(Protocol):
     def counts_of(self, number: int) -> dict[int, int]:
         """How often messages of the queue with this id were given back, by the log."""
 
+    def settled_of(self, number: int) -> list[tuple[int, int]]:
+        """Which messages of the queue with this id are settled, by the log."""
+
     def measure(self, number: int, wanted: Wanted) -> Measured:
         """Which messages the log has of a queue: see `Host`."""
 

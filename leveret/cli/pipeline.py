@@ -54,7 +54,7 @@ def pipeline(words: list[str]) -> int:
 
 
 def _run(name: str, words: list[str]) -> int:
-    from pyspark_leveret.jobs import common
+    from pyspark_leveret.jobs import common, telling
 
     job = import_module(f"pyspark_leveret.jobs.{name}")
     parser = argparse.ArgumentParser(
@@ -76,11 +76,15 @@ def _run(name: str, words: list[str]) -> int:
     except (common.NoJava, ValueError) as error:
         print(f"leveret pipeline: {error}", file=sys.stderr)
         return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE
+    shown_as, shown_at = parsed.report_as or name, parsed.report_to or getattr(job, "REPORT_TO", None)
+    teller = telling.begin(telling.Teller(shown_as, common.access_of(parsed), shown_at, common.say))
     try:
         code: int = job.run(spark, parsed)
+        teller.end(code)
         return code
     except Exception as error:
         reason = common.reason(error)
+        teller.end(UNAVAILABLE, reason or f"{type(error).__name__}: {error}".partition("\n")[0])
         if reason is None:
             raise
         print(f"leveret pipeline {name}: {reason}", file=sys.stderr)

@@ -90,6 +90,10 @@ class Bindings:
         """What is bound to an exchange, in the order it was bound."""
         return list(self._by_source.get((vhost, exchange), ()))
 
+    def count_from(self, vhost: str, exchange: str) -> int:
+        """How many bindings an exchange has."""
+        return len(self._by_source.get((vhost, exchange), ()))
+
     def to_destination(self, vhost: str, kind: DestinationKind, name: str) -> list[Binding]:
         """What leads to a queue or an exchange, in the order of the bindings' own fields."""
         there = self._by_destination.get((vhost, kind, name))

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from leveret.amqp.tables import DEPTH_MAX, Field, Table
 from leveret.cluster import commands as c
 from leveret.cluster.keepers import is_closed
+from leveret.cluster.maintenance import MAINTENANCE
 from leveret.cluster.passwords import MD5, SHA256
-from leveret.cluster.placement import JOBS, LINKS
+from leveret.cluster.placement import INTERNAL, LABELS, REBALANCE
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import (
     NO_ARGUMENTS,
@@ -183,7 +184,9 @@ def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, Iterable[A
             for exchange, one in kept.items()
         ],
         "global_parameters": [
-            {"name": name, "value": value} for name, value in metadata.global_parameters.items() if name != CLUSTER_ID
+            {"name": name, "value": value}
+            for name, value in metadata.global_parameters.items()
+            if name not in (CLUSTER_ID, REBALANCE) and not name.startswith((LABELS, MAINTENANCE))
         ],
         **found,
     }
@@ -195,8 +198,8 @@ def _parameters(metadata: Metadata, vhost: str | None) -> Iterator[dict[str, Jso
             limits: dict[str, Json] = dict(spec.limits)
             yield {"component": VHOST_LIMITS, "vhost": spec.name, "name": "limits", "value": limits}
     for (component, where, name), value in metadata.parameters.items():
-        # Links name nodes of this cluster, and queues by number; results of jobs are none of its definitions.
-        if component not in (LINKS, JOBS) and vhost in (None, where):
+        # Links and moves name nodes of this cluster, and queues by number; results of jobs are none of its definitions.
+        if component not in INTERNAL and vhost in (None, where):
             yield {"component": component, "vhost": where, "name": name, "value": value}
 
 

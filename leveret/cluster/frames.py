@@ -54,5 +54,10 @@ FAREWELL: Final = 53
 # Whom the sender has links to, as text: names, one in a line. See `leveret.broker.governing`.
 LINKED: Final = 55
 
+# A node serves nobody for now, or does again: see `leveret.node.pausing`. The number of the pause, in eight bytes.
+PAUSED: Final = 64
+PAUSE_SEEN: Final = 65
+RESUMED: Final = 66  # Empty.
+
 # The rings of mirrored queues: see `leveret.mirror.wire`.
 RING: Final = 52

@@ -31,6 +31,11 @@ Ours:
 - `ha-forbid-copying`: no mirror is added and none is filled unless an operator says so. What is mirrored already stays
   so. In a policy it holds for its queues, in an operator policy for a vhost, as the global parameter of that name (or
   `mirroring.forbid_copying` in the configuration) for the cluster.
+- `ha-spread`: the name of a label of nodes, in whose value the nodes of the copies should differ (`placement`). For
+  queues of whose policy says nothing of it, and for quorum queues, `mirroring.spread` in the configuration counts.
+- `queue-master-label`: "zone=a" has a new queue's master at a node with that label, if there is one that runs, and
+  keeps it among such nodes when masters are rebalanced.
+- `queue-master-pinned`: rebalancing leaves such queues where they are.
 """
 
 from __future__ import annotations
@@ -48,6 +53,8 @@ QUORUM: Final = "quorum"  # Stands for `ha-mode` where the queue's type says who
 QUORUM_MEMBERS: Final = 3
 STREAM_MEMBERS: Final = 1 << 16  # As many as there are.
 FORBID: Final = "ha-forbid-copying"
+LABEL: Final = "queue-master-label"
+PINNED: Final = "queue-master-pinned"
 MIRROR_ARGUMENTS: Final = ("ha-mirror-queues", "ha-mirror- queues")  # The second is how its inventors spelled it.
 EVERYWHERE: Final[Mapping[str, Json]] = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 LOCATORS: Final = ("min-masters", "client-local", "random")
@@ -139,6 +146,7 @@ class Defaults:
     queues: frozenset[str] | None = None  # The names of those that it is for; None: all.
     locator: str = "client-local"
     leader_locator: str = "client-local"  # Of quorum queues.
+    spread: str = ""  # The label that copies should differ in, unless a policy names one.
     forbid_copying: bool = False
     fill_bytes_per_tick: int = 0  # 0: no limit.
     fill_messages: int = 0  # In one piece, unless a policy says; 0: no limit but that on its bytes.
@@ -159,6 +167,8 @@ class Rules:
     on_shutdown_always: bool = False
     on_failure_always: bool = False
     locator: str = "client-local"
+    label: tuple[str, str] | None = None  # Of the node where the master should be, and its value.
+    pinned: bool = False  # It is not moved for the sake of balance.
 
     @property
     def fills(self) -> bool:
@@ -174,20 +184,23 @@ class Rules:
 def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults: Defaults, forbidden: bool) -> Rules:
     """`definition`: of the policy that holds for the queue. `forbidden`: copying is, in the whole cluster."""
     forbidden = forbidden or defaults.forbid_copying or definition.get(FORBID) is True
+    spread: dict[str, Json] = {"ha-spread": defaults.spread} if defaults.spread else {}
     if is_quorum(arguments) or is_stream(arguments):
         wanted = _string(definition, "queue-leader-locator") or _text(arguments, "x-queue-leader-locator")
         return Rules(
-            {"ha-mode": QUORUM, "ha-params": _members(definition, arguments)},
+            {"ha-mode": QUORUM, "ha-params": _members(definition, arguments), **spread},
             automatic=True,
             batch=defaults.fill_messages,
             locator=LEADER_LOCATORS[wanted or defaults.leader_locator],
+            label=parse_label(definition.get(LABEL)),
+            pinned=definition.get(PINNED) is True,
         )
     said = _said(definition, name, arguments, defaults)
     window = said.get("ha-replication-window")
     batch = said.get("ha-sync-batch-size")
     failure = said.get("ha-promote-on-failure")
     return Rules(
-        {key: said[key] for key in ("ha-mode", "ha-params") if key in said},
+        spread | {key: said[key] for key in ("ha-mode", "ha-params", "ha-spread") if key in said},
         automatic=said.get("ha-sync-mode") == "automatic",
         forbidden=forbidden,
         asynchronous=said.get("ha-replication") == "async",
@@ -201,6 +214,8 @@ def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults:
         locator=_text(arguments, "x-queue-master-locator")
         or _string(definition, "queue-master-locator")
         or defaults.locator,
+        label=parse_label(definition.get(LABEL)),
+        pinned=definition.get(PINNED) is True,
     )
 
 
@@ -224,6 +239,12 @@ def _members(definition: Mapping[str, Json], arguments: Table) -> Json:
         return QUORUM_MEMBERS if size is None else size.value
     size = arguments.get("x-initial-cluster-size")
     return definition.get("initial-cluster-size", STREAM_MEMBERS if size is None else size.value)
+
+
+def parse_label(value: Json) -> tuple[str, str] | None:
+    """A label and its value, from "zone=a"."""
+    name, sign, wanted = value.partition("=") if isinstance(value, str) else ("", "", "")
+    return (name.strip(), wanted.strip()) if name.strip() and sign and wanted.strip() else None
 
 
 def is_quorum(arguments: Table) -> bool:

@@ -4,8 +4,8 @@ A pattern is searched for in the name, not matched against the whole: `log` allo
 whole name writes `^log$`. The empty pattern allows only the empty name, as RabbitMQ reads it (`^$`). The default
 exchange is checked under the name `amq.default`.
 
-RabbitMQ's patterns are PCRE and ours are Python's `re`; they agree on all that is usual in names. A pattern that does
-not compile is refused when it is set (`pattern_error`); one that came in past that check allows nothing.
+RabbitMQ's patterns are PCRE and ours are Python's `re` (see `patterns`); they agree on all that is usual in names. A
+pattern that does not compile is refused when it is set; one that came in past that check allows nothing.
 
 Whether a pattern finds a name depends on nothing else, so the answers are remembered without ever having to be
 forgotten: after the first time a check costs two dictionary look-ups.
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+from leveret.cluster.patterns import BadPattern, compiled
 from leveret.cluster.refusals import resource
 from leveret.cluster.store import Metadata
 
@@ -87,15 +88,6 @@ def topic_refused_text(user: str, vhost: str, exchange: str, key: str) -> str:
     return f"access to topic '{key}' in {resource('exchange', exchange, vhost)} refused for user '{user}'"
 
 
-def pattern_error(pattern: str) -> str | None:
-    """What is wrong with a pattern; None if it can be used."""
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return str(error)
-    return None
-
-
 def _expand(pattern: str, variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
         # Escaped, or a user who is called `.*` would be allowed everything.
@@ -105,10 +97,7 @@ def _expand(pattern: str, variables: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=65_536)
 def _finds(pattern: str, name: str) -> bool:
-    compiled = _compile(pattern)
-    return compiled is not None and compiled.search(name) is not None
-
-
-@lru_cache(maxsize=4_096)
-def _compile(pattern: str) -> re.Pattern[str] | None:
-    return None if pattern_error(pattern) is not None else re.compile(pattern or "^$")
+    try:
+        return compiled(pattern or "^$").finds(name)
+    except BadPattern:
+        return False

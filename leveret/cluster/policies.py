@@ -18,10 +18,10 @@ compiles each pattern once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from leveret.cluster.patterns import BadPattern, Pattern, compiled
 from leveret.cluster.specs import Json, Policy
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class PolicyBook:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._patterns: dict[str, re.Pattern[str] | None] = {}
+        self._patterns: dict[str, Pattern | None] = {}
 
     def of_queue(self, vhost: str, name: str, arguments: Table) -> Effective:
         return self.effective(queue_kind(arguments), vhost, name)
@@ -107,11 +107,11 @@ class PolicyBook:
             if len(self._patterns) >= PATTERNS_MAX:
                 self._patterns.clear()
             try:
-                self._patterns[pattern] = re.compile(pattern)
-            except re.error:  # Checked where it was set, perhaps by another version of Python.
+                self._patterns[pattern] = compiled(pattern)
+            except BadPattern:  # Checked where it was set, perhaps by another version.
                 self._patterns[pattern] = None
-        compiled = self._patterns[pattern]
-        return compiled is not None and compiled.search(name) is not None
+        ready = self._patterns[pattern]
+        return ready is not None and ready.finds(name)
 
 
 def queue_kind(arguments: Table) -> str:

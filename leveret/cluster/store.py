@@ -37,6 +37,8 @@ from leveret.cluster import events as e
 from leveret.cluster.bindings import Bindings
 from leveret.cluster.keepers import DELAYED, exchange_of, is_closed, is_keeper, keeper_name, make_keeper
 from leveret.cluster.listings import Listings, implicit_binding
+from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
+from leveret.cluster.partitions import fault_of
 from leveret.cluster.placement import renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
 from leveret.cluster.sameness import same_json
@@ -526,6 +528,9 @@ class Metadata(Listings):
 
     def _set_global_parameter(self, command: c.SetGlobalParameter, events: list[e.Event]) -> Refusal | None:
         name = command.name
+        fault = fault_of(command.value) if name == PARTITION_HANDLING else None
+        if fault is not None:
+            return Refusal(406, f"{name}: {fault}")
         if name not in self.global_parameters or not same_json(self.global_parameters[name], command.value):
             self.global_parameters[name] = command.value
             events.append(e.GlobalParameterChanged(name))

@@ -162,6 +162,18 @@ class DataClient:
         path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/range"
         return self._request(queue, "GET", path, query, None, decode)
 
+    def numbers(self, queue: str, first: int, last: int) -> Iterator[list[tuple[int, int]]]:
+        """Which messages of a range are stored, as ranges of numbers: all that `read` would give, but for those that
+        are in memory only, and without their contents."""
+        path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/numbers"
+        while first <= last:
+            found = self._ask(queue, "GET", path, [("first", str(first)), ("last", str(last))])
+            if found["ranges"]:
+                yield [(int(low), int(high)) for low, high in found["ranges"]]
+            if int(found["next"]) <= first:
+                return  # Nothing beyond is safe.
+            first = int(found["next"])
+
     def number_at(self, queue: str, ms: int) -> int:
         """The number of the first message that came at that time (ms since 1970) or later; `next` if there is none."""
         path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/at"
@@ -203,6 +215,12 @@ class DataClient:
         path = f"/api/leases/{_quoted(self.vhost)}/{_quoted(queue)}/{_quoted(name)}{action}"
         return _lease_view(self._ask(queue, method, path, (), given))
 
+    # -- Jobs ----------------------------------------------------------------------------------------------------
+
+    def report_job(self, name: str, result: Mapping[str, Any]) -> None:
+        """What a job has found last, for the page that shows it: `state` and so on, see `management.api.jobs`."""
+        self._request("", "PUT", f"/api/leveret/jobs/{_quoted(self.vhost)}/{_quoted(name)}", (), result, _ignore)
+
     # -- Asking --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -223,7 +241,7 @@ class DataClient:
         method: str,
         path: str,
         query: Sequence[tuple[str, str]] = (),
-        given: Mapping[str, int] | None = None,
+        given: Mapping[str, Any] | None = None,
         wait_s: float = 0.0,
     ) -> Any:
         return self._request(queue, method, path, query, given, json.loads, wait_s)
@@ -234,7 +252,7 @@ class DataClient:
         method: str,
         path: str,
         query: Sequence[tuple[str, str]],
-        given: Mapping[str, int] | None,
+        given: Mapping[str, Any] | None,
         read: Callable[[bytes], Answer],
         wait_s: float = 0.0,
     ) -> Answer:

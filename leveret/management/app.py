@@ -26,11 +26,13 @@ from leveret.management.api.policies import PolicyHandlers
 from leveret.management.api.prometheus import Exporter, MetricHandlers
 from leveret.management.api.queues import QueueHandlers
 from leveret.management.api.rings import RingHandlers
+from leveret.management.api.spools import SpoolHandlers
 from leveret.management.api.topology import TopologyHandlers
 from leveret.management.api.upkeep import UpkeepHandlers
 from leveret.management.api.users import UserHandlers
 from leveret.management.api.vhosts import VhostHandlers
-from leveret.management.auth import Gate, check_origin
+from leveret.management.auth import Gate
+from leveret.management.cors import METHODS, Origins
 from leveret.management.data import DataHandlers
 from leveret.management.http import HttpServer, Limits
 from leveret.management.messages import Problem, Request, Response
@@ -63,6 +65,7 @@ class Management:
         self.server = server
         self.node = node
         self.gate = Gate(node.broker, settings.loopback_users, node.loop.time)
+        self.origins = Origins(settings.management_origins, settings.management_cors_s)
         self.router = Router(settings.management_prefix)
         limits = Limits(
             body_bytes=settings.management_body_bytes_max,
@@ -84,6 +87,7 @@ class Management:
         for kind in ACTIONS:
             kind(self).add_to(self.router)
         RingHandlers(self).add_to(self.router)
+        SpoolHandlers(self).add_to(self.router)
         DeskHandlers(self).add_to(self.router)
         JobHandlers(self).add_to(self.router)
         self.page = PageHandlers(settings.management_prefix)
@@ -93,22 +97,28 @@ class Management:
 
     def admit(self, request: Request) -> Response | None:
         try:
-            check_origin(request)
-            if self.page.is_open(request) or self._is_open(request):
-                return None
-            self.gate.check(request)
+            self.origins.check(request)
+            if request.method != "OPTIONS" and not self.page.is_open(request) and not self._is_open(request):
+                self.gate.check(request)
         except Problem as problem:
-            return problem.response()
+            return self._told(request, problem.response())
         return None
+
+    def _told(self, request: Request, response: Response) -> Response:
+        response.headers += self.origins.headers(request)
+        return response
 
     def _is_open(self, request: Request) -> bool:
         return (request.method, request.path.removeprefix(self.router.prefix)) in OPEN
 
     async def handle(self, request: Request) -> Response:
         if request.method == "OPTIONS":
-            return Response(200, headers=[("allow", "DELETE, GET, HEAD, OPTIONS, POST, PUT")])
-        handler, request.parameters = self.router.find(request.method, request.path)
-        return await handler(request)
+            return self._told(request, Response(200, headers=[("allow", METHODS)]))
+        try:
+            handler, request.parameters = self.router.find(request.method, request.path)
+            return self._told(request, await handler(request))
+        except Problem as problem:
+            return self._told(request, problem.response())
 
     async def close(self) -> None:
         self.node.reads.stop_waiting()

@@ -31,7 +31,6 @@ WINDOW_S: Final = 60.0
 FAILURES_MAX: Final = 10  # Of one address with one name,
 FAILURES_OF_HOST_MAX: Final = 100  # and with all names.
 KEPT_MAX: Final = 10_000
-READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Failures:
@@ -113,13 +112,6 @@ class Gate:
         """Raises Problem."""
         if not self.may_read(request, spec):
             raise refused(refused_text(request.user, spec.vhost, "queue", spec.name))
-
-
-def check_origin(request: Request) -> None:
-    """A browser sends the credentials that it has been given with whatever a page of somebody else makes it ask. It
-    also says that it does so, and then nothing is changed for it. Raises Problem."""
-    if request.method not in READING and request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise Problem(403, "forbidden", "pages of other origins must not change anything")
 
 
 def refused(reason: str) -> Problem:

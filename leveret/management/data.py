@@ -11,7 +11,6 @@ and the log is asked for few of them at a time (`leveret.node.reads`).
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,13 +18,16 @@ from leveret.broker.edge import unreachable
 from leveret.broker.leases import TIMEOUT_MS_MAX
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream
+from leveret.cluster.patterns import BadPattern, compiled
 from leveret.cluster.refusals import Refusal
 from leveret.data.sheet import MEDIA_TYPE
 from leveret.management.messages import Problem, Request, Response, bad_request, json_response, not_found
+from leveret.management.serving import check_serving
 from leveret.node.control import NoAnswer
 from leveret.node.control_data import lease_row
 from leveret.node.control_frame import Refused
 from leveret.node.reads import Elsewhere, Unreadable
+from leveret.node.slices import picked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +42,7 @@ SHEET_BYTES_MAX: Final = 8 << 20
 ANSWERS_MAX: Final = 8
 NUMBER_MAX: Final = (1 << 63) - 1
 WAIT_S_MAX: Final = 60.0
+RANGES_MAX: Final = 50_000  # In one answer.
 QUEUES_MAX: Final = 10_000  # In one answer.
 PATTERN_CHARACTERS_MAX: Final = 1_000
 STATUS_OF: Final = {403: 401, 404: 404, 405: 409, 406: 400, 540: 400, 311: 400}
@@ -55,6 +58,7 @@ class DataHandlers:
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/data/{vhost}/queues", self.queues)
         router.add("GET", "/api/data/{vhost}/{queue}/range", self.range)
+        router.add("GET", "/api/data/{vhost}/{queue}/numbers", self.numbers)
         router.add("GET", "/api/data/{vhost}/{queue}/at", self.at)
         router.add("GET", "/api/data/{vhost}/{queue}/wait", self.wait)
         router.add("GET", "/api/leases", self.leases)
@@ -71,13 +75,14 @@ class DataHandlers:
         """The queue that the path names, which the user may read. Raises Problem."""
         vhost, name = request.parameters["vhost"], request.parameters["queue"]
         self.gate.check_vhost(request, vhost)
+        check_serving(self.node)
         spec = self.node.metadata.queues.get((vhost, name))
         if spec is None or is_keeper(name):
             raise not_found()
         self.gate.check_read(request, spec)
         return spec
 
-    def _named(self, request: Request, vhost: str) -> list[QueueSpec]:
+    async def _named(self, request: Request, vhost: str) -> list[QueueSpec]:
         """Those that the query asks for by name, or by pattern, and that the user may read; all if it asks for none."""
         names = [value for key, value in request.query if key == "name"]
         pattern = request.asked("pattern")
@@ -94,22 +99,20 @@ class DataHandlers:
         if pattern is not None and len(pattern) > PATTERN_CHARACTERS_MAX:
             raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
         try:
-            matches = re.compile(".*" if pattern is None else pattern).fullmatch
-        except (re.error, RecursionError, OverflowError) as error:
+            matches = compiled(".*" if pattern is None else pattern, whole=True).finds
+        except BadPattern as error:
             raise bad_request(f"the pattern is bad: {error}") from None
-        return [
-            spec
-            for spec in queues.values()
-            if spec.vhost == vhost
-            and not is_keeper(spec.name)
-            and matches(spec.name)
-            and self.gate.may_read(request, spec)
-        ]
+
+        def is_wanted(spec: QueueSpec) -> bool:
+            is_there = spec.vhost == vhost and not is_keeper(spec.name)
+            return is_there and matches(spec.name) and self.gate.may_read(request, spec)
+
+        return await picked(list(queues.values()), is_wanted, steps=1)
 
     async def queues(self, request: Request) -> Response:
         vhost = request.parameters["vhost"]
         self.gate.check_vhost(request, vhost)
-        specs = sorted(self._named(request, vhost), key=lambda spec: spec.name)
+        specs = sorted(await self._named(request, vhost), key=lambda spec: spec.name)
         if len(specs) > QUEUES_MAX:
             raise bad_request(f"that are {len(specs)} queues, and at most {QUEUES_MAX} are told of at once")
         known = await self._ask_masters(specs)
@@ -186,6 +189,18 @@ class DataHandlers:
             raise
         headers = [("x-next", str(read.next + shift))]
         return Response(200, read.sheet, MEDIA_TYPE, headers, on_sent=self.answers.release)
+
+    async def numbers(self, request: Request) -> Response:
+        spec = self._spec(request)
+        shift = _shift(spec)
+        first = request.number("first", None, 0, NUMBER_MAX)
+        last = request.number("last", NUMBER_MAX, 0, NUMBER_MAX)
+        try:
+            found, following = self.node.reads.stored(spec, max(first - shift, 1), last - shift, RANGES_MAX)
+        except Elsewhere as elsewhere:
+            raise await self._elsewhere(elsewhere.nodes) from None
+        ranges = [[low + shift, high + shift] for low, high in found]
+        return json_response({"ranges": ranges, "next": following + shift})
 
     async def at(self, request: Request) -> Response:
         spec = self._spec(request)

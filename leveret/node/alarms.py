@@ -73,6 +73,10 @@ class Alarms:
             return f"vm_memory_high_watermark {memory}. {used}"
         return f"Free disk space is {disk}. Free bytes: {self.disk_free_bytes}. Limit: {self.disk_limit_bytes}"
 
+    def is_short_of_disk(self, node: str) -> bool:
+        """Here, or at another node."""
+        return "disk" in self.own() or "disk" in self.others.get(node, ())
+
     def reason(self) -> str | None:
         """What connection.blocked says; None if nothing is short anywhere."""
         short = self.own().union(*self.others.values())

@@ -4,6 +4,12 @@ Beyond Raft's own, a leader has these duties, looked after in each tick: a learn
 a voter of higher priority gets the leadership; and when a node has been gone for `LOST_S`, its exclusive and transient
 queues are given up, which a node that only lost a link for a moment should not have to pay.
 
+**Partial partitions.** A leader that cannot reach a node is no proof that nobody can. Nodes tell each other whom they
+are in contact with (`broker.governing`), and the leader heeds it three times. A node that another one sees keeps its
+exclusive and transient queues, since its clients use them, and is not forgotten, since it lives. And if a voter sees
+more of the voters than the leader does, for `BETTER_S`, it gets the leadership: a node without a way to the leader
+would learn nothing of what is agreed on, however many others it sees. So does any other voter, if the leader is paused.
+
 Joining, leaving and renaming are the leader's business too. Whoever is asked and does not lead says who does.
 """
 
@@ -16,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.cluster import commands as c
 from leveret.cluster.frames import JOIN, LEAVE, RENAME
+from leveret.cluster.maintenance import MAINTENANCE, out_of_service
+from leveret.cluster.placement import LABELS
 from leveret.cluster.raft import (
     AddLearner,
     BadChange,
@@ -37,12 +45,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.cluster")
 
 LOST_S: Final = 1.0
+BETTER_S: Final = 1.0
 TRANSFER_S: Final = 10.0
 HAND_OVER_S: Final = 1.0
 RETRY_S: Final = 0.5
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 CALL_S: Final = 5.0
 CLUSTER_ID: Final = "internal_cluster_id"  # The global parameter that RabbitMQ has it in.
+
 
 class MemberStatus(NamedTuple):
     name: str
@@ -63,10 +73,11 @@ class Cluster(Consensus):
             return
         voters = {member.id for member in self.raft.membership.voters}
         matches = {one.id: one.match for one in self.raft.followers()}
-        heirs = [one for one in self.connected.values() if one in voters]
+        away = out_of_service(self.metadata)
+        heirs = {one: name not in away for name, one in self.connected.items() if one in voters}
         if not heirs:
             return
-        self.raft.transfer(max(heirs, key=lambda one: matches.get(one, 0)))
+        self.raft.transfer(max(heirs, key=lambda one: (heirs[one], matches.get(one, 0))))
         self.drive()
         # Until it is known who leads: only then do the others agree on anything that is proposed from here on.
         await self.until(lambda: self.raft.leader not in (None, self.me.id), HAND_OVER_S)
@@ -146,15 +157,33 @@ class Cluster(Consensus):
                 self._try(Promote(learner.id))
                 break
         now = self.world.loop.time()
-        preferred = self.raft.preferred
-        if preferred is not None and preferred in self.connected.values() and now >= self.transfer_at:
+        successor = self._successor(now)
+        if successor is not None and now >= self.transfer_at:
             # While it is tried nothing can be proposed, so one that cannot take over must not be asked all the time.
             self.transfer_at = now + TRANSFER_S
-            self.raft.transfer(preferred)
+            self.raft.transfer(successor)
         for name, since in list(self.lost_at.items()):
-            if now - since >= LOST_S:
+            if now - since >= LOST_S and not self.shell.witnesses(name):
                 del self.lost_at[name]
                 self._give_up_transient(name)
+
+    def _successor(self, now: float) -> str | None:
+        """The id of the voter that should lead instead of this one: it sees more, or has a higher priority, or this one
+        serves nobody."""
+        voters = {member.name: member.id for member in self.raft.membership.voters}
+        sights, is_paused = self.shell.sights(), self.shell.is_paused
+        away = out_of_service(self.metadata)
+        able = [name for name in self.connected if name in voters and not is_paused(name) and name not in away]
+        counts = {name: sum(one in sights[name] or one == name for one in voters) for name in able if name in sights}
+        own = sum(name in self.connected or name == self.me.name for name in voters)
+        best = max(counts, key=lambda name: (counts[name], name), default=None)
+        if best is not None and (counts[best] > own or is_paused(self.me.name) or self.me.name in away):
+            self.bettered_at = now if self.bettered_at is None else self.bettered_at
+            return voters[best] if now - self.bettered_at >= BETTER_S else None
+        self.bettered_at = None
+        preferred = self.raft.preferred
+        name = next((one for one in able if voters[one] == preferred), None)
+        return preferred if name is not None and counts.get(name, own) >= own else None
 
     def _try(self, change: Change) -> None:
         try:
@@ -197,11 +226,22 @@ class Cluster(Consensus):
         member = self._lead_or_raise(name)
         if name in self.connected and not by_itself:
             raise AdminError(f"node {name} is running: stop it first, or run there: leveretctl stop_app, then reset")
+        if (witnesses := self.shell.witnesses(name)) and not by_itself:
+            raise AdminError(
+                f"node {name} is running: {self.me.name}, which leads, cannot reach it, but {', '.join(witnesses)} can"
+            )
         await self.change_membership(Remove(member.id))
         applied = await self.change(c.ForgetNode(name))
         if applied.refused is not None:
             raise AdminError(applied.refused.text)
+        await self._drop_labels(name)
         logger.info("node %s was removed from the cluster", name)
+
+    async def _drop_labels(self, name: str) -> None:
+        """Nobody has that name any more."""
+        for parameter in (LABELS + name, MAINTENANCE + name):
+            if parameter in self.metadata.global_parameters:
+                await self.change(c.ClearGlobalParameter(parameter))
 
     def _lead_or_raise(self, name: str | None = None) -> Member:
         if not self.raft.is_leader:
@@ -239,6 +279,7 @@ class Cluster(Consensus):
         applied = await self.change(c.RenameNode(old, new))
         if applied.refused is not None:
             raise AdminError(applied.refused.text)
+        await self._drop_labels(old)  # It will tell them by its new name.
 
     async def _at_leader(self, kind: int, request: dict[str, Any]) -> None:
         """Do something here, if this node leads, or have the leader do it."""

@@ -23,10 +23,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from leveret.cluster import partitions
 from leveret.cluster.mirroring import EVERYWHERE, Defaults
+from leveret.cluster.partitions import PartitionHandling, Strategy
 from leveret.cluster.specs import Json
 from leveret.node import schema
 from leveret.node.config_management import read_management
+from leveret.node.config_rebalance import read_rebalance
 from leveret.node.consensus import TICK_MS
 from leveret.node.control_policies import policy_error
 from leveret.node.schema import Fixed, Ignored, NotAllowed, NotSupported, Unsupported, Used
@@ -298,6 +301,8 @@ class _Reading:
         fields["discovery"] = self._discovery()
         fields["cluster_host"] = self._cluster_host(name, fields)
         fields["mirroring"] = self._mirroring()
+        fields |= read_rebalance(self)
+        fields["partition_handling"] = self._partition_handling()
         fields["log_file"] = self._log_file(name, fields["data_dir"])
         fields["log_levels"] = self._log_levels()
         fields["log_console_form"], fields["log_file_form"] = self._log_form("console"), self._log_form("file")
@@ -427,6 +432,20 @@ class _Reading:
             )
         return Discovery(backend="classic_config", nodes=tuple(dict.fromkeys(nodes)), founders=hint or len(set(nodes)))
 
+    def _partition_handling(self) -> PartitionHandling:
+        key = partitions.PARAMETER
+        nodes = [name for _, name, _ in self.below(f"{key}.pause_if_all_down.nodes")]
+        recover: str | None = self.value(f"{key}.pause_if_all_down.recover", None)
+        strategy: str = self.value(key, partitions.DEFAULT.strategy.value)
+        if strategy != Strategy.PAUSE_IF_ALL_DOWN.value and (nodes or recover):  # RabbitMQ says nothing of it.
+            self.warnings.append(f"{key}.pause_if_all_down: has no effect: the strategy is {strategy}")
+            nodes, recover = [], None
+        try:
+            return partitions.parse(strategy, nodes, recover)
+        except partitions.BadHandling as error:
+            self.problems.append(f"{key}: {error}")
+            return partitions.DEFAULT
+
     def _mirroring(self) -> Defaults:
         """What holds for queues without a policy of their own: one of four ways to say it."""
         prefix = "mirroring.default_policy"
@@ -461,6 +480,7 @@ class _Reading:
             definition=definition,
             queues=None if copies is None or named else frozenset(copies),
             locator=self.value("queue_master_locator", Defaults.locator),
+            spread=self.value("mirroring.spread", Defaults.spread),
             leader_locator=self.value("queue_leader_locator", Defaults.leader_locator),
             forbid_copying=self.value("mirroring.forbid_copying", False),
             fill_bytes_per_tick=-(-throughput * TICK_MS // 1000),

@@ -42,6 +42,7 @@ def read_management(reading: _Reading, fields: Mapping[str, Any]) -> dict[str, A
     return {
         "prometheus_listeners": _prometheus(reading, clients, bool(management or tls)),
         "prometheus_is_wanted": METRICS + "port" in reading.chosen,
+        "management_origins": tuple(origin for _, origin, _ in reading.below("management.cors.allow_origins")),
         "management_listeners": management,
         "management_tls_listeners": tls,
         "management_tls": _tls_options(reading, bool(tls)),

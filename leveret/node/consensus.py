@@ -85,6 +85,19 @@ class Shell:
     def on_fatal(self, text: str) -> None:
         raise NotImplementedError
 
+    def sights(self) -> dict[str, frozenset[str]]:
+        """By node that is in contact with this one: whom it is in contact with."""
+        raise NotImplementedError
+
+    def witnesses(self, name: str) -> list[str]:
+        """Those of them that are in contact with the node of that name."""
+        raise NotImplementedError
+
+    def is_paused(self, name: str) -> bool:
+        """Whether that node, or this one, is known to serve nobody for now."""
+        raise NotImplementedError
+
+
 class Consensus:
     """One member's part in the consensus."""
 
@@ -131,7 +144,8 @@ class Consensus:
         self.told: Placed | None = None  # A membership that others know and this node does not yet,
         self.telling: Placed | None = None  # and the newest that it has told them.
         self.leadership: tuple[str | None, int] = (None, 0)
-        self.transfer_at = 0.0  # When a node of higher priority may be asked to lead.
+        self.transfer_at = 0.0  # When another node may be asked to lead.
+        self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
         self.watchers: list[asyncio.Future[None]] = []  # Of anything that happens: see `until`.
         self.changes: list[tuple[int, int, asyncio.Future[None]]] = []  # Index and term of membership changes.
         self._ticker: asyncio.TimerHandle | None = None

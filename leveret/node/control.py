@@ -40,10 +40,14 @@ from leveret.node import (
     control_diagnostics,
     control_leases,
     control_listings,
+    control_maintenance,
     control_metadata,
     control_mirrors,
+    control_partitions,
     control_peek,
     control_queues,
+    control_rebalance,
+    control_spools,
     control_stats,
 )
 from leveret.node.consensus import AdminError, split_address
@@ -61,10 +65,12 @@ from leveret.node.control_frame import (
     Refused,
     Server,
 )
+from leveret.node.rebalancer import Rebalancer
 from leveret.node.wire import CallFailed
 
 if TYPE_CHECKING:
     from leveret.cluster.commands import Command as Change
+    from leveret.cluster.specs import QueueSpec
     from leveret.cluster.store import Metadata
 
 __all__ = ["CONTROL", "Control"]
@@ -94,7 +100,11 @@ COMMANDS: Final[dict[str, Command]] = {
     **control_listings.COMMANDS.table,
     **control_queues.COMMANDS.table,
     **control_mirrors.COMMANDS.table,
+    **control_rebalance.COMMANDS.table,
+    **control_maintenance.COMMANDS.table,
+    **control_partitions.COMMANDS.table,
     **control_leases.COMMANDS.table,
+    **control_spools.COMMANDS.table,
     **control_definitions.COMMANDS.table,
     **control_diagnostics.COMMANDS.table,
     **control_peek.COMMANDS.table,
@@ -120,6 +130,8 @@ class Control:
         self.progress = ""  # Of what was begun last.
         self.moves: dict[int, asyncio.Task[str | None]] = {}  # By the queue's id; what came of it is kept until asked.
         self.desk = control_definitions.Desk()
+        self.rebalancer = Rebalancer(self)
+        self.queues_in_order: tuple[Metadata, int, list[QueueSpec]] | None = None  # As of that index; `queue_page`.
         self._begun: set[asyncio.Task[bytes]] = set()
         self._policies: tuple[Metadata, PolicyBook] | None = None
 
@@ -136,15 +148,19 @@ class Control:
         return await self._answer_for(ticket, name, arguments)
 
     async def _answer_for(self, ticket: str, name: str, arguments: dict[str, Any]) -> bytes:
-        if len(self.outcomes) >= OUTCOMES_MAX:
-            del self.outcomes[next(iter(self.outcomes))]
-        self.outcomes[ticket] = None
+        self._expect(ticket)
         answer = self.outcomes[ticket] = await self._answer(name, arguments)
         return answer
+
+    def _expect(self, ticket: str) -> None:
+        if ticket not in self.outcomes and len(self.outcomes) >= OUTCOMES_MAX:
+            del self.outcomes[next(iter(self.outcomes))]
+        self.outcomes[ticket] = None
 
     def begin(self, ticket: str, name: str, arguments: dict[str, Any]) -> None:
         """Run a command beside the call that asked for it."""
         self.progress = ""
+        self._expect(ticket)  # Now: whoever asks for it may be faster than the task.
         task = asyncio.get_running_loop().create_task(self._answer_for(ticket, name, arguments))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)

@@ -17,6 +17,9 @@ from leveret.amqp.handshake import COMPATIBLE_VERSION
 from leveret.cluster.commands import SetGlobalParameter
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.link import SELF
+from leveret.cluster.maintenance import DRAINING, LEAVING, state_of
+from leveret.cluster.placement import own_labels
+from leveret.node import control_partitions
 from leveret.node.control_frame import (
     ALWAYS,
     DATA_ERROR,
@@ -44,6 +47,7 @@ COMMANDS = Commands()
 CLUSTERING = "inter-node and CLI tool communication"
 AMQP = "AMQP 0-9-1"
 ASK_TIMEOUT_S = 5.0
+MAINTENANCE_TEXTS = {DRAINING: "marked for maintenance", LEAVING: "leaves the cluster when its clients are gone"}
 
 
 # -- The process and the application -------------------------------------------------------------------------------
@@ -70,7 +74,7 @@ async def stop_app(control: Control) -> None:
 
 @COMMANDS.add(ALWAYS)
 async def start_app(control: Control) -> None:
-    from leveret.node.server import StartFailed
+    from leveret.node.doors import StartFailed
 
     async with control.life:
         pass  # What is being reset must not start.
@@ -83,7 +87,9 @@ async def start_app(control: Control) -> None:
 @COMMANDS.add(ALWAYS)
 async def app_state(control: Control) -> Any:
     """For await_startup and check_running."""
-    return {"running": control.server.prepared, "starting": control.is_starting}
+    seen = control.server.node.pausing.partitions if control.server.prepared else None
+    paused = seen.reason if seen is not None and seen.paused else None
+    return {"running": control.server.prepared, "starting": control.is_starting, "paused": paused}
 
 
 @COMMANDS.add(ALWAYS, ticket=TEXT)
@@ -151,17 +157,6 @@ async def reset(control: Control, force: bool) -> None:
         await control.server.reset(force)
 
 
-@COMMANDS.add(RUNNING)
-async def leave_cluster(control: Control) -> None:
-    """Go for good, in good order."""
-
-    def progress(text: str) -> None:
-        control.progress = text
-
-    async with control.life:
-        await control.server.leave(progress)
-
-
 @COMMANDS.add(STOPPED)
 async def force_boot(control: Control) -> None:
     async with control.life:
@@ -221,23 +216,39 @@ async def cluster_status(control: Control) -> Any:
     answers = await asyncio.gather(*(_status_of(control, name) for name in running))
     # A node that went away just now is missing; the list of running nodes will say so the next time.
     told = {name: answer for name, answer in zip(running, answers, strict=True) if answer is not None}
+    seen = {name: one["partition"] for name, one in told.items()}
     return {
         "alarms": [alarm for one in told.values() for alarm in one["alarms"]],
         "cluster_name": cluster_name(control),
         "disk_nodes": [member.name for member in members],
         "feature_flags": [{"name": name, "state": "enabled"} for name in FEATURE_FLAGS],
         "listeners": {name: one["listeners"] for name, one in told.items()},
-        "maintenance_status": {name: "not under maintenance" for name in told},
-        "partitions": {},
+        "maintenance_status": {name: _maintenance(control, name) for name in told},
+        "partitions": control_partitions.parted(seen, running),
+        "unreachable": {name: one["unreachable"] for name, one in seen.items() if one["unreachable"]},
+        "paused_nodes": [name for name, one in seen.items() if one["paused_since_ms"] is not None],
+        "partition_handling": {name: one["handling"] for name, one in seen.items()},
         "ram_nodes": [],
         "running_nodes": running,
         "versions": {name: one["version"] for name, one in told.items()},
         "leader": cluster.leader,
         "has_majority": cluster.has_majority,
         "members": [
-            {"name": one.name, "address": one.address, "voter": one.voter, "priority": one.priority} for one in members
+            {
+                "name": one.name,
+                "address": one.address,
+                "voter": one.voter,
+                "priority": one.priority,
+                "labels": own_labels(control.node.metadata, one.name),
+            }
+            for one in members
         ],
     }
+
+
+def _maintenance(control: Control, name: str) -> str:
+    state = state_of(control.node.metadata, name)
+    return MAINTENANCE_TEXTS.get(state or "", "not under maintenance")
 
 
 async def _status_of(control: Control, name: str) -> dict[str, Any] | None:
@@ -258,7 +269,10 @@ async def local_status(control: Control) -> Any:
         "rabbitmq_version": __version__,
         "erlang_version": f"Python {platform.python_version()}",
     }
-    return {"alarms": local_alarms(control), "listeners": listeners(control), "version": version}
+    seen = control_partitions.local(control)
+    return {
+        "alarms": local_alarms(control), "listeners": listeners(control), "version": version, "partition": seen
+    }  # fmt: skip
 
 
 @COMMANDS.add(RUNNING)
@@ -277,7 +291,7 @@ async def status(control: Control) -> Any:
         "pid": os.getpid(),
         "os": platform.system(),
         "uptime": int(time.monotonic() - control.started_s),
-        "is_under_maintenance": False,
+        "is_under_maintenance": state_of(node.metadata, control.name) is not None,
         "product_name": "Leveret",
         "product_version": __version__,
         "python_version": sys.version.split()[0],
@@ -310,6 +324,7 @@ async def status(control: Control) -> Any:
             "virtual_host_count": len(node.metadata.vhosts),
         },
         "mirrored_queues": local_figures(control),
+        "partition": control_partitions.local(control),
         "listeners": listeners(control),
     }
 

@@ -36,7 +36,7 @@ from leveret.cluster.definitions import SECTIONS, BadDefinition, Left, Reader
 from leveret.cluster.equivalence import exchange_mismatch, queue_mismatch
 from leveret.cluster.keepers import DELAYED, keeper_arguments, keeper_name
 from leveret.cluster.passwords import SALT_BYTES, hash_password, known_hashing
-from leveret.cluster.permissions import pattern_error
+from leveret.cluster.patterns import error_of
 from leveret.cluster.refusals import fits
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import NO_ARGUMENTS, Binding, Json
@@ -203,7 +203,7 @@ class Import:
     def _access_problem(self, user: str, *patterns: str) -> str | None:
         if user not in self.users:
             return f'User "{user}" does not exist'
-        return next((f"{pattern}: {bad}" for pattern in patterns if (bad := pattern_error(pattern)) is not None), None)
+        return next((f"{pattern}: {bad}" for pattern in patterns if (bad := error_of(pattern)) is not None), None)
 
     def _exchange_problem(self, command: c.DeclareExchange) -> str | None:
         if not fits(command.name):

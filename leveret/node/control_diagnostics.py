@@ -20,6 +20,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.queue import Queue
+from leveret.cluster.maintenance import state_of
 from leveret.cluster.mirroring import is_quorum
 from leveret.node import discovery, logs
 from leveret.node.certificates import end_of_validity
@@ -274,9 +275,11 @@ async def suspend_listeners(control: Control) -> None:
 
 @COMMANDS.add(RUNNING)
 async def resume_listeners(control: Control) -> None:
-    from leveret.node.server import StartFailed
+    from leveret.node.doors import StartFailed
 
     server = control.server
+    if state_of(control.node.metadata, control.name) is not None:
+        raise Refused(UNAVAILABLE, f"this node is in maintenance: leveretctl -n {control.name} revive opens its doors")
     if server.listeners:
         return
     try:

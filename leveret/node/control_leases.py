@@ -7,21 +7,30 @@ what is safe is told (see `leveret.broker.leases`).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.lease import LeaseView
 from leveret.broker.queue import Queue
-from leveret.cluster.keepers import is_keeper
 from leveret.cluster.refusals import Refusal
 from leveret.node import control_columns as columns_
 from leveret.node.control_frame import NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
-from leveret.node.control_listings import check_columns, numbered_page, page
-from leveret.node.control_queues import ask_homes, at_home, following_cursor, position, queue_here, queue_spec
+from leveret.node.control_listings import check_columns, page
+from leveret.node.control_queues import (
+    ask_homes,
+    at_home,
+    following_cursor,
+    position,
+    queue_here,
+    queue_page,
+    queue_spec,
+)
+from leveret.node.slices import Slices
 
 if TYPE_CHECKING:
     from leveret.node.control import Control
 
 COMMANDS = Commands()
+QUEUES_AT_ONCE: Final = 10_000
 
 
 def _row(queue: Queue, view: LeaseView) -> dict[str, Any]:
@@ -43,9 +52,7 @@ async def list_leases(control: Control, vhost: str, columns: list[str], after: d
     check_columns(columns, columns_.LEASES)
     if vhost not in control.node.metadata.vhosts:
         raise Refused(USAGE, f"Virtual host '{vhost}' does not exist")
-    specs = control.node.metadata.queues.values()
-    wanted = ((spec.id, spec) for spec in specs if spec.vhost == vhost and not is_keeper(spec.name))
-    found, following = numbered_page(wanted, position(after))
+    found, following = await queue_page(control, lambda spec: spec.vhost == vhost, position(after), QUEUES_AT_ONCE)
     told, missing = await ask_homes(control, found, "local_leases", {"columns": columns})
     rows = [row for spec in found for row in told.get(spec.id, ())]
     return page(rows, following_cursor(following), missing)
@@ -56,11 +63,12 @@ async def local_leases(control: Control, queues: list[int], columns: list[str]) 
     """Rows of the leases of those of these queues that live here."""
     check_columns(columns, columns_.LEASES)
     found = {}
-    for number in queues:
+    async for number in Slices().each(queues):
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
             rows = [_row(queue, view) for view in queue.lease_views()]
-            found[str(number)] = [[row[name] for name in columns] for row in rows]
+            if rows:  # Few queues have any.
+                found[str(number)] = [[row[name] for name in columns] for row in rows]
     return found
 
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from leveret.amqp.tables import Field, Table, table_from_python, type_name
 from leveret.broker.firehose import is_traced
+from leveret.cluster.keepers import is_keeper
+from leveret.cluster.listings import implicit_binding
 from leveret.node import control_columns as columns_
 from leveret.node.certificates import distinguished_name
 from leveret.node.control_frame import (
@@ -33,6 +35,7 @@ from leveret.node.control_frame import (
     Commands,
     Refused,
 )
+from leveret.node.slices import picked
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
@@ -119,6 +122,7 @@ VHOST: Final[dict[str, Getter]] = {
     "tracing": lambda control, spec: is_traced(control.node.broker, spec.name),
     "description": lambda control, spec: spec.description,
     "tags": lambda control, spec: list(spec.tags),
+    "default_queue_type": lambda control, spec: "undefined",
     "cluster_state": lambda control, spec: {
         member.name: "running" for member in control.node.cluster.members() if member.running
     },
@@ -135,8 +139,15 @@ async def list_exchanges(control: Control, vhost: str, columns: list[str], after
 @COMMANDS.add(RUNNING, vhost=TEXT, columns=TEXTS, after=NUMBER.or_none())
 async def list_bindings(control: Control, vhost: str, columns: list[str], after: int | None) -> Any:
     check_columns(columns, columns_.BINDINGS)
-    there: Iterator[Binding] = control.node.metadata.all_bindings(vhost)
-    return _by_position(control, there, after, columns, BINDING)
+    metadata, start = control.node.metadata, after or 0
+    specs = list(metadata.queues.values())
+    queues = await picked(specs, lambda spec: spec.vhost == vhost and not is_keeper(spec.name))
+    there: list[Binding] = [implicit_binding(spec) for spec in queues[start : start + PAGE]]
+    if len(there) < PAGE:
+        stored, behind = metadata.bindings.in_vhost(vhost), max(start - len(queues), 0)
+        there += stored[behind : behind + PAGE - len(there)]
+    rows = _rows(control, there, columns, BINDING)
+    return page(rows, start + PAGE if len(rows) == PAGE else None)
 
 
 @COMMANDS.add(RUNNING, columns=TEXTS, after=NUMBER.or_none())
@@ -230,6 +241,12 @@ def _party(tls: Any, which: str) -> str:
     return distinguished_name((tls.getpeercert() or {}).get(which, ()))
 
 
+def validity(tls: Any) -> str:
+    """From when to when the client's certificate holds."""
+    found = tls.getpeercert() or {}
+    return f"{found['notBefore']} - {found['notAfter']}" if "notBefore" in found and "notAfter" in found else ""
+
+
 CONNECTION: Final[dict[str, Getter]] = {
     "pid": _connection_pid,
     "name": lambda control, one: str(one.peer),
@@ -240,17 +257,26 @@ CONNECTION: Final[dict[str, Getter]] = {
     "ssl": lambda control, one: one.peer.tls,
     "ssl_protocol": lambda control, one: _tls_of(control, one, lambda tls: tls.version()),
     "ssl_cipher": lambda control, one: _tls_of(control, one, lambda tls: tls.cipher()[0]),
+    "ssl_key_exchange": lambda control, one: "",  # Part of the cipher's name in TLS 1.2, of nothing in TLS 1.3.
+    "ssl_hash": lambda control, one: "",
     "peer_cert_subject": lambda control, one: _tls_of(control, one, lambda tls: _party(tls, "subject")),
     "peer_cert_issuer": lambda control, one: _tls_of(control, one, lambda tls: _party(tls, "issuer")),
+    "peer_cert_validity": lambda control, one: _tls_of(control, one, validity),
     "state": lambda control, one: _state(one),
     "channels": lambda control, one: len(one.channels),
     "protocol": lambda control, one: "{0,9,1}",
+    "auth_mechanism": lambda control, one: one.mechanism,
     "user": lambda control, one: one.user,
     "vhost": lambda control, one: "" if one.vhost is None else one.vhost.name,
     "timeout": lambda control, one: one.heartbeat_s,
     "frame_max": lambda control, one: one.frame_max,
     "channel_max": lambda control, one: one.channel_max,
     "client_properties": lambda control, one: shown_table(table_from_python(one.client_properties)),
+    "connected_at": lambda control, one: one.connected_ms,
+    "recv_oct": lambda control, one: one.received_bytes,
+    "recv_cnt": lambda control, one: one.received_count,
+    "send_oct": lambda control, one: one.sent_bytes,
+    "send_cnt": lambda control, one: one.sent_count,
     "send_pend": _unsent_bytes,
     "node": lambda control, one: control.name,
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from leveret.broker import firehose
 from leveret.cluster import commands as c
 from leveret.cluster.passwords import known_hashing, verify_password
-from leveret.cluster.permissions import pattern_error
+from leveret.cluster.patterns import error_of
 from leveret.cluster.specs import Json, UserSpec
 from leveret.node.control_frame import (
     ANYTHING,
@@ -162,7 +162,7 @@ def _check_party(control: Control, user: str, vhost: str) -> None:
 
 def _check_patterns(*patterns: str) -> None:
     for pattern in patterns:
-        error = pattern_error(pattern)
+        error = error_of(pattern)
         if error is not None:
             raise Refused(UNAVAILABLE, f"regular expression '{pattern}' is invalid: {error}")
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker import mirror_status
 from leveret.cluster.commands import ClearParameter, SetParameter
-from leveret.cluster.placement import LINKS, extra_members
+from leveret.cluster.keepers import is_journal
+from leveret.cluster.maintenance import state_of
+from leveret.cluster.placement import LINKS, MOVES, extra_members, moving_to
 from leveret.node import control_columns as columns_
-from leveret.node.consensus import AdminError
 from leveret.node.control_frame import (
     FLAG,
     NUMBER,
@@ -44,7 +45,6 @@ from leveret.node.control_queues import (
     copies,
     following_cursor,
     position,
-    queue_here,
     queue_spec,
 )
 
@@ -58,7 +58,7 @@ COMMANDS = Commands()
 
 PATIENCE_S: Final = 10.0
 POLL_S: Final = 0.02
-MOVES_MAX: Final = 64  # Begun, and not asked about yet.
+STALL_S: Final = 60.0  # Without any progress, a move is given up.
 
 
 def _spec(control: Control, vhost: str, name: str) -> QueueSpec:
@@ -184,8 +184,9 @@ async def remove_queue_mirror_link(control: Control, vhost: str, source: str, no
 
 
 async def _until_led_by(control: Control, spec: QueueSpec, node: str, patience_s: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + patience_s
+    while clock() < deadline:
         now = control.node.metadata.queues.get((spec.vhost, spec.name))
         if now is None or now.id != spec.id:
             raise Refused(UNAVAILABLE, f"{_called(spec)} was deleted meanwhile")
@@ -202,9 +203,14 @@ async def move_queue_master(control: Control, vhost: str, name: str, node: str) 
     _check_running(control, node)
     if spec.exclusive:
         raise Refused(UNAVAILABLE, f"{_called(spec)} is exclusive: it stays with its connection")
+    if is_journal(name):
+        raise Refused(UNAVAILABLE, f"{_called(spec)} is the journal of node {spec.node}, and stays there")
     if spec.node == node:
+        await _stay(control, spec)
         return
-    if spec.view is None:
+    if state_of(control.node.metadata, node) is not None:
+        raise Refused(UNAVAILABLE, f"node {node} is in maintenance; revive it first: leveretctl -n {node} revive")
+    if spec.view is None or (spec.view.ring == (spec.node,) and _may_be_at(control, spec, node)):
         await _move(control, spec, node)
         return
     if node not in spec.view.ring:
@@ -219,6 +225,14 @@ async def move_queue_master(control: Control, vhost: str, name: str, node: str) 
     raise Refused(UNAVAILABLE, f"the mirrors of {_called(spec)} do not keep up; its master stays at {spec.node}")
 
 
+def _may_be_at(control: Control, spec: QueueSpec, node: str) -> bool:
+    """Whether a queue whose only copy is its master's may have it at that node."""
+    placing = control.node.broker.placing
+    placement = {} if placing is None else placing.rules_of(spec).placement
+    named = placement.get("ha-params")
+    return placement.get("ha-mode") != "nodes" or (isinstance(named, list) and node in named)
+
+
 @COMMANDS.add(RUNNING, queue=NUMBER, node=TEXT)
 async def local_hand_over(control: Control, queue: int, node: str) -> Any:
     begun = control.node.broker.mirrors.hand_over(_copy_here(control, queue), node)
@@ -227,46 +241,36 @@ async def local_hand_over(control: Control, queue: int, node: str) -> Any:
 
 
 async def _move(control: Control, spec: QueueSpec, node: str) -> None:
-    """Of a queue without mirrors. It takes as long as its messages do."""
-    asked = {"vhost": spec.vhost, "name": spec.name, "node": node}
+    """Of a queue without mirrors. It takes as long as its messages do; whoever leads it sees to it, also if this node
+    dies: see `leveret.broker.placing`."""
+    key = (MOVES, spec.vhost, spec.name)
+    clock = asyncio.get_running_loop().time
+    seen, seen_s = None, clock()
+    await control.change(SetParameter(*key, {"queue": spec.id, "to": node}))
     while True:
-        answer = await at_home(control, spec, "local_move_queue", asked)
-        if answer["error"] is not None:
-            raise Refused(UNAVAILABLE, answer["error"])
-        if answer["done"]:
-            await _until_led_by(control, spec, node)
+        now = control.node.metadata.queues.get((spec.vhost, spec.name))
+        if now is None or now.id != spec.id:
+            await control.change(ClearParameter(*key))
+            raise Refused(UNAVAILABLE, f"{_called(spec)} was deleted meanwhile")
+        if now.node == node:
             return
-        control.progress = f"{answer['messages']} messages are left"
-        await asyncio.sleep(0.1)
+        if moving_to(control.node.metadata, now) != node:
+            raise Refused(UNAVAILABLE, f"the move of {_called(spec)} was given up, or node {node} was lost")
+        copy = (await copies(control, node, [spec.id])).get(spec.id)
+        if copy is not None and not copy["complete"] and copy["to_fill"]:
+            control.progress = f"{copy['filled']} of {copy['to_fill']} message numbers are copied"
+        if (now.view, copy) != seen:
+            seen, seen_s = (now.view, copy), clock()
+        elif clock() - seen_s > STALL_S:
+            await control.change(ClearParameter(*key))
+            raise Refused(UNAVAILABLE, f"the copy of {_called(spec)} on node {node} makes no progress; it stays")
+        await asyncio.sleep(POLL_S)
 
 
-@COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, node=TEXT)
-async def local_move_queue(control: Control, vhost: str, name: str, node: str) -> Any:
-    """Begin to move a queue, or say how far that is."""
-    spec = _spec(control, vhost, name)
-    move = control.moves.get(spec.id)
-    if move is None:
-        if spec.node == node:
-            return {"done": True, "error": None, "messages": 0}
-        queue = queue_here(control, spec)
-        if len(control.moves) >= MOVES_MAX:
-            control.moves = {number: one for number, one in control.moves.items() if not one.done()}
-        if queue.departure is not None or len(control.moves) >= MOVES_MAX:
-            raise Refused(UNAVAILABLE, f"{_called(spec)} cannot be moved now; try again later")
-        move = control.moves[spec.id] = asyncio.get_running_loop().create_task(_moved(control, spec, node))
-    if move.done():
-        del control.moves[spec.id]
-        return {"done": True, "error": move.result(), "messages": 0}
-    here = control.node.broker.queues_by_id.get(spec.id)
-    return {"done": False, "error": None, "messages": getattr(here, "ready_count", 0)}
-
-
-async def _moved(control: Control, spec: QueueSpec, node: str) -> str | None:
-    try:
-        await control.node.move(queue_here(control, spec), node)
-    except (AdminError, Refused) as error:
-        return str(error)
-    return None
+async def _stay(control: Control, spec: QueueSpec) -> None:
+    """Give up a move that is under way."""
+    if moving_to(control.node.metadata, spec) is not None:
+        await control.change(ClearParameter(MOVES, spec.vhost, spec.name))
 
 
 # -- Promotion by force --------------------------------------------------------------------------------------------
@@ -331,10 +335,9 @@ async def local_force(control: Control, queue: int) -> Any:
 @COMMANDS.add(RUNNING)
 async def mirror_sync_critical(control: Control) -> Any:
     """Queues that this node leads and nobody else has whole: stopping it would take or lose them."""
-    mirrors = control.node.broker.mirrors
     alone = [
         {"name": one.spec.name, "vhost": one.spec.vhost}
-        for one in mirrors
+        for one in mirror_status.mirrored(control.node.broker)
         if one.member.master is not None and not mirror_status.synchronised(one)
     ]
     return {"single": len(control.node.cluster.members()) == 1, "queues": alone}
@@ -343,7 +346,10 @@ async def mirror_sync_critical(control: Control) -> Any:
 def local_figures(control: Control) -> dict[str, int | float]:
     broker = control.node.broker
     counts, now_ms = broker.mirrors.journal.counts, int(time.time() * 1000)
-    return {**mirror_status.figures(broker.mirrors, counts, now_ms), "queues_down": mirror_status.down(broker)}
+    return {
+        **mirror_status.figures(mirror_status.mirrored(broker), counts, now_ms),
+        "queues_down": mirror_status.down(broker),
+    }
 
 
 @COMMANDS.add(RUNNING, vhost=TEXT.or_none(), only=TEXT.or_none(), columns=TEXTS, after=OBJECT.or_none())

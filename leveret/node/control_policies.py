@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from leveret.amqp.printing import printed_float
-from leveret.cluster.mirroring import FORBID, BadWindow, parse_window
-from leveret.cluster.permissions import pattern_error
+from leveret.cluster.mirroring import FORBID, LABEL, PINNED, BadWindow, parse_label, parse_window
+from leveret.cluster.patterns import error_of
 from leveret.cluster.policies import APPLIES, EXCHANGE, KINDS, is_applicable
 from leveret.cluster.queue_rules import is_routing_key, parse_journal
 from leveret.cluster.specs import Json
@@ -30,7 +30,9 @@ OPERATOR_KEYS: Final = frozenset(
 HA_DETAILS: Final = (
     "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
 )  # fmt: skip
-OWN_HA_DETAILS: Final = ("ha-replication", "ha-sync-strategy", "ha-sync-blocking", "ha-replication-window")
+OWN_HA_DETAILS: Final = (
+    "ha-replication", "ha-sync-strategy", "ha-sync-blocking", "ha-spread", "ha-replication-window",
+)  # fmt: skip
 
 Fits = Callable[[Any], bool]
 
@@ -119,6 +121,8 @@ _RULES: Final[dict[str, tuple[Fits, str]]] = {
     "consumer-timeout": (_at_least(1), "is not a valid consumer timeout"),
     "consumer-timeout-action": (_one_of("close", "requeue"), "is not a valid consumer timeout action"),
     "journal": (_is_journal, "is not a valid journal mode"),
+    LABEL: (lambda value: parse_label(value) is not None, 'is not a label and its value, such as "zone=a"'),
+    PINNED: (_is_flag, "is not true or false, which queue-master-pinned takes"),
     FORBID: (_is_flag, "is not true or false, which ha-forbid-copying takes"),
 }
 _HA_KEYS: Final = frozenset({"ha-mode", *HA_DETAILS, *OWN_HA_DETAILS})
@@ -130,7 +134,7 @@ def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], op
     problems = [_definition_error(dict(sorted(definition.items())), operator)]
     if apply_to not in APPLY_TO:
         problems.append(f"apply-to '{apply_to}' unrecognised; should be 'queues', 'exchanges' or 'all'")
-    bad_pattern = pattern_error(pattern)
+    bad_pattern = error_of(pattern)
     if bad_pattern is not None:
         problems.append(f"pattern should be regular expression but is invalid: {bad_pattern}")
     return "\n".join(filter(None, problems)) or None
@@ -198,6 +202,9 @@ def _own_ha_error(definition: Mapping[str, Json]) -> str | None:
             return f'{name} must be {listed} or "{words[-1]}", got {term(definition[name])}'
     if not _is_flag(definition.get("ha-sync-blocking", False)):
         return f"ha-sync-blocking must be true or false, got {term(definition['ha-sync-blocking'])}"
+    spread = definition.get("ha-spread", "-")
+    if not isinstance(spread, str) or not spread:
+        return f"ha-spread takes the name of a label of nodes, {term(spread)} given"
     if definition.get("ha-sync-strategy") == "event" and definition.get("ha-sync-mode") == "automatic":
         return 'ha-sync-strategy="event" copies nothing, so ha-sync-mode cannot be "automatic"'
     if "ha-replication-window" not in definition:

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import Callable
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.amqp.arguments import CLASSIC
@@ -27,6 +30,7 @@ from leveret.cluster.commands import DeleteQueue
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream
 from leveret.node import control_columns as columns_
+from leveret.node import control_listings
 from leveret.node.control_frame import (
     FLAG,
     NUMBERS,
@@ -46,12 +50,13 @@ from leveret.node.control_listings import (
     Rows,
     channel_pid_of,
     check_columns,
-    numbered_page,
     page,
     pid,
     running_nodes,
     shown_table,
 )
+from leveret.node.details import capacity, head_timestamp, sizes
+from leveret.node.slices import Slices, in_order, picked
 
 if TYPE_CHECKING:
     from leveret.cluster.policies import Effective
@@ -59,6 +64,10 @@ if TYPE_CHECKING:
     from leveret.node.control import Control
 
 COMMANDS = Commands()
+SIZES: Final = (
+    "messages_unacknowledged_ram", "messages_ram", "messages_persistent", "message_bytes", "message_bytes_ready",
+    "message_bytes_unacknowledged", "message_bytes_ram", "message_bytes_persistent",
+)  # fmt: skip
 
 # -- Columns -------------------------------------------------------------------------------------------------------
 
@@ -140,6 +149,14 @@ def _mirror_node_names(control: Control, pair: tuple[QueueSpec, Any]) -> Any:
     return "" if nodes is None else nodes
 
 
+def _capacity(control: Control, pair: tuple[QueueSpec, Queue | None]) -> Any:
+    return "" if pair[1] is None else capacity(control, pair[1])
+
+
+def _size(name: str) -> Getter:
+    return lambda control, pair: "" if pair[1] is None else sizes(control, pair[1])[name]
+
+
 # Of a specification and the queue itself, which is None where the queue is not here.
 QUEUE: Final[dict[str, Getter]] = {
     "name": lambda control, pair: pair[0].name,
@@ -159,7 +176,12 @@ QUEUE: Final[dict[str, Getter]] = {
     "messages": _counted(lambda queue: queue.ready_count + queue.unacked_count),
     "messages_ready_ram": _counted(lambda queue: queue.ready_count - _on_disk(queue)),
     "messages_ready_disk": _counted(_on_disk),
+    "disk_reads": _counted(lambda queue: queue.totals.read),
+    "disk_writes": _counted(lambda queue: queue.totals.written),
+    "head_message_timestamp": _counted(lambda queue: "" if (at := head_timestamp(queue)) is None else at),
     "consumers": _counted(lambda queue: len(queue.consumers)),
+    "consumer_utilisation": _capacity,
+    "consumer_capacity": _capacity,
     "memory": _counted(lambda queue: queue.memory_bytes),
     "idle_since": lambda control, pair: "" if pair[1] is None else _idle_since(control, pair[1]),
     "state": _state,
@@ -177,6 +199,7 @@ QUEUE: Final[dict[str, Getter]] = {
     "recoverable_mirrors": _recoverable,
     "recoverable_slaves": _recoverable,
     "sync_messages": lambda control, pair: "",  # Its mirrors know.
+    **{name: _size(name) for name in SIZES},
 }
 
 
@@ -212,13 +235,13 @@ async def list_queues(
     running = running_nodes(control)
 
     def fits(spec: QueueSpec) -> bool:
-        if spec.vhost != vhost or only not in (None, spec.name) or is_keeper(spec.name):
+        if spec.vhost != vhost or only not in (None, spec.name):
             return False
         if local:
             return spec.node == control.name
         return online == offline or (spec.node in running) == bool(online)
 
-    found, following = numbered_page(((spec.id, spec) for spec in specs.values() if fits(spec)), position(after))
+    found, following = await queue_page(control, fits, position(after))
     told, missing = await ask_homes(control, found, "local_queues", {"columns": columns})
     rows = []
     for spec in found:
@@ -228,6 +251,33 @@ async def list_queues(
     if "sync_messages" in columns:
         await _add_progress(control, found, rows, columns.index("sync_messages"))
     return page(rows, following_cursor(following), missing)
+
+
+async def queue_page(
+    control: Control, fits: Callable[[QueueSpec], bool], after: int, most: int | None = None
+) -> tuple[list[QueueSpec], int | None]:
+    """The queues that fit, from the one behind number `after` on, and what to go on with. Clients know all of them.
+
+    Who turns pages finds the order that was made for the first one, unless something has changed; then it is made
+    anew, in slices: of a hundred thousand queues it would else hold the node for as long as some pages take.
+    """
+    metadata, known = control.node.metadata, control.queues_in_order
+    most = control_listings.PAGE if most is None else most
+    if known is None or known[0] is not metadata or known[1] != metadata.index:
+        index = metadata.index
+        there = await picked(list(metadata.queues.values()), lambda spec: not is_keeper(spec.name))
+        known = control.queues_in_order = (metadata, index, await in_order(there, _number))
+    found: list[QueueSpec] = []
+    start = bisect_right(known[2], after, key=_number)
+    async for spec in Slices().each(islice(known[2], start, None)):
+        if fits(spec):
+            if len(found) == most:
+                return found, found[-1].id
+            found.append(spec)
+    return found, None
+
+
+_number: Final = attrgetter("id")
 
 
 def position(after: dict[str, Any] | None) -> int:
@@ -284,7 +334,7 @@ async def local_queues(control: Control, queues: list[int], columns: list[str]) 
     """Rows of those of these queues that live here."""
     check_columns(columns, columns_.QUEUES)
     found = {}
-    for number in queues:
+    async for number in Slices(steps=4).each(queues):
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
             found[str(number)] = [QUEUE[name](control, (queue.spec, queue)) for name in columns]

@@ -48,7 +48,7 @@ async def local_queue_rows(control: Control, queues: list[int], past: dict[str, 
     """Of those of these queues that live here, all that is told of them."""
     _check_count(queues, ROWS_MAX)
     control.node.samples.start()
-    windows, slices, found = Windows.asked(past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), Slices(), {}
     for number in queues:
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
@@ -119,7 +119,7 @@ async def local_client_names(control: Control, after: int) -> Any:
 async def local_connection_rows(control: Control, connections: list[int], past: dict[str, Any] | None) -> Any:
     _check_count(connections, ROWS_MAX)
     control.node.samples.start()
-    windows, slices, found = Windows.asked(past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), Slices(), {}
     for connection in _connections(control, connections):
         found[str(connection.number)] = connection_row(control, connection, windows)
         await slices.rest()
@@ -131,7 +131,7 @@ async def local_channel_rows(control: Control, channels: list[str], past: dict[s
     """By the number of the connection, a dot, and the number of the channel."""
     _check_count(channels, ROWS_MAX)
     control.node.samples.start()
-    windows, slices, found = Windows.asked(past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), Slices(), {}
     wanted = _pairs(channels)
     for connection in _connections(control, [number for number, _ in wanted]):
         for number in [channel for of, channel in wanted if of == connection.number]:
@@ -182,7 +182,7 @@ async def local_exchange_stats(control: Control, vhost: str, names: list[str], p
     _check_count(names, FIGURES_MAX)
     samples = control.node.samples
     samples.start()
-    windows, slices, found = Windows.asked(past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), Slices(), {}
     there = control.node.broker.vhosts.get(vhost)
     for name in names if there is not None else ():
         passage = there.passages.get(name)  # type: ignore[union-attr]
@@ -201,7 +201,7 @@ async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str,
     _check_count(vhosts, FIGURES_MAX)
     samples = control.node.samples
     samples.start()
-    windows, slices, found = Windows.asked(past), Slices(), {}
+    windows, slices, found = Windows.asked(control, past), Slices(), {}
     for name in vhosts:
         sums = samples.by_vhost.get(name)
         if sums is not None:
@@ -217,7 +217,7 @@ async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str,
 @COMMANDS.add(RUNNING, past=OBJECT.or_none())
 async def local_overview(control: Control, past: dict[str, Any] | None) -> Any:
     control.node.samples.start()
-    row = details_node.overview(control, Windows.asked(past))
+    row = details_node.overview(control, Windows.asked(control, past))
     slices, channels, consumers = Slices(), 0, 0
     for connection in list(control.node.broker.connections):
         channels += len(connection.channels)
@@ -230,7 +230,7 @@ async def local_overview(control: Control, past: dict[str, Any] | None) -> Any:
 @COMMANDS.add(RUNNING, past=OBJECT.or_none())
 async def local_node_row(control: Control, past: dict[str, Any] | None) -> Any:
     control.node.samples.start()
-    row = details_node.node_row(control, Windows.asked(past))
+    row = details_node.node_row(control, Windows.asked(control, past))
     return {**row, "mirrored_queues": await mirror_figures(control)}
 
 
@@ -265,7 +265,7 @@ async def mirror_figures(control: Control) -> dict[str, int | float]:
     broker = control.node.broker
     counts, now_ms, slices = broker.mirrors.journal.counts, int(time.time() * 1000), Slices()
     sums = mirror_status.figures((), counts, now_ms)
-    for some in _chunks(list(broker.mirrors)):
+    for some in _chunks(list(mirror_status.mirrored(broker))):
         part = mirror_status.figures(some, counts, now_ms)
         for name, value in part.items():
             if name.endswith("_max"):

@@ -51,9 +51,11 @@ class Windows(NamedTuple):
     node: Window | None = None
 
     @classmethod
-    def asked(cls, given: dict[str, Any] | None) -> Windows:
+    def asked(cls, control: Control, given: dict[str, Any] | None) -> Windows:
         """As another node, or a client, has asked for them: age and step, in seconds."""
-        return cls(**{name: s.window(*one) for name, one in (given or {}).items() if name in cls._fields})
+        interval_ms = control.node.samples.interval_ms
+        asked = ((name, one) for name, one in (given or {}).items() if name in cls._fields)
+        return cls(**{name: s.window(age_s, step_s, interval_ms) for name, (age_s, step_s) in asked})
 
 
 def is_detail(name: str) -> tuple[str, ...]:
@@ -135,12 +137,12 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     values = dict(zip(s.QUEUE, figures_of(queue), strict=True))
     row = queue_head(control, queue.spec)
     row |= lengths(values, past, windows.lengths)
-    row |= _sizes(control, queue)
+    row |= sizes(control, queue)
     names = [] if not any(values[name] for name in s.MESSAGES[4:11]) else list(OF_DELIVERIES)
     names += ["publish"] if values["publish"] else []
     if names:
         row["message_stats"] = message_stats(values, past, sorted(names), windows.messages)
-    capacity = _capacity(queue, past)
+    share = _capacity(queue, past)
     single = queue.turns.active if queue.turns is not None and queue.rules.single_active else None
     row |= {
         "backing_queue_status": {
@@ -154,16 +156,16 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
             "avg_ack_egress_rate": past.rate("ack"),
         },
         "consumers": len(queue.consumers),
-        "consumer_capacity": capacity,
-        "consumer_utilisation": capacity,
+        "consumer_capacity": share,
+        "consumer_utilisation": share,
         "exclusive_consumer_tag": getattr(queue.exclusive_consumer, "tag", None),
         "single_active_consumer_tag": getattr(single, "tag", None),
-        "head_message_timestamp": _head_timestamp(queue),
+        "head_message_timestamp": head_timestamp(queue),
         "memory": queue.memory_bytes + QUEUE_BYTES,
         "state": mirror_status.RUNNING if queue.mirror is None else mirror_status.state(queue.mirror),
     }
     idle_s = control.node.loop.time() - queue.active_ms / 1000
-    if idle_s * 1000 > s.INTERVAL_MS:
+    if idle_s * 1000 > samples.interval_ms:
         row["idle_since"] = _time_of_day(time.time() - min(idle_s, time.monotonic() - control.started_s))
     if queue.spec.exclusive:
         row["owner_pid_details"] = _owner(control, queue)
@@ -183,6 +185,11 @@ def _owner(control: Control, queue: Queue) -> dict[str, Any]:
         if name == queue.spec.owner:
             return {"name": str(connection.peer), "peer_host": connection.peer.host, "peer_port": connection.peer.port}
     return {}
+
+
+def capacity(control: Control, queue: Queue) -> float:
+    samples = control.node.samples
+    return _capacity(queue, Past(samples, s.OF_QUEUE, samples.queues.get(queue)))
 
 
 def _capacity(queue: Queue, past: Past) -> float:
@@ -245,7 +252,7 @@ def _out(queue: Queue) -> _Measure:
     return found
 
 
-def _sizes(control: Control, queue: Queue) -> dict[str, int]:
+def sizes(control: Control, queue: Queue) -> dict[str, int]:
     ready, on_disk = _waiting(queue)
     out = _out(queue)
     log = control.node.storage.log.queues.get(queue.spec.id)
@@ -269,7 +276,7 @@ def _sizes(control: Control, queue: Queue) -> dict[str, int]:
     }
 
 
-def _head_timestamp(queue: Queue) -> int | None:
+def head_timestamp(queue: Queue) -> int | None:
     if queue.ready:
         head = queue.ready[0]
         return None if isinstance(head, Gap) else timestamp(head.batch.contents[head.lo], HEADER_AT)

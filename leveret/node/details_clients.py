@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.amqp.tables import table_from_python
 from leveret.cluster.definitions import from_table
 from leveret.node import samples as s
-from leveret.node.control_listings import _party, _state, _tls_of, _unconfirmed, _unsent_bytes
+from leveret.node.control_listings import _party, _state, _tls_of, _unconfirmed, _unsent_bytes, validity
 from leveret.node.details import OF_CHANNELS, OF_DELIVERIES, Windows, message_stats
 from leveret.node.samples import Past, counted
 
@@ -75,13 +75,8 @@ def _security(control: Control, connection: Connection) -> dict[str, Any]:
         "ssl_hash": None,
         "peer_cert_subject": told(lambda tls: _party(tls, "subject")),
         "peer_cert_issuer": told(lambda tls: _party(tls, "issuer")),
-        "peer_cert_validity": told(_validity),
+        "peer_cert_validity": told(validity),
     }
-
-
-def _validity(tls: Any) -> str:
-    found = tls.getpeercert() or {}
-    return f"{found['notBefore']} - {found['notAfter']}" if "notBefore" in found and "notAfter" in found else ""
 
 
 def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
 from leveret.amqp.handshake import COMPATIBLE_VERSION
+from leveret.cluster.maintenance import state_of
 from leveret.node import samples as s
 from leveret.node.control_cluster import listeners, local_alarms
 from leveret.node.control_diagnostics import log_files
+from leveret.node.control_partitions import local, partition_names
 from leveret.node.details import OF_ALL, Windows, lengths, message_stats
 from leveret.node.samples import Past, open_files
 
@@ -120,7 +122,10 @@ def node_row(control: Control, windows: Windows) -> dict[str, Any]:
         "mem_calculation_strategy": "rss",
         "disk_free_limit": alarms.disk_limit_bytes,
         "disk_free_alarm": alarms.disk or alarms.disk_full,
-        "partitions": [],
+        "partitions": partition_names(control),
+        "partition": local(control),
+        "paused": node.pausing.paused,
+        "being_drained": state_of(node.metadata, control.name) is not None,
         "net_ticktime": settings.silence_ms // 1000,
         "rates_mode": "basic",
         "exchange_types": exchange_types(),

@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Final
 from leveret.amqp.limits import Limits
 from leveret.broker.broker import Broker
 from leveret.broker.journal import Options
-from leveret.broker.moving import move
 from leveret.broker.placing import Place, Placing
 from leveret.broker.queue import Queue
 from leveret.broker.stream import StreamQueue
 from leveret.cluster import frames
 from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
-from leveret.cluster.keepers import is_journal
+from leveret.cluster.events import GlobalParameterChanged
+from leveret.cluster.maintenance import out_of_service
+from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
 from leveret.cluster.passwords import SALT_BYTES
+from leveret.cluster.placement import labels_of
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.log import Log, LogOptions
@@ -37,8 +39,9 @@ from leveret.node import consensus
 from leveret.node.alarms import Alarms
 from leveret.node.client import AWAY, BEHIND, BLOCKED, PACE_S, PACED, Client
 from leveret.node.cluster import CLUSTER_ID, Cluster
-from leveret.node.consensus import AdminError
 from leveret.node.folder import MESSAGES
+from leveret.node.maintenance import Maintenance
+from leveret.node.pausing import Pausing
 from leveret.node.reads import Reads
 from leveret.node.samples import Samples
 from leveret.node.settings import LOG_LEVELS
@@ -46,7 +49,6 @@ from leveret.node.storage import Storage
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Gap
-    from leveret.broker.mirrored import Mirror
     from leveret.broker.remote import RemoteQueue
     from leveret.broker.replies import BusyLink
     from leveret.cluster.events import Event
@@ -63,13 +65,8 @@ logger = logging.getLogger("leveret")
 
 TICK_S: Final = 1.0
 SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
-CLIENTS_S: Final = 5.0  # That clients have to answer a close.
 # While the nodes elect a leader, which takes seconds at worst, masters go on: to step back would depose them all.
 LEADERLESS_TICKS_MAX: Final = 250
-LEAVE_S: Final = 5.0  # That mirrored queues have to find another master before this node stops.
-LEAVE_STEP_S: Final = 0.005
-PASSED_ON_S: Final = 0.5
-QUIET_STEPS: Final = 4  # After which nothing more is taken to be on its way here.
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
@@ -109,7 +106,6 @@ class Node(consensus.Shell):
         self.leaderless_ticks = 0
         self.fatal: str | None = None
         self.stopped: asyncio.Future[None] = self.loop.create_future()
-        self.deserted: asyncio.Future[None] | None = None  # Set when the last client has gone.
         self._ticker: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._syncer: asyncio.TimerHandle | None = None
@@ -136,10 +132,15 @@ class Node(consensus.Shell):
             settings.content_cache_bytes,
             int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
+        self.broker.partition_handling = settings.partition_handling
+        self.broker.spools.content_bytes_max = settings.spool_max_bytes
+        self.broker.spools.is_short = self.alarms.is_short_of_disk
         self.broker.journaling = Options(settings.journal_default, settings.journal_max_bytes)
         self.broker.refresh_rules()
         self.broker.arrivals.is_open = False
         self.broker.run = self.cluster.run
+        self.pausing = Pausing(self)
+        self.maintenance = Maintenance(self)
         self.reads = Reads(self)
         self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
@@ -157,6 +158,7 @@ class Node(consensus.Shell):
             for command in self._first_commands():
                 await self.cluster.change(command)
         kept = {spec.id for spec in self.metadata.queues.values() if self._has_copy(spec)}
+        kept |= self.broker.spools.open(self.storage.log.queues)
         for number in [number for number in self.storage.log.queues if number not in kept]:
             self.storage.log.forget(number)
         self.broker.arrivals.is_open = True
@@ -166,6 +168,7 @@ class Node(consensus.Shell):
         self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
         self.placing.look_at_all()
         self.peers.set_cluster(self.cluster.cluster_id)
+        self.pausing.begin()
         self.schedule()
 
     def _has_copy(self, spec: QueueSpec) -> bool:
@@ -284,6 +287,8 @@ class Node(consensus.Shell):
     def on_accepted(self, client: Client) -> bool:
         """Whether there is room for one more."""
         settings = self.settings
+        if self.pausing.paused or self.maintenance.state is not None:
+            return False  # It came while the doors were being shut.
         unauthenticated = len(self.clients) - len(self.broker.connections)
         if unauthenticated >= settings.unauthenticated_connections_max:
             logger.warning("connection %s refused: too many that have not logged in", client.connection.peer)
@@ -302,9 +307,8 @@ class Node(consensus.Shell):
         self.by_connection.pop(client.connection, None)
         self.paced.pop(client, None)
         self.away.pop(client, None)
-        if not self.clients and self.deserted is not None and not self.deserted.done():
-            self.deserted.set_result(None)
         self.behind.pop(client, None)
+        self.maintenance.on_client_lost()
 
     def on_published(self, client: Client) -> None:
         """Called after each bundle of input of a connection that publishes."""
@@ -360,6 +364,7 @@ class Node(consensus.Shell):
         self.broker.tick_links()
         self.broker.mirrors.governing.on_minute()
         self.placing.watch()
+        self.maintenance.tick()
         if self.broker.content_bytes > self.broker.content_bytes_max:
             self.broker.page_out_unacked()
         self.storage.maintain(idle=not self.storage.committing)
@@ -471,6 +476,10 @@ class Node(consensus.Shell):
         state = self.storage.log.queues.get(number)
         return {} if state is None else state.counts
 
+    def settled_of(self, number: int) -> list[tuple[int, int]]:
+        state = self.storage.log.queues.get(number)
+        return [] if state is None else list(state.gone)
+
     def measure(self, number: int, wanted: Wanted) -> Measured:
         state = self.storage.log.queues.get(number)
         return Measured([], 0) if state is None else measure(state, wanted)
@@ -505,16 +514,16 @@ class Node(consensus.Shell):
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
     def on_peer_up(self, peer: str, uuid: bytes) -> None:
-        self.broker.on_peer_up(peer)
+        self.pausing.on_up(peer)
         self.cluster.on_up(peer, uuid)
         self.placing.look_at_all()
         self._tell_alarms()
         self.schedule()
 
-    def on_peer_down(self, peer: str) -> None:
+    def on_peer_down(self, peer: str, reason: str) -> None:
         if not self.cluster.has_majority_without(peer):
             self.broker.mirrors.on_majority(False)  # Before a mirror concludes that its master is gone.
-        self.broker.on_peer_down(peer)
+        self.pausing.on_down(peer, reason)
         self.cluster.on_down(peer)
         self.placing.look_at_all()
         self.told_alarms.pop(peer, None)
@@ -537,15 +546,33 @@ class Node(consensus.Shell):
         self.set_clock()
         if kind == frames.ALARM:
             self._on_alarm_of(peer, frozenset(payload.decode("ascii", "replace").split()))
-        else:
+        elif self.pausing.admits(peer, kind, payload):
             self.broker.on_peer_frame(peer, kind, payload)
         self.schedule()
 
     # -- What the cluster tells ----------------------------------------------------------------------------------
 
     def on_applied(self, applied: Applied) -> None:
-        self.broker.on_applied(applied.events)
+        self._on_events(applied.events)
+
+    def on_replaced(self, events: tuple[Event, ...]) -> None:
+        self._on_events(events)
+
+    def _on_events(self, events: tuple[Event, ...]) -> None:
+        self.broker.on_applied(events)
+        if GlobalParameterChanged(PARTITION_HANDLING) in events:
+            self.pausing.on_setting()
+        self.maintenance.look()
         self.schedule()
+
+    def witnesses(self, name: str) -> list[str]:
+        return [peer for peer, others in self.sights().items() if name in others]
+
+    def sights(self) -> dict[str, frozenset[str]]:
+        return self.broker.mirrors.governing.linked
+
+    def is_paused(self, name: str) -> bool:
+        return self.pausing.is_paused(name)
 
     def on_cluster_tick(self) -> None:
         mirrors = self.broker.mirrors
@@ -554,116 +581,39 @@ class Node(consensus.Shell):
             self.schedule()
         mirrors.governing.wall_ms = self.broker.wall_ms
         self.leaderless_ticks = 0 if self.cluster.leader is not None else self.leaderless_ticks + 1
-        mirrors.on_majority(self.cluster.has_majority and self.leaderless_ticks <= LEADERLESS_TICKS_MAX)
+        self.pausing.tick()
+        has_say = self.cluster.has_majority and not self.pausing.paused
+        mirrors.on_majority(has_say and self.leaderless_ticks <= LEADERLESS_TICKS_MAX)
         mirrors.tick()
-        if self.placing.due:
+        if self.placing.due and not self.pausing.paused:
             self.placing.tick()
         if mirrors.touched:
             self.schedule()
 
     def _places(self) -> list[Place]:
         runs = self.metadata.runs
-        return [Place(one.name, one.uuid, runs.get(one.name, ""), one.running) for one in self.cluster.members()]
-
-    def on_replaced(self, events: tuple[Event, ...]) -> None:
-        self.broker.on_applied(events)
-        self.schedule()
-
-    # -- Leaving -------------------------------------------------------------------------------------------------
-
-    async def drain(self, progress: Callable[[str], None]) -> None:
-        """Send clients away, then all queues to other nodes: each to the one that has the fewest. Raises `AdminError`.
-
-        Exclusive queues go with their clients. The others are told of each queue's new home as it moves.
-        """
-        for connection in list(self.broker.connections):
-            connection.close(320, "broker forced connection closure with reason 'node is being drained'")
-        self.turn()
-        await self._clients_gone()
-        await self.leave()
-        local = (queue for queue in self.broker.queues_by_id.values() if isinstance(queue, Queue))
-        queues = [queue for queue in local if not is_journal(queue.spec.name)]  # Those end with their nodes.
-        for done, queue in enumerate(queues):
-            if not queue.deleted:
-                await self._move_away(queue)
-            if done % 100 == 0:
-                progress(f"{done} of {len(queues)} queues moved")
-
-    async def _clients_gone(self) -> None:
-        if self.clients:
-            self.deserted = self.loop.create_future()
-            await asyncio.wait([self.deserted], timeout=CLIENTS_S)
-        for client in list(self.clients):
-            client.transport.abort()
-        here = self.settings.node_name
-        await self.cluster.until(
-            lambda: not any(spec.exclusive and spec.node == here for spec in self.metadata.queues.values())
-        )
-
-    async def _move_away(self, queue: Queue) -> None:
-        spec = queue.spec
-        counts = {one.name: 0 for one in self.cluster.members() if one.running and one.name != self.settings.node_name}
-        if not counts:
-            raise AdminError("there is no other running node that could take the queues")
-        for other in self.metadata.queues.values():
-            if other.node in counts:
-                counts[other.node] += 1
-        await self.move(queue, min(counts, key=lambda name: (counts[name], name)))
-        logger.info("queue '%s' in vhost '%s' moved to another node", spec.name, spec.vhost)
+        is_paused, away = self.pausing.is_paused, out_of_service(self.metadata)
+        return [
+            Place(
+                one.name,
+                one.uuid,
+                runs.get(one.name, ""),
+                one.running and not is_paused(one.name),
+                labels_of(self.metadata, one.name),
+                one.name in away,
+            )
+            for one in self.cluster.members()
+        ]
 
     async def move(self, queue: Queue, to: str) -> None:
         """Raises `AdminError`; then the queue is where it was."""
-        if queue.mirror is not None:
-            await self._hand_over(queue, queue.mirror, to)
-            return
-        moved: asyncio.Future[str | None] = self.loop.create_future()
-
-        def then(problem: str | None) -> None:
-            if not moved.done():
-                moved.set_result(problem)
-
-        move(queue, to, then)
-        self.schedule()
-        problem = await moved
-        if problem is not None and not queue.deleted:
-            raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
-
-    async def _hand_over(self, queue: Queue, mirror: Mirror, to: str) -> None:
-        """A mirrored queue has its messages at its mirrors, and goes nowhere else."""
-        begun = self.broker.mirrors.hand_over(mirror, to)
-        deadline = self.loop.time() + LEAVE_S
-        while begun and mirror.queue is queue and self.fatal is None and self.loop.time() < deadline:
-            self.turn()
-            await asyncio.sleep(LEAVE_STEP_S)
-        if mirror.queue is queue and not queue.deleted:
-            name = queue.spec.name
-            raise AdminError(f"queue '{name}' could not be moved to {to}: there is no mirror that is in sync")
-
-    async def leave(self) -> None:
-        """Before a controlled stop: mirrored queues go on elsewhere. A client sees that its publishes wait for some
-        milliseconds."""
-        governing, homes = self.broker.mirrors.governing, self.broker.homes
-        deadline = self.loop.time() + LEAVE_S
-        has_led = False
-        while self.fatal is None and governing.leave() and self.loop.time() < deadline:
-            has_led = True
-            self.turn()
-            await asyncio.sleep(LEAVE_STEP_S)
-        # What others sent here until they knew was passed on. They are to hear what became of it before the link goes.
-        # And what their clients acknowledge meanwhile is not to be given out again.
-        quiet, deadline = 0 if has_led else QUIET_STEPS, self.loop.time() + PASSED_ON_S
-        out = self.broker.bequeathed
-        while self.fatal is None and quiet < QUIET_STEPS and self.loop.time() < deadline:
-            busy = self.broker.mirrors.proposed or any(home.confirms.open for home in homes.values())
-            quiet = 0 if busy or self.broker.bequeathed != out else quiet + 1
-            out = self.broker.bequeathed
-            self.turn()
-            await asyncio.sleep(LEAVE_STEP_S)
+        await self.maintenance.move(queue, to)
 
     # -- The end -------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """A controlled stop: clients are told, what is gathered is written."""
+        self.pausing.end()
         self.samples.stop()
         for timer in (self._ticker, self._watch, self._syncer, self._pacer):
             if timer is not None:

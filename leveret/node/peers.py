@@ -148,6 +148,7 @@ class Peers:
         self._pending: deque[tuple[_Member, detector.Event]] = deque()  # what the detector wants done
         self._acting = False
         self._complaints = _Complaints()
+        self.barred: frozenset[str] = frozenset()  # With whom there are to be no links: a fault that tests can ask for.
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closing = False
@@ -200,6 +201,12 @@ class Peers:
         """Members that turned this node away when they were last dialed, and what they said."""
         return {member.name: member.refusal for member in self._members.values() if member.refusal}
 
+    def retry(self) -> None:
+        """Dial all that are not there now, instead of when it is their turn."""
+        for member in self._members.values():
+            member.failures = 0
+            self._dial_now(member)
+
     def unsent_bytes(self, peer: str) -> int:
         wire = self._up.get(peer)
         return 0 if wire is None else wire.unsent_bytes()
@@ -226,6 +233,16 @@ class Peers:
         wire = self._up.get(peer)
         if wire is not None:
             self._loop.call_soon(self._break, wire, reason)
+
+    def bar(self, names: frozenset[str]) -> None:
+        """Have no links with these, and links with all others."""
+        free, self.barred = self.barred - names, names
+        for name in names:
+            self.cut(name, "it is barred")
+        for member in list(self._members.values()):
+            if member.name in free:
+                member.failures = 0
+                self._dial_now(member)
 
     def flush(self) -> None:
         """Write what has gathered, once for each peer."""
@@ -417,6 +434,8 @@ class Peers:
             return f"expected {expected} at this address, found {peer.name}"
         if member is None:
             return f"{peer.name} {NOT_A_MEMBER} of {self.me.name}"
+        if peer.name in self.barred:
+            return f"{peer.name} is barred"
         if member.address.uuid not in (None, peer.uuid):
             return f"this {peer.name} is another incarnation than the member of the cluster: was its data deleted?"
         return None

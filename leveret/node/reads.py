@@ -178,6 +178,17 @@ class Reads:
             shift = -1 if is_stream(spec.arguments) else 0
             return await self._perform(spec, max(first, 1), last, memory, bytes_max, shift)
 
+    def stored(self, spec: QueueSpec, first: int, last: int, ranges_max: int) -> tuple[list[tuple[int, int]], int]:
+        """Which of these messages the log has, as far as they are safe, and where to go on. Raises Elsewhere."""
+        following = self.next(spec)
+        if first >= following and self.master(spec) is None:
+            raise self.elsewhere(spec)
+        last, state = min(last, following - 1), self._state(spec)
+        if state is None or last < first:
+            return [], max(last + 1, first)
+        found = list(state.live.ranges(first, last, ranges_max))
+        return found, last + 1 if len(found) < ranges_max else found[-1][1] + 1
+
     def _state(self, spec: QueueSpec) -> QueueLog | None:
         return self.node.storage.log.queues.get(spec.id)
 

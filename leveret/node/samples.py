@@ -1,12 +1,13 @@
 """What the counters of a node were a while ago: a sample every few seconds, from which rates and charts are made.
 
-The broker only counts (`leveret.broker.traffic`). Every `INTERVAL_MS` the sampler goes through what there is, in slices
-of a millisecond, and notes the counters of whatever has changed since the last time. A sample is a packed row with the
-number of its interval in front, so one of a queue takes some 150 bytes; what does not change takes none.
+The broker only counts (`leveret.broker.traffic`). Every five seconds, or what `collect_statistics_interval` says, the
+sampler goes through what there is, in slices of a millisecond, and notes the counters of whatever has changed since the
+last time. A sample is a packed row with the number of its interval in front, so one of a queue takes some 150 bytes;
+what does not change takes none.
 
-Everything is bounded. A thing has at most `KEPT` samples, ten minutes' worth. All things together have about
-`SAMPLES_MAX`: the more of them have a history, the shorter each one's may grow, down to the two samples that a rate
-takes. The node as a whole has coarser ones besides, for charts of a day (`STEPS`).
+Everything is bounded. A thing has at most `KEPT` samples, ten minutes' worth with intervals of five seconds. All things
+together have about `SAMPLES_MAX`: the more of them have a history, the shorter each one's may grow, down to the two
+samples that a rate takes. The node as a whole has coarser ones besides, for charts of a day (`STEPS`).
 
 Sums over a vhost, over a type of queue and over the node are kept by differences: a row that is noted adds to the sums
 what it has more than the one before. What ended since the last time (`Broker.ended`) is added for the last time. So
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret")
 
-INTERVAL_MS: Final = 5_000
 KEPT: Final = 122
 SAMPLES_MAX: Final = 200_000
 STEPS: Final = ((1, 122), (12, 62), (120, 50), (360, 49))  # In intervals, and how many are kept.
@@ -110,6 +110,7 @@ class Samples:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.interval_ms = node.settings.statistics_interval_ms
         self.tick = 0  # The last interval that was sampled.
         self.queues: dict[Queue, Rows] = {}
         self.channels: dict[Channel, Rows] = {}
@@ -151,11 +152,11 @@ class Samples:
 
     async def _run(self) -> None:
         try:
-            await self.take(self.node.world.wall_ms() // INTERVAL_MS)
+            await self.take(self.node.world.wall_ms() // self.interval_ms)
         except Exception:  # Figures are no reason to stop a broker; without them somebody will look here.
             logger.exception("the counters could not be sampled")
         self._task = None
-        left_ms = INTERVAL_MS - self.node.world.wall_ms() % INTERVAL_MS
+        left_ms = self.interval_ms - self.node.world.wall_ms() % self.interval_ms
         self._timer = self.node.loop.call_later(left_ms / 1000, self._begin)
 
     # -- Sampling ------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ class Samples:
         await self._take_queues(tick, since_ms)
         await self._take_connections(tick)
         self._take_ended(tick)
-        self._take_exchanges(tick)
+        await self._take_exchanges(tick)
         for name in [name for name in self.by_vhost if name not in broker.vhosts]:
             del self.by_vhost[name]
             self.vhosts.pop(name, None)
@@ -256,10 +257,10 @@ class Samples:
             else:
                 self._add_channel(one, counted(one), self.channels.pop(one, []))
 
-    def _take_exchanges(self, tick: int) -> None:
-        there = set()
-        for vhost in self.node.broker.vhosts.values():
-            for name, passage in vhost.passages.items():
+    async def _take_exchanges(self, tick: int) -> None:
+        there, slices = set(), Slices()
+        for vhost in list(self.node.broker.vhosts.values()):
+            async for name, passage in slices.each(list(vhost.passages.items())):
                 there.add((vhost.name, name))
                 rows = self.exchanges.setdefault((vhost.name, name), [])
                 self._note(rows, OF_EXCHANGE, tick, (passage.came, passage.went))
@@ -316,8 +317,8 @@ class Window(NamedTuple):
     step: int
 
 
-def window(age_s: int, step_s: int) -> Window:
-    return Window(max(1, age_s * 1000 // INTERVAL_MS), max(1, step_s * 1000 // INTERVAL_MS))
+def window(age_s: int, step_s: int, interval_ms: int) -> Window:
+    return Window(max(1, age_s * 1000 // interval_ms), max(1, step_s * 1000 // interval_ms))
 
 
 class Past:
@@ -338,7 +339,7 @@ class Past:
             is_known = now is not None and before is not None
             self._rates = (self.form.unpack(now), self.form.unpack(before)) if is_known else (nothing, nothing)  # type: ignore[arg-type]
         at = 1 + self.form.names.index(name)
-        return (self._rates[0][at] - self._rates[1][at]) * 1000 / INTERVAL_MS
+        return (self._rates[0][at] - self._rates[1][at]) * 1000 / self.samples.interval_ms
 
     def details(self, names: tuple[str, ...], wanted: Window | None) -> dict[str, Any]:
         """RabbitMQ's `..._details` of the sum of these columns, which is mostly one."""
@@ -349,11 +350,11 @@ class Past:
         if self.of_node:
             step = next((at for at, (every, kept) in enumerate(STEPS) if every * kept > wanted.age), len(STEPS) - 1)
             rows = self.samples.whole[step]
-        found = []
+        found, interval_ms = [], self.samples.interval_ms
         for at in range(tick, tick - wanted.age - 1, -wanted.step):
             row = row_at(rows, at)
             values = (0,) * (1 + len(self.form.names)) if row is None else self.form.unpack(row)
-            found.append({"sample": sum(values[place] for place in places), "timestamp": at * INTERVAL_MS})
+            found.append({"sample": sum(values[place] for place in places), "timestamp": at * interval_ms})
         shown["samples"] = found
         span_s = (found[0]["timestamp"] - found[-1]["timestamp"]) / 1000
         shown["avg_rate"] = (found[0]["sample"] - found[-1]["sample"]) / span_s if span_s else 0.0

@@ -26,7 +26,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from leveret.cluster.mirroring import FORBID, LEADER_LOCATORS, LOCATORS
+from leveret.cluster.partitions import RECOVER, Strategy
+from leveret.cluster.patterns import error_of
 from leveret.cluster.queue_rules import parse_journal
+from leveret.cluster.rebalancing import PLAN, STRATEGIES, TRIGGERS
 from leveret.cluster.specs import Json
 from leveret.node.settings import DEFAULT_CLUSTER_PORT, LOG_CATEGORIES, LOG_LEVELS, MIB, ListedNode, Listener
 
@@ -174,11 +177,16 @@ def word(text: str) -> str:
 
 
 def pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise NotAllowed(f"a regular expression ({error})") from None
+    error = error_of(text)
+    if error is not None:
+        raise NotAllowed(f"a regular expression ({error})")
     return text
+
+
+def origin(text: str) -> str:
+    if text == "*" or re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", text):
+        return text
+    raise NotAllowed("an origin without a path, such as https://example.com:8443, or *")
 
 
 def readable_file(text: str) -> str:
@@ -404,8 +412,20 @@ USED: dict[str, Used] = {
     "mirroring.forbid_copying": Used(flag),
     "journal.default": Used(journal_mode, "journal_default"),
     "journal.max_bytes": Used(size(MIB, 1 << 50), "journal_max_bytes"),
+    "spool.max_bytes": Used(size(0, 1 << 50), "spool_max_bytes"),
     "num_mirrors": Used(whole(0, 255)),
     "cluster_nodes.disc_copies": Used(copies),
+    "mirroring.spread": Used(word),
+    "cluster_rebalance": Used(one_of(*TRIGGERS)),
+    "cluster_rebalance.interval": Used(milliseconds(1_000, 86_400_000)),
+    "cluster_rebalance.strategy": Used(one_of(*STRATEGIES, PLAN)),
+    "cluster_rebalance.plan": Used(readable_file),
+    "cluster_rebalance.threshold": Used(ratio(10.0)),
+    "cluster_rebalance.moves_at_once": Used(whole(1, 1_000)),
+    "cluster_rebalance.moves_per_hour": Used(or_infinity(whole(1, 2_000))),
+    "cluster_rebalance.rest": Used(milliseconds(0, 86_400_000)),
+    "node.capacity": Used(ratio(1_000.0), "node_capacity"),
+    "node.label.$": Used(word, group="node.label"),
     # RabbitMQ's
     "queue_master_locator": Used(one_of(*LOCATORS)),
     "queue_leader_locator": Used(one_of(*LEADER_LOCATORS)),
@@ -413,6 +433,11 @@ USED: dict[str, Used] = {
     "mirroring_sync_max_throughput": Used(size(0, 1 << 40)),
     "cluster_name": Used(word, "cluster_name"),
     "net_ticktime": Used(seconds_as_ms(100, 3_600_000), "silence_ms"),
+    "cluster_partition_handling": Used(one_of(*(one.value for one in Strategy))),
+    "cluster_partition_handling.pause_if_all_down.recover": Used(one_of(*RECOVER)),
+    "cluster_partition_handling.pause_if_all_down.nodes.$": Used(
+        node_name, group="cluster_partition_handling.pause_if_all_down.nodes"
+    ),
     "cluster_formation.peer_discovery_backend": Used(discovery_backend),
     "cluster_formation.classic_config.nodes.$": Used(listed_node, group="cluster_formation.classic_config.nodes"),
     "cluster_formation.dns.hostname": Used(host),
@@ -449,6 +474,9 @@ USED: dict[str, Used] = {
     "prometheus.tcp.ip": Used(host),
     "prometheus.return_per_object_metrics": Used(flag, "prometheus_per_object"),
     "management.path_prefix": Used(path_prefix, "management_prefix"),
+    "management.cors.allow_origins.$": Used(origin, group="management.cors.allow_origins"),
+    "management.cors.max_age": Used(whole(0, 86_400, "a number of seconds"), "management_cors_s"),
+    "collect_statistics_interval": Used(milliseconds(500, 600_000), "statistics_interval_ms"),
     "management.http.max_body_size": Used(size(1, 1 << 30), "management_body_bytes_max"),
     "tcp_listen_options.backlog": Used(whole(1, 65_535), "backlog"),
     "tcp_listen_options.nodelay": Used(flag, "nodelay"),
@@ -517,6 +545,7 @@ _TRUE_FALSE = ("true", "false")
 
 FIXED: dict[str, Fixed] = {
     "auth_backends.$": Fixed(("internal", "rabbit_auth_backend_internal"), ()),
+    "management.rates_mode": Fixed(("basic",), ("detailed", "none")),
     "anonymous_login_user": Fixed(("none",), ()),
     "credential_validator.validation_backend": Fixed(("rabbit_credential_validator_accept_everything",), ()),
     "default_queue_type": Fixed(("classic", "rabbit_classic_queue"), ()),
@@ -538,7 +567,7 @@ FIXED: dict[str, Fixed] = {
 _ERLANG = "it tunes the Erlang machine, and this broker runs without one"
 _STORE = "messages are stored in another way here"
 _FOUNDING = "only one node may found the cluster here, so none has to wait for luck or for a lock"
-_STATISTICS = "counters are always kept, and sampled every 5 seconds"
+_STATISTICS = "counters are always kept"
 _SOCKET = "it tunes Erlang's socket driver"
 _CATEGORIES = ("federation", "upgrade", "ra", "shovel", "prelaunch", "feature_flags", "ldap", "osiris")
 
@@ -575,8 +604,8 @@ IGNORED: dict[str, Ignored] = {
     "node_tags.*": Ignored("nothing here looks at tags"),
     "cluster_tags.*": Ignored("nothing here looks at tags"),
     "collect_statistics": Ignored(_STATISTICS),
-    "collect_statistics_interval": Ignored(_STATISTICS),
     "management_agent.*": Ignored(_STATISTICS),
+    "management.sample_retention_policies.*": Ignored("charts go back ten minutes for a queue, a day for a cluster"),
     "motd_file": Ignored("this broker prints no message of the day"),
     "log.console.color_esc_seqs.*": Ignored("this broker's log has no colours"),
     **{f"log.{name}.level": Ignored("nothing is logged in this category here") for name in _CATEGORIES},
@@ -593,15 +622,10 @@ IGNORED: dict[str, Ignored] = {
 
 _MANAGEMENT = "this part of the management over HTTP"
 _DISCOVERY = "here: cluster_formation.classic_config.nodes.N, and cluster_formation.dns.hostname"
-_PARTITIONS = "a choice of what to do in a partition"
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "cluster_formation.*": Unsupported(_DISCOVERY),
     "cluster_nodes.*": Unsupported(_DISCOVERY),
-    "cluster_partition_handling": Unsupported(_PARTITIONS),
-    "cluster_partition_handling.*": Unsupported(_PARTITIONS),
-    "cluster_rebalance": Unsupported("rebalancing of queues"),
-    "cluster_rebalance.*": Unsupported("rebalancing of queues"),
     "distribution.listener.*": Unsupported("cluster.listener says where this node meets the others"),
     "management.*": Unsupported(_MANAGEMENT),
     "prometheus.*": Unsupported("this part of the metrics for Prometheus"),

@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import json
 import logging
 import os
 import resource
 import signal
-import ssl
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import uvloop
 
@@ -37,21 +35,20 @@ from leveret.cluster.link import FRAME_BYTES_MAX, Identity
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
 from leveret.node import control_definitions, discovery, logs, registry, service_manager
-from leveret.node.client import Client
 from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
 from leveret.node.control import Control
 from leveret.node.cookie import BadCookie, find_cookie
+from leveret.node.doors import Doors, StartFailed
 from leveret.node.folder import METADATA, FolderInUse, folder_lock, wipe
 from leveret.node.node import Node
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
-from leveret.node.settings import Listener
 from leveret.node.surroundings import Reality
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
     from leveret.management.app import Management
-    from leveret.node.settings import Settings, TlsOptions
+    from leveret.node.settings import Settings
     from leveret.node.surroundings import Surroundings
 
 logger = logging.getLogger("leveret")
@@ -60,7 +57,7 @@ EX_DATAERR: Final = 65
 EX_UNAVAILABLE: Final = 69
 EX_SOFTWARE: Final = 70
 EX_CONFIG: Final = 78
-TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
+RESTART: Final = -1  # No exit code: the process goes on as a new one.
 JOIN_FILE: Final = "join"  # Where to ask to be let in, at the next start without data.
 FORCE_FILE: Final = "force_boot"
 CALL_S: Final = 5.0
@@ -69,34 +66,26 @@ RETRY_S: Final = 0.25
 RETRY_S_MAX: Final = 5.0
 
 
-class StartFailed(Exception):
-    """The node cannot start; the text says why, and what to do."""
-
-
-class Server:
+class Server(Doors):
     """A process that is, or can become, a node of a cluster."""
 
     def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
-        self.settings = settings
+        super().__init__(settings, world.loop)
         self.world = world
-        self.loop = world.loop
         self.cookie = cookie
         self.node: Node | None = None
         self._leaving: Node | None = None  # It is being stopped.
         self.prepared = False  # The node has caught up, and clients may come.
+        self.spooled = 0  # Messages that it kept for queues of others when it was stopped.
         self.stopped: asyncio.Future[None] = self.loop.create_future()
         self.fatal: str | None = None
+        self.can_restart = self.restarting = False
         self.uuid = ""
         self.cluster_id = bytes(16)  # Of the cluster that the data belongs to; zeros if that is not known.
         self.peers: Peers | None = None
         self.cluster_port = settings.cluster_listener.port
-        self.listeners: list[asyncio.Server] = []
-        self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster, management, management_tls.
-        self.management: Management | None = None  # Once somebody has come to that door.
-        self.management_url: str | None = None
         self.control = Control(self)
         self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
-        self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -119,6 +108,13 @@ class Server:
     def request_stop(self) -> None:
         if not self.stopped.done():
             self.stopped.set_result(None)
+
+    def request_restart(self) -> bool:
+        """Stop in good order, then begin anew as the same process. False: it is not up to this one."""
+        if self.can_restart:
+            self.restarting = not self.stopped.done() or self.restarting
+            self.request_stop()
+        return self.can_restart
 
     async def _open_cluster_port(self) -> None:
         settings = self.settings
@@ -193,6 +189,9 @@ class Server:
         self.prepared = True
         delete_note(world, JOIN_FILE)
         await self.open_doors(node)
+        shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
+        logger.info("Server startup complete; listening: %s", shown)
+        self.control.rebalancer.start()
 
     async def stop_app(self) -> None:
         starting, self.starting = self.starting, None
@@ -201,9 +200,10 @@ class Server:
         await self._end_node()
 
     async def _end_node(self) -> None:
+        await self.control.rebalancer.stop()
         if self.node is not None and self.prepared:
             self.close_doors()
-            await self.node.leave()
+            await self.node.maintenance.step_down()
         node, self.node = self.node, None
         self.prepared = False
         if node is not None:
@@ -218,6 +218,7 @@ class Server:
                 await node.stop()
             finally:
                 self._leaving = None
+                self.spooled = sum(spool.count for spool in node.broker.spools.active)
         if self.peers is not None:
             self.peers.set_members({}, "this node stops")
 
@@ -346,10 +347,16 @@ class Server:
         """Leave the cluster, and forget all data. With `force`, do not ask the others; they must forget this node."""
         self._require_stopped()
         if not force:
+            if self.spooled:
+                raise AdminError(
+                    f"{self.spooled} messages wait in this node's spools, and only this node has them: start its app "
+                    "again until they are sent on (see: leveretctl list_spools), or give them up with force_reset"
+                )
             await self._leave()
         assert self.peers is not None
         await self.peers.close()
         wipe(self.world.disk)
+        self.spooled = 0
         self.cluster_id = bytes(16)
         delete_note(self.world, JOIN_FILE)
         delete_note(self.world, FORCE_FILE)
@@ -378,20 +385,15 @@ class Server:
                 raise AdminError(str(error)) from None
 
     async def leave(self, progress: Callable[[str], None]) -> None:
-        """Go for good: clients are sent away, queues move to the other nodes, which then remove this one; it is left
-        without data, its app stopped. Raises `AdminError`; then it is a member as before, without the queues that had
-        moved by then."""
+        """Go for good, after `control_maintenance` has moved queues away and waited for clients: the last of them are
+        sent away, the other nodes remove this one, and it is left without data, its app stopped. Raises `AdminError`;
+        then it is a member, without the queues that had moved by then."""
         node = self.node
         if node is None or not self.prepared:
             raise AdminError("the app is not running on this node: start it first, or see: leveretctl help reset")
-        if len(node.cluster.members()) == 1:
-            raise AdminError("this is the only node of its cluster: nobody could take its queues")
-        self.close_doors()
-        try:
-            await node.drain(progress)
-        except AdminError:
-            await self.open_doors(node)
-            raise
+        await node.maintenance.clear_out(progress)
+        # Before its links go: whoever is left is then a smaller cluster, and not the rest of one that must pause.
+        await node.cluster.leave()
         await self.stop_app()
         await self.reset()
 
@@ -412,7 +414,7 @@ class Server:
 
     def on_down(self, peer: str, reason: str) -> None:
         if self.node is not None:
-            self.node.on_peer_down(peer)
+            self.node.on_peer_down(peer, reason)
 
     def on_drained(self, peer: str) -> None:
         if self.node is not None:
@@ -461,93 +463,6 @@ class Server:
             "fingerprint": discovery.fingerprint(self.settings.discovery),
         }
 
-    # -- The doors for clients -----------------------------------------------------------------------------------
-
-    def close_doors(self) -> None:
-        for server in self.listeners:
-            server.close()
-        self.listeners.clear()
-        for name in [name for name in self.ports if name != "cluster"]:
-            del self.ports[name]
-        self.management_url = None
-
-    async def open_doors(self, node: Node) -> None:
-        settings = self.settings
-        context = None if settings.tls is None else tls_context(settings.tls)
-        for listeners, tls in ((settings.tcp_listeners, None), (settings.ssl_listeners, context)):
-            for listener in listeners:
-                try:
-                    server = await self.loop.create_server(
-                        lambda: Client(node),
-                        listener.host or None,
-                        listener.port,
-                        backlog=settings.backlog,
-                        ssl=tls,
-                        ssl_handshake_timeout=tls_timeout_s(settings) if tls else None,
-                    )
-                except OSError as error:
-                    raise StartFailed(
-                        f"cannot listen at {listener}: {error.strerror or error}. Is another broker running there? "
-                        "Choose another address with --host and --port"
-                    ) from None
-                self.listeners.append(server)
-                port = int(server.sockets[0].getsockname()[1])
-                self.ports.setdefault("amqps" if tls else "amqp", port)
-        await self._open_management(node)
-        await self._open_prometheus(node)
-        if self.management_url is not None or "prometheus" in self.ports:
-            # In a thread, now: the first who comes would else have the loop wait for the disk and the compiler.
-            self.loop.run_in_executor(None, importlib.import_module, "leveret.management.app")
-        shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
-        logger.info("Server startup complete; listening: %s", shown)
-
-    async def _open_management(self, node: Node) -> None:
-        settings = self.settings
-        context = None if settings.management_tls is None else tls_context(settings.management_tls)
-        for listeners, tls in ((settings.management_listeners, None), (settings.management_tls_listeners, context)):
-            for listener in listeners:
-                try:
-                    server = await self.loop.create_server(
-                        lambda: self._managed(node).http.accept(),  # noqa: PLW0108  # Only then.
-                        listener.host or None,
-                        listener.port,
-                        backlog=settings.backlog,
-                        ssl=tls,
-                        ssl_handshake_timeout=tls_timeout_s(settings) if tls else None,
-                    )
-                except OSError as error:
-                    raise StartFailed(
-                        f"cannot listen at {listener} for HTTP: {error.strerror or error}. "
-                        "Choose another port with --management-port, or none"
-                    ) from None
-                self.listeners.append(server)
-                port = int(server.sockets[0].getsockname()[1])
-                self.ports["management_tls" if tls else "management"] = port
-                host = settings.cluster_host if listener.host in ("", "0.0.0.0", "::") else listener.host
-                url = f"{'https' if tls else 'http'}://{Listener(host, port)}{settings.management_prefix}"
-                self.management_url = self.management_url or url
-
-        if self.management_url is not None:
-            node.samples.start()
-
-    async def _open_prometheus(self, node: Node) -> None:
-        for listener in self.settings.prometheus_listeners:
-            try:
-                server = await self.loop.create_server(
-                    lambda: self._managed(node).metrics.accept(),  # noqa: PLW0108
-                    listener.host or None,
-                    listener.port,
-                )
-            except OSError as error:
-                text = f"cannot listen at {listener} for Prometheus: {error.strerror or error}"
-                if self.settings.prometheus_is_wanted:
-                    raise StartFailed(f"{text}. Choose another prometheus.tcp.port, or none") from None
-                logger.warning("%s; metrics are at the management port only", text)
-                continue
-            self.listeners.append(server)
-            self.ports["prometheus"] = int(server.sockets[0].getsockname()[1])
-            node.samples.start()
-
     def _managed(self, node: Node) -> Management:
         if self.management is None:
             # Not before somebody comes: a start would pay for code that many nodes never need.
@@ -570,7 +485,10 @@ def run(settings: Settings) -> int:
     try:
         os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
         with folder_lock(settings.data_dir):
-            return _run(settings)
+            code = _run(settings)
+        if code == RESTART:
+            begin_anew()
+        return code
     except FolderInUse as error:
         logger.critical("%s; give this one its own folder with --data", error)
         return EX_UNAVAILABLE
@@ -583,6 +501,14 @@ def run(settings: Settings) -> int:
     except StartFailed as error:
         logger.critical("%s", error)
         return EX_UNAVAILABLE
+
+
+def begin_anew() -> NoReturn:
+    """The same command line, in the same folder and environment, as the same process: whoever started it (systemd, a
+    container, `leveret cluster`) need not know. What is installed by now is what runs then."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def _run(settings: Settings) -> int:
@@ -603,6 +529,7 @@ async def serve(settings: Settings) -> int:
     logger.info("Leveret %s, node %s, data in %s", __version__, settings.node_name, settings.data_dir)
     cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
     server = Server(settings, Reality(loop, settings.data_dir), cookie)
+    server.can_restart = True
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.request_stop)
     if settings.log_file is not None or not os.isatty(0):  # Otherwise a node ends with its terminal.
@@ -622,31 +549,17 @@ async def serve(settings: Settings) -> int:
             service_manager.tell("READY=1")
             await server.stopped
     finally:
-        logger.info("stopping")
-        service_manager.tell("STOPPING=1")
+        logger.info("restarting" if server.restarting else "stopping")
+        service_manager.tell(service_manager.reloading() if server.restarting else "STOPPING=1")
         registry.withdraw(settings.node_name)
         await server.stop()
-    return EX_SOFTWARE if server.fatal else 0
+    return EX_SOFTWARE if server.fatal else RESTART if server.restarting else 0
 
 
 def calm_collector() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 50)
-
-
-def tls_timeout_s(settings: Settings) -> float | None:
-    return None if settings.ssl_handshake_timeout_ms is None else settings.ssl_handshake_timeout_ms / 1000
-
-
-def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.cacertfile)
-    context.load_cert_chain(options.certfile, options.keyfile, options.password)
-    versions = [TLS_VERSIONS[name] for name in options.versions]
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
-    if options.verify_peer:
-        context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
-    return context
 
 
 # -- Small files ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 
 logger = logging.getLogger("leveret")
 
 VARIABLE = "NOTIFY_SOCKET"
+
+
+def reloading() -> str:
+    """That the process stops serving and will be ready again. One that says STOPPING is killed if it does not end."""
+    return f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
 
 
 def tell(state: str) -> None:

@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from leveret.cluster.mirroring import Defaults
+from leveret.cluster.partitions import PartitionHandling
+from leveret.cluster.rebalancing import Schedule
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -146,6 +148,9 @@ class Settings:
     management_body_bytes_max: int = 10 * MIB
     management_request_ms: int = 30_000  # from the first byte of a request to its last
     management_idle_ms: int = 60_000
+    management_origins: tuple[str, ...] = ()  # pages that may look in from elsewhere, or *
+    management_cors_s: int = 1_800  # for how long browsers remember what was said of that
+    statistics_interval_ms: int = 5_000  # between two samples of what is counted
 
     # Metrics for Prometheus, on a port of their own
     prometheus_listeners: tuple[Listener, ...] = ()
@@ -166,8 +171,17 @@ class Settings:
     silence_ms: int = 4_000  # RabbitMQ's net_ticktime, whose 60 s would leave clients waiting for a node long dead
     operation_timeout_ms: int = 10_000  # a change of metadata that found no majority until then fails
 
+    # Partitions, until leveretctl says otherwise
+    partition_handling: PartitionHandling = field(default_factory=PartitionHandling)
+    spool_max_bytes: int = 1024 * MIB  # of publishes for queues that cannot be reached
+
     # Mirrored queues
     mirroring: Defaults = field(default_factory=Defaults)
+
+    # Which node leads what
+    rebalance: Schedule = Schedule()
+    node_capacity: float = 1.0  # beside other nodes
+    node_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     # The event journal
     journal_default: str = "off"  # for queues of which no policy says anything

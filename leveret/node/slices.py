@@ -14,6 +14,9 @@ from typing import Any, Final, TypeVar
 
 SLICE_S: Final = 0.001
 STEPS: Final = 16  # Between two looks at the clock.
+# Of the loop, between two slices: a message is read in one and handled in the next, and should not wait for a slice in
+# between. Where nobody else has anything to do, a pass takes some microseconds.
+PASSES: Final = 3
 SORTED_AT_ONCE: Final = 256
 FEW: Final = 1_024  # As many as are kept in order while the others pass by.
 
@@ -23,23 +26,25 @@ _T = TypeVar("_T")
 class Slices:
     """Of one piece of work."""
 
-    __slots__ = ("_left", "_until")
+    __slots__ = ("_left", "_steps", "_until")
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int = STEPS) -> None:
+        """`steps` between two looks at the clock: fewer where one of them may take long."""
         self._until = perf_counter() + SLICE_S
-        self._left = STEPS
+        self._left = self._steps = steps
 
     def is_over(self) -> bool:
         """Called after each step: whether the slice has been long enough. Then `rest` is due."""
         self._left -= 1
         if self._left > 0:
             return False
-        self._left = STEPS
+        self._left = self._steps
         return perf_counter() >= self._until
 
     async def rest(self) -> None:
         """Let all others go first."""
-        await asyncio.sleep(0)
+        for _ in range(PASSES):
+            await asyncio.sleep(0)
         self._until = perf_counter() + SLICE_S
 
     async def each(self, items: Iterable[_T]) -> AsyncIterator[_T]:
@@ -50,9 +55,9 @@ class Slices:
                 await self.rest()
 
 
-async def picked(items: Iterable[_T], wanted: Callable[[_T], bool]) -> list[_T]:
+async def picked(items: Iterable[_T], wanted: Callable[[_T], bool], steps: int = STEPS) -> list[_T]:
     """As a list comprehension, in slices."""
-    slices, found = Slices(), []
+    slices, found = Slices(steps), []
     for item in items:
         if wanted(item):
             found.append(item)

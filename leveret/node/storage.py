@@ -110,11 +110,13 @@ class Storage:
     def _take_blocks(self, broker: Broker) -> None:
         now_ms = self.world.wall_ms()
         unlogged, broker.unlogged = broker.unlogged, {}
-        journal = broker.journal
-        if journal is not None and (stream := journal.find()) is not None:
-            unlogged.pop(stream, None)  # What it tells of is known when all blocks are taken.
+        journal, is_told = broker.journal, False
+        if journal is not None:
+            stream = journal.find()
+            # What it tells of is known when all blocks are taken.
+            is_told = (stream is not None and unlogged.pop(stream, stream) is None) or journal.is_ready
         blocks = [self._take_block(broker, queue, now_ms) for queue in unlogged]
-        if journal is not None and (stream := journal.write()) is not None:
+        if journal is not None and is_told and (stream := journal.write()) is not None:
             blocks.insert(0, self._take_block(broker, stream, now_ms))
         for block in blocks:
             if block is not None:

@@ -62,6 +62,12 @@ class Faults:
         """Publishes are thrown away. Who asked for confirms gets basic.nack; others are not told."""
         return Fault(lambda on: self._call("refuse_publishes", on=on))
 
+    def part(self, *others: Broker) -> Fault:
+        """This broker and these others have no links with each other, as if the network between them were cut. Clients
+        reach all of them."""
+        names = [other.name for other in others]
+        return Fault(lambda on: self._call("part", nodes=names, on=on))
+
     def raise_alarm(self, resource: Literal["memory", "disk"]) -> Fault:
         """Publishers are not read from. Those that can be told are, with connection.blocked, when they next publish."""
         return Fault(lambda on: self._call("set_alarm", resource=resource, on=on))

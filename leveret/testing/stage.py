@@ -21,7 +21,7 @@ from leveret.cluster.store import PREDECLARED
 from leveret.log.disk import FileDisk
 from leveret.node import control
 from leveret.node.cluster import CLUSTER_ID
-from leveret.node.control_frame import FLAG, RUNNING, TEXT, UNAVAILABLE, USAGE, Commands, Refused
+from leveret.node.control_frame import FLAG, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
 from leveret.node.server import Server
 from leveret.node.surroundings import Reality
 
@@ -135,6 +135,14 @@ async def refuse_publishes(control: Control, on: bool) -> None:
     _parts(control)[1].broker.refusing = on
 
 
+@COMMANDS.add(RUNNING, nodes=TEXTS, on=FLAG)
+async def part(control: Control, nodes: list[str], on: bool) -> None:
+    """Break the links with these nodes, or let them be."""
+    peers = _parts(control)[0].peers
+    assert peers is not None
+    peers.bar(peers.barred | set(nodes) if on else peers.barred - set(nodes))
+
+
 @COMMANDS.add(RUNNING, resource=TEXT, on=FLAG)
 async def set_alarm(control: Control, resource: str, on: bool) -> None:
     if resource not in RESOURCES:
@@ -149,8 +157,10 @@ async def set_alarm(control: Control, resource: str, on: bool) -> None:
 
 @COMMANDS.add(RUNNING)
 async def clear_faults(control: Control) -> None:
-    _, node, stage = _parts(control)
+    server, node, stage = _parts(control)
     node.broker.refusing = False
+    if server.peers is not None:
+        server.peers.bar(frozenset())
     stage.memory_is_short = stage.stage_disk.is_short = False
     node.look()
     await refuse_connections(control, on=False)

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_leveret.jobs import evidence, journal
+from pyspark_leveret.jobs import evidence, journal, telling
 from pyspark_leveret.jobs.common import follow, say, stop_on_signal
 from pyspark_leveret.jobs.ranges import cut, sweep
 
@@ -122,6 +122,8 @@ class Watch:
         told = alarms.orderBy("since").take(TOLD_MAX + 1)
         for row in told[:TOLD_MAX]:
             self.tell({name: row[name] for name in ALARMS})
+        if told:
+            telling.show()
         if len(told) > TOLD_MAX:
             say(f"more than {TOLD_MAX} alarms in batch {number}")
         if self.out is not None and told:
@@ -210,9 +212,18 @@ def _cut_alarms(lost: DataFrame, now_ms: int) -> DataFrame:
 
 
 def _told(ranges: DataFrame, now_ms: int) -> DataFrame:
+    """One alarm for neighbours, with the time of the oldest of them."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    return ranges.select(
+    order = Window.partitionBy("alarm", *KEYS).orderBy("first")
+    begins = f.coalesce((f.col("first") > f.lag("last").over(order) + 1).cast("int"), f.lit(1))
+    stretch = f.sum(begins).over(order.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    together = ranges.select("alarm", *KEYS, "first", "last", "ms", stretch.alias("stretch"))
+    joined = together.groupBy("alarm", *KEYS, "stretch").agg(
+        f.min("first").alias("first"), f.max("last").alias("last"), f.min("ms").alias("ms")
+    )
+    return joined.select(
         f.timestamp_millis(f.lit(now_ms)).alias("at"), "alarm", "vhost", "queue", "first", "last",
         (f.col("last") - f.col("first") + 1).alias("count"),
         f.timestamp_millis(f.col("ms").cast("bigint")).alias("since"),
@@ -252,6 +263,8 @@ def print_alarm(alarm: Alarm) -> None:
         for name, value in alarm.items()
     }
     print(json.dumps(shown), file=sys.stdout, flush=True)
+    summary = f"{alarm['alarm']}: {alarm['count']:,} messages of {alarm['queue']} in {alarm['vhost']}"
+    telling.found(summary, state="failed" if alarm["alarm"] == "missing" else "warning")
 
 
 def run(

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.jobs import lake
+from pyspark_leveret.jobs import lake, telling
 from pyspark_leveret.jobs.common import access_of, follow, say, stop_on_signal
 from pyspark_leveret.jobs.files import Files
 
@@ -78,6 +78,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             say("leveret pipeline archive: name queues with --subscribe or --pattern, or ask for --compact alone")
             return 64
         compact(spark, parsed.to, parsed.file_size << 20)
+        telling.found("compacted", report=parsed.to)
         return 0
     options = access_of(parsed)
     options |= {"subscribe": parsed.subscribe} if parsed.subscribe is not None else {}
@@ -88,6 +89,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     query = archive(spark, options, parsed.to, parsed.checkpoint, once=parsed.once, every_s=parsed.every,
                     compact_every=every, file_bytes=parsed.file_size << 20)  # fmt: skip
     asked = stop_on_signal(query)
+    telling.found(f"to {parsed.to}", report=parsed.to)
     follow(query)
     if parsed.compact and not asked.is_set():
         compact(spark, parsed.to, parsed.file_size << 20)

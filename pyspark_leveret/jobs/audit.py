@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import evidence, faults, journal, ledgers
+from pyspark_leveret.jobs import evidence, faults, journal, ledgers, telling
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.ranges import lives, overlap, sweep
 
@@ -273,13 +273,13 @@ def judged(segments: DataFrame, horizon_ms: int, is_whole: bool, now_ms: int, la
             found = found | (f.col(label) > 0)
         return found
 
-    promised = has("confirmed", "client") | (has("said") & ~has("cut"))
+    promised = has("confirmed", "client") | (has("said", "kept") & ~has("cut"))
     accounted = has("acked", "left", "settled", "present", "received") | (has("moved") & has("elsewhere"))
     promised_ms = f.coalesce("client_ms", "confirmed_ms", "said_ms")
     excused = has("untold") | (f.coalesce(promised_ms, f.lit(0.0)) < horizon_ms) | f.lit(not is_whole)
     is_new = f.coalesce(f.col("first") >= f.col("edge"), f.lit(False))
     fate = (
-        f.when(~promised, f.when(has("said") & has("cut") & ~accounted, "withdrawn"))
+        f.when(~promised, f.when(has("said", "kept") & has("cut") & ~accounted, "withdrawn"))
         .when(accounted, "accounted")
         .when(has("deleted"), "deleted")
         .when(is_new, "new")
@@ -485,6 +485,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         found = audit(spark, options, rules)
     except LeveretError as error:
         say(f"leveret pipeline audit: {error}")
+        telling.found(str(error), state="warning")
         return CANNOT_SAY
     if parsed.out is not None:
         write(spark, found, parsed.out)
@@ -493,6 +494,12 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             file.write(report.page(found))
         say(f"report: {path}")
     print("\n".join(report.lines(found)), flush=True)
+    telling.found(
+        found.verdict.sentence,
+        {name: getattr(found.verdict, name) for name in ("queues", *COUNTS)},
+        state="warning" if found.verdict.code == CANNOT_SAY else "",
+        report="" if parsed.out is None else os.path.join(parsed.out, "report.html"),
+    )
     return found.verdict.code
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, explained, new_client
-from pyspark_leveret.jobs import journal, latency, rollup
+from pyspark_leveret.jobs import journal, latency, rollup, telling
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
 from pyspark_leveret.jobs.placing import MOVES_MAX, THRESHOLD, Placed, Plan, forecast, plan
@@ -113,7 +113,9 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     )
     for move in made.moves:
         say(f"{move.queue} in {move.vhost}: {move.source} → {move.target} ({move.why})")
-    say(f"{len(made.moves)} of {len(queues)} queues would move")
+    summary = f"{len(made.moves)} of {len(queues)} queues would move"
+    say(summary)
+    telling.found(summary, {"moves": len(made.moves), "queues": len(queues)}, report=parsed.plan or "")
     text = json.dumps(made.as_json(), indent=2, ensure_ascii=False) + "\n"
     if parsed.plan is None:
         print(text, end="")

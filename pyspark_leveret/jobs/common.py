@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
+from pyspark_leveret.jobs import telling
 from pyspark_leveret.options import ACCESS, BadOption
 from pyspark_leveret.schema import BadSchema
 
@@ -42,6 +43,12 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the broker")
     for name in ACCESS:
         group.add_argument(f"--{name}", metavar=name.upper(), help=_HELP[name])
+    group.add_argument(
+        "--report-to",
+        metavar="SERVERS",
+        help="management ports at which the result is shown (those of --servers), or 'nowhere'",
+    )
+    group.add_argument("--report-as", metavar="NAME", help="what the job is called there (as it is called here)")
 
 
 def add_session(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +113,10 @@ def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> None:
                 told = progress["batchId"]
                 rows, rate = progress["numInputRows"], progress["processedRowsPerSecond"]
                 if rows:
+                    telling.came(told, rows)
                     tell(f"batch {told}: {rows:,} rows, {rate:,.0f} a second")
         if ended:
+            query.awaitTermination()  # Asked to stop, it is said to have ended while its last batch is being stopped.
             return
 
 

@@ -16,7 +16,8 @@ by
 | confirmed | confirmed | |
 | acked | acked | |
 | left | rejected, expired, dropped, dead-lettered | |
-| settled | replicated | a mirror has noted that it is gone |
+| settled | replicated, recovered | a mirror has noted that it is gone, or a node knew so when it started |
+| kept | recovered | a node knew when it started from whom it came: somebody waits for a confirm of it |
 | delivered, behind | delivered | `behind`: after one with a higher number |
 | moved, elsewhere | delivered, stopped | on its way to another node; the whole stay has ended so |
 | deleted, untold | stopped | with its queue; nobody was told what became of it (`journal` was `off`) |
@@ -48,14 +49,13 @@ if TYPE_CHECKING:
     from leveret.data.client import QueueInfo
 
 SETTLE_S: Final = 2.0
-READ_BYTES: Final = 8 << 20
-PIECE: Final = 2_000_000  # Numbers that one task reads of a queue.
+PIECE: Final = 50_000_000  # Numbers that one task asks for of a queue.
 TASKS_MAX: Final = 200
 
 KEYS: Final = ("vhost", "queue", "id", "stay", "life")
 LABELS: Final = (
-    "said", "unsaid", "confirmed", "acked", "left", "settled", "delivered", "behind", "moved", "elsewhere", "deleted",
-    "untold", "cut", "present", "edge", "client", "received",
+    "said", "unsaid", "kept", "confirmed", "acked", "left", "settled", "delivered", "behind", "moved", "elsewhere",
+    "deleted", "untold", "cut", "present", "edge", "client", "received",
 )  # fmt: skip
 TIMED: Final = ("said", "confirmed", "acked", "client")
 COLUMNS: Final = ("vhost", "queue", "id", "stay", "epoch", "first", "last", "label", "ms")
@@ -152,7 +152,7 @@ def find_cuts(events: DataFrame) -> DataFrame:
         .agg(f.min("last").alias("through"))
     )
     given = (
-        events.filter(f.col("kind").isin("published", "confirmed"))
+        events.filter(f.col("kind").isin("published", "confirmed", "recovered"))
         .groupBy("id", "stay", "epoch")
         .agg(f.max("last").alias("given"))
     )
@@ -177,7 +177,8 @@ def told(events: DataFrame) -> DataFrame:
         .when((kind == "confirmed") & ~f.col("transient"), "confirmed")
         .when(kind == "acked", "acked")
         .when(kind.isin("rejected", "expired", "dropped", "dead-lettered"), "left")
-        .when((kind == "replicated") & (f.col("what") == "settled"), "settled")
+        .when(kind.isin("replicated", "recovered") & (f.col("what") == "settled"), "settled")
+        .when(kind == "recovered", "kept")
         .when((kind == "delivered") & f.col("who").startswith("moving to "), "moved")
         .when((kind == "delivered") & ~f.col("who").startswith("lease "), "delivered")
         .when((kind == "stopped") & (reason == "elsewhere"), "elsewhere")
@@ -299,8 +300,7 @@ def _live(access: Access, row: Mapping[str, Any]) -> Iterator[Sequence[tuple[int
 
     with explained(access, f"read queue '{row['queue']}'"), new_client(access, 60.0) as reader:
         try:
-            for sheet in reader.read(row["queue"], first, last, READ_BYTES):
-                yield sheet.ranges
+            yield from reader.numbers(row["queue"], first, last)
         except Refused as refusal:
             if refusal.status != 404:  # Deleted meanwhile; the journals, which are read later, say so.
                 raise

@@ -1,7 +1,8 @@
 """The journals of all nodes as one table of events (docs/journal.md), for batches and streams.
 
 A journal's message is a JSON text with many events, each a list of eight. Here each event is a row; what most jobs ask
-of its details has columns of its own, and `detail` holds all of them as JSON.
+of its details has columns of its own, and `detail` holds all of them as JSON. `time` is that of the event, if it says
+when it was, or else of its message.
 
 Rows of one node are in the order of (`offset`, `position`): offsets rise over restarts, and a position is
 the place within a message. Between nodes only `time` orders, by their clocks.
@@ -22,7 +23,7 @@ _MESSAGE: Final = "node string, run string, ms bigint, events array<array<string
 _DETAIL: Final = (
     "id bigint, epoch bigint, said array<bigint>, transient boolean, reason string, what string, state string, "
     "forced boolean, version bigint, ring array<string>, in_sync array<string>, missing array<string>, "
-    "to string, token bigint, place bigint, block bigint"
+    "to string, token bigint, place bigint, block bigint, ms bigint"
 )
 
 
@@ -52,7 +53,7 @@ def events(messages: DataFrame) -> DataFrame:
     return exploded.select(
         "node",
         "run",
-        f.timestamp_millis("ms").alias("time"),
+        "ms",
         "offset",
         "position",
         event[0].alias("kind"),
@@ -65,7 +66,8 @@ def events(messages: DataFrame) -> DataFrame:
         detail.alias("told"),
         event[7].alias("detail"),
     ).select(
-        *("node", "run", "time", "offset", "position", "kind", "vhost", "queue", "first", "last", "count", "who"),
+        *("node", "run", f.timestamp_millis(f.coalesce("told.ms", "ms")).alias("time"), "offset", "position"),
+        *("kind", "vhost", "queue", "first", "last", "count", "who"),
         *("told.id", "told.epoch"),
         f.col("told.said")[0].alias("said_first"),
         f.col("told.said")[1].alias("said_last"),

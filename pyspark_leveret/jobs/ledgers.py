@@ -86,10 +86,36 @@ def _ms(frame: DataFrame, name: str) -> Column:
 def publishes(events: DataFrame) -> DataFrame:
     """Which channel sent what: `who`, and the numbers `first` to `last` of a queue; with `said_first` and `said_last`,
     as many numbers of its own, if it waits for confirms. A client at another node than the master's is known there: the
-    master names that node, and the node's word `routed` says who it was."""
+    master names that node, and the node's word `routed` says who it was. What a node has told of again after a start
+    counts where nobody has told of it before."""
+    told = _publishes(events, events.filter("kind = 'published'"))
+    again = events.filter("kind = 'recovered' and what = 'published'")
+    if again.isEmpty():
+        return told
+    retold = _publishes(events, again)
+    return told.unionByName(_less(retold, told).select(told.columns))
+
+
+def _less(retold: DataFrame, told: DataFrame) -> DataFrame:
+    """What of the first is not in the second."""
+    keys = ("vhost", "queue", "id", "stay", "who", "shift", "spread")
+    shaped = ("*", "said_first - first shift", "(said_last - said_first) - (last - first) spread")
+
+    def labelled(frame: DataFrame, label: str) -> DataFrame:
+        return frame.selectExpr(*shaped).selectExpr(*keys, "first", "last", f"'{label}' label", "epoch ms")
+
+    both = labelled(told, "told").unionByName(labelled(retold, "retold"))
+    left = sweep(both, keys, ("told", "retold"), ("retold",)).filter("told = 0 and retold > 0")
+    # Told again and again, it has the epochs of several starts, and means the same message in each.
+    return left.selectExpr(
+        "*", "cast(retold_ms as bigint) epoch", "first + shift said_first", "last + shift + spread said_last"
+    )
+
+
+def _publishes(events: DataFrame, published: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    published = events.filter("kind = 'published'").select(
+    published = published.select(
         *("vhost", "queue", "id", "stay", "epoch", "first", "last", "who", "said_first", "said_last", "time")
     )
     routed = events.filter("kind = 'routed'").select(

@@ -36,7 +36,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import lake
+from pyspark_leveret.jobs import lake, telling
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
 from pyspark_leveret.jobs.pace import Pace
@@ -96,6 +96,9 @@ class Request:
 
 class BadRequest(LeveretError):
     """It contradicts itself, or what was begun."""
+
+
+REPORT_TO: Final = telling.NOWHERE  # Its --servers are AMQP ports.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,6 +163,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         say(f"leveret pipeline replay: {error}")
         return 64
     say(f"{done:,} messages were published")
+    telling.found(f"{done:,} messages were published", {"messages": done})
     return 0
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_leveret.jobs import journal, latency, report, rollup
+from pyspark_leveret.jobs import journal, latency, report, rollup, telling
 from pyspark_leveret.jobs.charts import STYLE, Line, Mark, chart
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
@@ -99,6 +99,14 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     files.delete(f"{out}/report.html")
     files.create(f"{out}/report.html", page(found))
     print(f"{out}/report.html")
+    [worst] = found.mirrors.agg({"behind_max": "max", "lag_max_ms": "max", "mirror": "count"}).collect()
+    behind, lag = worst["max(behind_max)"] or 0, worst["max(lag_max_ms)"] or 0
+    count = worst["count(mirror)"]
+    telling.found(
+        f"{count} mirrors, at most {behind:,} messages behind",
+        {"mirrors": count, "behind at most": behind, "lag at most (ms)": lag},
+        report=f"{out}/report.html",
+    )
     return 0
 
 

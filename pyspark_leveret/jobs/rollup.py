@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.jobs import journal, lake, latency
+from pyspark_leveret.jobs import journal, lake, latency, telling
 from pyspark_leveret.jobs.common import access_of, follow, say, stop_on_signal
 from pyspark_leveret.jobs.files import Files
 
@@ -90,11 +90,13 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         events = archived(spark, parsed.lake)
         lake.replace_folders(by_hour(rollup(events), "minute"), out, ("date", "hour"))
     else:
+        telling.found(f"to {out}", report=out)
         every = parsed.every if parsed.continuous else None
         query = follow_journals(spark, access_of(parsed), out, every, parsed.lookback)
         stop_on_signal(query)
         follow(query)
     say(f"figures are in {out}")
+    telling.found(f"figures are in {out}", report=out)
     return 0
 
 

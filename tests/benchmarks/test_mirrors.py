@@ -27,6 +27,7 @@ def test_all_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert list(found["members"]) == ["1", "3"]
     assert found["pause"]["leveret"]["confirm_s"] > 0 and found["pause"]["leveret"]["deliver_s"] > 0
     assert found["promotion"]["leveret"]["get_s"] > 0
+    assert found["handover"]["leveret"]["deliver_s"] > 0 and found["move"]["leveret"]["whole_s"] > 0
     assert all(found["refill"]["leveret"][f"{way}_during_per_s"] > 0 for way in WAYS)
     shown = capsys.readouterr().out
     for row in ("**three nodes**", "3 copies", "first publish confirmed", "a mirror fills, load in the same queue"):

@@ -12,7 +12,8 @@ from leveret.amqp import methods as m
 from leveret.amqp.frames import HEADER_AT
 from leveret.amqp.properties import body_size
 from leveret.amqp.tables import table_from_python
-from leveret.broker.journal import MESSAGE_BYTES, SAMPLE, WAITING_BYTES_MAX, Journal, Options, sampled
+from leveret.broker.journal import MESSAGE_BYTES, WAITING_BYTES_MAX, Journal, Options
+from leveret.broker.journal_queue import ENTRIES_MAX, GATHER_MS, MARK, SAMPLE, recovered, sampled
 from leveret.broker.stream import StreamQueue
 from leveret.cluster import commands as c
 from leveret.cluster.specs import Json
@@ -49,7 +50,11 @@ class Watched(World):
     def events(self) -> list[list[Any]]:
         """All of queues since the last time, without those of the beginning."""
         journal = self.journal
-        journal.write()
+        if journal.find() is None:
+            journal.gather()
+            journal.touched = {}
+        else:
+            journal.write()
         told = [json.loads(event) for event in journal.told]
         told += [event for body in journal.bodies for event in json.loads(body)["events"]]
         journal.told, journal.bodies, journal.told_bytes = [], [], 0
@@ -93,9 +98,8 @@ def test_the_life_of_messages(world: Watched, client: Client) -> None:
     fill(client, 3)
     number = world.queue("q").spec.id
     about = {"id": number, "epoch": 1}
-    published = [["published", "/", "q", at, at, 1, WHO, {**about, "said": [at, at]}] for at in (1, 2, 3)]
-    confirmed = [["confirmed", *one[1:]] for one in published]
-    assert world.events() == published + confirmed
+    published = ["published", "/", "q", 1, 3, 3, WHO, {**about, "said": [1, 3]}]
+    assert world.events() == [published, ["confirmed", *published[1:]]]
     client.send(m.BasicConsume(queue="q", consumer_tag="me"))
     assert world.events() == [["delivered", "/", "q", 1, 3, 3, f"{WHO} me", about]]
     client.send(m.BasicAck(delivery_tag=2, multiple=True))
@@ -111,9 +115,14 @@ def test_what_comes_together_is_told_together(world: Watched, client: Client) ->
     world.turn()
     client.feed(b"".join(_publish("q") for _ in range(50)))
     world.turn()
-    assert world.spans() == [("published", 1, 100), ("published", 101, 150)]  # In two blocks.
+    assert world.spans() == [("published", 1, 150)]
     world.sync()
-    assert world.spans() == [("confirmed", 1, 100), ("confirmed", 101, 150)]
+    client.feed(b"".join(_publish("q") for _ in range(50)))
+    world.turn()
+    assert world.spans() == [("published", 151, 200), ("confirmed", 1, 150)]  # It goes on where it was told to be.
+    world.sync()
+    (confirmed,) = world.events()
+    assert confirmed[:1] + confirmed[3:5] == ["confirmed", 151, 200] and confirmed[7]["said"] == [151, 200]
 
 
 def _publish(name: str) -> bytes:
@@ -241,7 +250,7 @@ def test_a_queue_that_is_watched_from_now_on(client: Client, world: Watched) -> 
     assert world.events() == [] and world.queue("q").journal is None
     world.policy("full")
     fill(client, 1)
-    world.journal.write()
+    world.journal.gather()
     began = [json.loads(event) for event in world.journal.told if json.loads(event)[:3] == ["started", "/", "q"]]
     assert [event[3:6] for event in began] == [[1, 4, 4]]
     world.policy("off")
@@ -329,11 +338,25 @@ def test_the_stream_is_declared_and_filled(world: Watched, client: Client) -> No
     assert size < len(content)
     message = json.loads(content[-1 - size : -1])
     assert (message["node"], message["ms"]) == ("node", 77)
-    assert [event[0] for event in message["events"]] == ["started", "started"] + ["published"] * 2 + ["confirmed"] * 2
+    assert [event[0] for event in message["events"]] == ["started", "started", "published", "confirmed"]
     before = stream.next_seq
     world.broker.unlogged[stream] = None
     world.turn()
     assert world.journal.write() is stream and stream.next_seq == before  # It does not tell of itself.
+
+
+def test_what_has_to_wait_for_the_stream_says_when_it_was(world: Watched, client: Client) -> None:
+    for ms in (1_000, 1_500):
+        world.broker.wall_ms = ms
+        fill(client, 1)
+        assert world.journal.write() is None
+    world.broker.wall_ms = 2_000
+    world.journal.tick()
+    world.journal.write()
+    stream = world.queue(STREAM)
+    assert stream.open is not None
+    text = b"".join(stream.open.contents).decode("utf-8", "replace")
+    assert text.count('"ms":1000') == text.count('"ms":1500') == 2  # Published, and confirmed.
 
 
 def test_what_waits_gets_a_commit_within_a_second(world: Watched, client: Client) -> None:
@@ -368,6 +391,9 @@ def test_a_name_that_is_taken_is_noted_once(world: Watched) -> None:
     ]
 
 
+# -- How often -----------------------------------------------------------------------------------------------------
+
+
 class Files:
     """A log that takes blocks and writes none."""
 
@@ -383,22 +409,156 @@ class Files:
         return None
 
 
+def storage(files: Files) -> Storage:
+    shell = SimpleNamespace(loop=SimpleNamespace(time=float), disk=None, worker=str, wall_ms=lambda: 5)
+    return Storage(cast(Any, shell), cast(Any, files), lambda: None, lambda full: None, lambda text: None)
+
+
 def test_the_journal_comes_first_in_a_commit(world: Watched, client: Client) -> None:
     """A commit that is cut short may undo what the journal tells, and never has changes that it does not tell of."""
     world.journal.tick()
     world.turn()
-    stream, queue = world.queue(STREAM), world.queue("q")
-    shell = SimpleNamespace(loop=SimpleNamespace(time=float), disk=None, worker=str, wall_ms=lambda: 5)
-    files = Files()
-    storage = Storage(cast(Any, shell), cast(Any, files), lambda: None, lambda full: None, lambda text: None)
+    stream, queue, files = world.queue(STREAM), world.queue("q"), Files()
+    disk = storage(files)
     client.feed(_publish("q"))
     world.broker.pump()
     world.broker.unlogged[stream] = None  # It has changed by itself, too.
-    storage.commit(world.broker)
+    disk.commit(world.broker)
     assert [block.queue for block in files.blocks] == [stream.spec.id, queue.spec.id]
     assert files.blocks[0].enqueued is not None and b'["published",' in files.blocks[0].enqueued.contents[0]
-    storage.commit(world.broker)
+    disk.commit(world.broker)
     assert len(files.blocks) == 2
+
+
+def test_a_busy_node_writes_it_now_and_then(world: Watched, client: Client) -> None:
+    world.journal.tick()
+    world.turn()
+    stream, files, broker = world.queue(STREAM).spec.id, Files(), world.broker
+    disk, told = storage(files), []
+    for _ in range(3 * GATHER_MS):
+        broker.wall_ms += 1
+        for _ in range(3):
+            client.feed(_publish("q"))
+            broker.pump()
+            disk.commit(broker)
+    told = [block.enqueued for block in files.blocks if block.queue == stream]
+    assert len(told) == 3 and len(files.blocks) == 3 * 3 * GATHER_MS + 3
+    assert all(run is not None and run.contents[0].count(b'["published",') == 1 for run in told)
+    broker.wall_ms -= 1_000  # Somebody has set the clock.
+    client.feed(_publish("q"))
+    broker.pump()
+    disk.commit(broker)
+    assert files.blocks[-2].queue == stream
+
+
+def test_an_event_that_waited_says_when_it_was(world: Watched, client: Client) -> None:
+    world.broker.wall_ms = 1_000
+    fill(client, 1)
+    world.broker.wall_ms += GATHER_MS
+    fill(client, 1)
+    world.broker.wall_ms += 1
+    fill(client, 1)
+    events = [event for event in world.events() if event[0] == "published"]
+    assert [(event[3], event[4], event[7].get("ms")) for event in events] == [(1, 2, 1_000), (3, 3, None)]
+    client.send(m.BasicConsume(queue="q", consumer_tag="me"))
+    world.broker.wall_ms += 700
+    (delivered,) = world.events()
+    assert delivered[7]["ms"] == 1_000 + GATHER_MS + 1
+
+
+# -- What a crash leaves -------------------------------------------------------------------------------------------
+
+
+def mark_of(world: Watched) -> bytes:
+    return world.queue("q").marks.get(MARK, b"")
+
+
+def whom(mark: bytes, through: int) -> list[tuple[int, int, str, str]]:
+    return [(run.first, run.last, run.who, run.details(run.first, run.last)) for run in recovered(mark, through)]
+
+
+def test_a_publisher_alone_needs_one_mark(world: Watched, client: Client) -> None:
+    fill(client, 1)
+    mark = mark_of(world)
+    for _ in range(3):
+        fill(client, 5)
+        world.events()
+    assert mark_of(world) == mark and not world.queue("q").unmarked
+    assert whom(mark, 16) == [(1, 16, WHO, ',"said":[1,16]')]
+    assert whom(mark, 0) == []  # Cut off, and the mark's block not.
+
+
+def test_publishers_in_turn_are_told_apart(world: Watched, client: Client) -> None:
+    other, silent = world.client(), world.client()
+    assert other.call(m.ConfirmSelect()) == m.ConfirmSelectOk()
+    fill(client, 2)
+    fill(silent, 3)
+    fill(silent, 1)
+    fill(other, 4)
+    client.publish("q")  # It does not outlive the node.
+    fill(client, 2)
+    (me, they) = (next(iter(one.connection.channels.values())).who for one in (client, other))
+    expected = [(1, 2, me, ',"said":[1,2]'), (7, 10, they, ',"said":[1,4]'), (12, 13, me, ',"said":[4,5]')]
+    assert whom(mark_of(world), 13) == expected
+    world.journal.tick()
+    world.events()  # Written; what goes on is all that is needed from now on.
+    fill(other, 1)
+    assert whom(mark_of(world), 14) == [expected[-1], (14, 14, they, ',"said":[5,5]')]
+
+
+def test_too_many_in_turn_have_the_journal_written(world: Watched, client: Client) -> None:
+    other = world.client()
+    assert other.call(m.ConfirmSelect()) == m.ConfirmSelectOk()
+    world.journal.tick()
+    world.journal.write()
+    assert not world.journal.is_ready
+    for _ in range(ENTRIES_MAX // 2):
+        assert not world.journal.is_ready
+        fill(client, 1)
+        fill(other, 1)
+    fill(client, 1)
+    assert world.journal.is_ready and len(recovered(mark_of(world), 1_000)) == ENTRIES_MAX
+
+
+def test_what_the_log_knows_is_told_again() -> None:
+    """Of a queue from before the start, with what its log and its mark say."""
+    world = Watched()
+    client = world.client()
+    client.declare("q", durable=True)
+    assert client.call(m.ConfirmSelect()) == m.ConfirmSelectOk()
+    fill(client, 4)
+    mark = mark_of(world)
+
+    again = Watched("off")
+    client = again.client()
+    client.declare("q", durable=True)
+    queue = again.queue("q")
+    queue.restore(1, 2, 5, 3, 4, 2, 2)
+    queue.restore_marks({MARK: mark})
+    again.settled[queue.spec.id] = [(1, 2), (9, 9)]
+    again.policy("full")
+    fill(client, 1)
+    about = {"id": queue.spec.id, "epoch": 2}
+    assert again.events() == [
+        ["recovered", "/", "q", 1, 4, 4, WHO, {**about, "said": [1, 4], "what": "published"}],
+        ["recovered", "/", "q", 1, 2, 2, "", {**about, "what": "settled"}],
+        ["published", "/", "q", 5, 5, 1, WHO, about],
+    ]
+    assert recovered(mark_of(again), 5) == []  # What comes now comes from nobody who waits.
+
+
+def test_a_queue_that_nobody_touches_is_told_of_after_a_start(world: Watched, client: Client) -> None:
+    world.settled[world.queue("q").spec.id] = [(1, 2)]
+    world.queue("q").next_seq = 3
+    assert client.take() == []
+    assert [(event[0], event[4], event[7]["what"]) for event in world.events()] == [("recovered", 2, "settled")]
+
+
+def test_a_journal_that_ends_leaves_no_mark(world: Watched, client: Client) -> None:
+    fill(client, 1)
+    world.policy("off")
+    world.turn()
+    assert mark_of(world) == b""
 
 
 # -- What clients may do with it -----------------------------------------------------------------------------------
@@ -437,7 +597,8 @@ def test_nobody_publishes_to_it(world: Watched, client: Client) -> None:
 def told(rings: Rings, name: str) -> list[list[Any]]:
     journal = rings[name].broker.journal
     assert journal is not None
-    journal.write()
+    journal.gather()
+    journal.touched = {}
     events = [json.loads(event) for event in journal.told]
     journal.told = []
     return events

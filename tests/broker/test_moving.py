@@ -113,6 +113,21 @@ def test_nobody_waits_for_a_queue_that_is_deleted_meanwhile(cluster: Cluster, ad
         assert types(client) == [m.ChannelClose]
 
 
+def test_link_lost_before_anything_is_sent(cluster: Cluster) -> None:
+    """It was adopted, and in the same moment the link was lost: there is no message whose refusal would tell."""
+    moving, client = Move(cluster), cluster["a"].client()
+    client.send(m.BasicGet(queue="q", no_ack=True))
+    cluster._deliver("b", "a")
+    cluster.close("a", "b")
+    cluster.run()
+    cluster.tick()
+    assert moving.ended == ["the link to node b was lost"]
+    assert client.bodies() == [b"1"]
+    cluster.held.clear()
+    cluster.join("a", "b")
+    cluster.run()
+
+
 @pytest.mark.parametrize("at", NAMES)
 def test_a_move_that_fails_answers_at_the_home(cluster: Cluster, at: str) -> None:
     client = cluster[at].client()

@@ -32,7 +32,7 @@ def offered(program: str, *words: str) -> list[str]:
     ("program", "words", "expected"),
     [
         ("leveretctl", ["list_q"], {"list_queues"}),
-        ("leveretctl", ["-n", "one@host", "list_queues", "messages_r"], {"messages_ready", "messages_ready_ram",
+        ("leveretctl", ["-n", "one@host", "list_queues", "messages_re"], {"messages_ready", "messages_ready_ram",
                                                                         "messages_ready_disk"}),
         ("leveretctl", ["list_queues", "--off"], {"--offline"}),
         ("leveretctl", ["list_users", "--formatter", "json"], {"json", "json_stream"}),

@@ -122,6 +122,7 @@ def test_status_for_people(ctl: Ctl, server: FakeServer) -> None:
     shown = ctl("cluster_status").out
     assert shown.startswith(
         "Cluster status of node one@host ...\nBasics\n\nCluster name: founded\nLeader: one@host\nMajority: in contact\n"
+        "Partition handling: pause_minority\n"
         "\nDisk Nodes\n\none@host\n\nRunning Nodes\n\none@host\n\nVersions\n\none@host: Leveret "
     )
     assert "Alarms\n\n(none)\n" in shown

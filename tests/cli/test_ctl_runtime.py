@@ -297,7 +297,7 @@ def test_the_refused_are_documented() -> None:
     assert [name for name in REFUSED if f"`{name}`" not in text] == []
 
 
-KNOWN_LATER = {"drain", "revive", "rebalance", "post_upgrade"}
+KNOWN_LATER = {"drain", "revive", "post_upgrade"}
 
 
 def test_every_command_of_rabbitmq_is_known() -> None:

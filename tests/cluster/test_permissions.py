@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.cluster import commands as c
-from leveret.cluster.permissions import Permissions, Which, pattern_error, refused_text, topic_refused_text
+from leveret.cluster.patterns import error_of
+from leveret.cluster.permissions import Permissions, Which, refused_text, topic_refused_text
 from leveret.cluster.store import Metadata
 
 
@@ -101,5 +102,5 @@ def test_texts() -> None:
 
 
 def test_a_pattern_that_does_not_compile_is_told() -> None:
-    assert pattern_error("^a.*$") is None
-    assert "unterminated" in (pattern_error("(") or "")
+    assert error_of("^a.*$") is None
+    assert "unterminated" in (error_of("(") or "")

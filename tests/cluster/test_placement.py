@@ -1,8 +1,26 @@
 from __future__ import annotations
 
-from leveret.cluster.commands import AddVhost, DeclareQueue, DeleteQueue, RenameNode, SetParameter
+from leveret.cluster.commands import (
+    AddVhost,
+    DeclareQueue,
+    DeleteQueue,
+    RenameNode,
+    SetGlobalParameter,
+    SetParameter,
+)
 from leveret.cluster.events import ParameterChanged
-from leveret.cluster.placement import LINKS, extra_members, locate, wanted_ring, with_extra
+from leveret.cluster.placement import (
+    LABELS,
+    LINKS,
+    MOVES,
+    extra_members,
+    labels_of,
+    locate,
+    moving_to,
+    own_labels,
+    wanted_ring,
+    with_extra,
+)
 from leveret.cluster.specs import Json
 from leveret.cluster.store import Metadata
 
@@ -100,3 +118,61 @@ def test_a_node_with_another_name_keeps_the_mirrors_that_were_added_by_hand() ->
     assert applied.events == (ParameterChanged(LINKS, "/", "q"),)
     assert extra_members(metadata, "/", "q") == ["new", "c"] and extra_members(metadata, "/", "r") == ["c"]
     assert metadata.parameters["other", "/", "s"] == {"nodes": ["b"]}
+
+
+# -- Labels and moves ----------------------------------------------------------------------------------------------
+
+ZONES = {"a": {"zone": "x"}, "b": {"zone": "x"}, "c": {"zone": "y"}, "d": {"zone": "z"}}
+
+
+def spread(mode: str, params: Json, kept: str = "a", running: str = "abcd") -> str:
+    definition: dict[str, Json] = {"ha-mode": mode, "ha-params": params, "ha-spread": "zone"}
+    found = wanted_ring(definition, "a", tuple(kept), NODES, tuple(running), {"b": 0, "c": 5, "d": 3}, ZONES)
+    assert found is not None
+    return "".join(found)
+
+
+def test_copies_are_in_different_zones_first_of_all() -> None:
+    assert spread("exactly", 2) == "ad"  # And not at b, which has the fewest.
+    assert spread("exactly", 3) == "adc"
+    assert spread("exactly", 4) == "adcb"
+
+
+def test_who_has_a_copy_keeps_it_if_another_zone_gains_nothing() -> None:
+    assert spread("exactly", 2, kept="ac") == "ac"
+    assert spread("exactly", 2, kept="ab") == "ad"
+    assert spread("exactly", 2, kept="ab", running="ab") == "ab"
+    assert spread("exactly", 3, kept="abc", running="abc") == "acb"
+
+
+def test_members_of_a_quorum_queue_are_spread_and_stay() -> None:
+    assert spread("quorum", 3) == "adc"
+    assert spread("quorum", 3, kept="ab") == "abd"
+
+
+def test_labels_do_not_matter_unless_a_policy_names_one() -> None:
+    assert wanted_ring({"ha-mode": "exactly", "ha-params": 2}, "a", ("a",), NODES, NODES, {"c": 9, "d": 9}, ZONES) == (
+        "a",
+        "b",
+    )
+
+
+def test_every_node_has_labels_by_its_name() -> None:
+    metadata = Metadata()
+    assert labels_of(metadata, "one@far") == {"node": "one@far", "host": "far"}
+    metadata.apply(SetGlobalParameter(LABELS + "one@far", {"zone": "x", "host": "rack7"}))
+    assert labels_of(metadata, "one@far") == {"node": "one@far", "host": "rack7", "zone": "x"}
+    assert own_labels(metadata, "one@far") == {"zone": "x", "host": "rack7"}
+
+
+def test_a_move_is_of_a_queue_and_not_of_its_name() -> None:
+    metadata = Metadata()
+    metadata.apply(AddVhost("/"))
+    metadata.apply(DeclareQueue("/", "q", node="a"))
+    spec = metadata.queues["/", "q"]
+    assert moving_to(metadata, spec) is None
+    metadata.apply(SetParameter(MOVES, "/", "q", {"queue": spec.id, "to": "b"}))
+    assert moving_to(metadata, spec) == "b"
+    metadata.apply(DeleteQueue("/", "q"))
+    metadata.apply(DeclareQueue("/", "q", node="a"))
+    assert moving_to(metadata, metadata.queues["/", "q"]) is None

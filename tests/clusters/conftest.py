@@ -54,6 +54,15 @@ def nodes(fragile: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def steady(nodes: Cluster) -> Iterator[Cluster]:
+    """The same, and who is left alone serves on: what a minority can do is no matter while it is paused."""
+    nodes.nodes[0].control("set_partition_handling", strategy="ignore")
+    yield nodes
+    nodes.mend()
+    nodes.nodes[0].control("clear_partition_handling")
+
+
+@pytest.fixture
 def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
     """Start a cluster of one's own: `start_cluster("net_ticktime = 1", size=2)`."""
     clusters: list[Cluster] = []

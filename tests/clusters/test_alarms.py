@@ -64,7 +64,9 @@ def is_still(sent: list[int], pause: threading.Event = threading.Event()) -> boo
 
 def test_disk_at_another_node(start_cluster: StartCluster) -> None:
     """As in RabbitMQ an alarm is all nodes' business: who publishes is told, wherever; who consumes goes on."""
-    nodes = start_cluster(size=2, configs={0: "memory_monitor_interval = 50ms"})
+    # Of two nodes, the one that is left would else pause.
+    configs = {0: "memory_monitor_interval = 50ms"}
+    nodes = start_cluster("cluster_partition_handling = ignore", size=2, configs=configs)
     short, other = nodes
     channel = other.channel(confirms=True)
     channel.queue_declare("q", durable=True)

@@ -112,7 +112,7 @@ def test_every_mirror_gives_all_that_is_confirmed(trio: Cluster, tls: ssl.SSLCon
 def test_who_has_no_copy_names_those_who_have(trio: Cluster, tls: ssl.SSLContext | None) -> None:
     fill(trio[1], "alone", 5)
     url = f"http://127.0.0.1:{trio[1].management_port}"
-    for path in ("range?first=1", "at?ms=0", "wait?beyond=1&seconds=0"):
+    for path in ("range?first=1", "numbers?first=1", "at?ms=0", "wait?beyond=1&seconds=0"):
         status, body = ask(trio[0], "GET", f"/api/data/%2F/alone/{path}")
         assert (status, json.loads(body)["urls"]) == (421, [url])
     status, body = ask(trio[0], "PUT", "/api/leases/%2F/alone/job", b"{}")

@@ -1,4 +1,5 @@
-"""Two of three nodes are gone: what the last one still does, and what it refuses, in words that help."""
+"""Two of three nodes are gone: what the last one still does where it is not paused, and what it refuses, in words that
+help. What it does where it is: see `test_partitions`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.servers import until
 
 
 @pytest.mark.parametrize("which", ["leader", "follower"])
-def test_a_minority(nodes: Cluster, name: str, which: str) -> None:
+def test_a_minority(steady: Cluster, name: str, which: str) -> None:
+    nodes = steady
     leader = nodes.leader()
     left = leader if which == "leader" else nodes.others(leader)[0]
     channel = left.channel(confirms=True)

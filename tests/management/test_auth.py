@@ -109,24 +109,3 @@ def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyP
         failures.note(f"h{number}", "ann")
     assert len(failures._counts) == 10
     assert ("h99", "ann") in failures._counts
-
-
-@pytest.mark.parametrize(
-    ("method", "site", "refused"),
-    [
-        ("POST", "cross-site", True),
-        ("DELETE", "same-site", True),
-        ("PUT", "same-origin", False),
-        ("POST", "none", False),
-        ("POST", None, False),  # No browser.
-        ("GET", "cross-site", False),
-    ],
-)
-def test_pages_of_others_change_nothing(method: str, site: str | None, refused: bool) -> None:
-    asked = Request(method, "/", [], {} if site is None else {"sec-fetch-site": site}, "192.0.2.1")
-    if refused:
-        with pytest.raises(Problem) as caught:
-            auth.check_origin(asked)
-        assert caught.value.status == 403
-    else:
-        auth.check_origin(asked)

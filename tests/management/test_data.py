@@ -128,6 +128,23 @@ def test_queues_with_priorities(channel: Any, client: DataClient) -> None:
     assert client.queues(["ranked"])[0].first == 1
 
 
+def test_numbers_alone(channel: Any, client: DataClient) -> None:
+    channel.queue_declare("counted", durable=True)
+    publish(channel, "counted", [b"x"] * 9)
+    publish(channel, "counted", [b"x"], TRANSIENT)  # Memory has it, and nothing else.
+    for number in range(1, 10):
+        method, _, _ = channel.basic_get("counted")
+        if number in (1, 4, 5):
+            channel.basic_ack(method.delivery_tag)
+    expected = [[(2, 3), (6, 9)]]
+    until(lambda: list(client.numbers("counted", 0, 100)) == expected, "three are gone, by the log")
+    assert list(client.numbers("counted", 3, 6)) == [[(3, 3), (6, 6)]]
+    channel.queue_declare("counted-river", durable=True, arguments={"x-queue-type": "stream"})
+    assert list(client.numbers("counted-river", 0, 9)) == []
+    publish(channel, "counted-river", [b"0", b"1", b"2"])
+    assert list(client.numbers("counted-river", 0, 9)) == [[(0, 2)]]
+
+
 def test_streams_are_read_by_offset(channel: Any, client: DataClient) -> None:
     channel.queue_declare("river", durable=True, arguments={"x-queue-type": "stream"})
     publish(channel, "river", [b"0", b"1", b"2"])

@@ -112,6 +112,28 @@ def test_sampling(watched: Watched) -> None:
     assert gaps.longest_s < HELD_S_MAX
 
 
+@pytest.mark.parametrize(
+    "command, columns, rows",
+    [
+        ("list_queues", ["name", "message_bytes"], 1_000),
+        ("list_bindings", ["source_name", "destination_name", "routing_key"], 1_000),
+        ("list_leases", ["name"], 0),
+    ],
+)
+def test_what_leveretctl_lists(watched: Watched, command: str, columns: list[str], rows: int) -> None:
+    after, cursors = None, []
+    with Gaps(watched) as gaps:
+        for _ in range(3):
+            page = watched.broker.admin.call(command, vhost="/", columns=columns, after=after)
+            assert len(page["rows"]) == rows
+            after = page["next"]
+            cursors.append(after)
+            if after is None:
+                break
+    assert len(set(map(str, cursors))) == len(cursors)
+    assert gaps.longest_s < HELD_S_MAX
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/detailed?family=queue_coarse_metrics"])
 def test_metrics(watched: Watched, path: str) -> None:
     with Gaps(watched) as gaps:

@@ -38,14 +38,18 @@ NOT_MEASURED = frozenset(
         "rabbitmq_global_messages_dead_lettered_confirmed_total",
     }
 )  # fmt: skip
-# All that RabbitMQ's Grafana dashboard 10991 shows.
+# All that RabbitMQ's Grafana dashboard 10991 shows; what is of channels, in revisions before 3.10.
 DASHBOARD = (
     "identity_info", "build_info", "connections", "channels", "queues", "consumers", "channel_consumers",
     "connections_opened_total", "connections_closed_total", "channels_opened_total", "channels_closed_total",
     "queues_declared_total", "queues_created_total", "queues_deleted_total", "queue_messages_ready",
     "queue_messages_unacked", "process_resident_memory_bytes", "resident_memory_limit_bytes",
     "disk_space_available_bytes", "process_open_fds", "process_max_fds", "process_open_tcp_sockets",
-    "process_max_tcp_sockets",
+    "process_max_tcp_sockets", "global_publishers", "global_consumers", "channel_messages_published_total",
+    "channel_messages_confirmed_total", "channel_messages_unroutable_returned_total",
+    "channel_messages_unroutable_dropped_total", "channel_messages_delivered_total",
+    "channel_messages_delivered_ack_total", "channel_messages_redelivered_total", "channel_messages_acked_total",
+    "channel_get_total", "channel_get_ack_total", "channel_get_empty_total",
     *(f"global_messages_{name}_total" for name in (
         "received", "received_confirm", "routed", "confirmed", "unroutable_dropped", "unroutable_returned",
         "delivered_consume_manual_ack", "delivered_consume_auto_ack", "delivered_get_manual_ack",
@@ -142,6 +146,14 @@ def test_dashboard(watched: Watched) -> None:
     lines = text.splitlines()
     for name in DASHBOARD:
         assert any(line.startswith((f"rabbitmq_{name} ", f"rabbitmq_{name}{{")) for line in lines), name
+    # Everything is multiplied with the identity of its node, of which there must be one, and which has these labels.
+    [identity] = [line for line in lines if line.startswith("rabbitmq_identity_info{")]
+    [build] = [line for line in lines if line.startswith("rabbitmq_build_info{")]
+    for label in ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"):
+        assert f'{label}="' in identity
+    for label in ("rabbitmq_version", "erlang_version", "prometheus_client_version", "prometheus_plugin_version"):
+        assert f'{label}="' in build
+    assert identity.endswith(" 1") and build.endswith(" 1")
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert values['rabbitmq_global_messages_received_total{protocol="amqp091"}'] == "122"
     assert values['rabbitmq_global_messages_unroutable_returned_total{protocol="amqp091"}'] == "20"

@@ -20,10 +20,7 @@ import pytest
 
 import leveret.testing
 from leveret.cluster.passwords import verify_password
-from leveret.cluster.specs import QueueSpec
 from leveret.management.api.handlers import Handlers
-from leveret.management.api.upkeep import plan
-from leveret.mirror.view import View
 from tests.servers import until
 
 LOOK: Final = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
@@ -233,25 +230,35 @@ def test_passwords_are_not_logged(node: leveret.testing.Broker, caplog: pytest.L
 # -- Masters -------------------------------------------------------------------------------------------------------
 
 
-def mirrored(number: int, node: str, *others: str) -> QueueSpec:
-    ring = (node, *others)
-    view = View(1, 1, node, ring, tuple((name, name) for name in ring)) if others else None
-    return QueueSpec(number, "/", f"q{number}", node=node, view=view)
+def test_a_dry_run_tells_what_would_be_moved(node: leveret.testing.Broker) -> None:
+    status, plan = ask(node, "POST", "/api/rebalance/queues", {"dry_run": True, "strategy": "least-messages"})
+    assert status == 200
+    assert (plan["strategy"], plan["unit"], plan["moves"], plan["dry_run"]) == ("least-messages", "messages", [], True)
+    assert list(plan["before"]) == list(plan["after"]) == [node.name]
 
 
-def test_a_plan_levels_what_can_be_levelled() -> None:
-    nodes = ["a", "b", "c"]
-    queues = [mirrored(number, "a", "b", "c") for number in range(9)]
-    moves = plan(queues, nodes)
-    homes = {spec.id: spec.node for spec in queues} | {spec.id: to for spec, to in moves}
-    assert sorted(list(homes.values()).count(name) for name in nodes) == [3, 3, 3]
-    assert plan([mirrored(number, home) for number, home in homes.items()], nodes) == []
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"strategy": "best"}, "there is no strategy 'best'; there are least-masters, least-messages, "),
+        ({"strategie": "random"}, "there is no strategie here"),
+        ({"moves_max": "1"}, "moves_max must be a whole number"),
+        ({"queues": "("}, "'(' is no regular expression: "),
+        ({"plan": {"version": 7}}, 'bad plan: a plan is an object with "version": 1 and "moves"'),
+    ],
+)
+def test_what_a_rebalance_does_not_take(node: leveret.testing.Broker, body: dict[str, Any], reason: str) -> None:
+    status, told = ask(node, "POST", "/api/rebalance/queues", {**body, "dry_run": True})
+    assert status == 400
+    assert told["reason"].startswith(reason)
 
 
-def test_a_plan_leaves_what_cannot_go() -> None:
-    assert plan([mirrored(number, "a") for number in range(5)], ["a", "b"]) == []
-    assert plan([mirrored(number, "a", "b") for number in range(5)], ["a"]) == []  # b does not run.
-    assert plan([mirrored(1, "a", "b"), mirrored(2, "b", "a")], ["a", "b"]) == []
+def test_rebalancing_is_told_of(node: leveret.testing.Broker) -> None:
+    assert ask(node, "POST", "/api/rebalance/queues") == (204, None)
+    until(lambda: ask(node, "GET", "/api/rebalance")[1]["cluster"]["runs"] > 0, "a run")
+    status, told = ask(node, "GET", "/api/rebalance")
+    assert (status, told["trigger"], told["failed"]) == (200, "on-demand", 0)
+    assert told["cluster"]["last"]["moves"] == 0
 
 
 # -- Tools that people have ----------------------------------------------------------------------------------------

@@ -38,8 +38,17 @@ def numbers(told: Iterable[list[Any]], *kinds: str) -> set[int]:
 
 def accounted(told: list[list[Any]]) -> set[int]:
     """Messages whose end is known."""
-    copied = [event for event in told if event[0] == "replicated" and event[7]["what"] == "settled"]
-    return numbers(told, *LEFT) | numbers(copied, "replicated")
+    return numbers(told, *LEFT) | settled(told)
+
+
+def settled(told: list[list[Any]]) -> set[int]:
+    """What a mirror, or a node after its start, knows to be gone."""
+    return numbers([event for event in told if event[7].get("what") == "settled"], "replicated", "recovered")
+
+
+def came(told: list[list[Any]]) -> set[int]:
+    """What a master has told of, or the next one in its place."""
+    return numbers([event for event in told if event[7].get("what") != "settled"], "published", "recovered")
 
 
 def unaccounted(told: list[list[Any]]) -> set[int]:

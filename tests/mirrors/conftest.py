@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.clusters.conftest import fragile, nodes, pytest_runtest_makereport, start_cluster
+from tests.clusters.conftest import fragile, nodes, pytest_runtest_makereport, start_cluster, steady
 
-__all__ = ["fragile", "nodes", "pytest_runtest_makereport", "start_cluster"]
+__all__ = ["fragile", "nodes", "pytest_runtest_makereport", "start_cluster", "steady"]

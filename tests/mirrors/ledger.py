@@ -22,7 +22,7 @@ from typing import Any
 from leveret.amqp import methods as m
 from leveret.amqp.frames import HEARTBEAT, METHOD
 from tests.members import Cluster, Member
-from tests.raw import RawClient, publish_frames
+from tests.raw import RawClient, Unexpected, publish_frames
 
 SILENCE_S = 3.0  # After which a client takes its node for dead.
 PREFETCH = 50
@@ -82,12 +82,16 @@ class Client(threading.Thread):
             while not self.halt.is_set():
                 node = self.pick()
                 try:
-                    with RawClient(node.port, timeout_s=SILENCE_S) as client:
+                    with RawClient(node.port, timeout_s=SILENCE_S, host=node.host) as client:
                         client.open()
                         self.connections += 1
                         self.work(client, f"{self.name}.{self.connections}", node)
                 except LOST:
                     self.halt.wait(0.05)
+                except Unexpected as error:
+                    if not isinstance(error.method, m.ConnectionClose):
+                        raise
+                    self.halt.wait(0.05)  # A node that pauses or stops takes leave of its clients.
         except BaseException as error:
             self.failure = error
 

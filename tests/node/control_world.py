@@ -15,6 +15,7 @@ from typing import Any
 from leveret.broker.queue import Queue
 from leveret.cluster import link
 from leveret.cluster.commands import Command, MoveQueue
+from leveret.cluster.partitions import Partitions
 from leveret.cluster.store import Applied
 from leveret.node.alarms import Alarms
 from leveret.node.cluster import MemberStatus
@@ -57,11 +58,15 @@ class FakeCluster:
     async def rename(self, old: str, new: str) -> None:
         self.renamed.append((old, new))
 
+    async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        return condition()
+
 
 class FakePeers:
     def __init__(self, all_: Nodes, name: str) -> None:
         self.all = all_
         self.name = name
+        self.retries = 0
 
     async def call(self, address: tuple[str, int], kind: int, payload: bytes, timeout_s: float) -> bytes:
         assert kind == 32
@@ -74,6 +79,28 @@ class FakePeers:
                 return await server.control.answer(payload)
         raise CallFailed("unreachable", "Connection refused")
 
+    def retry(self) -> None:
+        self.retries += 1
+
+
+class FakePausing:
+    """What a node sees, as a test sets it."""
+
+    def __init__(self, all_: Nodes, name: str) -> None:
+        self.partitions = Partitions(name)
+        self.partitions.in_sight.update(all_.servers)
+        self.peers_paused: set[str] = set()
+
+    @property
+    def paused(self) -> bool:
+        return self.partitions.paused
+
+    def is_paused(self, peer: str) -> bool:
+        return peer in self.peers_paused
+
+    def look(self) -> None:
+        self.partitions.look(caught_up=True, wall_ms=2_000)
+
 
 class FakeNode:
     def __init__(self, all_: Nodes, server: FakeServer) -> None:
@@ -82,6 +109,7 @@ class FakeNode:
         self.alarms = Alarms(100, 10, lambda: 50, lambda: 60)
         self.cluster = FakeCluster(all_, server.name)
         self.peers = server.peers
+        self.pausing = FakePausing(all_, server.name)
         self.turns = 0
         self.world = server.world
         self.moved: list[tuple[str, str]] = []

@@ -477,7 +477,8 @@ def test_rabbitmq_variables_without_meaning_are_warned_about(conf: Configuration
         "background_gc_enabled = true",
         "queue_index_embed_msgs_below = 4096",
         "tcp_listen_options.exit_on_close = false",
-        "collect_statistics_interval = 5000",
+        "collect_statistics = coarse",
+        "management.sample_retention_policies.global.minute = 5",
         "log.federation.level = info",
         "fsync_interval = 10",
         "cluster_keepalive_interval = 10000",
@@ -504,10 +505,9 @@ def test_what_has_no_effect_is_warned_about(conf: Configuration, line: str) -> N
         "cluster_formation.consul.host = consul",
         "cluster_formation.node_type = ram",
         "cluster_nodes.ram_copies = a",
-        "cluster_rebalance = timer",
         "distribution.listener.interface = 10.0.0.1",
-        "cluster_partition_handling = pause_minority",
-        "management.cors.allow_origins.1 = *",
+        "management.rates_mode = detailed",
+        "management.http_log_dir = /tmp",
         "prometheus.path = /figures",
         "definitions.import_backend = https",
         "mqtt.allow_anonymous = true",
@@ -581,6 +581,7 @@ def test_every_setting_can_be_given() -> None:
         "ssl_listeners",
         "tls",
         "management_listeners",
+        "management_origins",
         "management_tls_listeners",
         "management_tls",
         "prometheus_listeners",
@@ -590,6 +591,9 @@ def test_every_setting_can_be_given() -> None:
         "cluster_tls",
         "discovery",
         "mirroring",
+        "partition_handling",
+        "rebalance",
+        "node_labels",
         "linger_s",
         "auth_mechanisms",
         "loopback_users",
@@ -618,3 +622,31 @@ def test_definitions_to_load_at_a_start(conf: Configuration, tmp_path: Path) -> 
     assert conf.settings("").load_definitions is None
     (problem,) = conf.problems(f"load_definitions = {path}.not")
     assert problem.endswith("not allowed; allowed: the path of a file or a folder that this user may read")
+
+
+def test_pages_of_other_origins(conf: Configuration) -> None:
+    text = "management.cors.allow_origins.1 = https://a.example\nmanagement.cors.allow_origins.2 = http://b.example:80"
+    settings = conf.settings(f"{text}\nmanagement.cors.max_age = 60")
+    assert settings.management_origins == ("https://a.example", "http://b.example:80")
+    assert settings.management_cors_s == 60
+    assert conf.settings("management.cors.allow_origins.1 = *").management_origins == ("*",)
+    assert conf.settings("").management_origins == ()
+    for bad in ("example.com", "https://a.example/", "https://a.example/path", "null"):
+        (problem,) = conf.problems(f"management.cors.allow_origins.1 = {bad}")
+        assert "an origin without a path" in problem
+
+
+def test_how_often_counters_are_sampled(conf: Configuration) -> None:
+    assert conf.settings("").statistics_interval_ms == 5_000
+    assert conf.settings("collect_statistics_interval = 30000").statistics_interval_ms == 30_000
+    assert len(conf.problems("collect_statistics_interval = 0")) == 1
+
+
+def test_where_metrics_are(conf: Configuration) -> None:
+    """Without credentials, so that it can be shut, or kept to this machine."""
+    host = "listeners.tcp.1 = 192.0.2.1:5672"
+    assert conf.settings(host).prometheus_listeners == (Listener("192.0.2.1", 15692),)
+    only_here = conf.settings(f"{host}\nprometheus.tcp.ip = 127.0.0.1")
+    assert only_here.prometheus_listeners == (Listener("127.0.0.1", 15692),)
+    assert conf.settings("prometheus.tcp.port = 9100").prometheus_listeners == (Listener("", 9100),)
+    assert conf.settings("prometheus.tcp.port = none").prometheus_listeners == ()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.cluster.partitions import PartitionHandling, Strategy
 from leveret.node.settings import Discovery, ListedNode, Listener, TlsOptions
 from tests.node.configuration import Configuration
 
@@ -193,3 +194,34 @@ def test_tls_between_nodes_is_mutual(conf: Configuration, pem: str) -> None:
     assert settings.tls is None
     (problem,) = conf.problems(f"cluster.ssl_options.certfile = {pem}")
     assert problem.endswith("cluster.ssl_options.keyfile and cluster.ssl_options.cacertfile")
+
+
+# -- Partitions ----------------------------------------------------------------------------------------------------
+
+ALL_DOWN = """
+cluster_partition_handling = pause_if_all_down
+cluster_partition_handling.pause_if_all_down.recover = autoheal
+cluster_partition_handling.pause_if_all_down.nodes.1 = rabbit@a
+cluster_partition_handling.pause_if_all_down.nodes.2 = rabbit@b
+"""
+
+
+def test_partition_handling(conf: Configuration) -> None:
+    assert conf.settings("").partition_handling == PartitionHandling(Strategy.PAUSE_MINORITY)
+    for strategy in Strategy:
+        if strategy is not Strategy.PAUSE_IF_ALL_DOWN:
+            text = f"cluster_partition_handling = {strategy.value}"
+            assert conf.settings(text).partition_handling == PartitionHandling(strategy)
+    handling = conf.settings(ALL_DOWN).partition_handling
+    assert handling == PartitionHandling(Strategy.PAUSE_IF_ALL_DOWN, ("rabbit@a", "rabbit@b"), "autoheal")
+
+
+def test_partition_handling_that_makes_no_sense(conf: Configuration) -> None:
+    (problem,) = conf.problems("cluster_partition_handling = pause")
+    assert "one of pause_minority, stop_processing, pause_if_all_down, ignore, autoheal, autoupgrade" in problem
+    (problem,) = conf.problems("cluster_partition_handling = pause_if_all_down")
+    assert problem.startswith("cluster_partition_handling: pause_if_all_down needs nodes")
+    (problem,) = conf.problems(ALL_DOWN.replace("recover = autoheal", "recover = later"))
+    assert "one of ignore, autoheal" in problem
+    (warning,) = conf.warnings(ALL_DOWN.replace("= pause_if_all_down", "= ignore"))
+    assert warning == "cluster_partition_handling.pause_if_all_down: has no effect: the strategy is ignore"

@@ -104,9 +104,9 @@ async def test_while_the_app_is_stopped(one: FakeServer) -> None:
         "form": "usage",
     }
     assert (await ask(one, "ping"))["node"] == "one@host"
-    assert await ask(one, "app_state") == {"running": False, "starting": False}
+    assert await ask(one, "app_state") == {"running": False, "starting": False, "paused": None}
     await ask(one, "start_app")
-    assert await ask(one, "app_state") == {"running": True, "starting": False}
+    assert await ask(one, "app_state") == {"running": True, "starting": False, "paused": None}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_while_the_app_waits_for_its_cluster(one: FakeServer) -> None:
     assert code == 69
     assert "is starting" in text and "force_boot" in text
     assert (await ask(one, "cluster_status"))["disk_nodes"] == ["one@host"]
-    assert await ask(one, "app_state") == {"running": False, "starting": True}
+    assert await ask(one, "app_state") == {"running": False, "starting": True, "paused": None}
     assert (await refusal(one, "reset", force=False))[0] == 64
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from leveret.cluster.commands import SetGlobalParameter
 from leveret.node.consensus import AdminError
-from leveret.node.server import StartFailed
+from leveret.node.doors import StartFailed
 from tests.node.control_world import FakeServer, ask, cluster, refusal
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from leveret.cluster.commands import DeclareQueue, DeleteQueue, SetPolicy
-from leveret.cluster.placement import LINKS
+from leveret.cluster.placement import LINKS, moving_to
 from leveret.node import control_columns, control_mirrors
-from leveret.node.consensus import AdminError
 from tests.node.control_world import FakeServer, ask, cluster, refusal, rows
 from tests.node.ring_world import Rings
 
@@ -174,24 +173,86 @@ async def test_masters_that_cannot_move(rings: Rings) -> None:
     assert await moved("q", TWO) == f"node {TWO} is not running"
 
 
-async def test_a_queue_without_mirrors_is_moved(rings: Rings) -> None:
-    rings.declare("q")
-    one, two = rings.servers[ONE], rings.servers[TWO]
-    assert one.node is not None
-    one.node.may_move.clear()
-    move = asyncio.get_running_loop().create_task(ask(two, "move_queue_master", vhost="/", name="q", node=THREE))
-    while not one.node.moved:
+async def begun(rings: Rings, node: str) -> asyncio.Task[Any]:
+    """A move of q that was asked for, and not carried out as yet."""
+    metadata = rings.servers[ONE].world.metadata
+    move = asyncio.get_running_loop().create_task(
+        ask(rings.servers[TWO], "move_queue_master", vhost="/", name="q", node=node)
+    )
+    while moving_to(metadata, metadata.queues["/", "q"]) is None:
         await asyncio.wait([move], timeout=0)
-    assert not move.done()
-    one.node.may_move.set()
+    return move
+
+
+async def test_a_queue_without_mirrors_is_moved(rings: Rings) -> None:
+    number = rings.declare("q")
+    rings.publish(ONE, "q", 4)
+    move = await begun(rings, THREE)
+    rings.place()
     await move
-    assert one.node.moved == [("q", THREE)]
+    metadata = rings.servers[TWO].world.metadata
+    view = metadata.queues["/", "q"].view
+    assert view is not None and (view.master, view.ring) == (THREE, (THREE,))
+    assert metadata.parameters == {}
+    assert number not in rings.servers[ONE].world.broker.mirrors.mirrors
+    assert await rows(rings.servers[ONE], "list_queues", vhost="/", columns=["node", "messages"]) == [[THREE, 4]]
+    move = await begun(rings, TWO)  # From there it goes on.
+    rings.place()
+    await move
+    assert await rows(rings.servers[ONE], "list_queues", vhost="/", columns=["node", "messages"]) == [[TWO, 4]]
+
+
+async def test_a_queue_that_was_moved_is_none_that_lacks_mirrors(rings: Rings) -> None:
+    """Whoever waits until no queue does would wait for ever."""
+    rings.declare("q")
+    move = await begun(rings, THREE)
+    rings.place()
+    await move
     three = rings.servers[THREE]
-    assert three.node is not None
-    three.node.problem = AdminError("it cannot be")
-    answer = await refusal(two, "move_queue_master", vhost="/", name="q", node=TWO)
-    assert answer == (69, "it cannot be")
-    assert one.control.moves == three.control.moves == {}
+    assert (await ask(three, "mirror_sync_critical"))["queues"] == []
+    assert (await ask(three, "status"))["mirrored_queues"]["masters"] == 0
+
+
+async def test_a_move_ends_with_the_loss_of_where_it_goes(rings: Rings) -> None:
+    rings.declare("q")
+    rings.publish(ONE, "q", 4)
+    move = await begun(rings, THREE)
+    rings.kill(THREE)
+    rings.place()
+    with pytest.raises(AssertionError, match="was given up, or node three@host was lost"):
+        await move
+    spec = rings.servers[ONE].world.metadata.queues["/", "q"]
+    assert spec.node == ONE and (spec.view is None or spec.view.ring == (ONE,))
+    assert await rows(rings.servers[TWO], "list_queues", vhost="/", columns=["node", "messages"]) == [[ONE, 4]]
+
+
+async def test_a_move_is_given_up_by_asking_for_where_the_queue_is(rings: Rings) -> None:
+    rings.declare("q")
+    move = await begun(rings, THREE)
+    await ask(rings.servers[THREE], "move_queue_master", vhost="/", name="q", node=ONE)
+    with pytest.raises(AssertionError, match="was given up"):
+        await move
+    rings.place()
+    assert rings.servers[ONE].world.metadata.queues["/", "q"].node == ONE
+
+
+async def test_a_move_that_makes_no_progress_is_given_up(rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_mirrors, "STALL_S", -1.0)
+    rings.declare("q")
+    rings.stuck.add(THREE)
+    move = await begun(rings, THREE)
+    with pytest.raises(AssertionError, match="makes no progress; it stays"):
+        await move
+    assert rings.servers[ONE].world.metadata.parameters == {}
+
+
+async def test_a_queue_that_is_deleted_on_its_way_leaves_nothing(rings: Rings) -> None:
+    rings.declare("q")
+    move = await begun(rings, THREE)
+    await rings.servers[ONE].control.change(DeleteQueue("/", "q"))
+    with pytest.raises(AssertionError, match="was deleted meanwhile"):
+        await move
+    assert rings.servers[ONE].world.metadata.parameters == {}
 
 
 async def test_promotion_by_force_says_first_what_is_lost(rings: Rings) -> None:
@@ -283,10 +344,3 @@ async def test_figures_are_in_the_status(rings: Rings) -> None:
     unsynced(rings)
     found = (await ask(rings.servers[ONE], "status"))["mirrored_queues"]
     assert (found["masters"], found["masters_without_synchronised_mirror"]) == (1, 1)
-
-
-async def test_moves_are_bounded(rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_mirrors, "MOVES_MAX", 0)
-    rings.declare("q")
-    code, text = await refusal(rings.servers[ONE], "local_move_queue", vhost="/", name="q", node=TWO)
-    assert (code, text) == (69, "queue 'q' in vhost '/' cannot be moved now; try again later")

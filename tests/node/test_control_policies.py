@@ -108,8 +108,8 @@ def test_what_a_policy_may_apply_to(apply_to: str) -> None:
         ),
         (
             {"ha-replication": "async"},
-            "ha-mode must be specified to specify ha-replication, ha-sync-strategy, ha-sync-blocking or "
-            "ha-replication-window",
+            "ha-mode must be specified to specify ha-replication, ha-sync-strategy, ha-sync-blocking, "
+            "ha-spread or ha-replication-window",
         ),
         ({"ha-mode": "all", "ha-replication": 1}, 'ha-replication must be "sync" or "async", got 1'),
         ({"ha-mode": "all", "ha-sync-blocking": "yes"}, 'ha-sync-blocking must be true or false, got <<"yes">>'),

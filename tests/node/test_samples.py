@@ -27,7 +27,8 @@ class World:
         )
         alarms = SimpleNamespace(memory_used_bytes=1, disk_free_bytes=2)
         storage = SimpleNamespace(log=SimpleNamespace(appended_bytes=3))
-        node = SimpleNamespace(broker=self.broker, alarms=alarms, clients={}, storage=storage)
+        settings = SimpleNamespace(statistics_interval_ms=5_000)
+        node = SimpleNamespace(settings=settings, broker=self.broker, alarms=alarms, clients={}, storage=storage)
         self.samples = Samples(cast(Any, node))
         self.tick = 100
 
@@ -97,7 +98,7 @@ def test_chart(world: World) -> None:
         queue.ready_count = count
         world.sample(queue)
     shown = world.past(queue).details(("messages_ready", "messages_unacknowledged"), Window(4, 2))
-    times = [(world.tick - 1 - back) * s.INTERVAL_MS for back in (0, 2, 4)]
+    times = [(world.tick - 1 - back) * world.samples.interval_ms for back in (0, 2, 4)]
     assert shown == {
         "rate": 6.0,
         "samples": [{"sample": 40, "timestamp": times[0]}, {"sample": 10, "timestamp": times[1]},

@@ -169,6 +169,7 @@ def test_pages_filters_and_order(open_page: Open, trio: Cluster) -> None:
     page = open_page("queues")
     box = page.get_by_label("Filter queues by name")
     box.fill("many-")
+    until(lambda: "name=many-" in page.url, "what is typed counts when the typing stops")
     shown(page, "Page")
     assert page.locator("tbody tr").count() == 50
     page.get_by_role("button", name="Next").click()
@@ -183,6 +184,22 @@ def test_pages_filters_and_order(open_page: Open, trio: Cluster) -> None:
     assert page.evaluate("document.activeElement.type") == "search"  # Being drawn anew does not take the focus away.
     page.reload()
     until(lambda: page.locator("tbody tr").count() == 10, "the filter is part of the address")
+
+
+def test_consumers_are_filtered_as_queues_are(open_page: Open, trio: Cluster) -> None:
+    """The node does it for queues, and the page itself for consumers."""
+    channel = trio[0].connect().channel()
+    for name in ("read.One", "read.two"):
+        channel.queue_declare(name, exclusive=True)
+        channel.basic_consume(name, lambda *_: None)
+    page = open_page("consumers")
+    box = page.get_by_label("Filter consumers by name")
+    for words, pattern, left in (("READ.", False, 2), ("read.o", False, 1), ("^read.(one|three)$", True, 1)):
+        page.get_by_label("Pattern").set_checked(pattern)
+        box.fill(words)
+        until(lambda left=left: page.locator("tbody tr").count() == left, f"{left} for {words}")  # type: ignore[misc]
+    assert " consumer" in page.locator(".count").inner_text().removesuffix("s")
+    channel.connection.close()
 
 
 def test_by_keyboard(open_page: Open) -> None:
@@ -215,3 +232,19 @@ def test_on_a_phone_and_in_the_dark(open_page: Open) -> None:
         page.get_by_role("heading", name=name, level=1).wait_for()
         page.locator("main :is(table, .empty-title, svg.ring)").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+
+
+def test_queues_are_rebalanced(open_page: Open, trio: Cluster) -> None:
+    for number in range(9):
+        trio[0].connect().channel().queue_declare(f"crowded{number}", durable=True)
+    page = open_page("cluster")
+    page.get_by_role("button", name="Rebalance queues …").click()
+    shown(page, "queues would move.")
+    page.get_by_role("button", name="Rebalance", exact=True).click()
+    shown(page, "Rebalancing has begun")
+
+    def is_spread() -> bool:
+        rows = trio[1].control("list_queues", vhost="/", columns=["node"])["rows"]
+        return len({node for (node,) in rows}) == 3
+
+    until(is_spread, "queues are led by all nodes")

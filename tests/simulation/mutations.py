@@ -24,6 +24,7 @@ class Mutation(NamedTuple):
     varied: bool = False
     featured: bool = False
     special: bool = False
+    strategies: bool = False
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
@@ -366,7 +367,7 @@ MIRRORED: Final = (
     _mirrored(
         "publishes that wait for a master are forgotten",
         "broker.remote",
-        "        unpark(parked or [], queue)\n",
+        "        unpark(parked or [], queue if self.spool is None else self)\n",
         "        pass\n",
         first=7,
     ),

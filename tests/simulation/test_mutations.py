@@ -15,6 +15,7 @@ from simulation.world import Violation, run
 from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, module_with, put
 from .mutations_featured import FEATURED
 from .mutations_special import SPECIAL
+from .mutations_strategies import STRATEGIES
 
 SEEDS = 60
 
@@ -22,14 +23,14 @@ SEEDS = 60
 def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
-            kind = (mutation.mirrored, mutation.varied, mutation.featured, mutation.special)
+            kind = (mutation.mirrored, mutation.varied, mutation.featured, mutation.special, mutation.strategies)
             run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind))
         except Violation:
             return seed
     return None
 
 
-KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL)
+KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL, STRATEGIES)
 ALWAYS = 3  # Of each kind.
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from leveret.cluster.partitions import Strategy
 from simulation.fates import Fates
 from simulation.features import LETTERS
 from simulation.ledger import Ledger
@@ -27,6 +28,7 @@ GROUPS = [
 ]
 MIRRORED_GROUPS = [(3, 0, 10), (3, 10, 20), (5, 0, 6), (2, 0, 6)]
 VARIED_GROUPS = [(3, 0, 8), (3, 8, 16), (2, 0, 5), (5, 0, 3)]
+STRATEGY_GROUPS = [(3, False, 0, 12), (3, True, 0, 6), (2, True, 4, 8), (5, False, 0, 4)]
 SPECIAL_GROUPS = [(1, False, 0, 4), (3, False, 0, 1), (3, True, 0, 2)]
 FEATURED_GROUPS = [(1, False, 0, 8), (3, False, 0, 4), (3, True, 0, 4), (2, True, 0, 2), (5, True, 0, 1)]
 
@@ -81,6 +83,27 @@ def test_special_seeds(nodes: int, mirrored: bool, first: int, end: int) -> None
     if nodes == 1:
         assert sum(len(one.returns) for one in ledgers) > len(worlds) and sum(len(one.trades) for one in ledgers) > 0
         assert sum(one.crowds.refused for one in ledgers) > len(worlds)
+
+
+@pytest.mark.parametrize(("nodes", "mirrored", "first", "end"), STRATEGY_GROUPS)
+def test_seeds_with_strategies(nodes: int, mirrored: bool, first: int, end: int) -> None:
+    worlds = [run(Plan(seed, nodes, mirrored=mirrored, strategies=True)) for seed in range(first, end)]
+    checkers = [world.pauses for world in worlds if world.pauses is not None]
+    assert len(checkers) == end - first
+    assert sum(len(spans) for one in checkers for spans in one.spans.values()) > 0  # Some had to pause.
+
+
+def test_plans_with_strategies() -> None:
+    plans = [Plan(seed, 3, strategies=True) for seed in range(30)]
+    assert {plan.handling()["strategy"] for plan in plans} == {one.value for one in Strategy}
+    steps = [step for plan in plans for step in plan.draw()]
+    ways = [set(step.arguments["ways"]) for step in steps if step.what == "sever"]
+    assert any(len(one) == 2 for one in ways) and any(len(one) == 4 for one in ways)  # Two of three; one from two.
+    assert any((b, a) not in one for one in ways for a, b in one)  # In one direction only.
+    changes = [step.arguments["value"] for step in steps if step.what == "handling"]
+    assert None in changes and {one["strategy"] for one in changes if one} > {"pause_minority", "ignore"}
+    assert plans[3].command() == "python -m simulation --seed 3 --nodes 3 --steps 120 --strategies"
+    assert Plan(3, strategies=True).draw() != Plan(3).draw()
 
 
 def test_special_plans() -> None:

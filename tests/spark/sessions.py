@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 JAVA = 17
 CONFIG = {
@@ -18,6 +20,22 @@ CONFIG = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
+
+
+SLOW = "failed to connect back"
+TRIES = 4
+
+
+def ended(begin: Callable[[], Any]) -> None:
+    """Run a stream to its end. Spark gives a Python process ten seconds to start, whatever is set, and on a machine
+    that has much else to do that may be too little; then the query goes on from its checkpoint."""
+    for left in reversed(range(TRIES)):
+        try:
+            begin().awaitTermination()
+            return
+        except Exception as error:
+            if SLOW not in str(error) or not left:
+                raise
 
 
 @cache

@@ -20,7 +20,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from pyspark_leveret import LeveretDataSource
+from tests.spark.sessions import SLOW, TRIES
 
 FIRST = 100  # Messages of the first batch, which goes through.
 
@@ -135,6 +137,20 @@ def start(spark: SparkSession, query: Mapping[str, Any], form: str) -> Any:
     return writer.option("checkpointLocation", query["checkpoint"]).trigger(availableNow=True).start()
 
 
+def await_step(begin: Callable[[], Any], mark: Path) -> None:
+    """Run a query until it is at its step: see `ended` for why that may take several attempts."""
+    for left in reversed(range(TRIES)):
+        begun = begin()
+        try:
+            while not mark.exists():
+                if begun.awaitTermination(0.1):
+                    raise SystemExit(f"ended without coming to its step: {mark}")
+            return
+        except Exception as error:
+            if SLOW not in str(error) or not left:
+                raise
+
+
 def main() -> None:
     plan = json.loads(Path(sys.argv[1]).read_text())
     builder = SparkSession.builder
@@ -143,10 +159,7 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.dataSource.register(Stuck)
     for query in plan["queries"]:  # One after the other: Spark gives up on Python processes that are slow to start.
-        begun = start(spark, query, "stuck")
-        while not Path(query["mark"]).exists():
-            if begun.awaitTermination(0.1):
-                raise SystemExit(f"ended without coming to its step: {query}")
+        await_step(partial(start, spark, query, "stuck"), Path(query["mark"]))
     threading.Event().wait()
 
 

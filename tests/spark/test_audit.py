@@ -16,6 +16,7 @@ from pyspark_leveret.jobs.audit import Audit, Rules, Verdict
 ONE, TWO = "one@a", "two@b"
 WHO = "10.0.0.7:40000 -> 10.0.0.1:5672 (1)"
 HIM = "10.0.0.8:40000 -> 10.0.0.2:5672 (1)"
+HER = "10.0.0.9:40000 -> 10.0.0.1:5672 (1)"
 START_MS = 1_790_000_000_000
 
 
@@ -60,11 +61,13 @@ def event(
     return [kind, "/", queue, first, last, last - first + 1, who, {"id": id, "epoch": epoch, **detail}]
 
 
-def came(first: int, last: int, epoch: int = 1, said: int | None = None, **more: Any) -> list[list[Any]]:
+def came(
+    first: int, last: int, epoch: int = 1, said: int | None = None, who: str = WHO, **more: Any
+) -> list[list[Any]]:
     """Published and confirmed."""
     own = first if said is None else said
     told = {"said": [own, own + last - first], "epoch": epoch, **more}
-    return [event("published", first, last, WHO, **told), event("confirmed", first, last, WHO, **told)]
+    return [event("published", first, last, who, **told), event("confirmed", first, last, who, **told)]
 
 
 class Found(NamedTuple):
@@ -131,6 +134,34 @@ def a_client_elsewhere(story: Story, folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
+def a_crash(story: Story, folder: Path) -> None:
+    """Killed before it told that 51 to 80 came and 21 to 40 were settled; its next start tells so. Then 41 to 70 leave,
+    and 79 and 80 are nowhere. The publisher was told of all."""
+    about: dict[str, Any] = {"queue": "k", "id": 14}
+    story.tell(ONE, event("started", 1, 0, **about), *came(1, 50, who=HER, **about), event("acked", 1, 20, **about))
+    later: dict[str, Any] = {**about, "epoch": 2}
+    story.tell(
+        ONE,
+        event("started", 1, 80, **later),
+        event("recovered", 1, 80, HER, what="published", said=[1, 80], **later),
+        event("recovered", 1, 40, what="settled", **later),
+    )
+    story.tell(ONE, event("acked", 41, 70, ms=START_MS + 90_000, **later)).holds("k", 71, 78, 81, id=14)
+    line = {"queue": "k", "publisher": "k", "confirmed_at": START_MS, "channel": HER, "number": 1, "last": 80}
+    with (folder / "published.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def ledgers_with_ids(folder: Path) -> None:
+    """Of four messages that were confirmed one was received twice, and one never."""
+    told = {"published": ["a", "b", "c", "d"], "consumed": ["a", "b", "b", "d"]}
+    for name, ids in told.items():
+        at = "confirmed_at" if name == "published" else "received_at"
+        lines = [{"queue": "ids", "message_id": f"{id}", at: START_MS + place} for place, id in enumerate(ids)]
+        with (folder / f"{name}.jsonl").open("a") as file:
+            file.write("\n".join(map(json.dumps, lines)) + "\n")
+
+
 @pytest.fixture(scope="module")
 def uncompiled(spark: Any) -> Iterator[Any]:
     """To compile plans takes longer than to run them, with as little data as here."""
@@ -147,6 +178,8 @@ def found(uncompiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
     a_failover(story)
     a_move(story)
     a_client_elsewhere(story, folder)
+    a_crash(story, folder)
+    ledgers_with_ids(folder)
     published, consumed = (str(folder / f"{name}.jsonl") for name in ("published", "consumed"))
     done = story.examine(uncompiled, Rules(late_s=3, published=published, consumed=consumed))
     return Found(done, done.findings.collect(), {row.queue: row for row in done.queues.collect()})
@@ -197,17 +230,37 @@ def test_ledgers_of_clients_are_laid_upon_the_journals(found: Found) -> None:
     by = {(row.told_by, row["first"], row["last"]) for row in found.findings if (row.queue, row.kind) == ("c", "lost")}
     assert by == {("ledger", 25, 30), ("ledger", 50, 50)}
     assert found.ranges("c", "duplicated") == [(20, 20)]
-    assert found.audit.verdict.lost == 25 + 5 + 2 + 7 and found.audit.verdict.code == 1
+    assert found.audit.verdict.lost == 25 + 5 + 2 + 7 + 2 + 1 and found.audit.verdict.code == 1
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_ledgers_with_ids_are_laid_upon_each_other(found: Found) -> None:
+    told = {row.kind: (row.told_by, row["count"], row.at_ms) for row in found.findings if row.queue == "ids"}
+    assert told == {"lost": ("ledger", 1, START_MS + 2), "duplicated": ("ledger", 1, START_MS + 2)}
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_what_a_killed_node_had_no_time_to_tell_is_told_after_its_start(found: Found) -> None:
+    row = found.queues["k"]
+    assert found.ranges("k", "lost") == [(79, 80)]
+    assert (row.confirmed, row.acked, row.present) == (80, 70, 8)
+    [lost] = [row for row in found.findings if row.queue == "k" and row.kind == "lost"]
+    assert lost.channel == HER and lost.told_by == "journal"
+    [channel] = found.audit.channels.filter("queue = 'k'").collect()
+    assert (channel.published, channel.lost) == (80, 2)  # What was told twice is one message.
+    assert found.ranges("k", "duplicated") == []
 
 
 @pytest.mark.long
 @pytest.mark.spark
 def test_what_is_drawn(found: Found) -> None:
-    assert sum(row["count"] for row in found.audit.rates if row.kind == "acked") == 193
-    assert sum(row["count"] for row in found.audit.latencies) == 187  # Six of them twice.
+    assert sum(row["count"] for row in found.audit.rates if row.kind == "acked") == 193 + 50
+    assert sum(row["count"] for row in found.audit.latencies) == 187 + 50  # Six of them twice.
     page = report.page(found.audit)
-    assert page.count("<svg") == 2 and "LOST: 39 of" in page and "prefers-color-scheme: dark" in page
-    assert report.lines(found.audit)[0].startswith("LOST: 39 of")
+    assert page.count("<svg") == 2 and "LOST: 42 of" in page and "prefers-color-scheme: dark" in page
+    assert report.lines(found.audit)[0].startswith("LOST: 42 of")
 
 
 @pytest.mark.long
@@ -226,7 +279,7 @@ def test_holes_in_the_evidence_are_no_losses(uncompiled: Any) -> None:
 def test_alarms(uncompiled: Any, tmp_path: Path) -> None:
     """Of ten that were confirmed long ago, four are acknowledged, three wait, and three are nowhere. Of ten others a
     promotion has cut off five."""
-    story = Story().tell(ONE, *came(1, 20), event("acked", 1, 4), event("acked", 11, 15))
+    story = Story().tell(ONE, *came(1, 5)).tell(ONE, *came(6, 20), event("acked", 1, 4), event("acked", 11, 15))
     story.tell(TWO, event("promoted", 1, 15, ONE, epoch=2)).holds("q", 5, 7, 21)
     told: list[tuple[str, int, int]] = []
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from leveret.data.client import DataClient
 from tests.members import Cluster, Member
 from tests.mirrors.rings import await_in_sync, fill_fast, mirror
 from tests.servers import ROOT, until
-from tests.spark.sessions import CONFIG
+from tests.spark.sessions import CONFIG, ended
 from tests.spark.stuck import FIRST, start
 
 pytestmark = pytest.mark.spark
@@ -133,7 +134,7 @@ def killed(trio: Cluster, name: str, tmp_path: Path) -> Iterator[list[dict[str, 
 def test_a_driver_that_is_killed_at_every_step(spark: Any, trio: Cluster, killed: list[dict[str, Any]]) -> None:
     """One driver, several queries, each at another step of its second batch. Another driver takes them over."""
     for query in killed:
-        start(spark, query, "leveret").awaitTermination()
+        ended(partial(start, spark, query, "leveret"))
     with DataClient(servers(trio).split(",")) as client:
         for query in killed:
             check_once(client, query, COUNT)

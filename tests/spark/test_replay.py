@@ -13,7 +13,7 @@ from leveret.cli.pipeline import pipeline
 from pyspark_leveret.jobs import lake, replay
 from pyspark_leveret.jobs.pace import BURST_S, Pace
 from pyspark_leveret.jobs.replay import BadRequest, Request
-from pyspark_leveret.schema import ddl
+from pyspark_leveret.schema import COLUMNS, ddl
 from tests.servers import Server
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ def filled(spark: Any, tmp_path: Path, name: str) -> str:
     """A lake with 90 messages, one a second, every third of another queue; in files that are not in their order."""
     rows = []
     for number in range(90):
-        row = dict.fromkeys(spark.createDataFrame([], ddl()).columns)
+        row: dict[str, Any] = {**dict.fromkeys(COLUMNS), "redelivered": False}
         row |= {"queue": f"{name}-b" if number % 3 == 0 else f"{name}-a", "offset": number, "exchange": ""}
         row |= {"routing_key": row["queue"], "body": str(number).encode(), "delivery_mode": 2, "user_id": "somebody"}
         row |= {"headers": {"tenant": str(number % 2), "x-death": "[]"}, "enqueued": BEGIN + timedelta(seconds=number)}

@@ -77,8 +77,11 @@ def await_startup(session: Session, given: Given) -> Output:
 
 def check_running(session: Session, given: Given) -> Output:
     session.banner(f"Checking if Leveret is running on node {session.name} ...")
-    if not session.ask("app_state")["running"]:
+    state = session.ask("app_state")
+    if not state["running"]:
         raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is not running or has not fully booted yet")
+    if state["paused"]:
+        raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is paused and serves nobody: {state['paused']}")
     return Message(f"Leveret on node {session.name} is fully booted and running")
 
 

@@ -1,8 +1,8 @@
 """`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
 
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `definitions`, `lists`, `leases`, `mirrors`, `checks`, `runtime`, `report`) asks it through a `Session`, and
-`formatters` prints what came of it. What a node is asked is in `leveret.node.control`.
+`settings`, `definitions`, `lists`, `leases`, `spools`, `mirrors`, `balance`, `checks`, `runtime`, `report`) asks it
+through a `Session`, and `formatters` prints what came of it. What a node is asked is in `leveret.node.control`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from leveret import __version__
 from leveret.cli.ctl import (
     access,
+    balance,
     checks,
     cluster,
     definitions,
@@ -21,9 +22,11 @@ from leveret.cli.ctl import (
     leases,
     lists,
     mirrors,
+    partitions,
     report,
     runtime,
     settings,
+    spools,
 )
 from leveret.cli.ctl.frame import (
     DATA_ERROR,
@@ -112,7 +115,10 @@ ALL: Final = (
     *definitions.COMMANDS,
     *lists.COMMANDS,
     *leases.COMMANDS,
+    *spools.COMMANDS,
     *mirrors.COMMANDS,
+    *partitions.COMMANDS,
+    *balance.COMMANDS,
     *checks.COMMANDS,
     *runtime.COMMANDS,
     *report.COMMANDS,

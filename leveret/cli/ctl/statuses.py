@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from leveret.cli.ctl.partitions import handling_text, local_lines, lost_text
+
 Style = Callable[[str], str]
 NONE = "(none)"
 UNITS = {"bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -19,6 +21,8 @@ def cluster_status(status: dict[str, Any], bold: Style) -> str:
     majority = "in contact" if status["has_majority"] else "NOT in contact: nothing can be declared or changed"
     learners = [one["name"] for one in status["members"] if not one["voter"]]
     basics = [f"Cluster name: {status['cluster_name']}", f"Leader: {leader}", f"Majority: {majority}"]
+    ways = list(dict.fromkeys(map(handling_text, status["partition_handling"].values())))
+    basics.append(f"Partition handling: {', '.join(ways)}{' (the nodes differ)' if len(ways) > 1 else ''}")
     if learners:
         basics.append(f"Catching up: {', '.join(learners)}")
     versions = status["versions"].items()
@@ -38,12 +42,21 @@ def cluster_status(status: dict[str, Any], bold: Style) -> str:
                 [f"Node: {name}, status: {state}" for name, state in status["maintenance_status"].items()],
             ),
             ("Alarms", map(alarm_text, status["alarms"])),
-            ("Network Partitions", []),
+            ("Network Partitions", _partitions(status)),
             ("Listeners", [f"Node: {one['node']}, {listener_text(one, 'interface')}" for one in listeners]),
             ("Feature flags", [f"Flag: {one['name']}, state: {one['state']}" for one in status["feature_flags"]]),
         ],
         bold,
     )  # fmt: skip
+
+
+def _partitions(status: dict[str, Any]) -> list[str]:
+    """RabbitMQ's line for each node that is cut off from others; then who misses whom since when, and who is paused."""
+    parted = status["partitions"].items()
+    lines = [f"Node {name} cannot communicate with {', '.join(others)}" for name, others in parted]
+    for name, lost in status["unreachable"].items():
+        lines += [f"Node {name} is out of contact with {lost_text(one)}" for one in lost]
+    return lines + [f"Node {name} is paused, and serves nobody" for name in status["paused_nodes"]]
 
 
 def alarm_text(alarm: dict[str, str]) -> str:
@@ -107,7 +120,7 @@ def status(status: dict[str, Any], bold: Style) -> str:
                     f"OS PID: {status['pid']}",
                     f"OS: {status['os']}",
                     f"Uptime (seconds): {status['uptime']}",
-                    "Is under maintenance?: false",
+                    f"Is under maintenance?: {str(status['is_under_maintenance']).lower()}",
                     f"Leveret version: {status['product_version']}",
                     f"RabbitMQ version that clients are told: {status['rabbitmq_version']}",
                     f"Node name: {status['node']}",
@@ -121,6 +134,7 @@ def status(status: dict[str, Any], bold: Style) -> str:
             ("Config files", [f" * {path}" for path in status["config_files"]]),
             ("Log file(s)", [f" * {path}" for path in status["log_files"]]),
             ("Alarms", map(alarm_text, status["alarms"])),
+            ("Partitions", local_lines(status["partition"])),
             (
                 "Memory",
                 _memory(status),

@@ -42,13 +42,7 @@ class BindingHandlers(Handlers):
     # -- All -----------------------------------------------------------------------------------------------------
 
     async def bindings(self, request: Request) -> Response:
-        vhost = request.parameters.get("vhost")
-        if vhost is None:
-            self.rights.check(request)
-        else:
-            self.rights.check_vhost(request, vhost)
-        seen = {name for name in self.metadata.vhosts if self.rights.may_see(request, name)}
-        rows = self._all(seen if vhost is None else {vhost})
+        rows = self._all(set(self.rights.vhosts(request)))
         return await self.listing.of_rows(query_of(request), rows, is_paged=False)
 
     async def _all(self, vhosts: set[str]) -> AsyncIterator[Row]:

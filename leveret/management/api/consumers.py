@@ -26,14 +26,8 @@ class ConsumerHandlers(Handlers):
         router.add("GET", "/api/consumers/{vhost}", self.consumers)
 
     async def consumers(self, request: Request) -> Response:
-        vhost = request.parameters.get("vhost")
-        if vhost is not None:
-            self.rights.check_vhost(request, vhost)
-            wanted = [vhost]
-        else:
-            self.rights.check(request)
-            wanted = [name for name in self.metadata.vhosts if self.rights.may_see(request, name)]
-        return await self.listing.of_rows(query_of(request), self._rows(wanted), is_paged=False)
+        rows = self._rows(self.rights.vhosts(request))
+        return await self.listing.of_rows(query_of(request), rows, is_paged=False)
 
     async def _rows(self, vhosts: list[str]) -> AsyncIterator[Row]:
         for name in self.everyone.running():

@@ -9,10 +9,10 @@ reach, and the leases of all queues.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.keepers import is_keeper
+from leveret.cluster.patterns import BadPattern, Pattern, compiled
 from leveret.cluster.policies import APPLIES, EXCHANGE, is_applicable, queue_kind
 from leveret.management.api.rings import Office
 from leveret.management.messages import Request, Response, bad_request, json_response
@@ -66,8 +66,8 @@ class DeskHandlers(Office):
         if len(pattern) > PATTERN_CHARACTERS_MAX:
             raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
         try:
-            search = re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
+            search = compiled(pattern)
+        except BadPattern as error:
             raise bad_request(f"not a valid regular expression: {error}") from None
         # A key that some type does not know keeps a policy from its queues.
         definition = dict.fromkeys(key for name, key in request.query if name == "key")
@@ -115,11 +115,11 @@ class DeskHandlers(Office):
         return Response(204)
 
 
-async def _found(search: re.Pattern[str], specs: Iterable[Any], fits: Callable[[Any], object]) -> dict[str, Any]:
+async def _found(search: Pattern, specs: Iterable[Any], fits: Callable[[Any], object]) -> dict[str, Any]:
     count = 0
     shown: list[str] = []
-    async for spec in Slices().each(specs):
-        if fits(spec) and search.search(spec.name) is not None:
+    async for spec in Slices(steps=1).each(specs):
+        if fits(spec) and search.finds(spec.name):
             count += 1
             if len(shown) < NAMES_SHOWN:
                 shown.append(spec.name)

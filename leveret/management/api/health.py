@@ -7,6 +7,7 @@ nothing here asks other nodes, but for `healthchecks/node/{node}`.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.amqp import methods as m
@@ -15,6 +16,7 @@ from leveret.management.api.handlers import Handlers, NoAnswer
 from leveret.management.api.session import Closed, Session
 from leveret.management.auth import refused
 from leveret.management.messages import Response, bad_request, json_response, not_found
+from leveret.management.serving import paused_text
 from leveret.node.control_cluster import listeners, local_alarms
 
 if TYPE_CHECKING:
@@ -27,21 +29,33 @@ ALIVENESS: Final = "aliveness-test"
 TRIES: Final = 3  # The message of another test may be found in its place.
 PROTOCOLS: Final = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl", "http/ssl": "https"}
 PATH: Final = "/api/health/checks/"
+Check = Callable[["Request"], Awaitable[Response]]
 
 
 class HealthHandlers(Handlers):
     def add_to(self, router: Router) -> None:
-        router.add("GET", "/api/aliveness-test/{vhost}", self.aliveness)
-        router.add("GET", "/api/healthchecks/node", self.node_check)
-        router.add("GET", "/api/healthchecks/node/{node}", self.node_check)
-        router.add("GET", PATH + "alarms", self.alarms)
-        router.add("GET", PATH + "local-alarms", self.local_alarms)
-        router.add("GET", PATH + "certificate-expiration/{count}/{unit}", self.certificates)
-        router.add("GET", PATH + "port-listener/{port}", self.port)
-        router.add("GET", PATH + "protocol-listener/{protocol}", self.protocol)
-        router.add("GET", PATH + "virtual-hosts", self.virtual_hosts)
-        router.add("GET", PATH + "node-is-mirror-sync-critical", self.mirror_critical)
-        router.add("GET", PATH + "node-is-quorum-critical", self.quorum_critical)
+        router.add("GET", "/api/aliveness-test/{vhost}", self.unless_paused(self.aliveness))
+        router.add("GET", "/api/healthchecks/node", self.unless_paused(self.node_check))
+        router.add("GET", "/api/healthchecks/node/{node}", self.unless_paused(self.node_check))
+        router.add("GET", PATH + "alarms", self.unless_paused(self.alarms))
+        router.add("GET", PATH + "local-alarms", self.unless_paused(self.local_alarms))
+        router.add("GET", PATH + "certificate-expiration/{count}/{unit}", self.unless_paused(self.certificates))
+        router.add("GET", PATH + "port-listener/{port}", self.unless_paused(self.port))
+        router.add("GET", PATH + "protocol-listener/{protocol}", self.unless_paused(self.protocol))
+        router.add("GET", PATH + "virtual-hosts", self.unless_paused(self.virtual_hosts))
+        router.add("GET", PATH + "node-is-mirror-sync-critical", self.unless_paused(self.mirror_critical))
+        router.add("GET", PATH + "node-is-quorum-critical", self.unless_paused(self.quorum_critical))
+
+    def unless_paused(self, check: Check) -> Check:
+        """A paused node is healthy in no respect: whoever asks is to send clients elsewhere."""
+
+        async def checked(request: Request) -> Response:
+            if not self.node.pausing.paused:
+                return await check(request)
+            self.rights.check(request)
+            return _failed(paused_text(self.node))
+
+        return checked
 
     # -- A message comes through ---------------------------------------------------------------------------------
 

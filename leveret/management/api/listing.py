@@ -3,9 +3,8 @@
 A list may have a hundred thousand rows, and an answer all of them. So rows are chosen and ordered by what is at hand,
 in slices; only those that are shown are asked for in full, some at a time, and sent before the next are asked for.
 
-A name is looked for by a pattern of the client's, in every row. There are patterns over which Python's matcher would
-brood for hours, holding the interpreter: a repetition of what can match in several ways, or many repetitions in a row.
-These are refused (`check_pattern`); what is left takes a time that the names' length limits.
+A name is looked for by a pattern of the client's, in every row; see `leveret.cluster.patterns`. One look may take a
+while, so the clock is asked after each.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from leveret.management.messages import Buffer, Problem, Response, bad_request, json_response
+from leveret.cluster.patterns import BadPattern, compiled
+from leveret.management.messages import Buffer, Problem, Response, bad_request
 from leveret.node.control_stats import ROWS_MAX
 from leveret.node.slices import Slices, in_order, picked
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 PATTERN_CHARACTERS_MAX: Final = 1_000
-REPEATS_MAX: Final = 3  # Without an upper bound, in one pattern.
 SORTED_MAX: Final = 20_000  # Rows that have to be fetched in full to be sorted.
 STREAMS_MAX: Final = 8  # Long answers at a time.
 AGE_S_MAX: Final = 90_000
@@ -87,38 +86,12 @@ def _matcher(request: Request) -> Callable[[str], bool] | None:
     if request.asked("use_regex") != "true":
         wanted = name.lower()
         return lambda text: wanted in text.lower()
-    check_pattern(name)
-    try:
-        search = re.compile(name, re.IGNORECASE).search
-    except (re.error, RecursionError, OverflowError):
-        raise bad_request("Pagination parameters are invalid") from None
-    return lambda text: search(text) is not None
-
-
-def check_pattern(pattern: str) -> None:
-    """Raises Problem for one that may take for ever."""
-    if len(pattern) > PATTERN_CHARACTERS_MAX:
+    if len(name) > PATTERN_CHARACTERS_MAX:
         raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
-    # What can stand in a pattern: an escape, a class, a bracket, a repetition, anything else.
-    words = re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(|\)|[*+]|\{\d*,?\d*\}|[^\\]", pattern, re.DOTALL)
-    inside, count, closed = [False], 0, False  # Whether something repeats in each open bracket, and in the last closed.
-    for word in words:
-        if word == "(":
-            inside.append(False)
-        elif word == ")" and len(inside) > 1:
-            closed = inside.pop()
-            inside[-1] = inside[-1] or closed
-            continue
-        elif word in "*+" or (word[0] == "{" and len(word) > 1):
-            if closed:
-                raise bad_request("a pattern must not repeat what has repetitions or alternatives inside")
-            inside[-1] = True
-            count += word in "*+" or "," in word
-        elif word in "|?":  # Several ways to match the same: repeated, they multiply.
-            inside[-1] = True
-        closed = False
-    if count > REPEATS_MAX:
-        raise bad_request(f"a pattern must not have more than {REPEATS_MAX} repetitions without a bound")
+    try:
+        return compiled(name, ignore_case=True).finds
+    except BadPattern:
+        raise bad_request("Pagination parameters are invalid") from None
 
 
 def past_of(request: Request) -> dict[str, list[int]]:
@@ -189,7 +162,7 @@ class Listing:
         total = len(there)
         matches = query.matches
         if matches is not None:
-            there = await picked(there, lambda one: matches(name(one)))
+            there = await picked(there, lambda one: matches(name(one)), steps=1)
         filtered = len(there)
         first, most = 0, None
         if query.page is not None:
@@ -219,7 +192,7 @@ class Listing:
             head, tail = _around({**counts, **rest})
         if len(chosen) <= ROWS_MAX:
             rows = await fetch(chosen) if chosen else []
-            return Response(200, [head, b",".join([_encoded(query.shown(row)) for row in rows]), tail])
+            return Response(200, [head, await _joined(query, rows), tail])
         return Response(200, self._stream(query, chosen, head, tail, fetch))
 
     async def _stream(
@@ -242,7 +215,7 @@ class Listing:
                 first.append(row)
                 if len(first) > ROWS_MAX:
                     return Response(200, self._flow(query, first, rows))
-            return json_response([query.shown(row) for row in first])
+            return Response(200, [b"[", await _joined(query, first), b"]"])
         found = []
         async for row in rows:
             found.append(row)
@@ -261,7 +234,7 @@ class Listing:
     async def _flow(self, query: Query, first: list[Row], rows: AsyncIterator[Row]) -> AsyncIterator[Buffer]:
         async with self.streams:
             slices = Slices()
-            yield b"[" + b",".join([_encoded(query.shown(row)) for row in first])
+            yield b"[" + await _joined(query, first)
             async for row in rows:
                 yield b"," + _encoded(query.shown(row))
                 if slices.is_over():
@@ -297,6 +270,11 @@ def _around(page: Row) -> tuple[bytes, bytes]:
     """A page without its items: what stands before them, and what behind."""
     head, _, tail = _encoded(page).partition(b"[]")
     return head + b"[", b"]" + tail
+
+
+async def _joined(query: Query, rows: list[Row]) -> bytes:
+    """A row takes some tens of microseconds to encode."""
+    return b",".join([_encoded(query.shown(row)) async for row in Slices(steps=4).each(rows)])
 
 
 def _encoded(row: Any) -> bytes:

@@ -270,6 +270,9 @@ def node_figures(control: Control, http_logins: tuple[int, int]) -> list[Figure]
         *_logins(control, http_logins),
         *_consensus(control),
         *_log(control),
+        *_partitions(control),
+        *_spools(control),
+        *_balance(control),
     ]
 
 
@@ -434,6 +437,64 @@ def _log(control: Control) -> list[Figure]:
          0 if journal is None else journal.told_bytes),
     )  # fmt: skip
     return [Figure(name, kind, text, "node_persister_metrics", _one(value)) for name, kind, text, value in found]
+
+
+def _partitions(control: Control) -> list[Figure]:
+    """Whom this node misses, and whether it serves."""
+    seen, now_ms = control.node.pausing.partitions, time.time() * 1000
+    paused_s = 0 if seen.paused_ms is None else max(0.0, now_ms - seen.paused_ms) / 1000
+    lost = [(f'peer="{_label(name)}"', max(0.0, now_ms - loss.since_ms) / 1000) for name, loss in seen.lost.items()]
+    found = [
+        ("alarms_partition_paused", UNTYPED, "is 1 if the node is paused by a partition and serves nobody",
+         _one(int(seen.paused))),
+        ("partition_paused_seconds", GAUGE, "How long the node has been paused", _one(paused_s)),
+        ("partition_pauses_total", COUNTER, "How often the node was paused", _one(seen.pauses)),
+        ("unreachable_peers", GAUGE, "Nodes of the cluster that this one is out of contact with", _one(len(lost))),
+        ("unreachable_peer_seconds", GAUGE, "For how long, for each of them", [Sample(*one) for one in sorted(lost)]),
+    ]  # fmt: skip
+    return [Figure(name, kind, text, "partition_metrics", samples) for name, kind, text, samples in found]
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _spools(control: Control) -> list[Figure]:
+    spools = control.node.broker.spools
+    told = spools.figures()
+    found = (
+        ("alarms_spool_in_use", UNTYPED, "is 1 if messages are kept for queues that cannot be reached",
+         int(bool(spools.active))),
+        ("alarms_spool_full", UNTYPED, "is 1 if there is no room for more of them", int(spools.is_full)),
+        ("spools", GAUGE, "Queues for which messages are kept until they can be reached", len(spools.active)),
+        ("spool_messages", GAUGE, "Messages kept for queues that cannot be reached", sum(one.messages for one in told)),
+        ("spool_bytes", GAUGE, "Size of these messages", spools.content_bytes),
+        ("spool_limit_bytes", GAUGE, "How large they may be in all", spools.content_bytes_max),
+        ("spool_oldest_seconds", GAUGE, "Age of the oldest of them", max((one.oldest for one in told), default=0)),
+        ("spool_sent_total", COUNTER, "Messages sent on to their queues", sum(one.sent for one in told)),
+        ("spool_expired_total", COUNTER, "Messages dropped because their time was up",
+         sum(one.expired for one in told)),
+        ("spool_dropped_total", COUNTER, "Messages dropped because their queue was deleted", spools.dropped),
+        ("spool_refused_total", COUNTER, "Publishes refused for want of room", sum(one.refused for one in told)),
+        ("spool_waits_total", COUNTER, "How often sending on waited for disk space", spools.waited),
+    )  # fmt: skip
+    return [Figure(name, kind, text, "spool_metrics", _one(value)) for name, kind, text, value in found]
+
+
+def _balance(control: Control) -> list[Figure]:
+    """Of the moves that this node has made; where it leads the cluster, these are all."""
+    did = control.rebalancer
+    last = did.remembered().get("last") or {}
+    found = (
+        ("rebalance_runs_total", COUNTER, "Times that this node has rebalanced queues", did.runs),
+        ("rebalance_moves_total", COUNTER, "Queues that this node has had moved", did.done),
+        ("rebalance_moves_failed_total", COUNTER, "Queues that were to be moved, and stayed", did.failed),
+        ("rebalance_moves_under_way", GAUGE, "Queues that are being moved", len(did.under_way)),
+        ("rebalance_last_run_timestamp_seconds", GAUGE, "When any node rebalanced queues last",
+         last.get("at_ms", 0) / 1000),
+        ("rebalance_last_run_seconds", GAUGE, "How long that took", last.get("took_ms", 0) / 1000),
+    )  # fmt: skip
+    return [Figure(name, kind, text, "balance_metrics", _one(value)) for name, kind, text, value in found]
 
 
 def mirror_figures(figures: dict[str, Number]) -> list[Figure]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster import commands as c
 from leveret.cluster.definitions import VHOST_LIMITS as LIMITS
-from leveret.cluster.placement import LINKS
+from leveret.cluster.placement import LINKS, MOVES
 from leveret.management.api import bodies
 from leveret.management.api.handlers import Handlers, created, done
 from leveret.management.messages import bad_request, json_response, not_found
@@ -123,7 +123,7 @@ class PolicyHandlers(Handlers):
         found += (
             {"value": value, "vhost": vhost, "component": component, "name": name}
             for (component, vhost, name), value in self.metadata.parameters.items()
-            if component != LINKS  # Mirrors by hand, which have commands of their own.
+            if component not in (LINKS, MOVES)  # Mirrors and moves by hand have commands of their own.
         )
         return [
             one

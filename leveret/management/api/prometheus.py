@@ -43,7 +43,9 @@ FAMILIES: Final = frozenset(
         "queue_coarse_metrics", "queue_consumer_count", "queue_metrics", "channel_metrics", "channel_exchange_metrics",
         "channel_queue_metrics", "channel_queue_exchange_metrics", "channel_process_metrics", "connection_metrics",
         "connection_coarse_metrics", "connection_churn_metrics", "node_metrics", "node_coarse_metrics",
-        "node_persister_metrics", "ra_metrics", "auth_attempt_metrics", "mirror_metrics", "lease_metrics", *OF_VHOSTS,
+        "node_persister_metrics", "ra_metrics", "auth_attempt_metrics", "mirror_metrics", "balance_metrics",
+        "partition_metrics", "spool_metrics",
+        "lease_metrics", *OF_VHOSTS,
     }
 )  # fmt: skip
 
@@ -112,10 +114,11 @@ class MetricHandlers(Handlers):
                 await slices.rest()
         return found
 
-    def _clients(self) -> tuple[Things, Things]:
+    async def _clients(self) -> tuple[Things, Things]:
         """Connections and channels."""
-        connections, channels = [], []
-        for connection in self.node.broker.connections:
+        connections: Things = []
+        channels: Things = []
+        async for connection in Slices(steps=1).each(list(self.node.broker.connections)):
             connections.append((f'connection="{connection.peer}"', connection))
             for channel in connection.channels.values():
                 channels.append((f'channel="{channel.who}"', channel))
@@ -127,7 +130,7 @@ class MetricHandlers(Handlers):
         figures = m.node_figures(self.control, self.management.gate.counts)
         for line in self._figures(PREFIX, figures):
             yield line
-        connections, channels = self._clients()
+        connections, channels = await self._clients()
         counted = m.channel_totals(self.control)
         names = {figure.name for figure in counted}
         for line in self._figures(PREFIX, counted):
@@ -140,7 +143,7 @@ class MetricHandlers(Handlers):
             wanted = [metric for metric in table if metric.name not in names]
             for line in await self._sums(wanted, things):
                 yield line
-        for line in await self._counts(channels):
+        for line in await self._counts(channels, "aggregated"):
             yield line
 
     async def _sums(self, table: Iterable[m.Metric], things: Things) -> list[str]:
@@ -171,7 +174,7 @@ class MetricHandlers(Handlers):
         figures = m.node_figures(self.control, self.management.gate.counts)
         for line in self._figures(PREFIX, figures):
             yield line
-        connections, channels = self._clients()
+        connections, channels = await self._clients()
         for table, things in (
             (m.QUEUES, await self._queues()),
             (m.OF_CHANNELS, channels),
@@ -179,7 +182,7 @@ class MetricHandlers(Handlers):
         ):
             async for line in self._each(PREFIX, table, things):
                 yield line
-        for line in await self._counts(channels):
+        for line in await self._counts(channels, "per-object"):
             yield line
 
     async def _families(self, families: set[str], vhosts: set[str] | None) -> AsyncIterator[str]:
@@ -189,7 +192,7 @@ class MetricHandlers(Handlers):
         if "mirror_metrics" in families:
             for line in self._figures(DETAILED, m.mirror_figures(await mirror_figures(self.control))):
                 yield line
-        connections, channels = self._clients()
+        connections, channels = await self._clients()
         for table, things in ((m.OF_CHANNELS, channels), (m.CONNECTIONS, connections)):
             async for line in self._each(DETAILED, [one for one in table if one.family in families], things):
                 yield line
@@ -199,7 +202,7 @@ class MetricHandlers(Handlers):
                 yield line
         async for line in self._of_vhosts(families, vhosts):
             yield line
-        for line in self._figures(PREFIX, self._identity()):
+        for line in self._figures(PREFIX, self._identity("detailed")):
             yield line
 
     async def _each(self, prefix: str, table: Iterable[m.Metric], things: Things) -> AsyncIterator[str]:
@@ -214,7 +217,7 @@ class MetricHandlers(Handlers):
                 if slices.is_over():
                     await slices.rest()
 
-    async def _counts(self, channels: Things) -> list[str]:
+    async def _counts(self, channels: Things, endpoint: str) -> list[str]:
         """How many there are, and who the node is."""
         broker = self.node.broker
         slices, consumers, publishers = Slices(), 0, 0
@@ -239,9 +242,10 @@ class MetricHandlers(Handlers):
         ):
             found.append(m.Figure(name, m.GAUGE, text, "", [m.Sample(m.PROTOCOL, value)]))
         found += m.mirror_figures(await mirror_figures(self.control))
-        return list(self._figures(PREFIX, [*found, *self._identity()]))
+        return list(self._figures(PREFIX, [*found, *self._identity(endpoint)]))
 
-    def _identity(self) -> list[m.Figure]:
+    def _identity(self, endpoint: str) -> list[m.Figure]:
+        """What dashboards join everything with; by `endpoint`, those of later versions tell answers apart."""
         python = platform.python_version()
         build = (
             f'rabbitmq_version="{COMPATIBLE_VERSION}",prometheus_plugin_version="{COMPATIBLE_VERSION}",'
@@ -251,7 +255,10 @@ class MetricHandlers(Handlers):
         cluster = _escaped(self.node.broker.cluster_name)
         number = _escaped(str(self.metadata.global_parameters.get(CLUSTER_ID, "")))
         node = _escaped(self.control.name)
-        identity = f'rabbitmq_node="{node}",rabbitmq_cluster="{cluster}",rabbitmq_cluster_permanent_id="{number}"'
+        identity = (
+            f'rabbitmq_node="{node}",rabbitmq_cluster="{cluster}",rabbitmq_cluster_permanent_id="{number}",'
+            f'rabbitmq_endpoint="{endpoint}"'
+        )
         return [
             m.Figure("build_info", m.UNTYPED, "Leveret & Python version info", "", [m.Sample(build, 1)]),
             m.Figure("identity_info", m.UNTYPED, "Node & cluster identity info", "", [m.Sample(identity, 1)]),
@@ -259,7 +266,7 @@ class MetricHandlers(Handlers):
 
     async def _of_vhosts(self, families: set[str], vhosts: set[str] | None) -> AsyncIterator[str]:
         slices, metadata = Slices(), self.metadata
-        there = [name for name in metadata.vhosts if vhosts is None or name in vhosts]
+        there = dict.fromkeys(name for name in metadata.vhosts if vhosts is None or name in vhosts)
         if "vhost_status" in families:
             yield _head(f"{CLUSTER}vhost_status", m.GAUGE, "Whether a given vhost is running")
             for vhost in there:
@@ -275,7 +282,7 @@ class MetricHandlers(Handlers):
                 if spec.vhost in there:
                     value = 1
                     if family == "exchange_bindings":
-                        value = len(metadata.bindings.from_source(spec.vhost, spec.name))
+                        value = metadata.bindings.count_from(spec.vhost, spec.name)
                     labels = f'vhost="{_escaped(spec.vhost)}",exchange="{_escaped(spec.name)}",type="{spec.type}"'
                     yield f"{CLUSTER}{name}{{{labels}}} {value}\n"
                 if slices.is_over():

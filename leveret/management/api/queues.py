@@ -52,14 +52,8 @@ class QueueHandlers(Handlers):
     # -- Lists ---------------------------------------------------------------------------------------------------
 
     async def queues(self, request: Request) -> Response:
-        vhost = request.parameters.get("vhost")
-        if vhost is None:
-            self.rights.check(request)
-        else:
-            self.rights.check_vhost(request, vhost)
+        wanted = set(self.rights.vhosts(request))
         query = query_of(request)
-        seen = {name for name in list(self.metadata.vhosts) if self.rights.may_see(request, name)}
-        wanted = seen if vhost is None else {vhost}
         there = await picked(await self._in_order(), lambda spec: spec.vhost in wanted)
         is_ordered = query.sort is None or len(wanted) <= 1
         chosen, total, filtered = await self.listing.choose(query, there, _name, _place, self._figures, is_ordered)

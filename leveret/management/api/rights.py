@@ -72,6 +72,15 @@ class Rights:
         if vhost is not None and vhost in self.broker.vhosts and not self._may_enter(request, vhost):
             raise refused("User not authorised to access object")
 
+    def vhosts(self, request: Request) -> list[str]:
+        """Whose things a list shows: the vhost that the path names, or all that the user may see."""
+        vhost = request.parameters.get("vhost")
+        if vhost is not None:
+            self.check_vhost(request, vhost)
+            return [vhost]
+        self.check(request)
+        return [name for name in self.broker.metadata.vhosts if self.may_see(request, name)]
+
     def check_vhost(self, request: Request, vhost: str) -> None:
         """To see or use what is in a vhost."""
         self.check(request)

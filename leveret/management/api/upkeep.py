@@ -1,8 +1,7 @@
 """What an operator does now and then: close connections, spread masters over the nodes, look at what is switched on.
 
-*Rebalancing* hands queues over from nodes that lead many to nodes that lead few, one after the other, each to a mirror
-that is synchronised, so that nothing is lost and nothing is refused meanwhile; a queue without such a mirror stays. It
-is done in the background, as RabbitMQ does it, and says in the log what it did.
+*Rebalancing* is done in the background, as RabbitMQ does it: see `leveret.node.rebalancer`. A body, which RabbitMQ does
+not take, says how; with `dry_run` it is answered with what would be done.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cluster.keepers import is_keeper
+from leveret.management.api import bodies
 from leveret.management.api.handlers import Handlers, NoAnswer, done
 from leveret.management.auth import refused
 from leveret.management.messages import Problem, bad_request, json_response, not_found
 from leveret.node.control_diagnostics import FEATURE_FLAGS
 from leveret.node.control_listings import running_nodes
+from leveret.node.control_rebalance import WANTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from leveret.cluster.specs import QueueSpec
     from leveret.management.app import Management
     from leveret.management.messages import Request, Response
     from leveret.management.routes import Router
@@ -41,6 +38,7 @@ class UpkeepHandlers(Handlers):
         router.add("DELETE", "/api/connections/{connection}", self.close_connection)
         router.add("DELETE", "/api/connections/username/{user}", self.close_connections)
         router.add("POST", "/api/rebalance/queues", self.rebalance)
+        router.add("GET", "/api/rebalance", self.rebalance_status)
         router.add("GET", "/api/feature-flags", self.feature_flags)
         router.add("PUT", "/api/feature-flags/{flag}/enable", self.enable)
         router.add("GET", "/api/extensions", self.extensions)
@@ -97,25 +95,30 @@ class UpkeepHandlers(Handlers):
     # -- Masters -------------------------------------------------------------------------------------------------
 
     async def rebalance(self, request: Request) -> Response:
+        """In the background, as in RabbitMQ, where nothing else can be said. A dry run is answered with the plan."""
         self.rights.check_administrator(request)
+        asked = bodies.object_of(request, bytes_max=None)
+        wrong = [name for name, value in asked.items() if name not in WANTED or not WANTED[name].fits(value)]
+        if wrong:
+            known = WANTED.get(wrong[0])
+            raise bad_request(f"{wrong[0]} must be {known.words}" if known else f"there is no {wrong[0]} here")
+        if asked.get("dry_run"):
+            return json_response(await self.ask("rebalance", **asked))
         if self.rebalancing is None or self.rebalancing.done():
-            self.rebalancing = self.node.loop.create_task(self._rebalance())
+            self.rebalancing = self.node.loop.create_task(self._rebalance(asked))
             self.management.background.add(self.rebalancing)
             self.rebalancing.add_done_callback(self.management.background.discard)
         return done()
 
-    async def _rebalance(self) -> None:
-        running = running_nodes(self.management.server.control)
-        moves = await asyncio.to_thread(plan, list(self.metadata.queues.values()), running)
-        logger.info("rebalancing: %d queues are to change their masters", len(moves))
-        moved = 0
-        for spec, node in moves:
-            try:
-                await self.ask("move_queue_master", vhost=spec.vhost, name=spec.name, node=node)
-                moved += 1
-            except Problem as problem:
-                logger.warning("rebalancing: queue '%s' in vhost '%s' stays: %s", spec.name, spec.vhost, problem)
-        logger.info("rebalancing: %d of %d queues have changed their masters", moved, len(moves))
+    async def _rebalance(self, asked: dict[str, Any]) -> None:
+        try:
+            await self.ask("rebalance", **asked)
+        except Problem as problem:
+            logger.warning("rebalancing: %s", problem)
+
+    async def rebalance_status(self, request: Request) -> Response:
+        self.rights.check_monitor(request)
+        return json_response(await self.ask("rebalance_status"))
 
     # -- What there is -------------------------------------------------------------------------------------------
 
@@ -167,29 +170,3 @@ class UpkeepHandlers(Handlers):
 
 def _reason(request: Request) -> str:
     return request.headers.get("x-reason", "")[:REASON_CHARACTERS_MAX] or CLOSED
-
-
-def plan(queues: Iterable[QueueSpec], running: list[str]) -> list[tuple[QueueSpec, str]]:
-    """Which queues to hand over to which nodes, so that none leads two more than another that could take one of its."""
-    loads = dict.fromkeys(running, 0)
-    movable: dict[str, list[QueueSpec]] = {name: [] for name in running}
-    for spec in queues:
-        if spec.node not in loads or is_keeper(spec.name):
-            continue
-        loads[spec.node] += 1
-        if spec.view is not None and len(spec.view.in_sync) > 1:
-            movable[spec.node].append(spec)
-    homes = {spec.id: spec.node for specs in movable.values() for spec in specs}
-    is_better = True
-    while is_better:  # Each hand-over makes the sum of the squares of loads less, so there is an end.
-        is_better = False
-        for spec in (spec for specs in movable.values() for spec in specs):
-            assert spec.view is not None
-            home = homes[spec.id]
-            to = min((one for one, _ in spec.view.in_sync if one in loads), key=lambda one: (loads[one], one))
-            if loads[home] - loads[to] >= 2:
-                loads[home] -= 1
-                loads[to] += 1
-                homes[spec.id] = to
-                is_better = True
-    return [(spec, homes[spec.id]) for specs in movable.values() for spec in specs if homes[spec.id] != spec.node]

@@ -70,6 +70,31 @@ export function move(app, vhost, name, ring) {
   });
 }
 
+const STRATEGIES = [["least-masters", "queues"], ["least-messages", "messages that wait"],
+  ["least-connections", "connections and consumers"], ["weighted", "queues, by the capacity of nodes"]];
+
+// Shows what would be moved before it does anything.
+export function rebalance(app) {
+  ask({
+    title: "Rebalance queues",
+    text: "Queues move from nodes that lead many to others, while they are used. Mirrored ones go to mirrors in sync.",
+    action: "Rebalance",
+    fields: [{ name: "strategy", label: "What should be even", kind: "select", options: STRATEGIES, value: STRATEGIES[0][0] }],
+    live: async ({ strategy }) => {
+      const plan = await api.post("rebalance/queues", { strategy, dry_run: true });
+      const told = Object.keys(plan.before).map((name) => h("li", null,
+        `${app.node(name)}: ${number(plan.before[name])} ${plan.unit}, then ${number(plan.after[name])}`));
+      return h("div", null, h("p", null, plan.moves.length === 1 ? "One queue would move."
+        : `${number(plan.moves.length)} queues would move.`), h("ul", null, told));
+    },
+    async submit({ strategy }) {
+      await api.post("rebalance/queues", { strategy });
+      toast("Rebalancing has begun");
+      app.reload();
+    },
+  });
+}
+
 // By force: asks first what would be lost, and shows that before it does anything.
 export function promote(app, vhost, name, ring) {
   const where = `leveret/rings/${api.path(vhost, name)}/promote`;

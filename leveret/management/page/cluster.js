@@ -34,6 +34,8 @@ export function cluster(app) {
       h("h1", null, "Cluster"),
       h("div", { class: "nodes" }, (app.news?.members ?? []).map((member) => nodeCard(app, member,
         nodes.find((one) => one.name === member.name)))),
+      api.has("administrator") && (app.news?.members.length ?? 0) > 1
+        ? h("p", null, button("Rebalance queues …", () => actions.rebalance(app))) : null,
       h("div", { class: "ring-row" },
         card("Mirrored queues", picker(app, rings, ring)),
         ring ? ringCard(app, ring, watcher.events) : card(null, empty("No mirrored queue yet",

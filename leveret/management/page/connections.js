@@ -6,6 +6,19 @@ import { bytes, number, rate, when } from "./format.js";
 import { dim, rateOf } from "./overview.js";
 import { asked, badge, button, card, confirm, empty, facts, fetchPage, link, paged, table, toast } from "./ui.js";
 
+// By name, as the node does it for the lists that it filters itself.
+function matcher(wanted, isPattern) {
+  const small = wanted.toLowerCase();
+  if (!isPattern) return (text) => text.toLowerCase().includes(small);
+  try {
+    const pattern = new RegExp(wanted, "i");
+    return (text) => pattern.test(text);
+  } catch (error) {
+    if (error instanceof SyntaxError) return () => false;  // It is still being typed.
+    throw error;
+  }
+}
+
 const named = (one) => one.user_provided_name || one.client_properties?.connection_name || one.name;
 
 export function connections(app) {
@@ -110,7 +123,8 @@ export function consumers(app) {
     load: (signal) => api.get("consumers", {}, signal),
     render: (list) => {
       const wanted = app.query.get("name") ?? "";
-      const found = list.filter((one) => one.queue.name.includes(wanted) || one.consumer_tag.includes(wanted));
+      const fits = matcher(wanted, app.query.has("regex"));
+      const found = list.filter((one) => fits(one.queue.name) || fits(one.consumer_tag));
       const at = Number(app.query.get("page") ?? 1);
       const page = { items: found.slice((at - 1) * 50, at * 50), page: at, page_count: Math.ceil(found.length / 50), total_count: list.length,
         filtered_count: found.length };
@@ -119,7 +133,7 @@ export function consumers(app) {
         paged(app, page, [
           { title: "Queue", main: true, cell: (one) => link(one.queue.name, "queues", one.queue.vhost, one.queue.name) },
           { title: "Tag", cell: (one) => h("code", null, one.consumer_tag) },
-          { title: "Channel", cell: (one) => (one.channel_details?.connection_name
+          { title: "Channel", wide: true, cell: (one) => (one.channel_details?.connection_name
             ? link(one.channel_details.name, "connections", one.channel_details.connection_name) : one.channel_details?.name) },
           { title: "Acknowledges", cell: (one) => (one.ack_required ? "yes" : "no") },
           { title: "Prefetch", number: true, cell: (one) => number(one.prefetch_count) },

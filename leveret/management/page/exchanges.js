@@ -38,11 +38,15 @@ export function exchanges(app) {
   };
 }
 
-const features = (one) => h("span", { class: "badges" },
-  one.durable === false ? badge("transient", "plain") : null,
-  one.auto_delete ? badge("auto-delete", "plain") : null,
-  one.internal ? badge("internal", "plain", "Only other exchanges publish to it") : null,
-  one.policy ? badge(one.policy, "accent", "Policy") : null);
+function features(one) {
+  const badges = [
+    one.durable === false ? badge("transient", "plain") : null,
+    one.auto_delete ? badge("auto-delete", "plain") : null,
+    one.internal ? badge("internal", "plain", "Only other exchanges publish to it") : null,
+    one.policy ? badge(one.policy, "accent", "Policy") : null,
+  ].filter(Boolean);
+  return badges.length ? h("span", { class: "badges" }, badges) : "";
+}
 
 function add(app, vhosts) {
   ask({

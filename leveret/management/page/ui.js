@@ -155,12 +155,12 @@ export function object(text, what = "The arguments") {
 
 // -- Lists --------------------------------------------------------------------------------------------------------
 
-// Columns are {title, cell(row), sort, number, main}. A list that is paged by the server gets its page from `paged`.
+// Columns are {title, cell(row), sort, number, main, wide}; what is wide has a line of its own on a phone. A list that is paged by the server gets its page from `paged`.
 export function table(columns, rows, { key, sorted = null, onsort = null, label }) {
   return h("div", { class: "table-box", role: "region", "aria-label": label, tabindex: "0" }, h("table", null,
     h("thead", null, h("tr", null, columns.map((column) => heading(column, sorted, onsort)))),
     h("tbody", null, rows.map((row) => h("tr", { key: key(row) }, columns.map((column) => h("td", {
-      class: [column.number ? "number" : "", column.main ? "main" : ""].join(" ").trim() || null, "data-label": column.title,
+      class: [column.number ? "number" : "", column.main ? "main" : "", column.wide ? "wide" : ""].join(" ").trim() || null, "data-label": column.title,
     }, column.cell(row) ?? NONE)))))));
 }
 
@@ -227,16 +227,16 @@ export function paged(app, page, columns, { key, label, what, sort = null, rever
       filters,
       h("span", { class: "count muted" }, counted(page, what))),
     items.length ? table(columns, items, { key, sorted, onsort, label })
-      : isFiltered ? empty(`No ${what} match`, "Nothing has such a name; the filter is case-sensitive.")
+      : isFiltered ? empty(`No ${what} match`, "Nothing has such a name.")
         : empty(`No ${what}`, none),
     pager(app, page),
   ];
 }
 
 function counted(page, what) {
-  if (page.total_count === undefined) return `${number(page.length)} ${what}`;
-  return page.filtered_count === page.total_count ? `${number(page.total_count)} ${what}`
-    : `${number(page.filtered_count)} of ${number(page.total_count)} ${what}`;
+  const total = page.total_count ?? page.length;
+  const of = page.filtered_count === undefined || page.filtered_count === total ? "" : `${number(page.filtered_count)} of `;
+  return `${of}${number(total)} ${total === 1 ? what.replace(/s$/, "") : what}`;
 }
 
 function pager(app, page) {

@@ -22,7 +22,7 @@ export function users(app) {
       card(null, table([
         { title: "Name", main: true, cell: (one) => link(one.name, "users", one.name) },
         { title: "Tags", cell: (one) => h("span", { class: "badges" }, tagList(one).map((tag) => badge(tag, tag === "administrator" ? "accent" : "plain"))) },
-        { title: "May enter", cell: (one) => {
+        { title: "May enter", wide: true, cell: (one) => {
           const own = permissions.filter((each) => each.user === one.name).map((each) => each.vhost);
           return own.length ? own.join(", ") : badge("no virtual host", "warn");
         } },

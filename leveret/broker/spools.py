@@ -1,0 +1,268 @@
+"""The spools of one node: which queues have one, how much they may hold in all, what is told of them. See `spool`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from leveret.broker.remote import RemoteQueue
+from leveret.broker.spool import SPOOL, Spool
+from leveret.cluster.refusals import resource
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+
+MAX_BYTES: Final = 1 << 30
+REMINDER_TICKS: Final = 60
+
+
+class Stored(Protocol):
+    """What the log has under a number."""
+
+    @property
+    def count(self) -> int: ...
+
+
+class Figures(NamedTuple):
+    """What is told of a spool."""
+
+    queue: str
+    vhost: str
+    home: str  # Where its queue is.
+    state: str  # collecting, sending, waiting, empty
+    reason: str  # Why nothing is sent.
+    messages: int
+    bytes: int
+    oldest: int  # How many seconds ago the first of them came.
+    sent: int  # This and what follows: since the node started.
+    expired: int
+    refused: int  # Publishes that it had no room for.
+
+
+class Spools:
+    """Of one node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.content_bytes_max = MAX_BYTES
+        self.is_short: Callable[[str], bool] = lambda node: False  # Whether that or this has hardly any disk left.
+        self.by_target: dict[int, Spool] = {}
+        self.active: dict[Spool, None] = {}  # Those with messages.
+        self.fronts: list[RemoteQueue] = []  # Before queues that are led here, by who is cut off from the majority.
+        self.stalled: dict[Spool, None] = {}  # Those whose link takes no more.
+        self.content_bytes = 0
+        self.is_full = False
+        self.dropped = 0  # Their queues were deleted.
+        self.waited = 0  # How often sending stood still because a disk was short.
+        self.is_waiting = False
+        self.ticks = 0
+
+    @property
+    def heals(self) -> bool:
+        return self.broker.partition_handling.heals
+
+    # -- Making and ending ---------------------------------------------------------------------------------------
+
+    def open(self, numbers: Mapping[int, Stored]) -> set[int]:
+        """At the start: take up what the log holds. Gives which of its numbers are still needed."""
+        kept = set()
+        for number, stored in list(numbers.items()):
+            if not number & SPOOL or not stored.count:
+                continue  # What was sent needs no memory of it: the next one has another name.
+            queue = self.broker.queues_by_id.get(number & ~SPOOL)
+            if queue is None:
+                self.dropped += stored.count
+                self._note("warning", f"{stored.count} messages kept for a queue are dropped: it was deleted meanwhile")
+                continue
+            kept.add(number)
+            spool = self._make(queue)
+            self.broker.shell.adopt(spool)
+            spool.begin()
+            self.content_bytes += spool.content_bytes
+            self.activate(spool)
+            if not queue.is_local:
+                queue.spool = self.attach(queue)
+        return kept
+
+    def _make(self, queue: AnyQueue) -> Spool:
+        spool = self.by_target[queue.spec.id] = Spool(self, queue.spec)
+        return spool
+
+    def attach(self, remote: RemoteQueue) -> Spool | None:
+        """A queue is another's from now on: what this node keeps for it."""
+        spool = self.by_target.get(remote.spec.id)
+        if spool is None or spool not in self.active:
+            return None
+        spool.fronts.append(remote)
+        return spool
+
+    def may_begin(self, remote: RemoteQueue) -> bool:
+        """Whether a publish for a queue that is out of reach is kept. That of a mirrored queue is worth waiting for
+        where a majority can agree on its next master."""
+        spec, mirrors = remote.spec, self.broker.mirrors
+        if not self.broker.partition_handling.spools or not spec.durable or spec.exclusive or remote.deleted:
+            return False
+        is_hopeless = remote.is_hopeless or not mirrors.majority or mirrors.governing.is_down(spec)
+        return spec.view is None or is_hopeless
+
+    def begin(self, remote: RemoteQueue) -> Spool:
+        spool = self.by_target.get(remote.spec.id)
+        if spool is None:
+            spool = self._make(remote)
+            spool.begin()
+        remote.spool = spool
+        spool.fronts.append(remote)
+        return spool
+
+    def on_majority(self, reachable: bool) -> None:
+        """A master that is cut off from the majority confirms nothing: who knows whether it leads its queue still. To
+        its own clients such a queue is out of reach like one of another node, so they get one like that before it."""
+        fronts, self.fronts = self.fronts, []
+        for front in fronts:
+            front.step_aside()
+        if reachable or not self.broker.partition_handling.spools:
+            return
+        for mirror in self.broker.mirrors:
+            queue, spec = mirror.queue, mirror.spec
+            vhost = self.broker.vhosts.get(spec.vhost)
+            if queue is None or not queue.frozen or vhost is None or vhost.queues.get(spec.name) is not queue:
+                continue
+            front = RemoteQueue(queue.spec, self.broker)
+            front.successor = queue
+            self.broker.replace(queue, front)
+            self.broker.queues_by_id[spec.id] = queue  # To all others it is what it was.
+            self.fronts.append(front)
+
+    def activate(self, spool: Spool) -> None:
+        """It has messages, or is about to."""
+        if spool not in self.active:
+            self.active[spool] = None
+            queue = resource("queue", spool.spec.name, spool.spec.vhost)
+            self._note("warning", f"messages for {queue} are kept in a spool until its node can be reached")
+        self.broker.dirty[spool] = None
+
+    def may_keep(self, spool: Spool, size: int) -> bool:
+        """Whether there is room, and a reason."""
+        if not self.broker.partition_handling.spools and self._obstacle(spool, self._target(spool)):
+            return False
+        if self.content_bytes + size <= self.content_bytes_max:
+            return True
+        if not self.is_full:
+            self.is_full = True
+            self._note("error", f"spools are full: {self.content_bytes} of {self.content_bytes_max} bytes; "
+                       "publishes for queues that cannot be reached are refused")  # fmt: skip
+        return False
+
+    def on_empty(self, spool: Spool) -> None:
+        if self.active.pop(spool, 0) is None:
+            queue = resource("queue", spool.spec.name, spool.spec.vhost)
+            self._note("info", f"the spool of {queue} is empty: {spool.sent} sent on, {spool.expired} expired")
+        fronts, spool.fronts = spool.fronts, []
+        for front in fronts:
+            front.spool = None
+            front.step_aside()
+        self._look()
+
+    def on_deleted(self, target: int) -> None:
+        spool = self.by_target.pop(target, None)
+        if spool is None:
+            return
+        if spool.count:
+            self.dropped += spool.count
+            queue = resource("queue", spool.spec.name, spool.spec.vhost)
+            self._note("warning", f"{spool.count} messages kept for {queue} are dropped: it was deleted")
+        self.active.pop(spool, None)
+        self.stalled.pop(spool, None)
+        spool.on_deleted()
+        self.broker.forget(spool)
+        if self.broker.ended is not None:
+            del self.broker.ended[spool]  # What it took, its queue counts.
+        self._look()
+
+    def _look(self) -> None:
+        if self.is_full and self.content_bytes < self.content_bytes_max * 9 // 10:
+            self.is_full = False
+            self._note("info", "spools have room again")
+
+    # -- Sending on ----------------------------------------------------------------------------------------------
+
+    def _target(self, spool: Spool) -> AnyQueue | None:
+        return self.broker.queues_by_id.get(spool.target)
+
+    def _obstacle(self, spool: Spool, target: AnyQueue | None) -> str:
+        """Why nothing can be sent on."""
+        if target is None:
+            return "its queue is gone"
+        if target.parked is not None:
+            return "its queue is between two nodes"
+        if target.is_local:
+            return "its queue is cut off from its mirrors" if target.frozen else ""
+        if target.edge is None:
+            return f"{target.spec.node} cannot be reached"
+        return ""
+
+    def way(self, spool: Spool) -> AnyQueue | None:
+        """Where its messages can be sent now."""
+        target = self._target(spool)
+        if target is None or self._obstacle(spool, target):
+            return None
+        if self.heals and self.is_short(target.spec.node):
+            if not self.is_waiting:
+                self.is_waiting = True
+                self.waited += 1
+                self._note("warning", "spools are not sent on until there is enough disk space, here and there")
+            return None
+        self.is_waiting = False
+        return target
+
+    def on_room(self) -> None:
+        """A link takes more."""
+        for spool in self.stalled:
+            self.broker.dirty[spool] = None
+        self.stalled.clear()
+
+    def wake(self) -> None:
+        """Perhaps more can be sent."""
+        for spool in self.active:
+            self.broker.dirty[spool] = None
+
+    def tick(self) -> None:
+        """Once a second."""
+        for spool in self.active:
+            spool.resting = False
+        self.wake()
+        self._look()
+        self.ticks = self.ticks + 1 if self.active else 0
+        if self.ticks and self.ticks % REMINDER_TICKS == 0:
+            self._remind()
+
+    def _remind(self) -> None:
+        for one in self.figures():
+            if one.messages:
+                queue = resource("queue", one.queue, one.vhost)
+                why = f"; {one.reason}" if one.reason else ""
+                kept = f"{one.messages} messages ({one.bytes} bytes), the first for {one.oldest} s"
+                self._note("warning", f"the spool of {queue} has {kept}{why}")
+
+    # -- For people ----------------------------------------------------------------------------------------------
+
+    def figures(self) -> list[Figures]:
+        return [self.figures_of(spool) for spool in self.by_target.values()]
+
+    def figures_of(self, spool: Spool) -> Figures:
+        target = self._target(spool)
+        reason = self._obstacle(spool, target) if spool.count else ""
+        state = "collecting" if reason else "sending" if spool.count else "empty"
+        if not reason and spool.count and self.is_waiting:
+            state, reason = "waiting", "a disk is short of space"
+        elif not reason and spool.resting:
+            state, reason = "waiting", "its queue refuses them"
+        oldest = max(self.broker.wall_ms - spool.oldest_ms(), 0) // 1000 if spool.count else 0
+        home = "" if target is None else target.spec.node
+        return Figures(
+            spool.spec.name, spool.spec.vhost, home, state, reason, spool.count, spool.content_bytes, oldest,
+            spool.sent, spool.expired, spool.turned_away,
+        )  # fmt: skip
+
+    def _note(self, level: str, text: str) -> None:
+        self.broker.shell.note("queue", level, text)

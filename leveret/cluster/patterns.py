@@ -1,0 +1,295 @@
+"""Patterns of users, searched for in names, in a time that can be told beforehand.
+
+Policies, permissions, filters of lists: all of them are regular expressions that somebody sent, and all are searched
+for by the one thread that everything waits for. Python's matcher goes back and tries again, and there are patterns over
+which it would brood for years: `(a+)+$` in a name of forty letters is one. It cannot be interrupted meanwhile.
+
+So before a pattern is used, it is looked at. `re` tries the ways in which a pattern can be laid over a text one after
+the other, and how many there can be is easily bounded (`Ways`): where a repetition ends is one choice among as many
+places as the text has, choices multiply, and several of them in a row are places in order, thus `comb(length + choices,
+choices)`. As long as that stays below `STEPS_MAX`, which it does for the patterns that people write and the names that
+they give, `re` does the work. For a text that is too long for that, and for a repetition of what can itself match in
+several ways, there is `_Machine`. It tries the same ways, and remembers at which place of the pattern it has been with
+which place of the text: from there it has failed, and would fail again. So it takes no more steps than the pattern has
+parts times the text has letters. It is far slower than `re` for each step, and gives the same answer; whatever does not
+branch is left to `re` in it too.
+
+What the machine cannot do (references to groups, atomic groups) and what has too many parts for it is refused, unless
+`re` is quick with it whatever the text. Nothing here looks at a clock: every node comes to the same result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from math import comb
+from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
+from typing import Any, Final, NamedTuple
+
+CHARACTERS_MAX: Final = 10_000
+PARTS_MAX: Final = 256
+STEPS_MAX: Final = 1_000_000  # For `re`: some ten milliseconds.
+NAME_MAX: Final = 255  # Letters of a name or a key.
+CHOICES_MAX: Final = 64
+AROUNDS_MAX: Final = 8
+
+_REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
+_AROUND: Final = (_constants.ASSERT, _constants.ASSERT_NOT)
+_PLAIN: Final = (
+    _constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT,
+)  # fmt: skip
+_STARTS: Final = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
+
+
+class BadPattern(ValueError):
+    """The text says why."""
+
+
+class Ways(NamedTuple):
+    """In how many ways a part of a pattern can be laid over a text: `factor` times the places of so many choices."""
+
+    factor: int = 1
+    choices: int = 0
+
+    def then(self, other: Ways) -> Ways:
+        return Ways(self.factor * other.factor, self.choices + other.choices)
+
+    def steps(self, length: int) -> int:
+        return self.factor * comb(length + self.choices, self.choices)
+
+
+class Pattern:
+    """A pattern that is searched for in texts."""
+
+    __slots__ = ("_machine", "_quick", "_search")
+
+    def __init__(self, compiled: re.Pattern[str], ways: Ways | None, machine: _Machine | None, whole: bool) -> None:
+        self._search = compiled.fullmatch if whole else compiled.search
+        self._machine = machine
+        self._quick = -1  # Up to this length, `re` is quick.
+        if ways is not None:
+            lengths = (NAME_MAX, 128, 64, 32, 16, 8)
+            self._quick = next((length for length in lengths if ways.steps(length) <= STEPS_MAX), 0)
+
+    def finds(self, text: str) -> bool:
+        if len(text) <= self._quick or self._machine is None:
+            return self._search(text) is not None
+        return self._machine.finds(text)
+
+
+@lru_cache(maxsize=4_096)
+def compiled(pattern: str, ignore_case: bool = False, whole: bool = False) -> Pattern:
+    """Ready to be searched for; with `whole` a text has to match from its beginning to its end. Raises BadPattern."""
+    if len(pattern) > CHARACTERS_MAX:
+        raise BadPattern(f"a pattern has at most {CHARACTERS_MAX} characters")
+    try:
+        ready = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+        tree = _parser.parse(pattern, re.IGNORECASE if ignore_case else 0)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise BadPattern(str(error)) from None
+    ways = _ways(tree)
+    if ways is not None and not whole and not _is_anchored(tree):
+        ways = ways.then(Ways(1, 1))
+    if ways is not None and ways.steps(NAME_MAX) <= STEPS_MAX:
+        return Pattern(ready, ways, None, whole)
+    return Pattern(ready, ways, _Machine(tree, whole), whole)
+
+
+def error_of(pattern: str) -> str | None:
+    """What is wrong with a pattern; None if it can be used."""
+    try:
+        compiled(pattern)
+    except BadPattern as error:
+        return str(error)
+    return None
+
+
+# -- How many ways -------------------------------------------------------------------------------------------------
+
+
+def _is_anchored(tree: Any) -> bool:
+    if tree.state.flags & re.MULTILINE or not len(tree):
+        return False
+    kind, value = tree[0]
+    return kind is _constants.AT and value in _STARTS
+
+
+def _ways(tree: Any) -> Ways | None:
+    """Of a sequence; None if there is no bound worth telling."""
+    found = Ways()
+    for item in tree:
+        one = _ways_of(*item)
+        if one is None:
+            return None
+        found = found.then(one)
+        if found.choices > CHOICES_MAX or found.factor > STEPS_MAX:
+            return None
+    return found
+
+
+def _ways_of(kind: Any, value: Any) -> Ways | None:
+    if kind in _PLAIN:
+        return Ways()
+    if kind is _constants.SUBPATTERN:
+        return _ways(value[3])
+    if kind in _AROUND:
+        return _ways(value[1])
+    if kind is _constants.BRANCH:
+        parts = [_ways(part) for part in value[1]]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return Ways(sum(part.factor for part in known), max(part.choices for part in known))
+    if kind in _REPEATS or kind is _constants.POSSESSIVE_REPEAT:
+        return _ways_of_repeat(*value)
+    if kind is _constants.ATOMIC_GROUP:
+        return _ways(value)
+    if kind is _constants.GROUPREF:
+        return Ways(2)  # Not by itself: what the group has found is no part of what the machine remembers.
+    return None
+
+
+def _ways_of_repeat(least: int, most: int, body: Any) -> Ways | None:
+    once = _ways(body)
+    if once is None or not body.getwidth()[0]:  # How often nothing is found is counted out by `re`.
+        return None
+    if once == Ways():
+        if least == most:
+            return once if least <= NAME_MAX else None
+        return Ways(most - least + 1) if most - least < NAME_MAX else Ways(1, 1)
+    if most > CHOICES_MAX:
+        return None
+    factor, choices = (once.factor + (least < most)) ** int(most), once.choices * int(most)
+    return Ways(factor, choices) if factor <= STEPS_MAX and choices <= CHOICES_MAX else None
+
+
+# -- One step for each place ---------------------------------------------------------------------------------------
+
+Match = Callable[[str, int], re.Match[str] | None]
+
+
+class _Part(NamedTuple):
+    """Something of a fixed width to be found here; or without it, a fork. Then where it goes on."""
+
+    match: Match | None
+    width: int
+    ways: tuple[int, ...]
+
+
+class _Machine:
+    """Tries all ways, each pair of places once."""
+
+    __slots__ = ("_arounds", "_steps", "parts", "whole")
+
+    def __init__(self, tree: Any, whole: bool) -> None:
+        self.parts: list[_Part] = []
+        self.whole = whole
+        self._arounds = self._steps = 0
+        self._add(tree)
+
+    def finds(self, text: str) -> bool:
+        parts, end = self.parts, len(text)
+        done = len(parts)
+        seen = bytearray((done + 1) * (end + 1))
+        for start in range(1 if self.whole else end + 1):
+            todo = [(0, start)]
+            while todo:
+                number, at = todo.pop()
+                mark = number * (end + 1) + at
+                if seen[mark]:
+                    continue
+                seen[mark] = 1
+                if number == done:
+                    if not self.whole or at == end:
+                        return True
+                    continue
+                match, width, ways = parts[number]
+                if match is None or match(text, at) is not None:
+                    for way in ways:
+                        todo.append((way, at + width))
+        return False
+
+    # -- Building ------------------------------------------------------------------------------------------------
+
+    def _add(self, tree: Any) -> None:
+        self._steps += 1
+        if self._steps > 4 * PARTS_MAX:
+            raise BadPattern("a pattern must not repeat that often")
+        straight: list[Any] = []  # What does not branch goes into one part.
+        for item in tree:
+            if _is_straight(tree.state, item):
+                straight.append(item)
+                self._arounds += item[0] in _AROUND
+                continue
+            self._add_straight(tree.state, straight)
+            straight = []
+            self._add_item(*item)
+        self._add_straight(tree.state, straight)
+        if self._arounds > AROUNDS_MAX:
+            raise BadPattern(f"a pattern with such repetitions looks around at most {AROUNDS_MAX} times")
+
+    def _append(self, part: _Part) -> int:
+        if len(self.parts) >= PARTS_MAX:
+            raise BadPattern(f"a pattern with such repetitions has at most {PARTS_MAX} parts")
+        self.parts.append(part)
+        return len(self.parts) - 1
+
+    def _add_straight(self, state: Any, items: list[Any]) -> None:
+        if items:
+            sequence = _parser.SubPattern(state, items)
+            match = _compiler.compile(sequence).match
+            self._append(_Part(match, sequence.getwidth()[0], (len(self.parts) + 1,)))
+
+    def _add_item(self, kind: Any, value: Any) -> None:
+        if kind is _constants.SUBPATTERN and not value[1] and not value[2]:
+            self._add(value[3])
+        elif kind is _constants.BRANCH:
+            self._add_branch(value[1])
+        elif kind in _REPEATS:
+            self._add_repeat(*value)
+        else:
+            raise BadPattern("a pattern that can match in so many ways must not refer to groups, nor look far around")
+
+    def _add_branch(self, branches: list[Any]) -> None:
+        ends = []
+        for branch in branches[:-1]:
+            fork = self._fork()
+            self._add(branch)
+            ends.append(self._fork())
+            self._lead(fork, fork + 1, len(self.parts))
+        self._add(branches[-1])
+        for end in ends:
+            self._lead(end, len(self.parts))
+
+    def _add_repeat(self, least: int, most: Any, body: Any) -> None:
+        for _ in range(least):
+            self._add(body)
+        if most is _constants.MAXREPEAT:
+            fork = self._fork()
+            self._add(body)
+            self._lead(self._fork(), fork)
+            self._lead(fork, fork + 1, len(self.parts))
+            return
+        forks = []
+        for _ in range(most - least):
+            forks.append(self._fork())
+            self._add(body)
+        for fork in forks:
+            self._lead(fork, fork + 1, len(self.parts))
+
+    def _fork(self) -> int:
+        return self._append(_Part(None, 0, ()))
+
+    def _lead(self, fork: int, *ways: int) -> None:
+        self.parts[fork] = _Part(None, 0, ways)
+
+
+def _is_straight(state: Any, item: Any) -> bool:
+    """Whether it has one width, and matches in one way or none. Looking around costs no more than the text is long."""
+    kind, value = item
+    if kind in _AROUND:
+        around = _ways(value[1])
+        return around is not None and around.steps(NAME_MAX) <= NAME_MAX + 1
+    low, high = _parser.SubPattern(state, [item]).getwidth()
+    return bool(low == high) and _ways_of(kind, value) == Ways()

@@ -1,0 +1,488 @@
+"""What a node keeps for queues that it cannot reach: clients are at a, the queue is at b."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leveret.amqp import methods as m
+from leveret.broker import peerwire as w
+from leveret.broker.spool import SPOOL, Spool
+from leveret.broker.spools import Figures
+from leveret.cluster import commands as c
+from leveret.cluster import frames
+from leveret.cluster.partitions import PartitionHandling, Strategy
+from leveret.cluster.specs import Json
+from leveret.log.block import PERSISTENT
+from tests.amqp.remote import client_with_queue, confirming, remote_queue
+from tests.brokers import Cluster
+from tests.machines import Client, publish
+
+IGNORE = PartitionHandling(Strategy.IGNORE)
+AUTOHEAL = PartitionHandling(Strategy.AUTOHEAL)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster("a", "b", home="b")
+    set_handling(cluster, IGNORE)
+    yield cluster
+    cluster.held.clear()
+    for member in cluster.members.values():
+        member.crowded = member.holds_disk = member.holds_loads = False
+    if ("a", "b") not in cluster.links:
+        cluster.join("a", "b")
+    cluster.run()
+    cluster.finish()
+    for member in cluster.members.values():
+        assert not member.broker.spools.active and not member.broker.spools.content_bytes
+
+
+def set_handling(cluster: Cluster, handling: PartitionHandling) -> None:
+    for member in cluster.members.values():
+        member.broker.partition_handling = handling
+
+
+def cut(cluster: Cluster) -> None:
+    cluster.close("a", "b")
+    cluster.run()
+
+
+def join(cluster: Cluster) -> None:
+    cluster.join("a", "b")
+    cluster.run()
+
+
+def publisher_at_a(cluster: Cluster, **options: Any) -> Client:
+    client = client_with_queue(cluster, **options)
+    confirming(client)
+    return client
+
+
+def send(client: Client, *bodies: bytes, **properties: Any) -> None:
+    client.feed(b"".join(publish(1, "", "q", body, client.frame_max, **properties) for body in bodies))
+    client.world.turn()
+
+
+def confirmed(client: Client) -> list[tuple[str, int]]:
+    """What came: ack or nack, and up to which number."""
+    answers = []
+    for method in client.methods():
+        assert isinstance(method, m.BasicAck | m.BasicNack)
+        answers.append(("ack" if isinstance(method, m.BasicAck) else "nack", method.delivery_tag))
+    return answers
+
+
+def waiting(cluster: Cluster) -> list[bytes]:
+    """The bodies in the queue, at its home."""
+    queue = cluster["b"].queue("q")
+    found = []
+    for entry in queue.ready:
+        found += [content[-2:-1] for content in entry.batch.contents[entry.lo : entry.hi]]  # type: ignore[union-attr]
+    return found
+
+
+def kinds(cluster: Cluster) -> list[int]:
+    queue = cluster["b"].queue("q")
+    return [kind for entry in queue.ready for kind in entry.batch.kinds[entry.lo : entry.hi]]  # type: ignore[union-attr]
+
+
+def queue_kinds(cluster: Cluster) -> list[int]:
+    """Of the publishes that came over the link."""
+    found: list[int] = []
+    for sender, receiver, kind, payload in cluster.frames:
+        if (sender, receiver, kind) == ("a", "b", frames.PRODUCE):
+            at = 8
+            while at < len(payload):
+                _, at = w.unpack_origin(payload, at + w.BUNDLE.size)
+                messages, at = w.unpack_run(payload, at)
+                found += messages.kinds
+    return found
+
+
+def figures(cluster: Cluster) -> Figures:
+    (only,) = cluster["a"].broker.spools.figures()
+    return only
+
+
+def spool(cluster: Cluster) -> Spool:
+    (only,) = cluster["a"].broker.spools.by_target.values()
+    return only
+
+
+# -- Keeping -------------------------------------------------------------------------------------------------------
+
+
+def test_kept_confirmed_and_sent_on_in_order(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    send(client, b"1")
+    cut(cluster)
+    client.take()
+    send(client, b"2", b"3", delivery_mode=2)
+    send(client, b"4", delivery_mode=2)
+    assert confirmed(client) == [("ack", 3), ("ack", 4)]
+    assert figures(cluster)[:6] == ("q", "/", "b", "collecting", "b cannot be reached", 3)
+    join(cluster)
+    send(client, b"5", delivery_mode=2)
+    assert waiting(cluster) == [b"1", b"2", b"3", b"4", b"5"]
+    assert figures(cluster).state == "empty" and figures(cluster).sent == 3
+    assert remote_queue(cluster).spool is None
+
+
+def test_a_confirm_waits_for_the_sync_and_nothing_is_sent_before_it(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    cluster["a"].holds_disk = True
+    send(client, b"1", delivery_mode=2)
+    assert confirmed(client) == []
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == []
+    cluster["a"].sync()
+    cluster.run()
+    assert confirmed(client) == [("ack", 1)]
+    cluster["a"].holds_disk = False
+    cluster.run()
+    assert waiting(cluster) == [b"1"]
+
+
+def test_what_is_not_persistent_is_kept_on_disk_and_is_not_persistent_in_its_queue(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=1)
+    send(client, b"2", delivery_mode=2, expiration="100000")
+    send(client, b"3")
+    assert len(cluster["a"].log.queues[SPOOL | remote_queue(cluster).spec.id]) == 3
+    join(cluster)
+    assert waiting(cluster) == [b"1", b"2", b"3"]
+    assert [kind & PERSISTENT for kind in kinds(cluster)] == [0, PERSISTENT, 0]
+    client.take()
+
+
+@pytest.mark.parametrize("options", [{"durable": False}, {"exclusive": True}])
+def test_queues_that_may_not_outlive_the_partition_have_none(cluster: Cluster, options: dict[str, Any]) -> None:
+    client = publisher_at_a(cluster, **options)
+    cut(cluster)
+    send(client, b"1")
+    assert confirmed(client) == [("nack", 1)]
+    assert not cluster["a"].broker.spools.by_target
+
+
+def test_other_strategies_refuse(cluster: Cluster) -> None:
+    set_handling(cluster, PartitionHandling())
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1")
+    assert confirmed(client) == [("nack", 1)]
+
+
+def test_what_was_under_way_is_refused_as_ever(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cluster.hold("b", "a")
+    send(client, b"1", delivery_mode=2)
+    cut(cluster)
+    assert confirmed(client) == [("nack", 1)]
+    assert waiting(cluster) == [b"1"]
+    cluster.held.clear()
+
+
+def test_strategy_changed_meanwhile(cluster: Cluster) -> None:
+    """What is there is sent on; nothing more is kept."""
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    set_handling(cluster, PartitionHandling())
+    send(client, b"2", delivery_mode=2)
+    assert confirmed(client) == [("ack", 1), ("nack", 2)]
+    join(cluster)
+    assert waiting(cluster) == [b"1"]
+
+
+def test_no_room(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    spools = cluster["a"].broker.spools
+    spools.content_bytes_max = 300
+    cut(cluster)
+    for _ in range(9):
+        send(client, b"x" * 20, delivery_mode=2)
+    answers = [answer for answer, _ in confirmed(client)]
+    assert answers == ["ack"] * answers.count("ack") + ["nack"] * answers.count("nack")
+    assert "ack" in answers and "nack" in answers and spools.is_full
+    assert [text for _, level, text in cluster["a"].notes if level == "error"] == [
+        f"spools are full: {spools.content_bytes} of 300 bytes; publishes for queues that cannot be reached are refused"
+    ]
+    assert figures(cluster).refused == answers.count("nack")
+    join(cluster)
+    assert not spools.is_full and len(waiting(cluster)) == answers.count("ack")
+
+
+# -- Sending on ----------------------------------------------------------------------------------------------------
+
+
+def test_link_lost_before_the_home_says_that_it_is_safe(cluster: Cluster) -> None:
+    """It has taken them. They are sent again, and passed over."""
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", b"2", delivery_mode=2)
+    cluster.hold("b", "a")
+    join(cluster)
+    assert waiting(cluster) == [b"1", b"2"] and spool(cluster).count == 2
+    cut(cluster)
+    send(client, b"3", delivery_mode=2)
+    cluster.held.clear()
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == [b"1", b"2", b"3"] and spool(cluster).count == 0
+    client.take()
+
+
+def test_link_lost_before_the_home_has_got_them(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", b"2", delivery_mode=2)
+    cluster.hold("a", "b")
+    join(cluster)
+    cut(cluster)
+    assert waiting(cluster) == [] and spool(cluster).count == 2
+    cluster.held.clear()
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == [b"1", b"2"]
+    client.take()
+
+
+def test_publishes_do_not_overtake_what_is_being_sent(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    cluster.hold("a", "b")
+    join(cluster)
+    send(client, b"2", delivery_mode=2)
+    assert confirmed(client) == [("ack", 1), ("ack", 2)]  # By the spool: nobody knows yet whether the home takes any.
+    cluster.release("a", "b")
+    assert waiting(cluster) == [b"1", b"2"]
+
+
+def join_slowly(cluster: Cluster) -> None:
+    """The home's disk stands still: what is persistent is not safe yet, and the rest is."""
+    cluster["b"].holds_disk = True
+    join(cluster)
+
+
+def test_the_last_ones_make_publishes_wait(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    send(client, b"2", delivery_mode=1)  # Of another kind: another flight.
+    client.take()
+    join_slowly(cluster)
+    assert spool(cluster).flows and spool(cluster).count == 1
+    send(client, b"3", delivery_mode=2)
+    assert confirmed(client) == [] and remote_queue(cluster).is_crowded()
+    cluster["b"].holds_disk = False
+    cluster.run()
+    assert confirmed(client) == [("ack", 3)] and waiting(cluster) == [b"1", b"2", b"3"]
+    assert not remote_queue(cluster).is_crowded()
+
+
+def test_publishes_that_waited_for_the_last_ones_are_kept_if_the_link_breaks(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    send(client, b"2", delivery_mode=1)
+    client.take()
+    join_slowly(cluster)
+    send(client, b"3", delivery_mode=2)
+    cut(cluster)
+    assert confirmed(client) == [("ack", 3)]
+    cluster["b"].holds_disk = False
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == [b"1", b"2", b"3"]
+
+
+def test_as_long_as_more_is_left_each_publish_waits_for_a_flight(cluster: Cluster, monkeypatch: Any) -> None:
+    monkeypatch.setattr("leveret.broker.spool.HOLD_BYTES", 0)
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    send(client, b"2", delivery_mode=1)
+    client.take()
+    join_slowly(cluster)
+    send(client, b"3", delivery_mode=2)
+    assert confirmed(client) == [("ack", 3)] and remote_queue(cluster).is_crowded()
+    cluster["b"].holds_disk = False
+    cluster.run()
+    assert waiting(cluster) == [b"1", b"2", b"3"] and not remote_queue(cluster).is_crowded()
+
+
+def test_a_full_queue_that_rejects_is_tried_until_it_takes_them(cluster: Cluster) -> None:
+    limit: dict[str, Json] = {"max-length": 1, "overflow": "reject-publish"}
+    client = publisher_at_a(cluster)
+    cluster.apply(c.SetPolicy("/", "limit", "q", "queues", 0, limit))
+    cut(cluster)
+    send(client, b"1", b"2", b"3", delivery_mode=2)
+    join(cluster)
+    assert waiting(cluster) == [b"1"] and figures(cluster)[3:6] == ("waiting", "its queue refuses them", 2)
+    for body in (b"2", b"3"):
+        assert cluster["b"].queue("q").purge() == 1
+        cluster.tick()
+        assert waiting(cluster) == [body]
+    assert figures(cluster).state == "empty"
+    client.take()
+
+
+def test_queue_deleted_meanwhile(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    number = remote_queue(cluster).spec.id
+    cluster.apply(c.DeleteQueue("/", "q", number))
+    assert cluster["a"].broker.spools.dropped == 1 and not cluster["a"].log.queues.get(SPOOL | number)
+    assert "1 messages kept for queue 'q' in vhost '/' are dropped: it was deleted" in [
+        text for _, _, text in cluster["a"].notes
+    ]
+    client.take()
+    cluster["b"].client().declare("q", durable=True)  # The same name, another queue.
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == []
+
+
+def test_queue_of_another_node_by_then(cluster: Cluster) -> None:
+    """It has come to this very node: what is kept enters here."""
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", b"2", delivery_mode=2)
+    spec = remote_queue(cluster).spec
+    cluster.apply(c.NodeStarted("a", run="run"))
+    cluster.apply(c.MoveQueue("/", "q", spec.id, "b", "a", "run"))
+    cluster.tick()
+    queue = cluster["a"].queue("q")
+    assert queue.ready_count == 2 and figures(cluster).state == "empty"
+    send(client, b"3", delivery_mode=2)
+    assert queue.ready_count == 3
+    client.take()
+
+
+def test_a_queue_that_came_here_is_not_reached_by_others_before_what_is_kept(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", b"2", delivery_mode=2)
+    client.take()
+    spec = remote_queue(cluster).spec
+    cluster["a"].holds_disk = True
+    cluster.apply(c.NodeStarted("a", run="run"))
+    cluster.apply(c.MoveQueue("/", "q", spec.id, "b", "a", "run"))
+    assert remote_queue(cluster).successor is cluster["a"].broker.queues_by_id[spec.id]
+    send(client, b"3", delivery_mode=2)
+    assert confirmed(client) == []
+    cluster["a"].holds_disk = False
+    cluster.run()
+    assert confirmed(client) == [("ack", 3)]
+    send(client, b"4", delivery_mode=2)
+    queue = cluster["a"].queue("q")
+    contents = [content for entry in queue.ready for content in entry.batch.contents[entry.lo : entry.hi]]  # type: ignore[union-attr]
+    assert [content[-2:-1] for content in contents] == [b"1", b"2", b"3", b"4"]
+    client.take()
+
+
+def test_only_the_log_has_them(cluster: Cluster) -> None:
+    """Memory has forgotten what was kept; it is read back, in pieces."""
+    for member in cluster.members.values():
+        member.broker.content_bytes_max = 0
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    body = b"x" * 100_000
+    for number in range(30):
+        send(client, body, delivery_mode=1 if number % 10 > 6 else 2)
+    assert cluster["a"].broker.content_bytes < 10 * len(body)
+    client.take()
+    join(cluster)
+    cluster.tick()
+    assert cluster["b"].queue("q").ready_count == 30 and figures(cluster).sent == 30
+    assert sum(queue_kinds(cluster)) == 21 * PERSISTENT
+
+
+def test_what_came_over_a_link_is_not_kept(cluster: Cluster) -> None:
+    """By a node that is not the queue's home any more. As soon as it were again, what follows would overtake it."""
+    three = Cluster("a", "b", "c", home="a")
+    set_handling(three, IGNORE)
+    client = three["c"].client()
+    client.declare("q", durable=True)
+    confirming(client)
+    spec = three["a"].queue("q").spec
+    three.behind = {"c"}
+    three.apply(c.NodeStarted("b", run="run"))
+    three.apply(c.MoveQueue("/", "q", spec.id, "a", "b", "run"))
+    three.close("a", "b")
+    three.run()
+    send(client, b"1", delivery_mode=2)
+    assert confirmed(client) == [("nack", 1)]
+    assert not three["a"].broker.spools.by_target and not three["c"].broker.spools.by_target
+    three.behind.clear()
+    three.join("a", "b")
+    three.run()
+    three.finish()
+
+
+# -- Healing -------------------------------------------------------------------------------------------------------
+
+
+def test_autoheal_drops_what_has_expired(cluster: Cluster) -> None:
+    set_handling(cluster, AUTOHEAL)
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", expiration="1000")
+    send(client, b"2", expiration="5000")
+    send(client, b"3")
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    send(client, b"4", expiration="1000")
+    join(cluster)
+    assert waiting(cluster) == [b"2", b"3", b"4"]
+    assert figures(cluster).expired == 1 and figures(cluster).sent == 3
+    client.take()
+
+
+def test_autoheal_goes_by_the_time_to_live_of_the_queue(cluster: Cluster) -> None:
+    set_handling(cluster, AUTOHEAL)
+    client = publisher_at_a(cluster)
+    cluster.apply(c.SetPolicy("/", "ttl", "q", "queues", 0, {"message-ttl": 1_000}))
+    cut(cluster)
+    send(client, b"1", b"2")
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    send(client, b"3")
+    join(cluster)
+    assert waiting(cluster) == [b"3"] and figures(cluster).expired == 2
+    client.take()
+
+
+def test_ignore_sends_on_what_has_expired(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", expiration="1000")
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    join(cluster)
+    assert waiting(cluster) == [b"1"] and figures(cluster).expired == 0
+    client.take()
+
+
+def test_autoheal_waits_for_disk_space(cluster: Cluster) -> None:
+    set_handling(cluster, AUTOHEAL)
+    client = publisher_at_a(cluster)
+    spools = cluster["a"].broker.spools
+    spools.is_short = lambda node: node == "b"
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == [] and spools.waited == 1 and figures(cluster).state == "waiting"
+    spools.is_short = lambda node: False
+    cluster.tick()
+    assert waiting(cluster) == [b"1"]
+    client.take()

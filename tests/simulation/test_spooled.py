@@ -1,0 +1,106 @@
+"""Nodes that keep publishes for queues that they cannot reach: nothing is lost, nothing is there twice, all in order.
+
+The ledger that every run has demands just that. What is different in these runs is what nodes do in a partition, and
+that there are more of them. The deliberate bugs show that it would be noticed if they did it wrongly.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.plan import STEPS, Plan
+from simulation.world import Violation, run
+
+from .mutations import Mutation, module_with, put
+
+SEEDS = 60
+MUTATIONS = (
+    Mutation(
+        "settles before the queue has it safe",
+        3,
+        "broker.spool",
+        "        if not flight.waiting:\n            self.on_complete(flight)\n",
+        "        self.settle(batch, lo, hi)\n        if not flight.waiting:\n            self.on_complete(flight)\n",
+    ),
+    Mutation(
+        "sends each flight under another name",
+        3,
+        "broker.spool",
+        "        origin = Origin(self.name, flight.first, self.previous)\n",
+        "        origin = Origin(self.spools.broker.unique_name('').encode(), flight.first, 0)\n",
+    ),
+    Mutation(
+        "goes by another name after a start",
+        3,
+        "broker.spool",
+        '        self.name = self.marks.get(NAME, b"")\n',
+        '        self.name = b""\n',
+        first=16,
+    ),
+    Mutation(
+        "what was refused is not sent again",
+        3,
+        "broker.spool",
+        "            self.put_back(Span(flight.batch, flight.lo, flight.hi))\n",
+        "            self.settle(flight.batch, flight.lo, flight.hi)\n            self.ready_count -= flight.count\n",
+    ),
+    Mutation(
+        "is forgotten at the start",
+        3,
+        "node.node",
+        "        kept |= self.broker.spools.open(self.storage.log.queues)\n",
+        "",
+    ),
+    Mutation(
+        "sends what is not on disk",
+        3,
+        "broker.spool",
+        "            if not head.batch.logged:\n                return\n",
+        "",
+    ),
+)
+ALWAYS = 2
+
+
+def failing_seed(mutation: Mutation) -> int | None:
+    for seed in range(mutation.first, mutation.first + SEEDS):
+        try:
+            run(Plan(seed, mutation.nodes, STEPS, spooled=True))
+        except Violation:
+            return seed
+    return None
+
+
+def test_seeds() -> None:
+    worlds = [run(Plan(seed, 3, spooled=True)) for seed in range(3)]
+    assert sum(sum(world.spooled.values()) for world in worlds) > 20
+
+
+@pytest.mark.parametrize("seed", [141, 2033])
+def test_seeds_with_mirrors(seed: int) -> None:
+    run(Plan(seed, 3, mirrored=True, spooled=True))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("nodes", [2, 3, 5])
+def test_many_seeds(mirrored: bool, nodes: int) -> None:
+    for seed in range(40):
+        run(Plan(seed, nodes, mirrored=mirrored, spooled=True))
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(one, id=one.name, marks=() if number < ALWAYS else pytest.mark.long)
+        for number, one in enumerate(MUTATIONS)
+    ],
+)
+def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, mutation)
+    assert failing_seed(mutation) is not None
+
+
+def test_the_texts_are_there() -> None:
+    for mutation in MUTATIONS:
+        module_with(mutation)
