@@ -181,9 +181,7 @@ class LeasedWorld(World):
 
     # -- What must hold ------------------------------------------------------------------------------------------
 
-    def _on_answer(
-        self, reader: Reader, what: str, view: LeaseView | Refusal, machine: Machine, node: Node
-    ) -> None:
+    def _on_answer(self, reader: Reader, what: str, view: LeaseView | Refusal, machine: Machine, node: Node) -> None:
         self.note(machine.name, f"lease {reader.name}, {what}: {view}")
         self.counts["answers"] += 1
         if what == "release":

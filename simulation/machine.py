@@ -36,6 +36,9 @@ CLUSTER_PORT: Final = 25672
 COOKIE: Final = b"a cookie for all of them"
 WALL_MS: Final = 1_700_000_000_000
 MEMORY_BYTES: Final = 1 << 34
+MEMORY_USED: Final = 1 << 26
+DESCRIPTORS: Final = 1 << 16
+STALL_STEP_S: Final = 0.25
 DISK_BYTES: Final = 1 << 30
 DISK_RESERVE: Final = 1 << 20
 
@@ -126,7 +129,9 @@ class SimWorker:
         self._loop.scheduler.after(self._machine.disk_delay(self._loop.dice), self._on_time)
 
     def _on_time(self) -> None:
-        if self._loop.alive and self._jobs:
+        if self._loop.scheduler.now < self._machine.stalled_until:
+            self._loop.scheduler.after(STALL_STEP_S, self._on_time)
+        elif self._loop.alive and self._jobs:
             self._perform(self._machine.disk_delay(self._loop.dice) / 2)
             if self._jobs:
                 self._begin()
@@ -169,10 +174,13 @@ class SimSurroundings:
         return self.dice.randbytes(count)
 
     def memory_used(self) -> int:
-        return 1 << 26
+        return self.machine.memory_used
 
     def memory_total(self) -> int:
         return MEMORY_BYTES
+
+    def descriptors_max(self) -> int:
+        return self.machine.descriptors_max
 
     def release_memory(self) -> None:
         return None
@@ -199,6 +207,9 @@ class Machine:
         self.served = False  # This process has.
         self.skew_ms = 0
         self.slow_until = 0.0
+        self.stalled_until = 0.0  # Nothing that is asked of its disk is done before.
+        self.memory_used = MEMORY_USED
+        self.descriptors_max = DESCRIPTORS
         self.power_next = False  # What strikes when the disk is told to crash: the power fails, or a kill comes.
         self.at_death: list[Callable[[], None]] = []
         self.wanted = False  # It is started again if it ends.
@@ -240,6 +251,10 @@ class Machine:
         if dice.random() < 0.02:
             usual *= 20
         return usual + (dice.random() if self.world.scheduler.now < self.slow_until else 0.0)
+
+    def relieve(self) -> None:
+        """There is enough of everything again."""
+        self.memory_used, self.descriptors_max = MEMORY_USED, DESCRIPTORS
 
     # -- Life and death ------------------------------------------------------------------------------------------
 

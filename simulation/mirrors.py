@@ -358,6 +358,12 @@ class MirrorChecker:
             if spec.view is None and spec.node == node.settings.node_name:
                 self.ledger.on_lost(spec.name)
 
+    def on_forsaken(self, former: str) -> None:
+        """A node has another id from now on, so that its copies do not count as the ones they were."""
+        self.wiped.add(former)
+        for number in self.views:
+            self._look_for_disks(number)
+
     def on_rejoined(self, name: str) -> None:
         self.gone.discard(name)
 

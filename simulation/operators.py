@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from leveret.broker.queue import Queue
 from leveret.cluster.commands import ClearPolicy, Command, SetPolicy
 from simulation.clients import Client, Step
+from simulation.drained import Drained
 from simulation.loop import Scheduler
 from simulation.machine import Machine
-from simulation.rebalanced import Rebalanced
 
 if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulation.mirrors import MirrorChecker
 
 
-class Operators(Rebalanced):
+class Operators(Drained):
     """See above."""
 
     scheduler: Scheduler

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulation.ailing import AILING_FAULTS, draw_ailing
 from simulation.clients import Step
+from simulation.drained import DRAINED_FAULTS, draw_drain
 from simulation.features import LETTERS, Features, draw_extras, draw_features
 from simulation.partitioned import STRATEGY_FAULTS, draw_handling, draw_sever
 from simulation.rebalanced import REBALANCED_FAULTS, draw_rebalance
@@ -124,6 +126,8 @@ class Plan:
     strategies: bool = False  # Nodes handle partitions in all ways: see `partitioned`.
     spooled: bool = False  # Nodes serve on in a partition: see `leveret.broker.spool`.
     rebalanced: bool = False  # Queues are moved about: see `rebalanced`.
+    ailing: bool = False  # Machines are not well: see `ailing`.
+    drained: bool = False  # Nodes are taken out of service: see `drained`.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
@@ -133,6 +137,8 @@ class Plan:
         words += " --spooled" if self.spooled else ""
         words += " --strategies" if self.strategies else ""
         words += " --rebalanced" if self.rebalanced else ""
+        words += " --ailing" if self.ailing else ""
+        words += " --drained" if self.drained else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
@@ -142,6 +148,8 @@ class Plan:
         kind += "strategies " if self.strategies else ""
         kind += "spooled " if self.spooled else ""
         kind += "rebalanced " if self.rebalanced else ""
+        kind += "ailing " if self.ailing else ""
+        kind += "drained " if self.drained else ""
         dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
         faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
         if self.mirrored:
@@ -154,7 +162,11 @@ class Plan:
             faults = (*faults, *STRATEGY_FAULTS)
         if self.rebalanced:
             faults = (*faults, *REBALANCED_FAULTS)
-        is_harsh = self.mirrored or self.spooled
+        if self.ailing:
+            faults = (*faults, *AILING_FAULTS)
+        if self.drained:
+            faults = (*faults, *DRAINED_FAULTS)
+        is_harsh = self.mirrored or self.spooled or self.ailing
         fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if is_harsh else (0.0, 0.05, 0.1, 0.1, 0.2))
         pace = dice.choice((0.2, 1.0, 1.0, 3.0))
         steps, at = [], 0.0
@@ -341,6 +353,10 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
         return {"seconds": seconds}
     if what in ("rebalance", "appoint", "unsettle"):
         return draw_rebalance(dice, what, any_queue(dice), nodes)
+    if what in ("drain", "empty"):
+        return draw_drain(dice, what, nodes)
+    if what in ("stall", "press", "crowd", "leap", "forsake"):
+        return draw_ailing(dice, what, node)
     if what == "ambush":
         return draw_ambush(dice)
     if what == "sever":

@@ -13,6 +13,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.cluster.placement import MOVES
 from leveret.cluster.rebalancing import ON_DEMAND, STRATEGIES, TIMER, Schedule
 from leveret.node.control_frame import Refused
 
@@ -92,6 +93,17 @@ class Rebalanced:
         if victim is not None:
             fall = getattr(self, f"fault_{how}")
             self.scheduler.after(delay, lambda: fall(node=victim, seconds=seconds))
+
+    def end_rebalancing(self) -> None:
+        """From now on it is the world that hands queues over, to look at them."""
+        for machine in self.machines:
+            if machine.serving and machine.server is not None and machine.loop is not None:
+                machine.loop.create_task(machine.server.control.rebalancer.stop())
+
+    def is_settled(self) -> bool:
+        """Whether no queue is on its way."""
+        nodes = [one.server.node for one in self.machines if one.serving and one.server is not None]
+        return not any(key[0] == MOVES for node in nodes if node is not None for key in node.metadata.parameters)
 
     def _who(self, queue: str, whom: str) -> int | None:
         for number, machine in enumerate(self.machines):

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from leveret.broker.queue import Queue
 from leveret.node.consensus import AdminError
+from simulation.ailing import Ailing
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
 from simulation.fates import Fates, MirroredFates
@@ -50,7 +51,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World(Featured, Special, Operators, Partitioned, Spooled):
+class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -506,13 +507,16 @@ class World(Featured, Special, Operators, Partitioned, Spooled):
         for machine in self.machines:
             machine.disk.crash_after = machine.disk.fail_sync_after = None
             machine.disk.capacity_bytes = 1 << 40
-            machine.slow_until = 0.0
+            machine.slow_until = machine.stalled_until = 0.0
+            machine.relieve()
             if machine is not self.wiping:
                 machine.wanted = True
                 self.scheduler.after(15.0 if machine.alive and not machine.serving else 0.0, machine.start)
+        if self.plan.drained:
+            self.end_draining()
         self._must(
             SETTLE_S,
-            lambda: self._all_serve() and self._all_idle(),
+            lambda: self._all_serve() and self._all_idle() and not self.drained(),
             lambda: f"{SETTLE_S} s after all was healed: {self._standing()}",
         )
         self._run(8.0)
@@ -564,6 +568,9 @@ class World(Featured, Special, Operators, Partitioned, Spooled):
 
     def _compare_members(self) -> None:
         """Let each member lead once, and see what is in the queue then."""
+        if self.plan.rebalanced:
+            self.end_rebalancing()
+            self._must(SETTLE_S, self.is_settled, lambda: "queues are still on their way somewhere")
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
         self._run(5.0)
@@ -650,6 +657,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled):
             f"{self.consensus.summary()}, {'' if self.pauses is None else self.pauses.summary() + ', '}"
             f"{'' if self.mirrors is None else self.mirrors.summary() + ', '}"
             f"{self.ledger.summary()}{f', {sum(self.spooled.values())} sent on' if self.spooled else ''}"
+            f"{f', {self.recovered} recovered' if self.recovered else ''}"
         )
 
 

@@ -16,6 +16,7 @@ from leveret.node import schema
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMES = ("operations.md", "migrating-from-rabbitmq.md")
+LINKED = (*NAMES, "reliability.md")
 
 
 def lines(name: str) -> list[str]:
@@ -48,7 +49,7 @@ def test_settings(name: str) -> None:
             rule.rule.parse(setting[2])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LINKED)
 def test_links(name: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (DOCS / name).read_text()):
         assert (DOCS / target).exists(), target
@@ -61,3 +62,16 @@ def test_the_checks_of_the_table() -> None:
         for command in re.findall(r"`([^`]+)`", row):
             parse(shlex.split(command), COMMANDS)
             assert command.split()[0] in COMMANDS
+
+
+def test_faults_are_shown_by_tests_that_exist() -> None:
+    """In the tables of what can go wrong: each row names one, and each that is named is there."""
+    text = (DOCS / "reliability.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
+    assert len(rows) > 20
+    for row in rows:
+        assert row.count("|") == 7, row
+        named = re.findall(r"`([a-z_/]+\.py)::(test_[a-z_]+)`", row)
+        assert named, row
+        for file, test in named:
+            assert re.search(rf"^(async )?def {test}\(", (DOCS.parent / "tests" / file).read_text(), re.MULTILINE), row

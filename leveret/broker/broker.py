@@ -39,6 +39,7 @@ from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.frames import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
+from leveret.cluster.loads import Loads
 from leveret.cluster.partitions import PartitionHandling
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
@@ -126,6 +127,7 @@ class Broker:
         self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
         self.homes: dict[str, Home] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
+        self.loads = Loads()
         self.suspended: dict[RemoteQueue, int] = {}  # Without a home, for so many ticks.
         self.arrivals = Arrivals(self)
         self.mirrors = Mirrors(self)
@@ -268,12 +270,16 @@ class Broker:
     def _on_event(self, event: e.Event) -> None:
         vhosts = self.vhosts
         if isinstance(event, e.QueueDeclared):
+            self.loads.put(event.spec)
             self._add_queue(event.spec)
         elif isinstance(event, e.QueueDeleted):
+            self.loads.drop(event.spec.id)
             self._remove_queue(event.spec)
         elif isinstance(event, e.QueueMoved):
+            self.loads.put(event.spec)
             self._move_queue(event.spec)
         elif isinstance(event, e.ViewChanged):
+            self.loads.put(event.spec)
             self._on_view(event.spec)
         elif isinstance(event, e.BindingAdded):
             self._bind(event.binding)

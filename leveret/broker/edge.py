@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 FEED_BYTES_MAX: Final = 256 << 10
 FIRST_CREDIT: Final = 2 << 20
 ASK_TICKS_MAX: Final = 15
+# For a node that leads a mirrored queue no longer to say that all it was sent has been passed on. A disk that stalls
+# keeps it from learning that another one leads, and publishers wait for it, though the queue is served.
+LEFT_TICKS_MAX: Final = 5
 COUNT_MAX: Final = (1 << 32) - 1  # That AMQP can tell.
 REPLY_CODES: Final = frozenset(ReplyCode)
 FLUSH_BYTES: Final = 8 << 20  # Of publishes in one frame; a link's frame has at most twice that.
@@ -391,7 +394,7 @@ class Edge:
         oldest = next(iter(self.asks), 0)
         self.ask_ticks = self.ask_ticks + 1 if oldest and oldest == self.oldest_ask else 0
         self.oldest_ask = oldest
-        if self.ask_ticks >= ASK_TICKS_MAX:
+        if self.ask_ticks >= (LEFT_TICKS_MAX if oldest and self._is_left(self.asks[oldest].queue) else ASK_TICKS_MAX):
             # It is there and does not answer: cut off from the cluster's leader, perhaps. To begin anew is all that
             # leaves no doubt about what was done and what was not.
             self.broker.shell.cut(self.peer, f"a question was not answered for {self.ask_ticks} s")
@@ -403,6 +406,10 @@ class Edge:
                 if subscription.stuck_ticks > 1 and subscription.consumer.shares_prefetch():
                     subscription.stuck_ticks = 0
                     self.give_back(subscription)
+
+    @staticmethod
+    def _is_left(queue: AnyQueue) -> bool:
+        return not queue.is_local and queue.is_moving and queue.spec.view is not None
 
     # -- From the home -------------------------------------------------------------------------------------------
 

@@ -230,7 +230,7 @@ class Governing:
                 under_way += 1
             elif under_way < at_once:
                 if masters is None:
-                    masters = placing.count_masters()
+                    masters = dict(placing.broker.loads.masters)
                 heir = min(heirs, key=lambda name: (masters.get(name, 0), name))
                 masters[heir] = masters.get(heir, 0) + 1
                 under_way += mirrors.hand_over(mirror, heir)

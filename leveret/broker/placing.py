@@ -81,7 +81,6 @@ class Placing:
         self.book = PolicyBook(broker.metadata)
         self.due: dict[int, None] = {}  # Queues to look at.
         self.unfinished: dict[int, None] = {}  # To look at again: at their next view, or when a second is over.
-        self.loads: dict[str, int] = {}  # Copies at each node, as of the last tick.
         self.ending: dict[int, None] = {}  # Queues whose move is over, which is not agreed on yet.
         self.drawn = 0
         self._seen: frozenset[tuple[str, bool]] = frozenset()  # Which nodes there are, and which of them run.
@@ -135,7 +134,7 @@ class Placing:
         if wanted.locator == "client-local" and wanted.label is None and not is_away:
             return here
         if masters is None:
-            masters = self.count_masters()
+            masters = self.broker.loads.masters
         there = [place for place in self.places() if place.running]
         there = [place for place in there if not place.away] or there
         if wanted.label is not None:
@@ -152,19 +151,13 @@ class Placing:
             locator = "min-masters"  # The client's node lacks the label, or is out of service.
         return locate(locator, here, running, masters, draw)
 
-    def count_masters(self) -> dict[str, int]:
-        masters: dict[str, int] = {}
-        for spec in self.broker.metadata.queues.values():
-            masters[spec.node] = masters.get(spec.node, 0) + 1
-        return masters
-
     def first_view(self, vhost: str, name: str, durable: bool, arguments: Table, master: str) -> View | None:
         """With whom a new queue begins; None: without mirrors. All members begin with nothing, and so in sync."""
         places = {place.name: place for place in self.places()}
         running = [place.name for place in places.values() if place.running]
         wanted = self.rules(vhost, name, arguments)
-        away = _away(places)
-        ring = wanted_ring(wanted.placement, master, (master,), places, running, self.loads, labels(places), away)
+        away, loads = _away(places), self.broker.loads.copies
+        ring = wanted_ring(wanted.placement, master, (master,), places, running, loads, labels(places), away)
         if ring is None or master not in places or wanted.forbidden:
             return None
         members = (master, *(one for one in ring if one != master))
@@ -189,19 +182,12 @@ class Placing:
         if not self.due:
             return
         places = {place.name: place for place in self.places()}
-        self._count()
         looked_at = list(self.due)[:LOOKED_AT_MAX]
         for number in looked_at:
             del self.due[number]
             queue = self.broker.queues_by_id.get(number)
             if isinstance(queue, Queue) and not self._step(queue, places):
                 self.unfinished[number] = None
-
-    def _count(self) -> None:
-        self.loads = {}
-        for spec in self.broker.metadata.queues.values():
-            for name in (spec.node,) if spec.view is None else spec.view.ring:
-                self.loads[name] = self.loads.get(name, 0) + 1
 
     def _step(self, queue: Queue, places: dict[str, Place]) -> bool:
         """True: the queue is as it should be, as far as can be."""
@@ -211,8 +197,8 @@ class Placing:
         if spec.exclusive or is_journal(spec.name):
             return True
         says = self.rules_of(spec)
-        away = _away(places)
-        wanted = wanted_ring(says.placement, spec.node, ring, places, running, self.loads, labels(places), away)
+        away, loads = _away(places), self.broker.loads.copies
+        wanted = wanted_ring(says.placement, spec.node, ring, places, running, loads, labels(places), away)
         if says.forbidden and wanted is not None:
             wanted = tuple(name for name in wanted if name in ring) or ring
         wanted = with_extra(wanted, extra_members(self.broker.metadata, spec.vhost, spec.name), spec.node, places)

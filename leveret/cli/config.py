@@ -8,6 +8,7 @@ from dataclasses import fields
 from leveret.cli.exits import CONFIG, OK
 from leveret.cli.server import load_or_report
 from leveret.cluster.mirroring import Defaults
+from leveret.cluster.rebalancing import Schedule
 from leveret.node.config import Loaded
 from leveret.node.schema import USED
 from leveret.node.settings import LOG_CATEGORIES, Discovery, Listener, LogForm, Rotation, Settings, TlsOptions
@@ -43,7 +44,10 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
         "queue_leader_locator",
         "mirroring_sync_batch_size",
         "mirroring_sync_max_throughput",
+        "mirroring.spread",
     ),
+    "rebalance": ("cluster_rebalance",),
+    "node_labels": ("node.label",),
     "linger_s": ("tcp_listen_options.linger",),
     "auth_mechanisms": ("auth_mechanisms",),
     "loopback_users": ("loopback_users",),
@@ -104,6 +108,9 @@ def _text(field: str, value: object) -> str:
             return f"{value.backend}: {nodes}; {value.founders} found the cluster"
         case Listener():
             return str(value)
+        case Schedule():
+            how = [f"{name}={one}" for name, one in value._asdict().items() if name != "trigger"]
+            return ", ".join([value.trigger, *how])
         case LogForm():
             single = ", single lines" if value.single_line else ""
             return f"{'json' if value.json else 'plaintext'}, time {value.time}, level {value.level}{single}"

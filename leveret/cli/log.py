@@ -43,7 +43,10 @@ def _check(disk: Disk, folder: str) -> int:
     print(report)
     if report.good:
         return OK
-    print(f"`leveret log repair {folder}` drops exactly what is listed", file=sys.stderr)
+    print(
+        f"`leveret log repair {folder}` drops exactly what is listed; `leveret recover {folder}` also keeps it aside",
+        file=sys.stderr,
+    )
     return DATA_ERROR
 
 

@@ -26,6 +26,7 @@ examples:
   leveret server --config rabbitmq.conf        with the configuration file of a RabbitMQ node
   leveret config check rabbitmq.conf           does the file hold, and what does it come to?
   leveret log check ~/.leveret/leveret@localhost
+  leveret recover ~/.leveret/leveret@localhost   a node that does not start, for its files are damaged
   leveret perf -z 10 -f persistent -c 1000     how fast is it? A load for any AMQP broker
   leveret pipeline audit                       was anything lost? A job for Spark; see leveret pipeline --help
   source <(leveret completion bash)            the TAB key completes commands and options from now on
@@ -69,8 +70,8 @@ Every setting can be given in four ways; the first one found holds:
                        cluster.ssl_options.* (TLS between nodes)
 A key that is unknown, has a bad value, or asks for what this version cannot do stops the start.
 
-exit codes: 0 stopped in order, 64 wrong use, 69 an address is taken or no cluster was found, 70 broken,
-            78 the configuration does not hold
+exit codes: 0 stopped in order, 64 wrong use, 65 stored data is damaged (see leveret recover), 69 an address is taken or
+            no cluster was found, 70 broken, 78 the configuration does not hold
 """
 
 CLUSTER_START = """\
@@ -92,6 +93,22 @@ examples:
 The data of node i is in DIR/leveret<i>, its log in DIR/leveret<i>.log, the cookie of all in DIR/cookie.
 """
 
+
+RECOVER = """\
+For a node that does not start because stored messages or metadata are damaged. What is damaged is set aside in
+DIR/damaged, never deleted; what is good stays. Messages of mirrored queues come back from their masters, metadata comes
+back from the other members, when the node is started as usual. Messages that only this node had, and that are damaged,
+are lost; they are listed.
+"""
+
+RECOVER_EXAMPLES = """\
+examples:
+  leveret recover /var/lib/leveret/one
+  leveret recover /var/lib/leveret/one --from hostB:25672
+`leveret log check DIR` looks at the messages and changes nothing.
+
+exit codes: 0 the node can be started, 64 wrong use, 65 nobody has what would be needed, 69 the node is running
+"""
 
 TRANSFER = """\
 Moves all messages that wait in queues of one AMQP broker, a RabbitMQ say, into the queues of the same names of another.
@@ -148,6 +165,10 @@ def run(parsed: argparse.Namespace) -> int:
             from leveret.cli.log import check_log, repair_log
 
             return repair_log(parsed.folder) if parsed.action == "repair" else check_log(parsed.folder)
+        case "recover":
+            from leveret.cli.recover import recover
+
+            return recover(parsed.folder, parsed.members)
         case "perf":
             from leveret.cli.perf import perf
 
@@ -178,6 +199,7 @@ def build_parser() -> Parser:
     _add_cluster(commands)
     _add_config(commands)
     _add_log(commands)
+    _add_recover(commands)
     _add_perf(commands)
     _add_transfer(commands)
     commands.add_parser("pipeline", help="run a job of the data pipeline, with Spark", allow_abbrev=False)
@@ -267,6 +289,39 @@ def _add_log(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     for action in (check, repair):
         action.add_argument("folder", metavar="DIR", help="data folder of the node, which must not be running")
+
+
+def _add_recover(commands: argparse._SubParsersAction[Parser]) -> None:
+    recover = commands.add_parser(
+        "recover",
+        help="get a stopped node with damaged files on its feet, from what other nodes have",
+        description=RECOVER,
+        epilog=RECOVER_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    recover.add_argument("folder", metavar="DIR", help="data folder of the node, which must not be running")
+    recover.add_argument(
+        "--from",
+        dest="members",
+        metavar="HOST:PORT",
+        type=_address,
+        action="append",
+        default=[],
+        help="cluster port of another member, if its metadata is so damaged that it cannot say (may be repeated)",
+    )
+
+
+def _address(text: str) -> str:
+    from leveret.node.consensus import split_address
+
+    try:
+        host, _ = split_address(text)
+    except ValueError:
+        host = ""
+    if not host:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return text
 
 
 def _add_perf(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 ORIGIN_BYTES: Final = 8
 TAKEN_MAX: Final = 65_536  # Numbers of one origin that a leader remembers within its term.
 _HEAD: Final = struct.Struct(">8sQ")  # Of a command in the log: origin, number.
+COMMAND_AT: Final = _HEAD.size  # Where in an entry the command itself begins.
 _FORWARD: Final = struct.Struct(">Q8sQ")  # Term, then the same.
 _NUMBER: Final = struct.Struct(">Q")
 

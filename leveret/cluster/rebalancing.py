@@ -39,18 +39,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from leveret.cluster.strategies import (
+    APPOINT,
+    CONNECTIONS,
+    MASTERS,
+    MESSAGES,
+    ON_DEMAND,
+    PLAN,
+    RANDOM,
+    ROUND_ROBIN,
+    RUN,
+    STRATEGIES,
+    TIMER,
+    TRIGGERS,
+    WEIGHTED,
+    short,
+)
+
 if TYPE_CHECKING:
     from leveret.cluster.specs import Json
 
-MASTERS: Final = "least-masters"
-MESSAGES: Final = "least-messages"
-CONNECTIONS: Final = "least-connections"
-WEIGHTED: Final = "weighted"
-RANDOM: Final = "random"
-ROUND_ROBIN: Final = "round-robin"
-STRATEGIES: Final = (MASTERS, MESSAGES, CONNECTIONS, WEIGHTED, RANDOM, ROUND_ROBIN)
-PLAN: Final = "plan"  # Which is no strategy, but what somebody has worked out with another.
-TIMER, APPOINT, ON_DEMAND, RUN = TRIGGERS = ("timer", "appoint", "on-demand", "run")
+__all__ = [
+    "APPOINT", "CONNECTIONS", "MASTERS", "MESSAGES", "ON_DEMAND", "PLAN", "RANDOM", "ROUND_ROBIN", "RUN", "STRATEGIES",
+    "TIMER", "TRIGGERS", "WEIGHTED", "balance", "from_file", "short",
+]  # fmt: skip
+
 UNITS: Final = {MESSAGES: "messages", CONNECTIONS: "connections"}  # Of the others: masters.
 
 THRESHOLD: Final = 0.1
@@ -409,7 +422,3 @@ def _stays(queue: QueueState | None, source: str | None, target: str, nodes: Map
 
 def _rounded(loads: Mapping[str, float]) -> dict[str, float]:
     return {name: round(load, 3) for name, load in loads.items()}
-
-
-def short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"

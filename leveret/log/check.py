@@ -7,6 +7,7 @@ segments go, all by the log's own means. A repair that is interrupted is simply 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .disk import Disk
@@ -24,6 +25,10 @@ class Report:
     messages: int = 0
     notes: list[str] = field(default_factory=list)  # What a start puts right by itself.
     damages: list[Damage] = field(default_factory=list)
+    # Of a repair:
+    lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # By queue: messages nobody else may have.
+    refilled: list[int] = field(default_factory=list)  # Mirrored queues whose other members have what is lost here.
+    is_blind: bool = False  # Some damaged places do not say which queues they belong to.
 
     @property
     def good(self) -> bool:
@@ -54,10 +59,25 @@ def repair(disk: Disk, folder: str) -> Report:
     recovery, log, report = _read(disk, folder)
     if report.good:
         return report
-    recovery.judgement(log, None, None).mark()
+    judgement = recovery.judgement(log, None, None)
+    report.is_blind = any(damage.queue is None for damage in report.damages)
+    report.lost = _lost(recovery, judgement.is_mirrored)
+    report.refilled = judgement.mark()
     recovery.tidy(log)
     recovery.let_go(log)
     return report
+
+
+def _lost(recovery: Recovery, is_mirrored: Callable[[int], bool]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {
+        number: list(ranges) for number, ranges in recovery.missing.items() if not is_mirrored(number)
+    }
+    for damage in recovery.damages:
+        if damage.queue is not None and damage.first is not None and damage.last is not None:
+            span = (damage.first, damage.last)
+            if not is_mirrored(damage.queue) and span not in found.get(damage.queue, ()):
+                found.setdefault(damage.queue, []).append(span)
+    return {number: sorted(ranges) for number, ranges in found.items()}
 
 
 def _read(disk: Disk, folder: str) -> tuple[Recovery, Log, Report]:

@@ -6,6 +6,7 @@ own in place: one that forgets what was not synced. `FileDisk` is the real one.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 _DESCRIPTORS_MAX = 64
+_RESERVE = 8  # Descriptors for when there are no others: each thread that works with files has one or two in use.
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _BUFFERS_PER_CALL = min(os.sysconf("SC_IOV_MAX"), 1024) if hasattr(os, "sysconf") else 16
 
 
@@ -65,7 +68,9 @@ class FileDisk:
         self.root = root
         self._lock = threading.Lock()
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        self._reserve: list[int] = []
         os.makedirs(root, exist_ok=True)
+        self._set_aside()
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -129,11 +134,12 @@ class FileDisk:
         os.makedirs(self._path(path), exist_ok=True)
 
     def sync_folder(self, path: str) -> None:
-        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY)
+        with self._lock:
+            descriptor = self._descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            self._give_back(descriptor)
 
     def free_bytes(self) -> int:
         stat = os.statvfs(self.root)
@@ -142,6 +148,9 @@ class FileDisk:
     def close(self) -> None:
         for path in list(self._handles):
             self._drop(path)
+        with self._lock:
+            while self._reserve:
+                os.close(self._reserve.pop())
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, *path.split("/")) if path else self.root
@@ -152,7 +161,7 @@ class FileDisk:
         with self._lock:
             handle = self._handles.get(path)
             if handle is None:
-                handle = self._handles[path] = _Handle(os.open(self._path(path), flags | os.O_CLOEXEC, 0o640))
+                handle = self._handles[path] = _Handle(self._descriptor(path, flags))
             self._handles.move_to_end(path)
             handle.users += 1
             if len(self._handles) > _DESCRIPTORS_MAX:
@@ -163,7 +172,7 @@ class FileDisk:
             with self._lock:
                 handle.users -= 1
                 if handle.dropped and not handle.users:
-                    os.close(handle.descriptor)
+                    self._give_back(handle.descriptor)
 
     def _drop(self, path: str) -> None:
         with self._lock:
@@ -174,4 +183,36 @@ class FileDisk:
         if handle is not None:
             handle.dropped = True
             if not handle.users:
-                os.close(handle.descriptor)
+                self._give_back(handle.descriptor)
+
+    def _descriptor(self, path: str, flags: int) -> int:
+        while True:
+            try:
+                return os.open(self._path(path), flags | os.O_CLOEXEC, 0o640)
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS or not self._make_room():
+                    raise
+
+    def _make_room(self) -> bool:
+        """Have one descriptor more to open something with."""
+        idle = next((path for path, handle in self._handles.items() if not handle.users), None)
+        if idle is not None:
+            os.close(self._handles.pop(idle).descriptor)
+        elif self._reserve:
+            os.close(self._reserve.pop())
+        else:
+            return False
+        return True
+
+    def _give_back(self, descriptor: int) -> None:
+        os.close(descriptor)
+        if len(self._reserve) < _RESERVE:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        try:
+            while len(self._reserve) < _RESERVE:
+                self._reserve.append(os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS:
+                raise

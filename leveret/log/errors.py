@@ -36,7 +36,7 @@ class LogDamaged(Exception):
     def __init__(self, items: Sequence[Damage], advice: str = "") -> None:
         self.items = list(items)
         advice = advice or (
-            "Restore the files from a mirror or a backup, or run the repair command, which drops just what is listed."
+            "Restore the files from a backup, or run `leveret recover`, which goes on without just what is listed."
         )
         super().__init__("\n".join(["the log is damaged:", *(f"  {item}" for item in self.items), advice]))
 

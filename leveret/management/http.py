@@ -249,6 +249,9 @@ class HttpConnection(asyncio.Protocol):
         except (ConnectionError, TimeoutError, h11.LocalProtocolError) as error:
             logger.debug("an answer could not be sent to %s: %s", self._peer()[0], error)
             self.transport.abort()
+        except Exception:  # Too late for another answer: that this one is not whole is all the client can be told.
+            logger.exception("an answer to %s ended in the middle: internal error", self._peer()[0])
+            self.transport.abort()
         finally:
             self.task = None
             if response.on_sent is not None:

@@ -244,6 +244,7 @@ class Member:
             self.master.on_view(view)
         if self.in_sync and view.master != self.me:
             self.ordered = None
+            self.filling.wanted = self.options.filling  # For when it lacks something again.
         if self.me not in view.ring:
             if old is not None and self.me in old.ring:
                 self.out.append(Left(view.version))

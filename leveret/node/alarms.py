@@ -5,16 +5,32 @@ system comes in through functions, so that a test can be a machine with 10 MB.
 
 Nodes tell each other of their alarms, and publishers wait at all of them, as in RabbitMQ: what is published at one node
 may well be for another.
+
+Descriptors are a third resource, of another kind: short of them, a node lets nobody new in, and serves on whoever is
+there. Files that it has to write must not want for one (see also `log.disk`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 from collections.abc import Callable
 
+logger = logging.getLogger("leveret")
+
+UNLIMITED = 1 << 30
 STARS = "*" * 58
 BANNER = f"{STARS}\n*** Publishers will be blocked until this alarm clears ***\n{STARS}"
+NO_ENTRY = f"{STARS}\n*** New connections will not be accepted until this alarm clears ***\n{STARS}"
+
+
+def sockets_limit(descriptors_max: int) -> int:
+    """How many clients there may be, if there may be so many descriptors: RabbitMQ's rule, which leaves a hundred and
+    a tenth for files, other nodes, HTTP."""
+    if descriptors_max < 0:
+        return UNLIMITED
+    return max(int((descriptors_max - 100) * 0.9 - 2), 1)
 
 
 class Alarms:
@@ -36,6 +52,7 @@ class Alarms:
         self.memory = False
         self.disk = False
         self.disk_full = False  # A write failed for want of space, whatever the system says is free.
+        self.crowded = False  # There are as many clients as descriptors allow for.
         self.others: dict[str, frozenset[str]] = {}  # What is short at other nodes.
         self._told: set[tuple[str, str]] = set()  # Resources and nodes, as the log knows them.
 
@@ -72,6 +89,18 @@ class Alarms:
             used = f"Memory used:{self.memory_used_bytes} allowed:{self.memory_limit_bytes}"
             return f"vm_memory_high_watermark {memory}. {used}"
         return f"Free disk space is {disk}. Free bytes: {self.disk_free_bytes}. Limit: {self.disk_limit_bytes}"
+
+    def has_room(self, clients: int, descriptors_max: int) -> bool:
+        """Whether one more client may come, if there are so many. Asked also when one has gone: the line in the log
+        is to be true. If each one out let one in, the log would be full of such lines; hence the difference."""
+        limit = sockets_limit(descriptors_max)
+        if self.crowded and clients < limit - limit // 20:
+            self.crowded = False
+            logger.warning("file descriptor limit alarm cleared")
+        elif not self.crowded and clients >= limit:
+            self.crowded = True
+            logger.warning("file descriptor limit alarm set.\n\n%s\n", NO_ENTRY)
+        return not self.crowded
 
     def is_short_of_disk(self, node: str) -> bool:
         """Here, or at another node."""

@@ -33,10 +33,12 @@ from leveret.cluster.raft import (
     Promote,
     Refused,
     Remove,
+    Replace,
     Update,
 )
 from leveret.cluster.store import Applied
 from leveret.node.consensus import AdminError, Consensus, TryAgain, split_address
+from leveret.node.folder import UNKNOWN_ID
 from leveret.node.peers import NOT_A_MEMBER
 
 if TYPE_CHECKING:
@@ -199,8 +201,9 @@ class Cluster(Consensus):
 
     # -- Membership ------------------------------------------------------------------------------------------------
 
-    async def admit(self, member: Member) -> None:
-        """As the leader: take a member in, or note that it has moved. Raises `AdminError`, `NotLeader`."""
+    async def admit(self, member: Member, replaces: str | None = None) -> None:
+        """As the leader: take a member in, or note that it has moved. `replaces`: the id of its former self, which it
+        comes in place of (see `recovering`). Raises `AdminError`, `NotLeader`."""
         self._lead_or_raise()
         membership = self.raft.membership
         known = membership.get(member.id)
@@ -211,6 +214,10 @@ class Cluster(Consensus):
                 await self.change_membership(Update(member))
             return
         namesake = next((one for one in membership.members if one.name == member.name), None)
+        if replaces is not None:
+            await self.change_membership(Replace(self._former(member.name, namesake, replaces), member))
+            logger.info("node %s at %s takes the place of its former self", member.name, member.address)
+            return
         if namesake is not None:
             if namesake.id in membership.voter_ids:
                 raise AdminError(
@@ -220,6 +227,17 @@ class Cluster(Consensus):
             await self.change_membership(Remove(namesake.id))
         await self.change_membership(AddLearner(member))
         logger.info("node %s at %s joins the cluster", member.name, member.address)
+
+    def _former(self, name: str, namesake: Member | None, replaces: str) -> str:
+        """The id of the member of that name, if it is the one that a node wants to replace, and is gone."""
+        if namesake is None or replaces not in (UNKNOWN_ID, namesake.id):
+            raise AdminError(
+                f"this cluster has no member {name} whose place this node could take: it was removed, or replaced, or "
+                "this is another cluster. Move its folders log and metadata away, and let it join as a new node"
+            )
+        if name in self.connected or self.shell.witnesses(name):
+            raise TryAgain(f"node {name} is still taken to be running")
+        return namesake.id
 
     async def _expel(self, name: str, by_itself: bool) -> None:
         """As the leader."""
@@ -318,7 +336,8 @@ class Cluster(Consensus):
         try:
             if kind == JOIN:
                 name, address = str(request["name"]), str(request["address"])
-                await self.admit(Member(str(request["uuid"]), name, address, int(request["priority"])))
+                member = Member(str(request["uuid"]), name, address, int(request["priority"]))
+                await self.admit(member, None if "replaces" not in request else str(request["replaces"]))
                 members = [{"name": one.name, "uuid": one.uuid, "address": one.address} for one in self.members()]
                 return {"ok": {"cluster": self.cluster_id.hex(), "members": members}}
             if kind == LEAVE:

@@ -41,7 +41,7 @@ from __future__ import annotations
 import errno
 import struct
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
@@ -572,10 +572,7 @@ def load_identity(disk: Disk, folder: str, new_id: str) -> str:
     names = disk.names(folder)
     path = f"{folder}/identity"
     if "identity" in names:
-        stored = disk.read(path, 0, 256)
-        found = stored.partition(b" ")[0].decode("ascii", "replace")
-        if not is_id(found) or stored != _pack_identity(found):
-            raise ConsensusLogDamaged(f"{path}: does not match its checksum")
+        found = read_identity(disk, folder)
         disk.sync_folder(folder)
         return found
     if any(name.startswith(("log-", "snapshot-")) and not name.endswith(".temporary") for name in names):
@@ -587,6 +584,15 @@ def load_identity(disk: Disk, folder: str, new_id: str) -> str:
     disk.rename(f"{path}.temporary", path)
     disk.sync_folder(folder)
     return new_id
+
+
+def read_identity(disk: Disk, folder: str) -> str:
+    """Raises `ConsensusLogDamaged`."""
+    stored = disk.read(f"{folder}/identity", 0, 256)
+    found = stored.partition(b" ")[0].decode("ascii", "replace")
+    if not is_id(found) or stored != _pack_identity(found):
+        raise ConsensusLogDamaged(f"{folder}/identity: does not match its checksum")
+    return found
 
 
 def _pack_identity(own_id: str) -> bytes:
@@ -627,6 +633,18 @@ def unpack_batch(stored: bytes, segment: int, at: int, number: int | None) -> tu
         return _unpack_body(Reader(body)), end
     except BadMessage as error:
         raise ConsensusLogDamaged(f"batch {found} matches its checksum and cannot be read: {error}") from error
+
+
+def batches_in(stored: bytes, segment: int) -> Iterator[Batch]:
+    """All whole batches of a file, damaged ones between them left out."""
+    at = 0
+    while (at := stored.find(_BATCH_MARKER, at)) >= 0:
+        found = unpack_batch(stored, segment, at, None)
+        if found is None:
+            at += 1
+        else:
+            batch, at = found
+            yield batch
 
 
 def _unpack_body(reader: Reader) -> Batch:

@@ -20,6 +20,7 @@ from leveret.cluster.link import SELF
 from leveret.cluster.maintenance import DRAINING, LEAVING, state_of
 from leveret.cluster.placement import own_labels
 from leveret.node import control_partitions
+from leveret.node.alarms import sockets_limit
 from leveret.node.control_frame import (
     ALWAYS,
     DATA_ERROR,
@@ -316,7 +317,7 @@ async def status(control: Control) -> Any:
             "total_used": _open_files(),
             "total_limit": soft,
             "sockets_used": len(node.broker.connections),
-            "sockets_limit": soft,
+            "sockets_limit": sockets_limit(soft),
         },
         "totals": {
             "connection_count": len(node.broker.connections),

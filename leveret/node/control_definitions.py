@@ -360,7 +360,7 @@ class Import:
         if broker.placing is None:
             return broker.node_name, None
         if self.masters is None:
-            self.masters = broker.placing.count_masters()
+            self.masters = dict(broker.loads.masters)
         home = broker.placing.home(vhost, name, arguments, self.masters)
         self.masters[home] = self.masters.get(home, 0) + 1
         return home, broker.placing.first_view(vhost, name, durable, arguments, home)

@@ -65,10 +65,11 @@ async def drain(control: Control, move_unmirrored: bool | None) -> Any:
     if control.life.locked():
         raise Refused(UNAVAILABLE, "this node is leaving its cluster, or is being reset")
     node = control.node
-    clients = len(node.broker.connections)
+    clients, before = len(node.broker.connections), {spec.id for spec in node.maintenance.led()}
     await _mark(control, DRAINING)
     await node.maintenance.clients_gone()
-    handed_over = await node.maintenance.handed_over(lambda text: _tell(control, text))
+    await node.maintenance.handed_over(lambda text: _tell(control, text))
+    handed_over = len(before - {spec.id for spec in node.maintenance.led()})
     moved, problems = 0, dict[int, str]()
     if move_unmirrored:
         moved, problems = await _move_away(control)
@@ -126,7 +127,7 @@ async def revive(control: Control) -> None:
         raise Refused(UNAVAILABLE, "this node is being reset")
     if MAINTENANCE + control.name in control.node.metadata.global_parameters:
         await control.change(ClearGlobalParameter(MAINTENANCE + control.name))
-    if not server.listeners:  # They were suspended besides.
+    if server.is_suspended:
         try:
             await server.open_doors(server.node)
         except StartFailed as error:
@@ -167,7 +168,6 @@ async def restart_state(control: Control) -> Any:
     """What somebody must know who wants to stop one node after the other, as this node sees it."""
     node = control.node
     metadata, placing = node.metadata, node.broker.placing
-    assert placing is not None
     members = node.cluster.members()
     running = {one.name for one in members if one.running}
     unsynced: list[dict[str, Any]] = []
@@ -185,7 +185,7 @@ async def restart_state(control: Control) -> Any:
         if lacking:
             count += 1
             if len(unsynced) < SHOWN_MAX:
-                by_itself = placing.rules_of(spec).fills
+                by_itself = placing is None or placing.rules_of(spec).fills
                 unsynced.append({"vhost": spec.vhost, "name": spec.name, "nodes": lacking, "by_itself": by_itself})
     return {
         "node": control.name,

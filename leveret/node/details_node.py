@@ -13,6 +13,7 @@ from leveret import __version__
 from leveret.amqp.handshake import COMPATIBLE_VERSION
 from leveret.cluster.maintenance import state_of
 from leveret.node import samples as s
+from leveret.node.alarms import sockets_limit
 from leveret.node.control_cluster import listeners, local_alarms
 from leveret.node.control_diagnostics import log_files
 from leveret.node.control_partitions import local, partition_names
@@ -116,7 +117,7 @@ def node_row(control: Control, windows: Windows) -> dict[str, Any]:
         "proc_total": soft,
         "proc_used": 1,
         "fd_total": soft,
-        "sockets_total": soft,
+        "sockets_total": sockets_limit(soft),
         "mem_limit": alarms.memory_limit_bytes,
         "mem_alarm": alarms.memory,
         "mem_calculation_strategy": "rss",

@@ -50,6 +50,11 @@ class Doors:
         self._opened: Node | None = None  # Clients may come to it, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None
 
+    @property
+    def is_suspended(self) -> bool:
+        """All doors are shut, by somebody's wish or because the app does not run."""
+        return self._opened is None
+
     def close_doors(self) -> None:
         self._opened = None
         self._amqp_ports.clear()

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from leveret.log.disk import Disk
 
+JOIN_FILE: Final = "join"  # Where to ask to be let in, at the next start without data.
+REPLACE_FILE: Final = "replace"  # The id of the member in whose place to be let in then: see `recovering`,
+UNKNOWN_ID: Final = "unknown"  # or this, if it cannot be read.
 METADATA: Final = "metadata"  # The log of commands and its snapshots; see `consensus_log`.
 MESSAGES: Final = "log"  # Segments and their checkpoint; see `leveret.log`.
 
@@ -43,3 +46,24 @@ def wipe(disk: Disk) -> None:
                 disk.delete(f"{folder}/{name}")
         disk.make_folder(folder)
         disk.sync_folder(folder)
+
+
+# -- Notes: small files in which an operator's wish outlives the process ---------------------------------------------
+
+
+def read_note(disk: Disk, name: str) -> str | None:
+    return disk.read(name, 0, 4096).decode() if name in disk.names("") else None
+
+
+def write_note(disk: Disk, name: str, text: str) -> None:
+    disk.write(f"{name}.new", 0, [text.encode()])
+    disk.truncate(f"{name}.new", len(text.encode()))
+    disk.sync(f"{name}.new")
+    disk.rename(f"{name}.new", name)
+    disk.sync_folder("")
+
+
+def delete_note(disk: Disk, name: str) -> None:
+    if name in disk.names(""):
+        disk.delete(name)
+        disk.sync_folder("")

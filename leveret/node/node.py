@@ -151,6 +151,7 @@ class Node(consensus.Shell):
         # A node that joins counts from here on. If it served clients before, its cluster could lose its majority with
         # the loss of one node, though three were started.
         await self.cluster.until(lambda: self.cluster.is_voter)
+        await self.maintenance.reset()
         if CLUSTER_ID not in self.metadata.global_parameters:
             name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"
             await self.cluster.change(SetGlobalParameter(CLUSTER_ID, name))
@@ -298,6 +299,8 @@ class Node(consensus.Shell):
                 "connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max
             )
             return False
+        if not self.alarms.has_room(len(self.clients), self.world.descriptors_max()):
+            return False
         self.clients[client] = None
         self.by_connection[client.connection] = client
         return True
@@ -305,6 +308,8 @@ class Node(consensus.Shell):
     def on_lost(self, client: Client) -> None:
         self.clients.pop(client, None)
         self.by_connection.pop(client.connection, None)
+        if self.alarms.crowded:
+            self.alarms.has_room(len(self.clients), self.world.descriptors_max())
         self.paced.pop(client, None)
         self.away.pop(client, None)
         self.behind.pop(client, None)

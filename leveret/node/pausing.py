@@ -206,8 +206,11 @@ class Pausing:
         self._contact += 1
         self._caught_up = False
         self.on_paused()
-        for connection in list(node.broker.connections):
-            connection.close(FORCED, SHUTDOWN)
+        for client in list(node.clients):
+            if client.connection in node.broker.connections:
+                client.connection.close(FORCED, SHUTDOWN)
+            else:
+                client.transport.abort()  # It was about to log in.
         node.broker.mirrors.on_majority(False)
         for peer, talk in self._talks.items():
             self._close(peer, talk)

@@ -608,5 +608,3 @@ class _Complaints:
             self._hosts.clear()
         self._hosts[host] = (now_ms + COMPLAINT_MS, 0)
         return suppressed
-
-

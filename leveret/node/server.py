@@ -10,8 +10,8 @@ How the app starts:
 - A node without data founds a cluster, or joins one; `discovery` says which.
 - Either way it serves clients only when it has caught up with what the cluster has agreed on.
 
-What an operator asked for while the app was stopped is kept in small files (`JOIN_FILE`, `FORCE_FILE`), so that it
-holds also if the process is started anew.
+What an operator asked for while the app was stopped is kept in small files (`JOIN_FILE`, `FORCE_FILE`, and
+`REPLACE_FILE` of `recovering`), so that it holds also if the process is started anew.
 """
 
 from __future__ import annotations
@@ -40,7 +40,17 @@ from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recove
 from leveret.node.control import Control
 from leveret.node.cookie import BadCookie, find_cookie
 from leveret.node.doors import Doors, StartFailed
-from leveret.node.folder import METADATA, FolderInUse, folder_lock, wipe
+from leveret.node.folder import (
+    JOIN_FILE,
+    METADATA,
+    REPLACE_FILE,
+    FolderInUse,
+    delete_note,
+    folder_lock,
+    read_note,
+    wipe,
+    write_note,
+)
 from leveret.node.node import Node
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
 from leveret.node.surroundings import Reality
@@ -58,7 +68,6 @@ EX_UNAVAILABLE: Final = 69
 EX_SOFTWARE: Final = 70
 EX_CONFIG: Final = 78
 RESTART: Final = -1  # No exit code: the process goes on as a new one.
-JOIN_FILE: Final = "join"  # Where to ask to be let in, at the next start without data.
 FORCE_FILE: Final = "force_boot"
 CALL_S: Final = 5.0
 JOIN_CALL_S: Final = 30.0
@@ -187,7 +196,8 @@ class Server(Doors):
             except control_definitions.LoadFailed as error:
                 raise StartFailed(str(error)) from None
         self.prepared = True
-        delete_note(world, JOIN_FILE)
+        delete_note(world.disk, REPLACE_FILE)
+        delete_note(world.disk, JOIN_FILE)
         await self.open_doors(node)
         shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
         logger.info("Server startup complete; listening: %s", shown)
@@ -232,18 +242,18 @@ class Server(Doors):
     async def _enter(self, me: Member) -> tuple[ConsensusLog, Recovered]:
         """What this node knows of its cluster; if nothing, it founds one or joins one first."""
         disk = self.world.disk
-        if read_note(self.world, FORCE_FILE) is not None:
+        if read_note(self.world.disk, FORCE_FILE) is not None:
             log = ConsensusLog(disk, METADATA)
             logger.warning("this node goes on without the other members of its cluster, as force_boot asked for")
             recovered = log.force_alone(me)
-            delete_note(self.world, FORCE_FILE)
+            delete_note(self.world.disk, FORCE_FILE)
             return log, recovered
         log = ConsensusLog(disk, METADATA)
         recovered = log.recover()
         if recovered.last_index:  # A term alone is left by one that died before it got anything of those it had joined.
             self._check_name(me, recovered)
             return log, recovered
-        asked = read_note(self.world, JOIN_FILE)
+        asked = read_note(self.world.disk, JOIN_FILE)
         if asked is not None:
             decision: discovery.Decision = discovery.Join(tuple(split_address(one) for one in asked.split()))
         else:
@@ -252,7 +262,7 @@ class Server(Doors):
             raise StartFailed(decision.text)
         if isinstance(decision, discovery.Join):
             addresses = decision.addresses
-            write_note(self.world, JOIN_FILE, " ".join(join_address(*one) for one in addresses))
+            write_note(self.world.disk, JOIN_FILE, " ".join(join_address(*one) for one in addresses))
             await self._join(me, addresses)
             return log, recovered
         log = ConsensusLog(disk, METADATA)
@@ -278,6 +288,8 @@ class Server(Doors):
         """Ask to be let in, until somebody does."""
         assert self.peers is not None
         request = {"name": me.name, "uuid": me.id, "address": me.address, "priority": me.priority}
+        if (former := read_note(self.world.disk, REPLACE_FILE)) is not None:
+            request["replaces"] = former
         answer = await self._ask_leader(addresses, JOIN, request)
         self.peers.set_cluster(bytes.fromhex(answer["cluster"]))
         members = {
@@ -341,7 +353,7 @@ class Server(Doors):
         if not hello.get("cluster") or not hello.get("founded"):
             raise AdminError(f"node {hello.get('name')} belongs to no cluster yet, or its app is stopped")
         await self.reset()
-        write_note(self.world, JOIN_FILE, join_address(*address))
+        write_note(self.world.disk, JOIN_FILE, join_address(*address))
 
     async def reset(self, force: bool = False) -> None:
         """Leave the cluster, and forget all data. With `force`, do not ask the others; they must forget this node."""
@@ -358,8 +370,9 @@ class Server(Doors):
         wipe(self.world.disk)
         self.spooled = 0
         self.cluster_id = bytes(16)
-        delete_note(self.world, JOIN_FILE)
-        delete_note(self.world, FORCE_FILE)
+        delete_note(self.world.disk, JOIN_FILE)
+        delete_note(self.world.disk, FORCE_FILE)
+        delete_note(self.world.disk, REPLACE_FILE)
         await self._open_cluster_port()
 
     async def _leave(self) -> None:
@@ -400,7 +413,7 @@ class Server(Doors):
     async def force_boot(self) -> None:
         """At the next start of the app, go on without asking the other members, and without them."""
         self._require_stopped()
-        write_note(self.world, FORCE_FILE, "yes")
+        write_note(self.world.disk, FORCE_FILE, "yes")
 
     def _require_stopped(self) -> None:
         if self.node is not None or self.starting is not None:
@@ -496,7 +509,9 @@ def run(settings: Settings) -> int:
         logger.critical("%s", error)
         return EX_CONFIG
     except (LogDamaged, ConsensusLogDamaged) as error:
-        logger.critical("this node does not start: %s", error)
+        from leveret.node.recovering import refusal  # Few starts need it.
+
+        logger.critical("this node does not start: %s", refusal(settings.data_dir, error))
         return EX_DATAERR
     except StartFailed as error:
         logger.critical("%s", error)
@@ -560,25 +575,3 @@ def calm_collector() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 50)
-
-
-# -- Small files ---------------------------------------------------------------------------------------------------
-
-
-def read_note(world: Surroundings, name: str) -> str | None:
-    return world.disk.read(name, 0, 4096).decode() if name in world.disk.names("") else None
-
-
-def write_note(world: Surroundings, name: str, text: str) -> None:
-    disk = world.disk
-    disk.write(f"{name}.new", 0, [text.encode()])
-    disk.truncate(f"{name}.new", len(text.encode()))
-    disk.sync(f"{name}.new")
-    disk.rename(f"{name}.new", name)
-    disk.sync_folder("")
-
-
-def delete_note(world: Surroundings, name: str) -> None:
-    if name in world.disk.names(""):
-        world.disk.delete(name)
-        world.disk.sync_folder("")

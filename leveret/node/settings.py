@@ -179,7 +179,7 @@ class Settings:
     mirroring: Defaults = field(default_factory=Defaults)
 
     # Which node leads what
-    rebalance: Schedule = Schedule()
+    rebalance: Schedule = field(default_factory=Schedule)
     node_capacity: float = 1.0  # beside other nodes
     node_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 

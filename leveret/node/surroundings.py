@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import secrets
 import time
 from collections.abc import Callable
@@ -50,6 +51,9 @@ class Surroundings(Protocol):
 
     def memory_total(self) -> int: ...
 
+    def descriptors_max(self) -> int:
+        """How many files and sockets there may be; -1: there is no limit."""
+
     def release_memory(self) -> None:
         """Give back to the system what was freed."""
 
@@ -86,6 +90,9 @@ class Reality:
 
     def memory_total(self) -> int:
         return total_memory_bytes()
+
+    def descriptors_max(self) -> int:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def release_memory(self) -> None:
         release_memory()

@@ -352,3 +352,25 @@ def test_reserve(ranges: Any, taken: Any, left: Any) -> None:
     assert all(isinstance(entry, Span | Gap) for entry in queue.ready)
     firsts = [entry.first for entry in queue.ready]
     assert firsts == sorted(firsts)
+
+
+def test_a_former_master_that_learns_nothing_is_not_waited_for_long(rings: Rings) -> None:
+    """Its disk stalls, so that it does not apply what made another one master. Publishers elsewhere go on without."""
+    client = rings["c"].client()
+    confirming(client)
+    rings.begin()
+    rings.behind = {"a"}
+    rings.run()
+    client.publish("q", b"1", **PERSISTENT)
+    assert rings.master == "b" and not client.take()
+    for _ in range(6):
+        assert not rings.bad and not client.take()
+        rings.tick()
+    assert rings.bad == ["a question was not answered for 5 s"] * 2  # Both b and c have asked.
+    rings.lost.add("a")
+    rings.pass_time(50)
+    assert client.methods() == [m.BasicAck(1)]
+    rings.bad.clear()
+    rings.mend()
+    rings.end()
+    assert rest(rings) == [b"1"]

@@ -11,6 +11,7 @@ from leveret.broker.confirms import Confirms
 from leveret.broker.mirrored import Mirror
 from leveret.cluster import commands as c
 from leveret.cluster.frames import LINKED
+from leveret.cluster.maintenance import DRAINING, MAINTENANCE, mark
 from leveret.cluster.mirroring import FORBID
 from leveret.cluster.proposals import BadFrame
 from leveret.mirror.view import View
@@ -178,6 +179,26 @@ def test_who_joins_while_others_are_filled_by_order_is_filled_too(rings: Rings) 
     assert {name for name, _ in view(rings, at=THREE).in_sync} == {ONE, THREE}
 
 
+def test_an_order_not_to_fill_ends_when_the_mirror_is_in_sync(rings: Rings) -> None:
+    """It became so because what it lacked was consumed. When it lacks something again, its policy holds."""
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO])
+    number = rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    rings.servers[ONE].world.broker.mirrors.order_sync(rings.copy(ONE, number), False)
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_sync_mode="automatic")
+    rings.tick(30)
+    mirror = rings.copy(TWO, number).member
+    assert synced(rings) == {ONE} and not mirror.filling.wanted
+    queue = rings.copy(ONE, number).queue
+    assert queue is not None
+    queue.purge()
+    rings.publish(ONE, "q", 1)
+    rings.tick(60)
+    assert synced(rings) == {ONE, TWO}
+    assert mirror.ordered is None and mirror.filling.wanted
+
+
 def test_a_mirror_that_restarts_while_it_is_filled_by_order_goes_on(rings: Rings) -> None:
     number = ordered(rings)
     rings.restart(TWO)
@@ -287,6 +308,51 @@ def test_one_that_leaves_hands_over(rings: Rings) -> None:
     assert sorted(masters.values()) == [THREE, TWO], "each of the others leads one"
     queue = rings.copy(masters["q"], numbers[0]).queue
     assert queue is not None and queue.ready_count == 10
+
+
+def out_of_service(rings: Rings, *names: str) -> None:
+    for name in names:
+        run = rings.servers[ONE].world.metadata.runs[name]
+        rings._propose(c.SetGlobalParameter(MAINTENANCE + name, mark(DRAINING, run)))
+    rings.run()
+
+
+def master_of(rings: Rings, name: str) -> str:
+    return rings.servers[TWO].world.metadata.queues["/", name].node
+
+
+def test_one_in_maintenance_gives_away_a_few_at_a_time(rings: Rings) -> None:
+    for name in ("q", "r", "s"):
+        rings.declare(name, ONE, TWO, THREE)
+    out_of_service(rings, ONE, THREE)
+    governing = rings.servers[ONE].world.broker.mirrors.governing
+    assert governing.give_away(2) == 3
+    rings.tick(10)
+    assert governing.give_away(2) == 1, "two have gone at the same time"
+    rings.tick(10)
+    assert governing.give_away(2) == 0
+    assert {master_of(rings, name) for name in ("q", "r", "s")} == {TWO}, "the third is out of service itself"
+
+
+def test_nothing_is_given_to_those_out_of_service_but_before_a_stop(rings: Rings) -> None:
+    rings.declare("q", ONE, TWO, THREE)
+    out_of_service(rings, ONE, TWO, THREE)
+    governing = rings.servers[ONE].world.broker.mirrors.governing
+    assert governing.give_away(9) == 0 and master_of(rings, "q") == ONE
+    assert governing.leave()
+    rings.tick(10)
+    assert master_of(rings, "q") != ONE
+
+
+def test_no_unsynced_mirror_leads_for_the_sake_of_maintenance(rings: Rings) -> None:
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_promote_on_shutdown="always")
+    rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    out_of_service(rings, ONE)
+    assert rings.servers[ONE].world.broker.mirrors.governing.give_away(9) == 0
+    rings.tick(10)
+    assert master_of(rings, "q") == ONE
 
 
 def test_what_is_published_during_a_hand_over_waits_for_the_next_master(rings: Rings) -> None:

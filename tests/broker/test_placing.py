@@ -9,6 +9,7 @@ import pytest
 from leveret.amqp.tables import table_from_python
 from leveret.broker.placing import Placing
 from leveret.cluster import commands as c
+from leveret.cluster.maintenance import DRAINING, MAINTENANCE, mark
 from leveret.cluster.mirroring import EVERYWHERE, Defaults
 from leveret.mirror.view import View
 from tests.node.control_world import cluster
@@ -62,6 +63,21 @@ def test_where_a_new_queue_is(rings: Rings) -> None:
     policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], queue_master_locator="min-masters")
     assert home() == TWO
     assert home(**{"master-locator": "client-local"}) == ONE
+
+
+def test_a_new_queue_is_not_at_a_node_in_maintenance(rings: Rings) -> None:
+    rings._propose(c.DeclareQueue("/", "a", node=TWO))
+    run = rings.servers[ONE].world.metadata.runs[ONE]
+    rings._propose(c.SetGlobalParameter(MAINTENANCE + ONE, mark(DRAINING, run)))
+    home = placing(rings).home
+    assert home("/", "q", table_from_python({})) == THREE, "though the client is there"
+    assert home("/", "q", table_from_python({"x-queue-master-locator": "min-masters"})) == THREE
+    policy(rings, ha_mode="nodes", ha_params=[ONE])
+    assert home("/", "q", table_from_python({})) == THREE, "first_view sees to the rest"
+    for name in (TWO, THREE):
+        run = rings.servers[ONE].world.metadata.runs[name]
+        rings._propose(c.SetGlobalParameter(MAINTENANCE + name, mark(DRAINING, run)))
+    assert home("/", "r", table_from_python({})) == ONE, "if all are, there is no better"
 
 
 def test_with_whom_a_queue_begins(rings: Rings) -> None:

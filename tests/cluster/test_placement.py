@@ -60,6 +60,13 @@ def test_exactly_replaces_one_that_is_down_if_it_can() -> None:
     assert ring("exactly", 2, kept="ab", running="a") == "ab"
 
 
+def test_exactly_chooses_a_node_in_maintenance_last_and_takes_nothing_from_it() -> None:
+    definition: dict[str, Json] = {"ha-mode": "exactly", "ha-params": 2}
+    assert wanted_ring(definition, "a", ("a",), NODES, NODES, {"b": 1, "d": 2}, away=("c",)) == ("a", "b")
+    assert wanted_ring(definition, "a", ("a", "c"), NODES, NODES, {}, away=("c",)) == ("a", "c")
+    assert wanted_ring(definition, "a", ("a",), NODES, ("a", "c"), {}, away=("c",)) == ("a", "c")
+
+
 def test_nodes() -> None:
     assert ring("nodes", ["a", "c"]) == "ac"
     assert ring("nodes", ["c", "b"], kept="ab") == "bc"

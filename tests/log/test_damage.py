@@ -141,7 +141,7 @@ def test_body_damage_names_queue_block_and_message() -> None:
         recovered(disk)
     [item] = caught.value.items
     assert (item.file, item.queue, item.number, item.first, item.last) == (FIRST, 7, 2, 2, 2)
-    assert "repair" in str(caught.value)
+    assert "leveret recover" in str(caught.value)
     report = repair(disk, "log")
     assert [item.number for item in report.damages] == [2]
     assert list(recovered(disk).queue(7).live) == [(1, 1), (3, 3)]

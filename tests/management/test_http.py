@@ -42,6 +42,8 @@ class Echo:
                     raise
             case "/stream":
                 return Response(body=self.pieces(), on_sent=self.on_sent)
+            case "/broken":
+                return Response(body=self.broken(), on_sent=self.on_sent)
             case "/large":
                 return Response(body=[b"x" * (1 << 20)] * 64, on_sent=self.on_sent)
         return json_response({"method": request.method, "path": request.path, "body": request.body.decode()})
@@ -50,6 +52,10 @@ class Echo:
         for _ in range(64):
             self.given += 1
             yield b"y" * (1 << 20)
+
+    async def broken(self) -> AsyncIterator[bytes]:
+        yield b"so far so good"
+        raise RuntimeError("a fault of ours")
 
     def on_sent(self) -> None:
         self.sent += 1
@@ -276,3 +282,14 @@ async def test_a_server_that_closes_gives_the_answers_that_are_due() -> None:
         assert (await answer(reader))[0] == 200
         await closing
         assert not door.http.connections
+
+
+async def test_a_fault_in_the_middle_of_an_answer_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with Door(Limits()) as door:
+        reader, writer = await door.connect()
+        writer.write(b"GET /broken HTTP/1.1\r\nhost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"so far so good" in await reader.read() + await reader.read()
+        assert reader.at_eof() or reader.exception() is not None
+        assert door.echo.sent == 1 and "ended in the middle: internal error" in caplog.text
+        writer.close()

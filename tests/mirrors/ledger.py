@@ -40,6 +40,7 @@ class Book:
         self.faults: list[str] = []
         self.deliveries = 0
         self.cancels = 0
+        self.refused = 0  # Publishes that were answered with a no.
 
     def on_confirmed(self, publisher: str, numbers: Iterable[int]) -> None:
         with self.lock:
@@ -127,6 +128,8 @@ class Publisher(Client):
                     pending.pop(one, None)
                 if isinstance(answer, m.BasicAck):
                     self.book.on_confirmed(name, told)
+                else:
+                    self.book.refused += len(told)
             number = window[-1]
 
 

@@ -16,6 +16,7 @@ from leveret.broker.queue import Queue
 from leveret.cluster import link
 from leveret.cluster.commands import Command, MoveQueue
 from leveret.cluster.partitions import Partitions
+from leveret.cluster.specs import QueueSpec
 from leveret.cluster.store import Applied
 from leveret.node.alarms import Alarms
 from leveret.node.cluster import MemberStatus
@@ -31,6 +32,7 @@ class FakeCluster:
         self.all = all_
         self.name = name
         self.leader: str | None = "one@host"
+        self.run = f"run-of-{name}"
         self.has_majority = True
         self.applied_index = 7
         self.forgotten: list[str] = []
@@ -102,6 +104,28 @@ class FakePausing:
         self.partitions.look(caught_up=True, wall_ms=2_000)
 
 
+class FakeMaintenance:
+    """Two queues to hand over, which takes until a test says so."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self.server = server
+        self.sent_away: list[str] = []
+
+    async def clients_gone(self) -> None:
+        self.sent_away.append("clients")
+
+    async def handed_over(self, progress: Callable[[str], None]) -> None:
+        progress("0 of 2 queues handed over to mirrors")
+        await self.server.may_leave.wait()
+
+    def led(self) -> list[QueueSpec]:
+        specs = self.server.world.metadata.queues.values()
+        return [spec for spec in specs if spec.node == self.server.name]
+
+    def next_home(self) -> str:
+        return next(name for name in self.server.all.servers if name != self.server.name)
+
+
 class FakeNode:
     def __init__(self, all_: Nodes, server: FakeServer) -> None:
         self.metadata = server.world.metadata
@@ -110,6 +134,7 @@ class FakeNode:
         self.cluster = FakeCluster(all_, server.name)
         self.peers = server.peers
         self.pausing = FakePausing(all_, server.name)
+        self.maintenance = FakeMaintenance(server)
         self.turns = 0
         self.world = server.world
         self.moved: list[tuple[str, str]] = []
@@ -154,6 +179,7 @@ class FakeServer:
         self.announced = 0
         self.management_url: str | None = None
         self.failure: Exception | None = None
+        self.can_restart = True
         self.may_leave = asyncio.Event()
         self.control = Control(self)
 
@@ -177,12 +203,21 @@ class FakeServer:
         self._note(("reset", force))
 
     async def leave(self, progress: Callable[[str], None]) -> None:
-        progress("0 of 2 queues moved")
-        await self.may_leave.wait()
         self._note("leave")
+
+    async def reopened(self) -> None:
+        self._note("reopened")
+
+    def request_restart(self) -> bool:
+        self._note("restart")
+        return self.can_restart
 
     def announce(self) -> None:
         self.announced += 1
+
+    @property
+    def is_suspended(self) -> bool:
+        return not self.listeners
 
     def close_doors(self) -> None:
         self.listeners.clear()
@@ -210,6 +245,9 @@ class Nodes:
 
     def add(self, name: str) -> FakeServer:
         server = self.servers[name] = FakeServer(self, name, 25_672 + len(self.servers))
+        for one in self.servers.values():
+            for other in self.servers:
+                one.world.metadata.runs[other] = f"run-of-{other}"
         return server
 
 

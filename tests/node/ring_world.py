@@ -15,6 +15,7 @@ from leveret.amqp.tables import Table
 from leveret.broker.mirrored import Mirror
 from leveret.broker.placing import Place, Placing
 from leveret.cluster import commands as c
+from leveret.cluster.maintenance import out_of_service
 from leveret.cluster.store import Applied
 from leveret.log.block import Block, Run
 from leveret.log.marks import Mark, Marks, marks_of
@@ -160,7 +161,11 @@ class Rings:
         return [server for server in self.servers.values() if server.node is not None]
 
     def _places(self) -> list[Place]:
-        return [Place(one.name, one.name, f"run-of-{one.name}", one.node is not None) for one in self.servers.values()]
+        away = out_of_service(self._running()[0].world.metadata)
+        return [
+            Place(one.name, one.name, f"run-of-{one.name}", one.node is not None, away=one.name in away)
+            for one in self.servers.values()
+        ]
 
     def _propose(
         self, command: c.Command, then: Callable[[Applied], None] = lambda applied: None, patient: bool = False

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from resource import RLIM_INFINITY
 from typing import Any
 
 import aio_pika
@@ -16,7 +17,7 @@ import pika
 import pytest
 
 from leveret.amqp import methods as m
-from leveret.node.alarms import Alarms
+from leveret.node.alarms import UNLIMITED, Alarms, sockets_limit
 from tests.clients.consumer import Consumer, get_all, waiting
 from tests.conftest import Start
 from tests.raw import RawClient, publish_frames
@@ -301,3 +302,15 @@ def test_what_the_log_is_told() -> None:
         "memory resource limit alarm cleared on node two@host",
         "memory resource limit alarm cleared across the cluster",
     ]
+
+
+def test_how_many_clients_there_may_be(caplog: pytest.LogCaptureFixture) -> None:
+    """As many as RabbitMQ would have; and a little less than that before others come, lest the log tells of each."""
+    assert [sockets_limit(limit) for limit in (1024, 65_536, 100, 0)] == [829, 58_890, 1, 1]
+    assert sockets_limit(RLIM_INFINITY) == UNLIMITED
+    alarms = Alarms(100, 10, lambda: 0, lambda: 60)
+    assert alarms.has_room(828, 1024) and not alarms.has_room(829, 1024) and alarms.crowded
+    assert not alarms.has_room(788, 1024) and alarms.has_room(787, 1024)
+    assert not alarms.has_room(829, 1024) and alarms.has_room(829, 4096), "the limit was raised"
+    told = [record.getMessage().splitlines()[0] for record in caplog.records]
+    assert told == ["file descriptor limit alarm set.", "file descriptor limit alarm cleared"] * 2

@@ -179,7 +179,7 @@ async def begun(rings: Rings, node: str) -> asyncio.Task[Any]:
     move = asyncio.get_running_loop().create_task(
         ask(rings.servers[TWO], "move_queue_master", vhost="/", name="q", node=node)
     )
-    while moving_to(metadata, metadata.queues["/", "q"]) is None:
+    while moving_to(metadata, metadata.queues["/", "q"]) is None and not move.done():
         await asyncio.wait([move], timeout=0)
     return move
 

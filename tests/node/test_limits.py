@@ -14,13 +14,15 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.frames import METHOD, PROTOCOL_HEADER, frame
 from leveret.amqp.tables import table_from_python
-from tests.clients.consumer import Consumer, fill, numbers
+from leveret.node.alarms import sockets_limit
+from tests.clients.consumer import Consumer, fill, numbers, waiting
 from tests.conftest import Start
 from tests.raw import RawClient
 from tests.servers import Server, until
 
 CROWD = 5_000
 DESCRIPTORS_SPARE = 500
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
 # All that it takes to open a channel, in one breath.
 RUSH = PROTOCOL_HEADER + b"".join(
     m.encode(number, method)
@@ -164,7 +166,49 @@ def crowd_size() -> int:
     wanted = CROWD + DESCRIPTORS_SPARE
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
-    return min(CROWD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_SPARE)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return min(CROWD, limit - DESCRIPTORS_SPARE, sockets_limit(limit) - 2)
+
+
+def test_so_many_descriptors_and_no_more(start: Start) -> None:
+    """Who comes too late is turned away until somebody goes. Those who are there do not notice, nor does the disk."""
+    server = start("unauthenticated_connections_max = 6000\nsegment_bytes = 1MiB\n")
+    channel = server.channel(confirms=True)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (160, 160))
+    limit = sockets_limit(160)
+    crowd = [RawClient(server.port).open() for _ in range(limit - 1)]
+    assert is_refused(server.port) and is_refused(server.port)
+    assert server.log().count("New connections will not be accepted until this alarm clears") == 1
+    channel.queue_declare("q", durable=True)
+    for _ in range(300):
+        channel.basic_publish("", "q", bytes(10_000), PERSISTENT)
+    assert waiting(channel, "q") == 300
+    for client in crowd[: limit // 10]:
+        client.socket.close()
+    until(lambda: not is_refused(server.port), "there is room again")
+    assert "file descriptor limit alarm cleared" in server.log()
+    for client in crowd:
+        client.socket.close()
+
+
+def test_files_are_written_without_a_free_descriptor(start: Start) -> None:
+    """The limit falls below what is open: nothing can be opened any more, and yet segments are begun and declarations
+    are kept. Afterwards all is as before."""
+    server = start("segment_bytes = 1MiB\n")
+    channel = server.channel(confirms=True)
+    channel.queue_declare("q", durable=True)
+    _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{server.pid}/fd")), hard))
+    for _ in range(300):
+        channel.basic_publish("", "q", bytes(10_000), PERSISTENT)
+    channel.queue_declare("r", durable=True)
+    assert is_refused(server.port)
+    assert len(server.segments()) > 2 and waiting(channel, "q") == 300
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    until(lambda: not is_refused(server.port), "connections are accepted again")
+    server.kill()
+    server.start()
+    assert waiting(server.channel(), "q") == 300
 
 
 def test_five_thousand_idle_connections(start: Start, record_property: Any, capsys: Any) -> None:

@@ -33,3 +33,8 @@ def test_what_was_found_stays_mended(seed: int, nodes: int, varied: bool) -> Non
 )
 def test_of_special_queues_too(seed: int, nodes: int, mirrored: bool) -> None:
     run(Plan(seed, nodes, STEPS, (), 0, mirrored, False, True, True))
+
+
+def test_of_partitions_too() -> None:
+    """A client that was about to log in when its node had to pause was let in."""
+    run(Plan(980066, 4, STEPS, (), 0, mirrored=True, strategies=True))

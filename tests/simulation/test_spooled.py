@@ -51,13 +51,6 @@ MUTATIONS = (
         "        kept |= self.broker.spools.open(self.storage.log.queues)\n",
         "",
     ),
-    Mutation(
-        "sends what is not on disk",
-        3,
-        "broker.spool",
-        "            if not head.batch.logged:\n                return\n",
-        "",
-    ),
 )
 ALWAYS = 2
 

@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cli.ctl.frame import DATA_ERROR, UNAVAILABLE, USAGE, VALIDATION, Command, Failed, Given, Output, Report
-from leveret.cluster.rebalancing import PLAN, STRATEGIES, short
+from leveret.cluster.strategies import PLAN, STRATEGIES, short
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.session import Session
 
-BALANCE: Final = "Balance"
+BALANCE: Final = "Queues"
 KINDS: Final = ("all", "classic", "quorum", "stream")
 
 

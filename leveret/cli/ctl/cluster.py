@@ -162,13 +162,6 @@ def force_reset(session: Session, given: Given) -> Output:
     return None
 
 
-def leave_cluster(session: Session, given: Given) -> Output:
-    name = session.name
-    session.banner(f"Moving the queues of node {name} to the other nodes, then leaving the cluster ...", now=True)
-    session.ask_with_progress("leave_cluster")
-    return Message(f"Node {name} has left its cluster; its data is gone and its application is stopped")
-
-
 def force_boot(session: Session, given: Given) -> Output:
     session.ask("force_boot")
     return None
@@ -263,13 +256,6 @@ COMMANDS: Final = (
         join_cluster, 1, 1, {"disc": None, "ram": None},
         more="<existing_cluster_member> is name@host, name@host:clusterport or host:clusterport. The application must "
         "be stopped; what the node had before is deleted. Both need the same cookie.",
-    ),
-    Command(
-        "leave_cluster", CLUSTER, "",
-        "Makes a node leave its cluster in good order, with no message lost",
-        "leveretctl -n two@localhost leave_cluster && leveretctl -n two@localhost stop", leave_cluster,
-        more="Clients are sent away, the queues that live on the node move to the others, and those remove it. If "
-        "something fails in between, it stays a member. (reset does the same without moving queues first.)",
     ),
     Command(
         "rename_cluster_node", CLUSTER, "<oldnode1> <newnode1> [<oldnode2> <newnode2>] ...",

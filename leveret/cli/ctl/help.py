@@ -14,7 +14,7 @@ Style = Callable[[str], str]
 GROUPS: Final = (
     "Help", "Nodes", "Cluster", "Users", "Access Control", "Monitoring, observability and health checks", "Parameters",
     "Policies", "Virtual hosts", "Configuration and Environment", "Feature flags", "Operations", "Queues",
-    "Mirrored queues",
+    "Mirrored queues", "Upgrades and maintenance",
 )  # fmt: skip
 
 GENERAL: Final = f"""\

@@ -1,8 +1,8 @@
 """`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
 
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `definitions`, `lists`, `leases`, `spools`, `mirrors`, `balance`, `checks`, `runtime`, `report`) asks it
-through a `Session`, and `formatters` prints what came of it. What a node is asked is in `leveret.node.control`.
+`settings`, `definitions`, `lists`, `leases`, `spools`, `mirrors`, `balance`, `checks`, `runtime`, `report`, `upgrade`)
+asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in `leveret.node.control`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from leveret.cli.ctl import (
     runtime,
     settings,
     spools,
+    upgrade,
 )
 from leveret.cli.ctl.frame import (
     DATA_ERROR,
@@ -118,6 +119,7 @@ ALL: Final = (
     *spools.COMMANDS,
     *mirrors.COMMANDS,
     *partitions.COMMANDS,
+    *upgrade.COMMANDS,
     *balance.COMMANDS,
     *checks.COMMANDS,
     *runtime.COMMANDS,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from leveret.cluster.raft.core import Busy, NotLeader, Proposed, Raft, Ready, Refused, Role
 from leveret.cluster.raft.leader import ReadState
-from leveret.cluster.raft.membership import AddLearner, BadChange, Change, Member, Membership, Promote, Remove, Update
+from leveret.cluster.raft.membership import (
+    AddLearner,
+    BadChange,
+    Change,
+    Member,
+    Membership,
+    Promote,
+    Remove,
+    Replace,
+    Update,
+)
 from leveret.cluster.raft.messages import Entry, HardState, Kind, Message, Snapshot, SnapshotChunk, SnapshotMeta
 from leveret.cluster.raft.options import Options
 from leveret.cluster.raft.packing import BadMessage
@@ -32,6 +42,7 @@ __all__ = [
     "Ready",
     "Refused",
     "Remove",
+    "Replace",
     "Role",
     "Snapshot",
     "SnapshotChunk",

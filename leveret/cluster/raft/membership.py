@@ -59,7 +59,16 @@ class Update:
     member: Member
 
 
-Change = AddLearner | Promote | Remove | Update
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """A member goes, and another incarnation of it comes as a learner. Among the voters that is one who leaves, so it
+    is as safe as `Remove`; that both happen or neither lets the node that comes ask again, whoever dies meanwhile."""
+
+    id: str
+    member: Member
+
+
+Change = AddLearner | Promote | Remove | Replace | Update
 
 
 class BadChange(ValueError):
@@ -102,6 +111,8 @@ class Membership:
                 return Membership(_sorted((*self.voters, learner)), learners)
             case Remove(member_id):
                 return self._without(member_id)
+            case Replace(member_id, member):
+                return self._without(member_id)._with_learner(member)
             case Update(member):
                 return self._updated(member)
 

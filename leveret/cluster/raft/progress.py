@@ -1,8 +1,8 @@
 """What a leader knows about one follower.
 
-    PROBE      where the logs agree is unknown: one message at a time, until the follower accepts one
-    REPLICATE  it is known: messages follow each other without waiting for answers, up to a window
-    SNAPSHOT   what the follower needs next is compacted: it gets the snapshot in chunks, one at a time
+PROBE      where the logs agree is unknown: one message at a time, until the follower accepts one
+REPLICATE  it is known: messages follow each other without waiting for answers, up to a window
+SNAPSHOT   what the follower needs next is compacted: it gets the snapshot in chunks, one at a time
 """
 
 from __future__ import annotations

@@ -34,9 +34,11 @@ Check = Callable[["Request"], Awaitable[Response]]
 
 class HealthHandlers(Handlers):
     def add_to(self, router: Router) -> None:
-        router.add("GET", "/api/aliveness-test/{vhost}", self.unless_paused(self.aliveness))
-        router.add("GET", "/api/healthchecks/node", self.unless_paused(self.node_check))
+        router.add("GET", "/api/aliveness-test/{vhost}", self.in_service(self.aliveness))
+        router.add("GET", "/api/healthchecks/node", self.in_service(self.node_check))
         router.add("GET", "/api/healthchecks/node/{node}", self.unless_paused(self.node_check))
+        router.add("GET", PATH + "is-in-service", self.in_service(self.virtual_hosts))
+        router.add("GET", PATH + "ready-to-serve-clients", self.in_service(self.virtual_hosts))
         router.add("GET", PATH + "alarms", self.unless_paused(self.alarms))
         router.add("GET", PATH + "local-alarms", self.unless_paused(self.local_alarms))
         router.add("GET", PATH + "certificate-expiration/{count}/{unit}", self.unless_paused(self.certificates))
@@ -56,6 +58,18 @@ class HealthHandlers(Handlers):
             return _failed(paused_text(self.node))
 
         return checked
+
+    def in_service(self, check: Check) -> Check:
+        """A node in maintenance is healthy, and yet nobody should be sent there. Checks that say whether it may be
+        stopped answer as always."""
+
+        async def checked(request: Request) -> Response:
+            if self.node.maintenance.state is None:
+                return await check(request)
+            self.rights.check(request)
+            return _failed("this node is in maintenance, and takes no clients")
+
+        return self.unless_paused(checked)
 
     # -- A message comes through ---------------------------------------------------------------------------------
 

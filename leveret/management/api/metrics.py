@@ -15,7 +15,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.broker import mirror_status
+from leveret.cluster.maintenance import state_of
 from leveret.node import samples as s
+from leveret.node.alarms import sockets_limit
 from leveret.node.control_listings import _unconfirmed, _unsent_bytes
 from leveret.node.details_node import log_figures
 from leveret.node.samples import counted, open_files
@@ -271,6 +273,7 @@ def node_figures(control: Control, http_logins: tuple[int, int]) -> list[Figure]
         *_consensus(control),
         *_log(control),
         *_partitions(control),
+        *_maintenance(control),
         *_spools(control),
         *_balance(control),
     ]
@@ -284,7 +287,8 @@ def _resources(control: Control) -> list[Figure]:
     collected = gc.get_stats()
     coarse, full = "node_coarse_metrics", "node_metrics"
     found = (
-        ("alarms_file_descriptor_limit", UNTYPED, "is 1 if file descriptor limit alarm is in effect", coarse, 0),
+        ("alarms_file_descriptor_limit", UNTYPED, "is 1 if file descriptor limit alarm is in effect", coarse,
+         int(alarms.crowded)),
         ("alarms_free_disk_space_watermark", UNTYPED, "is 1 if free disk space watermark alarm is in effect", coarse,
          int(alarms.disk or alarms.disk_full)),
         ("alarms_memory_used_watermark", UNTYPED, "is 1 if VM memory watermark alarm is in effect", coarse,
@@ -298,7 +302,7 @@ def _resources(control: Control) -> list[Figure]:
         ("erlang_scheduler_context_switches_total", COUNTER, "Total number of context switches", coarse,
          usage.ru_nvcsw + usage.ru_nivcsw),
         ("process_max_fds", GAUGE, "Open file descriptors limit", full, soft),
-        ("process_max_tcp_sockets", GAUGE, "Open TCP sockets limit", full, soft),
+        ("process_max_tcp_sockets", GAUGE, "Open TCP sockets limit", full, sockets_limit(soft)),
         ("resident_memory_limit_bytes", GAUGE, "Memory high watermark in bytes", full, alarms.memory_limit_bytes),
         ("disk_space_available_limit_bytes", GAUGE, "Free disk space low watermark in bytes", full,
          alarms.disk_limit_bytes),
@@ -453,6 +457,12 @@ def _partitions(control: Control) -> list[Figure]:
         ("unreachable_peer_seconds", GAUGE, "For how long, for each of them", [Sample(*one) for one in sorted(lost)]),
     ]  # fmt: skip
     return [Figure(name, kind, text, "partition_metrics", samples) for name, kind, text, samples in found]
+
+
+def _maintenance(control: Control) -> list[Figure]:
+    is_out = state_of(control.node.metadata, control.name) is not None
+    text = "is 1 if the node is in maintenance (drained) and takes no clients"
+    return [Figure("node_maintenance", UNTYPED, text, "maintenance_metrics", _one(int(is_out)))]
 
 
 def _label(text: str) -> str:

@@ -44,7 +44,7 @@ FAMILIES: Final = frozenset(
         "channel_queue_metrics", "channel_queue_exchange_metrics", "channel_process_metrics", "connection_metrics",
         "connection_coarse_metrics", "connection_churn_metrics", "node_metrics", "node_coarse_metrics",
         "node_persister_metrics", "ra_metrics", "auth_attempt_metrics", "mirror_metrics", "balance_metrics",
-        "partition_metrics", "spool_metrics",
+        "partition_metrics", "spool_metrics", "maintenance_metrics",
         "lease_metrics", *OF_VHOSTS,
     }
 )  # fmt: skip

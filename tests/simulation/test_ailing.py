@@ -1,0 +1,87 @@
+"""Whole clusters on machines that are not well: see `simulation.ailing`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+import pytest
+
+from simulation.ailing import AILING_FAULTS
+from simulation.plan import Plan
+from simulation.world import Violation, run
+from tests.mutating import replace
+
+
+def test_seeds() -> None:
+    worlds = [run(Plan(seed, 3, ailing=True)) for seed in (2,)]
+    worlds += [run(Plan(seed, 3, mirrored=True, ailing=True)) for seed in (5,)]
+    assert all(world.recovered for world in worlds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("nodes", "mirrored"), [(1, False), (3, False), (3, True), (5, True)])
+def test_many_seeds(nodes: int, mirrored: bool) -> None:
+    worlds = [run(Plan(seed, nodes, mirrored=mirrored, ailing=True)) for seed in range(200, 240)]
+    assert nodes == 1 or sum(world.recovered for world in worlds) > 10
+
+
+def test_plans_of_other_runs_are_what_they_were() -> None:
+    ailing, usual = Plan(8, mirrored=True, ailing=True), Plan(8, mirrored=True)
+    assert ailing.command() == f"{usual.command()} --ailing"
+    wanted = {what for what, _ in AILING_FAULTS}
+    assert wanted.isdisjoint(step.what for step in usual.draw())
+    assert wanted <= {step.what for seed in range(10) for step in Plan(seed, ailing=True).draw()}
+
+
+class Bug(NamedTuple):
+    name: str
+    module: str
+    old: str
+    new: str
+    first: int  # Seed to begin with.
+    mirrored: bool = False
+
+
+BUGS = (
+    Bug(
+        "who takes its own place loses its queues",
+        "node.cluster",
+        '            logger.info("node %s at %s takes the place of its former self", member.name, member.address)\n',
+        "            await self.change(c.ForgetNode(member.name))\n",
+        2,
+    ),
+    Bug(
+        "messages are given up before it is known which queues there are",
+        "node.node",
+        "        log.recover(None, logger.info, mirrored=None)\n",
+        "        log.recover([] if recovered.snapshot is None and not recovered.entries else None, mirrored=None)\n",
+        2,
+    ),
+    Bug(
+        "memory that was short once is short for ever",
+        "node.alarms",
+        "        self.memory = self.memory_used_bytes > self.memory_limit_bytes\n",
+        "        self.memory = self.memory or self.memory_used_bytes > self.memory_limit_bytes\n",
+        1,
+    ),
+    Bug(
+        "a copy is known by the name of its node",
+        "node.node",
+        "self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)",
+        "self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.name, life)",
+        1,
+        True,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, id=bug.name, marks=() if number < 2 else pytest.mark.long) for number, bug in enumerate(BUGS)],
+)
+def test_the_seeds_notice(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace(monkeypatch, bug.name, importlib.import_module(f"leveret.{bug.module}"), (bug.old, bug.new))
+    with pytest.raises(Violation):
+        for seed in range(bug.first, bug.first + 40):
+            run(Plan(seed, 3, mirrored=bug.mirrored, ailing=True))
