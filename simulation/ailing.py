@@ -5,7 +5,7 @@ hold is what holds of every run: nothing confirmed is lost, nobody is kept waiti
 
     stall      nothing that is asked of a disk is done before the time is up. (`slow_disk` delays each by a second.)
     press      a node's process is too large: publishers of all nodes wait
-    crowd      a node has hardly any descriptors: nobody new is let in
+    cramp      a node has hardly any descriptors: nobody new is let in
     leap       a clock jumps by up to a day
     forsake    a node dies, and its metadata is found damaged. An operator runs what `leveret recover` is made of, and
                starts it: it must come back as another voter, and with every message that it had
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simulation.machine import Machine
     from simulation.mirrors import MirrorChecker
 
-AILING_FAULTS: Final = (("stall", 12), ("press", 4), ("crowd", 3), ("leap", 3), ("forsake", 7))
+AILING_FAULTS: Final = (("stall", 12), ("press", 4), ("cramp", 3), ("leap", 3), ("forsake", 7))
 DAY_MS: Final = 86_400_000
 TOO_MUCH: Final = 1 << 40
 TOO_FEW: Final = 101
@@ -75,7 +75,7 @@ class Ailing:
         machine.memory_used = TOO_MUCH
         self.scheduler.after(seconds, machine.relieve)
 
-    def fault_crowd(self, node: int, seconds: float) -> None:
+    def fault_cramp(self, node: int, seconds: float) -> None:
         machine = self.machines[node]
         machine.descriptors_max = TOO_FEW
         self.scheduler.after(seconds, machine.relieve)

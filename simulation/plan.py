@@ -355,7 +355,7 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
         return draw_rebalance(dice, what, any_queue(dice), nodes)
     if what in ("drain", "empty"):
         return draw_drain(dice, what, nodes)
-    if what in ("stall", "press", "crowd", "leap", "forsake"):
+    if what in ("stall", "press", "cramp", "leap", "forsake"):
         return draw_ailing(dice, what, node)
     if what == "ambush":
         return draw_ambush(dice)

@@ -212,9 +212,9 @@ TOGETHER: Final = (
         "publishes arrive twice",
         3,
         "broker",
-        "                if queue.enqueue(contents, keys, kinds[0], size, pending):",
-        "                queue.enqueue(contents, keys, kinds[0], size, None)\n"
-        "                if queue.enqueue(contents, keys, kinds[0], size, pending):",
+        "                if enqueue(contents, keys, kinds[0], size, pending):",
+        "                enqueue(contents, keys, kinds[0], size, None)\n"
+        "                if enqueue(contents, keys, kinds[0], size, pending):",
     ),
     Mutation(
         "confirms what was lost with the link",
@@ -414,14 +414,6 @@ def _varied(name: str, nodes: int, module: str, old: str, new: str, first: int =
 
 VARIED: Final = (
     _varied(
-        "mirrors do not hear of lost links",
-        3,
-        "broker.mirrored",
-        "            mirror.member.on_peer_down(peer)\n",
-        "            pass\n",
-        first=5062,
-    ),
-    _varied(
         "every queue is asynchronous",
         3,
         "broker.governing",
@@ -452,5 +444,13 @@ VARIED: Final = (
         "                self.filling.start() if frame.fill else self.filling.stop()\n",
         "                pass\n",
         first=4,
+    ),
+    _varied(
+        "mirrors do not hear of lost links",
+        3,
+        "broker.mirrored",
+        "            mirror.member.on_peer_down(peer)\n",
+        "            pass\n",
+        first=5062,
     ),
 )
