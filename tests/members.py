@@ -122,12 +122,17 @@ class Member(Server):
         self.frozen = False
 
     def disconnect(self) -> None:
-        """Cut all connections of `connect`, without a word."""
+        """Cut all connections of `connect`."""
         for connection in self.connections:
-            transport = connection._impl._transport
-            if connection.is_open and transport is not None:
-                transport._sock.shutdown(socket.SHUT_RDWR)
+            self.cut(connection)
         self.connections.clear()
+
+    @staticmethod
+    def cut(connection: Any) -> None:
+        """Without a word."""
+        transport = connection._impl._transport
+        if connection.is_open and transport is not None:
+            transport._sock.shutdown(socket.SHUT_RDWR)
 
     def control(self, command: str, options: PeersOptions = LIVELY, /, **arguments: Any) -> Any:
         """What leveretctl would do. Raises Refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from leveret.cli.exits import DATA_ERROR, OK, UNAVAILABLE, USAGE
@@ -29,8 +30,8 @@ def _in_folder(folder: str, work: Callable[[Disk, str], int]) -> int:
     from leveret.log.disk import FileDisk
 
     try:
-        with folder_lock(folder):
-            return work(FileDisk(folder), folder)
+        with folder_lock(folder), closing(FileDisk(folder)) as disk:
+            return work(disk, folder)
     except FolderInUse as error:
         print(f"leveret: {error}; stop it first", file=sys.stderr)
         return UNAVAILABLE

@@ -69,6 +69,7 @@ class FileDisk:
         self._lock = threading.Lock()
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         self._reserve: list[int] = []
+        self._is_closed = False  # What is at work then still opens and closes files, and sets nothing aside.
         os.makedirs(root, exist_ok=True)
         self._set_aside()
 
@@ -149,6 +150,7 @@ class FileDisk:
         for path in list(self._handles):
             self._drop(path)
         with self._lock:
+            self._is_closed = True
             while self._reserve:
                 os.close(self._reserve.pop())
 
@@ -211,7 +213,7 @@ class FileDisk:
 
     def _set_aside(self) -> None:
         try:
-            while len(self._reserve) < _RESERVE:
+            while len(self._reserve) < _RESERVE and not self._is_closed:
                 self._reserve.append(os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except OSError as error:
             if error.errno not in _NO_DESCRIPTORS:

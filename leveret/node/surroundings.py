@@ -67,9 +67,9 @@ class Surroundings(Protocol):
 class Reality:
     """The real world."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, files: FileDisk | None = None) -> None:
         self.loop = loop
-        self.files = FileDisk(data_dir)
+        self.files = FileDisk(data_dir) if files is None else files
         self.disk: Disk = self.files
         self.dice = random.Random()
 

@@ -62,8 +62,8 @@ class Stage(Reality):
     """What a broker under test takes for the world."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, synced: bool, shared: bool) -> None:
-        super().__init__(loop, data_dir)
-        self.files = self.disk = self.stage_disk = StageDisk(data_dir, synced)
+        self.stage_disk = StageDisk(data_dir, synced)
+        super().__init__(loop, data_dir, self.stage_disk)
         self.shared = shared  # The process is the test's, and its size says nothing of the broker.
         self.memory_is_short = False
 

@@ -89,7 +89,7 @@ def test_with_tls(tmp_path: Path) -> None:
         ("management.tcp.port = x", "or none"),
         ("management.path_prefix = broker", "a path such as /broker"),
         ("management.http.max_body_size = 0", "not allowed"),
-        ("management.rates_mode = basic", "not supported"),
+        ("management.rates_mode = detailed", "not supported"),
     ],
 )  # fmt: skip
 def test_what_does_not_hold(tmp_path: Path, text: str, problem: str) -> None:
