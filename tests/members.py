@@ -123,13 +123,12 @@ class Member(Server):
 
     def disconnect(self) -> None:
         """Cut all connections of `connect`."""
-        for connection in self.connections:
+        for connection in list(self.connections):
             self.cut(connection)
-        self.connections.clear()
 
-    @staticmethod
-    def cut(connection: Any) -> None:
+    def cut(self, connection: Any) -> None:
         """Without a word."""
+        self.connections.remove(connection)
         transport = connection._impl._transport
         if connection.is_open and transport is not None:
             transport._sock.shutdown(socket.SHUT_RDWR)
