@@ -30,7 +30,7 @@ from benchmarks.cli import insert
 from benchmarks.growth import Point
 from benchmarks.scaling_clusters import COMMON, MEMBERS, NODES, QUEUES, grown_cluster, model_of_real
 from benchmarks.scaling_real import cross_check
-from benchmarks.scaling_store import LOCATORS, count_masters_us, metadata, placement, rebalance
+from benchmarks.scaling_store import LOCATORS, metadata, placement, rebalance
 from benchmarks.scaling_tables import markdown
 from benchmarks.scaling_traffic import traffic
 from leveret.perf.wire import BrokerError
@@ -81,7 +81,7 @@ class Scaling:
 
     def _metadata(self) -> None:
         for count in QUICK_QUEUES if self.quick else QUEUES:
-            self._add("metadata", metadata(count) | {"count_masters_us": count_masters_us(count)})
+            self._add("metadata", metadata(count))
 
     def _placement(self) -> None:
         for nodes in QUICK_NODES if self.quick else NODES:

@@ -74,9 +74,7 @@ def _queues(found: Found) -> Figure:
             ("snapshot", queues, [point["snapshot_bytes"] / point["queues"] for point in points])])  # fmt: skip
     _panel(second, "Metadata: seconds",
            [("snapshot is written", queues, [point["snapshot_s"] for point in points]),
-            ("snapshot is read", queues, [point["restore_s"] for point in points]),
-            ("min-masters counts, for each declare", queues, [point["count_masters_us"] / 1e6 for point in points])],
-           True)  # fmt: skip
+            ("snapshot is read", queues, [point["restore_s"] for point in points])], True)  # fmt: skip
     lost = sorted((point for point in found["clusters"] if point["nodes"] == NODES[0]), key=lambda one: one["queues"])
     masters = [point["lost_masters"] for point in lost]
     _panel(third, "One of three nodes is killed: seconds",

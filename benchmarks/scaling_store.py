@@ -138,20 +138,6 @@ def placement(nodes: int, queues: int, locator: str) -> Point:
     }
 
 
-def count_masters_us(queues: int) -> float:
-    """What min-masters adds to a declare: all queues are counted (`leveret.broker.placing.Placing.count_masters`)."""
-    store = fresh_store()
-    apply_all(store, commands(queues, node_names(5))[0])
-
-    def count() -> dict[str, int]:
-        masters: dict[str, int] = {}
-        for spec in store.queues.values():
-            masters[spec.node] = masters.get(spec.node, 0) + 1
-        return masters
-
-    return timed(count) * 1e6
-
-
 def rebalance(nodes: int, queues: int, mirrored: bool = False) -> Point:
     """A node was added to as many less one: how long is the plan in the making, and how many moves has it?
 

@@ -60,7 +60,6 @@ def _metadata(found: Found) -> Iterator[str]:
         ("snapshot, MB", number("snapshot_bytes", 1e-6, 2)),
         ("written in, s", number("snapshot_s", places=3)),
         ("read in, s", number("restore_s", places=3)),
-        ("min-masters counts, ms a declare", number("count_masters_us", 1e-3, 2)),
     ]
     yield from table(columns, points)
 

@@ -103,6 +103,7 @@ def begin(nodes: Cluster, queue: str, master: Member) -> None:
     assert copies(nodes[0], queue).master == master.name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leads", [False, pytest.param(True, marks=pytest.mark.long)], ids=["master", "leader"])
 def test_a_disk_that_stalls(start_cluster: StartCluster, mount: Callable[..., Path], name: str, leads: bool) -> None:
     """The node that leads the queue, and the cluster perhaps, can write nothing and does not know why. Others lead, and

@@ -15,6 +15,7 @@ from tests.servers import until
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 
+ALWAYS = ("pause_minority", "ignore")
 SECONDS = float(os.environ.get("LEVERET_PARTITION_SECONDS", "4"))
 
 
@@ -29,7 +30,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archipelago]:
             nodes.end()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(one, marks=() if one in ALWAYS else pytest.mark.long) for one in STRATEGIES]
+)
 def test_nothing_confirmed_is_lost(nodes: Archipelago, strategy: str) -> None:
     assert soak(nodes, strategy, seed=7, seconds=SECONDS, prefix=strategy) > 0
 
