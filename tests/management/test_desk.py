@@ -57,7 +57,8 @@ def test_cluster(node: leveret.testing.Broker) -> None:
     assert told["has_majority"] is True
     assert told["alarms"] == []
     assert [(one["name"], one["running"]) for one in told["members"]] == [(told["node"], True)]
-    assert told["leader"] == told["node"]
+    assert [(one["paused"], one["maintenance"]) for one in told["members"]] == [(False, None)]
+    assert told["leader"] == told["node"] and told["spooled"] == 0
     for path in ("cluster", "rings", "jobs", "leases", "peek/%2F/q", "matches/%2F"):
         assert ask(node, path, user="plain:secret")[0] == 401, path  # It has no tag.
 

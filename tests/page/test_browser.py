@@ -74,6 +74,18 @@ def test_alarms_are_told_on_every_page(open_page: Open, trio: Cluster) -> None:
     page.locator(".trouble").wait_for(state="detached")
 
 
+def test_maintenance_is_told_on_every_page(open_page: Open, trio: Cluster) -> None:
+    page = open_page("cluster")
+    trio[2].control("drain", move_unmirrored=None)
+    try:
+        page.locator(".troubles").get_by_text("In maintenance").wait_for()
+        assert "n3" in page.locator(".troubles").inner_text()
+        page.locator(".node .badges").get_by_text("draining").wait_for()
+    finally:
+        trio[2].control("revive")
+    page.locator(".trouble").wait_for(state="detached")
+
+
 def test_every_section_shows_something(open_page: Open) -> None:
     page = open_page()
     for name in page.locator("nav#nav a").all_inner_texts():

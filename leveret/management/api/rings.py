@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.keepers import is_keeper
+from leveret.cluster.maintenance import state_of
 from leveret.cluster.mirroring import is_quorum, is_stream
 from leveret.cluster.permissions import refused_text
 from leveret.management.api.handlers import Handlers
@@ -72,7 +73,17 @@ class RingHandlers(Office):
             "cluster_name": self.node.metadata.global_parameters.get("cluster_name") or me,
             "leader": cluster.leader,
             "has_majority": cluster.has_majority,
-            "members": [{"name": one.name, "running": one.running, "voter": one.voter} for one in members],
+            "members": [
+                {
+                    "name": one.name,
+                    "running": one.running,
+                    "voter": one.voter,
+                    "paused": self.node.pausing.is_paused(one.name),
+                    "maintenance": state_of(self.node.metadata, one.name),
+                }
+                for one in members
+            ],
+            "spooled": sum(spool.count for spool in self.node.broker.spools.active),
             "alarms": [
                 {"node": name, "resource": resource} for name in sorted(short) for resource in sorted(short[name])
             ],

@@ -57,6 +57,8 @@ function nodeCard(app, member, node) {
     h("p", { class: "badges" },
       member.running ? badge("running", "good") : badge("down", "bad"),
       app.news.leader === member.name ? badge("leader", "plain", "Leads the cluster's agreement on metadata") : null,
+      member.paused ? badge("paused", "bad", "Not in contact with the nodes it needs") : null,
+      member.maintenance ? badge(member.maintenance, "warn", "In maintenance: leads nothing, takes no clients") : null,
       member.voter ? null : badge("no voter", "warn", "Does not count for a majority yet"),
       alarms.map((one) => badge(`${one.resource} alarm`, "bad"))),
     node?.running && member.running ? h("dl", { class: "node-facts" },

@@ -5,7 +5,7 @@
 
 import * as api from "./api.js";
 import { h, render } from "./dom.js";
-import { nodeName } from "./format.js";
+import { nodeName, number } from "./format.js";
 import { failure, loading, toast } from "./ui.js";
 import { overview } from "./overview.js";
 import { cluster } from "./cluster.js";
@@ -166,6 +166,13 @@ function troubles() {
   }
   const down = news.members.filter((one) => !one.running).map((one) => app.node(one.name));
   if (down.length) found.push(["warn", down.length === 1 ? "Node down:" : "Nodes down:", down.join(", ")]);
+  for (const { name, paused, maintenance } of news.members) {
+    if (paused) found.push(["bad", "Paused:", `${app.node(name)} serves nobody until it is in contact with the nodes it needs.`]);
+    if (maintenance) found.push(["warn", "In maintenance:", `${app.node(name)} takes no clients and leads no queues (${maintenance}).`]);
+  }
+  if (news.spooled) {
+    found.push(["warn", "Spool:", `${app.node(news.node)} keeps ${number(news.spooled)} messages for queues that it cannot reach.`]);
+  }
   for (const { node, resource } of news.alarms) {
     const what = resource === "memory" ? "Memory" : "Disk space";
     found.push(["bad", `${what} alarm`, `on ${app.node(node)}. Publishers wait until it clears.`]);
