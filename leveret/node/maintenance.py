@@ -127,6 +127,9 @@ class Maintenance:
         connections = list(self.node.broker.connections)
         for connection in connections:
             connection.close(FORCED, text)
+        for client in list(self.node.clients):
+            if client.connection not in self.node.broker.connections:
+                client.transport.abort()  # It was about to log in.
         self.node.schedule()
         return len(connections)
 
