@@ -48,7 +48,9 @@ def flood(server: Server, bundle: bytes) -> Iterator[Callable[[], int]]:
         client.socket.close()
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["transient", "persistent"])
+@pytest.mark.parametrize(
+    "persistent", [pytest.param(False, id="transient", marks=pytest.mark.long), pytest.param(True, id="persistent")]
+)
 def test_publisher_that_never_stops(start: Start, persistent: bool) -> None:
     """Deliveries keep pace, as well as a busy machine lets them: when a consumer has taken 100,000, not many times as
     many wait behind them. A publisher that nobody slows down is ten times as fast as a consumer."""
