@@ -52,8 +52,7 @@ def flood(server: Server, bundle: bytes) -> Iterator[Callable[[], int]]:
     "persistent", [pytest.param(False, id="transient", marks=pytest.mark.long), pytest.param(True, id="persistent")]
 )
 def test_publisher_that_never_stops(start: Start, persistent: bool) -> None:
-    """Deliveries keep pace, as well as a busy machine lets them: when a consumer has taken 100,000, not many times as
-    many wait behind them. A publisher that nobody slows down is ten times as fast as a consumer."""
+    """Deliveries keep pace: when a consumer has taken 100,000, fewer than that wait behind them."""
     server = start()
     channel = server.channel()
     channel.queue_declare("q", durable=True)
@@ -70,7 +69,7 @@ def test_publisher_that_never_stops(start: Start, persistent: bool) -> None:
                 taken += take_and_ack(consumer, 250)
             left = waiting(channel, "q")
             assert sent() * 200 >= taken
-        assert left < 4 * taken
+        assert left < taken
     assert server.resident_bytes() < 200 * MIB
 
 
