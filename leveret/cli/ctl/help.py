@@ -25,7 +25,7 @@ short      | long                    | description
 -?         | --help                  | displays command help
 -n <node>  | --node <node>           | the node of that name on this machine; also name@host:clusterport
            | --host <host>           | where the node is (127.0.0.1)
-           | --port <port>           | its cluster port (25672); later versions will take the management port as well
+           | --port <port>           | its cluster port (25672)
            | --cookie-file <file>    | the secret of its cluster (the cookie in its data folder);
            |                         | also LEVERET_COOKIE_FILE, LEVERET_COOKIE
            | --tls-cert-file <file>  | for a cluster port with TLS, with --tls-key-file and --tls-ca-cert-file
