@@ -246,6 +246,7 @@ def test_the_probes_and_the_farewell(objects: dict[str, dict[str, Any]]) -> None
     shell, option, line = container["lifecycle"]["preStop"]["exec"]["command"]
     assert (shell, option) == ("sh", "-c")
     *asked, last = [shlex.split(part) for part in line.splitlines()]
-    assert last == ["true"] and len(asked) == 2
+    waits = ["await_online_quorum_plus_one", "await_online_synchronized_mirror"]
+    assert [words[2] for words in asked] == [*waits, "drain"] and last == ["true"]
     for words in asked:
         check_ctl(words)
