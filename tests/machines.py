@@ -52,7 +52,7 @@ from leveret.cluster.defaults import first_boot
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
 from leveret.log.ranges import Measured, Wanted
-from leveret.mirror.store import Reading
+from leveret.mirror.store import Loading
 
 LOOPBACK: Final = Peer("127.0.0.1", 40_000, "127.0.0.1", 5672, True)
 ALL_CAPABILITIES: Final = {
@@ -180,7 +180,7 @@ class World:
     def forget_log(self, number: int) -> None:
         self.log.queues.pop(number, None)
 
-    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
+    def read(self, job: Loading, then: Callable[[bool], None]) -> None:
         raise AssertionError("there is no mirror")
 
     def is_crowded(self) -> bool:

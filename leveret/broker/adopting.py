@@ -1,9 +1,24 @@
-"""A queue becomes mirrored: what of it only memory holds goes to the log, where mirrors can be given it.
+"""A queue becomes mirrored: what of it the log does not hold for good goes there, where mirrors can be given it.
 
 Until then the log knows persistent messages of durable queues and nothing else. A mirror is filled with what its
 master's log holds, so a transient message that waits, or is out with a consumer, would be the master's alone, although
 transient messages are mirrored like all others from now on. They are written as what a mirror is filled with is: the
 queue's numbers stay as they are, and so does the order.
+
+**From memory** (`take_over`) they go at once, before the first block of the ring.
+
+**Spilled ones** are in the log already, but only to have them out of memory: whatever the log does not call spilled is
+there after a restart, and these are not. There may be very many. So they are read and stored again piece by piece,
+while the queue is used (`Adoption`), the next piece when the last one is on disk: memory holds one, and a slow disk
+slows nobody but its own adoption. Whoever settles one meanwhile settles it wherever it is. Who consumes is given them
+from where they are: the log reads both.
+
+**Until the last is on disk no mirror is told anything** of what is stored here: it would take those not stored yet for
+settled. And were it told of one that is stored but not synced, and the master restarted, then a mirror in sync would
+have a message that its master lacks. So no mirror becomes complete before, however few messages it lacks, since each
+has to be given a first piece. If the master dies in the middle, nobody else is in sync: the queue comes back with its
+node, without the transient messages that were not stored yet, as it would have without a policy. If by force somebody
+else leads, they are lost with all else that only this node had, and dropped here, so that they do not turn up again.
 """
 
 from __future__ import annotations
@@ -12,22 +27,29 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.batch import Batch, Span
+from leveret.broker.batch import Batch, Gap, Span
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.mirrored import Mirror, Mirrors
     from leveret.broker.queue import Queue
     from leveret.log.block import Run
+    from leveret.mirror.store import Loading
 
 PIECE_MESSAGES: Final = 1024  # In one record, so that few are read back where few are wanted.
+PIECE_BYTES: Final = 1 << 18  # Of spilled ones, at a time: some milliseconds of the loop's time.
+AGAIN_TICKS: Final = 100  # Until what could not be read is tried again.
 
 
 def take_over(broker: Broker, queue: Queue) -> list[Run]:
     """Messages that the log has to be given; whatever becomes of them from now on is recorded."""
     if queue.open is not None:
         queue.open.stored = True  # It is the queue's next block.
-    if queue.rules.max_priority:  # No number says which of them are out.
+    if queue.rules.max_priority:  # No number says which of them are out, or were.
         queue.requeued += [(batch.first + lo, batch.first + hi - 1) for batch, lo, hi in _out(broker, queue)]
+        for gap in queue.ready:
+            if isinstance(gap, Gap) and gap.redelivered:
+                queue.requeued += gap.ranges or [(gap.first, gap.last)]
     runs: list[Run] = []
     for batch, lo, hi in chain(_waiting(queue), _out(broker, queue)):
         if batch is queue.open or batch.all_logged or batch.paged:
@@ -35,12 +57,27 @@ def take_over(broker: Broker, queue: Queue) -> list[Run]:
         if not batch.times:
             batch.stamp(broker.wall_ms)
         for run in batch.transient_runs(lo, hi) if queue.durable else [batch.cut(lo, hi)]:
-            for start in range(0, len(run.contents), PIECE_MESSAGES):
-                runs.append(run.cut(start, min(start + PIECE_MESSAGES, len(run.contents))))
+            runs += _pieces(run)
     for batch, _, _ in chain(_waiting(queue), _out(broker, queue)):
         if batch is not queue.open:
             batch.stored = batch.logged = batch.all_logged = True
-    return sorted(runs, key=lambda run: run.first)
+    return _joined(sorted(runs, key=lambda run: run.first))
+
+
+def _pieces(run: Run) -> Iterator[Run]:
+    for start in range(0, len(run.contents), PIECE_MESSAGES):
+        yield run.cut(start, min(start + PIECE_MESSAGES, len(run.contents)))
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Of a million messages that came one by one, a thousand records."""
+    found: list[Run] = []
+    for run in runs:
+        if found and found[-1].last + 1 == run.first and len(found[-1]) + len(run) <= PIECE_MESSAGES:
+            found[-1].join(run)
+        else:
+            found.append(run)
+    return found
 
 
 def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:
@@ -62,3 +99,46 @@ def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
         for one in home.unacked:
             if one.queue is queue:
                 yield one.batch, one.lo, one.hi
+
+
+class Adoption:
+    """Of the spilled messages of one queue, at its master."""
+
+    def __init__(self, mirrors: Mirrors, mirror: Mirror) -> None:
+        self.mirrors = mirrors
+        self.mirror = mirror
+        self.write = 0  # Which is to be synced before the next piece is read; 0: none is.
+        self.rest = 0  # Ticks until something that could not be read is tried again.
+
+    def go_on(self) -> None:
+        """Store the next piece; or all are stored."""
+        mirrors, mirror = self.mirrors, self.mirror
+        assert mirrors.store is not None
+        job = mirrors.store.spilled(mirror.spec.id, PIECE_BYTES)
+        if job is None:
+            del mirrors.adopting[mirror]
+        else:
+            mirrors.broker.shell.read(job, lambda done: self._on_read(job, done))
+
+    def _on_read(self, job: Loading, done: bool) -> None:
+        if self.mirrors.adopting.get(self.mirror) is not self:
+            return  # The queue was deleted, or is led elsewhere.
+        if not done:
+            self.rest = AGAIN_TICKS
+            return
+        for run in job.runs:
+            run.times = run.times or [(0, self.mirrors.broker.wall_ms)]
+            for piece in _pieces(run):
+                self.write = self.mirror.member.adopt(piece)
+        self.mirrors.touched[self.mirror] = None
+
+    def on_synced(self, write: int) -> None:
+        if self.write and write >= self.write:
+            self.write = 0
+            self.go_on()
+
+    def on_tick(self) -> None:
+        if self.rest:
+            self.rest -= 1
+            if not self.rest:
+                self.go_on()

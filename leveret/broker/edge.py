@@ -103,13 +103,13 @@ class Subscription:
 class Bundle:
     """Publishes of one kind that go to one queue in one frame."""
 
-    __slots__ = ("contents", "keys", "kind", "pendings", "senders")
+    __slots__ = ("contents", "keys", "kind", "parts", "senders")
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
-        self.pendings: list[Pending] = []
+        self.parts: list[tuple[Pending | None, int]] = []  # As they came: who waits, and for how many.
         self.senders: list[tuple[Pending | None, str, int]] = []  # For the journal: whose, and how many.
 
 
@@ -208,9 +208,9 @@ class Edge:
         bundle.contents += contents
         bundle.keys += keys
         self.bundled_bytes += size
+        bundle.parts.append((pending, len(contents)))
         if pending is not None:
             pending.waiting += 1
-            bundle.pendings.append(pending)
         if queue.rules.journal and self.broker.journal is not None:
             bundle.senders.append((pending, self.broker.journal.publisher(pending), len(contents)))
 
@@ -258,9 +258,10 @@ class Edge:
         parts = [w.U64.pack(self.broker.metadata.index)]
         for queue, bundle in self.bundles.items():
             token = 0
-            if bundle.pendings:
+            pendings = [pending for pending, _ in bundle.parts if pending is not None]
+            if pendings:
                 self.last_token = token = self.last_token + 1
-                self.pendings[token] = bundle.pendings
+                self.pendings[token] = pendings
             parts.append(w.BUNDLE.pack(queue.spec.id, token))
             parts += w.pack_run(bundle.contents, bundle.keys, bytes((bundle.kind,)) * len(bundle.contents))
             if bundle.senders and self.broker.journal is not None:
@@ -467,9 +468,9 @@ class Edge:
         """The session is over."""
         self.is_up = False
         pendings = [pending for several in self.pendings.values() for pending in several]
-        pendings += [pending for bundle in self.bundles.values() for pending in bundle.pendings]
         pendings += [one.pending for one in self.produced]
-        self.pendings, self.bundles, self.verdicts, self.taken, self.passed = {}, {}, [], {}, {}
+        bundles, self.bundles = self.bundles, {}
+        self.pendings, self.verdicts, self.taken, self.passed = {}, [], {}, {}
         self.produced = []
         for pending in pendings:
             pending.refused = True
@@ -481,6 +482,8 @@ class Edge:
             if queue.spec.view is not None and subscription.consumer in queue.subscriptions:
                 self.end(subscription)
                 queue.adopt(subscription)
+        for queue, bundle in bundles.items():
+            _send_elsewhere(queue, bundle)
         for ask in asks.values():
             ask.fail()
         for subscription in subscriptions.values():
@@ -488,6 +491,18 @@ class Edge:
                 self.end(subscription)
                 subscription.on_queue_deleted()
         self.verdicts, self.taken = [], {}
+
+
+def _send_elsewhere(queue: RemoteQueue, bundle: Bundle) -> None:
+    """Publishes that were still to be sent when the link was lost: as if they came now. They wait for the next master,
+    or are kept here, or refused."""
+    at = 0
+    for pending, count in bundle.parts:
+        contents, keys = bundle.contents[at : at + count], bundle.keys[at : at + count]
+        queue.enqueue(contents, keys, bundle.kind, sum(map(len, contents)) + MESSAGE_OVERHEAD * count, pending)
+        at += count
+        if pending is not None:
+            pending.on_safe()  # Done with waiting here; whoever has it now was counted before.
 
 
 _FROM_HOME: Final[dict[int, Callable[[Edge, bytes], None]]] = {

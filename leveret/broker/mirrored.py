@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.adopting import take_over
+from leveret.broker.adopting import Adoption, take_over
 from leveret.broker.governing import Governing
 from leveret.broker.mirror_journal import Journal
 from leveret.broker.parking import go_on, release
@@ -97,6 +97,7 @@ class Mirrors:
         self.mirrors: dict[int, Mirror] = {}
         self.touched: dict[Mirror, None] = {}
         self.ticking: dict[Mirror, None] = {}  # For whom time matters now.
+        self.adopting: dict[Mirror, Adoption] = {}  # Whose messages from before they were mirrored are not all stored.
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
@@ -163,6 +164,8 @@ class Mirrors:
         member.on_majority(self.majority)
         mirror = Mirror(spec, member)
         mirror.queue = existing
+        if existing is not None and store.stored(spec.id).spilled:
+            self.adopting[mirror] = Adoption(self, mirror)
         self.governing.refresh(mirror)
         return mirror
 
@@ -171,6 +174,7 @@ class Mirrors:
         if mirror is not None:
             self.touched.pop(mirror, None)
             self.ticking.pop(mirror, None)
+            self.adopting.pop(mirror, None)
             self.governing.forget(mirror)
             queue, mirror.queue = mirror.queue, None
             if queue is not None:
@@ -240,6 +244,8 @@ class Mirrors:
         if mirror is not None:
             mirror.member.on_synced(write)
             self.touched[mirror] = None
+            if mirror in self.adopting:
+                self.adopting[mirror].on_synced(write)
 
     def on_disk_failed(self) -> None:
         for mirror in self.mirrors.values():
@@ -250,6 +256,8 @@ class Mirrors:
         self.journal.tick()
         self.governing.tick()
         self.busy = max(0, self.busy - 1)
+        for adoption in list(self.adopting.values()):
+            adoption.on_tick()
         ticking, self.ticking = self.ticking, {}
         for mirror in ticking:
             if mirror.member.wants_tick:
@@ -427,9 +435,13 @@ class Mirrors:
         queue.claims = claims_of(queue)
         queue.frozen = not mirror.member.serving
         mirror.queue = queue
+        if mirror in self.adopting:
+            self.adopting[mirror].go_on()
 
     def _stopped(self, mirror: Mirror, effect: f.Stopped) -> None:
         queue, mirror.queue = mirror.queue, None
+        if self.adopting.pop(mirror, None) is not None and self.store is not None:
+            self.store.drop_spilled(mirror.spec.id)
         awaiting = [pending for _, _, several in mirror.in_blocks for pending in several]
         mirror.in_blocks.clear()
         mirror.unapplied.clear()
@@ -449,12 +461,15 @@ class Mirrors:
 
     def _read(self, mirror: Mirror, effect: f.Read) -> None:
         assert self.store is not None
+        if mirror in self.adopting:  # It would be told that what is not stored yet is gone.
+            mirror.member.on_read_failed(effect.request)
+            return
         reading = self.store.read(mirror.spec.id, effect.request)
         if reading.job is None:
             reading.answer(mirror.member)
             self.touched[mirror] = None
         else:
-            self.broker.shell.read(reading, lambda done: self._on_read(mirror, reading, done))
+            self.broker.shell.read(reading.job, lambda done: self._on_read(mirror, reading, done))
 
     def _on_read(self, mirror: Mirror, reading: Reading, done: bool) -> None:
         if self.mirrors.get(mirror.spec.id) is not mirror:
@@ -501,6 +516,7 @@ class Mirrors:
     def _left(self, mirror: Mirror, effect: f.Left) -> None:
         self.mirrors.pop(mirror.spec.id, None)
         self.ticking.pop(mirror, None)
+        self.adopting.pop(mirror, None)
         self.governing.forget(mirror)
         self._forget(mirror.spec.id)
 

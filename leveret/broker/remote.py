@@ -34,9 +34,10 @@ message waits for a client that does not want it while another would.
 publish to queues of that home are not read from. Deliveries: a subscription has at most `FEED_BYTES_MAX` (or one
 message) on the way that the client's socket has not taken.
 
-**When the link breaks** both ends start from nothing. The edge refuses (nack) all publishes that were not reported
-safe, fails all questions, cancels its consumers as RabbitMQ does when a queue's node is lost; acknowledgements that
-come later for deliveries of before are taken and mean nothing. The home gives back what was out, marked as redelivered.
+**When the link breaks** both ends start from nothing. The edge refuses (nack) all publishes that were sent and not
+reported safe, deals with those that were still to be sent as if they came now, fails all questions, cancels its
+consumers as RabbitMQ does when a queue's node is lost; acknowledgements that come later for deliveries of before are
+taken and mean nothing. The home gives back what was out, marked as redelivered.
 Questions about a queue that does not outlive its node wait until it is clear whether more than the link is lost.
 """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from leveret.cluster.store import Applied
     from leveret.log.block import Run
     from leveret.log.ranges import Measured, Wanted
-    from leveret.mirror.store import Reading
+    from leveret.mirror.store import Loading
 
 
 class Shell(Protocol):
@@ -54,8 +54,8 @@ class Shell(Protocol):
     def measure(self, number: int, wanted: Wanted) -> Measured:
         """Which messages the log has of a queue: see `Host`."""
 
-    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
-        """Read what another mirror lacks; `then` whether that was possible."""
+    def read(self, job: Loading, then: Callable[[bool], None]) -> None:
+        """Read messages for mirrors; `then` whether that was possible."""
 
     def is_crowded(self) -> bool:
         """Whether too much waits for the disk, so that publishers should."""

@@ -524,8 +524,8 @@ class Log:
             return None
         places: list[Place] = []
         pending: list[Run] = []
-        last = self._plan(found, False, first, last, max_bytes, places, pending)
-        last = self._plan(found, True, first, last, max_bytes, places, pending)
+        last = self.plan_range(found, False, first, last, max_bytes, places, pending)
+        last = self.plan_range(found, True, first, last, max_bytes, places, pending)
         places = [_cut_place(place, last) for place in places if place.first <= last]
         pending = [_cut_run(run, last) for run in pending if run.first <= last]
         if not places and not pending:
@@ -541,7 +541,7 @@ class Log:
             load.pinned.append(place.segment)
         return load
 
-    def _plan(
+    def plan_range(
         self,
         queue: QueueLog,
         spilled: bool,

@@ -36,6 +36,9 @@ of one node: a copy that lacked them would no longer be what its numbers say.
 
 **Filling** (a member that lacks messages gets them in pieces) is several records, one for each stretch of contents and
 one that says what lives; the contents count only if that last one is there.
+
+**Spilled messages** of a queue that becomes mirrored are on disk, but in blocks that a start ignores. They are read
+(`spilled`) and stored again, by fillings that say nothing of others; with that they are spilled no longer.
 """
 
 from __future__ import annotations
@@ -175,6 +178,7 @@ class Mirrors:
             assert all(any(a <= low and high <= b for a, b in have) for low, high in found.live)
             while mirror.tail:
                 self._void(mirror, mirror.tail.pop())
+            self.drop_spilled(queue)
         else:
             log = self._log
             log.drop(log.queues.pop(queue))
@@ -234,6 +238,8 @@ class Mirrors:
         entry.source = (PENDING, (self._log.serial + 1) & SHORT)
         for low, high in entry.held.ranges:
             queue.enqueue(low, high)
+            if queue.spilled:
+                queue.unspill(low, high)
         queue.refs.append(entry.first, entry.next - entry.first, count, *entry.source, content_bytes)
         self._gather(entry, mirror, confirmed, (), None)
 
@@ -244,6 +250,12 @@ class Mirrors:
         if not mirror.base:
             mirror.adopt(1, epoch)
             found.advance(epoch, 1, 0, 0)
+
+    def drop_spilled(self, queue: int) -> None:
+        """The copy goes on as one of many, and they are no part of it."""
+        found, _ = self.open(queue)
+        if found.spilled.first is not None and found.spilled.last is not None:
+            found.unspill(found.spilled.first, found.spilled.last)
 
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None = None) -> None:
         found, mirror = self.open(queue)
@@ -424,6 +436,17 @@ class Mirrors:
         if not places and not pending:
             return live, upto, None
         return live, upto, self._log.make_load(found, places, pending, after + 1, upto)
+
+    def spilled(self, queue: int, bytes_max: int) -> Load | None:
+        """A job that reads the first of the messages that are spilled: blocks of about so many bytes, at least one."""
+        found = self._log.queues.get(queue)
+        if found is None or found.spilled.first is None or found.spilled.last is None:
+            return None
+        places: list[Place] = []
+        pending: list[Run] = []
+        first = found.spilled.first
+        last = self._log.plan_range(found, True, first, found.spilled.last, bytes_max, places, pending)
+        return self._log.make_load(found, places, pending, first, last)
 
     def lost(self, queue: int) -> list[tuple[int, int]]:
         """Message numbers that are not stored, up to the highest that ever was."""

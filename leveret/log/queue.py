@@ -86,6 +86,9 @@ class QueueLog:
                 continue
             for start, end in self.live.ranges(low, high):
                 self.redelivered.add(start, end)
+            if self.mirror is not None:  # What is spilled is about to be stored: see `unspill`.
+                for start, end in self.spilled.ranges(low, high):
+                    self.redelivered.add(start, end)
 
     def count_returns(self, counts: Iterable[tuple[int, int, int]]) -> None:
         """Of two counts the larger holds. A mirror may hear of one before it has the message: see `mirror.sync`."""
@@ -116,5 +119,9 @@ class QueueLog:
             if self.redelivered:
                 self.redelivered.remove(low, high)
             if self.spilled:
-                self.spill_refs.settle(low, high, self.spilled)
-                self.spilled.remove(low, high)
+                self.unspill(low, high)
+
+    def unspill(self, low: int, high: int) -> None:
+        """These need not be kept as spilled any longer: they are gone, or stored like all others."""
+        self.spill_refs.settle(low, high, self.spilled)
+        self.spilled.remove(low, high)

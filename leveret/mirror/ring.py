@@ -50,6 +50,7 @@ from leveret.mirror.frames import (
     Effect,
     Entry,
     Fetch,
+    Fill,
     Frame,
     Got,
     History,
@@ -320,6 +321,12 @@ class Member:
             raise ProtocolError(f"a block of epoch {block.epoch} in epoch {self.view.epoch}")
         self.append((block,))
         return True
+
+    def adopt(self, run: Run) -> int:
+        """At the master of a queue that was not mirrored before: store messages of it that came in no block. Gives the
+        write that does. Nobody may be told what is stored here before all of it is."""
+        self.write(Fill(run.last, run.last, (), (run,), self.read_at))
+        return self.written
 
     def hand_over(self, to: str) -> bool:
         """Take nothing more; when everybody has everything, make `to` master. The block submitted last, with what the

@@ -29,7 +29,8 @@ of the tail become batches in memory. As each of its blocks is applied, the batc
 logged. No content is read, so a queue of a million messages is there at once.
 
 A queue that was not mirrored becomes so when its member is made: its blocks so far are the beginning of its ring's log.
-There the queue is in memory already, and only goes on with the number of `Started`.
+There the queue is in memory already, and only goes on with the number of `Started`. Messages that it has on disk only
+for lack of memory follow in pieces, and until they are stored nobody is given anything: see `broker.adopting`.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ class Stored(Protocol):
     @property
     def redelivered(self) -> RangeSet: ...
     @property
+    def spilled(self) -> RangeSet: ...
+    @property
     def counts(self) -> dict[int, int]: ...
     @property
     def marks(self) -> Marks: ...
@@ -162,6 +165,8 @@ class Mirrors(Protocol):
         self, queue: int, after: int, bound: int, have: Sequence[tuple[int, int]], bytes_max: int
     ) -> tuple[list[tuple[int, int]], int, Loading | None]: ...
     def lost(self, queue: int) -> list[tuple[int, int]]: ...
+    def spilled(self, queue: int, bytes_max: int) -> Loading | None: ...
+    def drop_spilled(self, queue: int) -> None: ...
 
 
 class Reader(Protocol):
@@ -239,14 +244,24 @@ class MirrorStore:
         )
 
     def adopt(self, queue: int, epoch: int, next_seq: int, runs: Sequence[Run]) -> None:
-        """The queue becomes mirrored here. `runs`: messages of it that the log was not told of until now."""
+        """The queue becomes mirrored here. `runs`: messages of it that the log was not told of until now. What it was
+        told of only to be forgotten, `spilled` gives."""
         stored, mirror = self._mirrors.open(queue)
-        if runs:
+        if runs or stored.spilled:
             self._mirrors.begin(queue, epoch)
         for run in runs:  # Nothing is said of others, and nothing settled: of those after..upto there are none.
             self._mirrors.fill(queue, run.last, run.last, (), (run,), mirror.read_at, mirror.base, None)
         if stored.next_seq < next_seq:  # What came last is gone already; its numbers are not used again.
             self._mirrors.fill(queue, next_seq - 1, next_seq - 1, (), (), mirror.read_at, mirror.base, None)
+
+    def spilled(self, queue: int, bytes_max: int) -> Loading | None:
+        """A job that reads some of the messages which the queue put away before it was mirrored, the lowest numbers
+        first. None: there are none, or they were stored since by a `Fill`."""
+        return self._mirrors.spilled(queue, bytes_max)
+
+    def drop_spilled(self, queue: int) -> None:
+        """Another node leads the queue, and these are not part of it."""
+        self._mirrors.drop_spilled(queue)
 
     def disk(self, queue: int) -> int:
         """Another number each time the queue lost something that had been synced."""

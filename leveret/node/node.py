@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from leveret.cluster.raft import Member
     from leveret.cluster.specs import QueueSpec
     from leveret.log.block import Run
-    from leveret.mirror.store import Reading
+    from leveret.mirror.store import Loading
     from leveret.node.consensus_log import ConsensusLog, Recovered
     from leveret.node.peers import Peers
     from leveret.node.settings import Settings
@@ -492,8 +492,8 @@ class Node(consensus.Shell):
     def forget_log(self, number: int) -> None:
         self.storage.forget_log(number)
 
-    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
-        self.storage.read(reading, then)
+    def read(self, job: Loading, then: Callable[[bool], None]) -> None:
+        self.storage.read(job, then)
 
     def is_crowded(self) -> bool:
         return self.storage.is_crowded(self.broker) or self.alarms.reason() is not None

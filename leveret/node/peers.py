@@ -352,6 +352,9 @@ class Peers:
             wire.end()
             self._on_unusable(wire)
 
+    def on_ended(self, wire: Wire) -> None:
+        self._on_unusable(wire)
+
     def on_closed(self, wire: Wire) -> None:
         self._wires.pop(wire, None)
         self._unproven.pop(wire, None)

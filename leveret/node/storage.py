@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.log.errors import LogDamaged
-from leveret.mirror.store import MirrorStore, Reading
+from leveret.mirror.store import Loading, MirrorStore
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch, Gap
@@ -314,16 +314,16 @@ class Storage:
 
         self.reader.submit(lambda: load.perform(self.disk), on_done)
 
-    def read(self, reading: Reading, then: Callable[[bool], None]) -> None:
-        """Read what another mirror lacks."""
-        job: Any = reading.job
+    def read(self, wanted: Loading, then: Callable[[bool], None]) -> None:
+        """Read messages for mirrors."""
+        job: Any = wanted
 
         def on_done(error: Exception | None) -> None:
             if error is None:
                 self.log.on_done(job)
             else:
                 self.log.on_failed(job, error)
-                logger.error("messages that another mirror lacks cannot be read: %s", error)
+                logger.error("messages for mirrors cannot be read: %s", error)
             then(error is None)
             self.on_turn()
 

@@ -20,6 +20,7 @@ from leveret.cluster.link import Buffer, Failed, Frames, Identity, Link, LinkOpt
 if TYPE_CHECKING:
     from leveret.node.settings import TlsOptions
 
+CLOSED: Final = "the connection was closed"
 TICKS_IN_SILENCE: Final = 16
 TICK_MS_MAX: Final = 250
 BEATS_IN_SILENCE: Final = 4
@@ -82,6 +83,7 @@ def peer_tls(options: TlsOptions) -> PeerTls:
 class Owner(Protocol):
     def on_connected(self, wire: Wire) -> None: ...
     def on_event(self, wire: Wire, event: link.Event) -> None: ...
+    def on_ended(self, wire: Wire) -> None: ...
     def on_closed(self, wire: Wire) -> None: ...
     def on_writable(self, wire: Wire) -> None: ...
 
@@ -139,12 +141,19 @@ class Wire(asyncio.Protocol):
             self.flush()
 
     def eof_received(self) -> bool:
+        """The other end is gone, and its owner hears of it now: `connection_lost` comes behind whatever else has come
+        in the same pass of the loop, such as publishes, which would still be sent there."""
+        if not self.closed:
+            self.link.close()
+            self.closed = True
+            self.failure = self.failure or CLOSED
+            self.owner.on_ended(self)
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self.link.close()
         if not self.failure:
-            self.failure = "the connection was closed" if error is None else f"the connection was lost: {error}"
+            self.failure = CLOSED if error is None else f"the connection was lost: {error}"
         self.owner.on_closed(self)
         self.closed = True
 
@@ -230,6 +239,9 @@ class _Caller:
             self.answer.set_result(event.frames[0][1])
         elif type(event) is Failed:
             self._fail(event.reason, event.text)
+
+    def on_ended(self, wire: Wire) -> None:
+        pass
 
     def on_closed(self, wire: Wire) -> None:
         self._fail("closed", wire.failure)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -365,6 +366,115 @@ def test_messages_that_came_in_no_block_count_as_one(node: Node) -> None:
     found = node.restart()
     assert (found.base, found.history[0], found.messages, [one.number for one in found.blocks]) == (1, (3, 1), 3, [2])
     assert node.load() == [run(1, 3, 0)]
+
+
+def spilled_queue(node: Node) -> None:
+    """Messages 1 to 12, of which 3, 4 and 9 are persistent. The others are spilled; then the queue is mirrored."""
+    node.open([Q])
+    node.log.spill(Q, [run(1, 2, 0)])
+    node.log.append(Block(Q, 1, 1, 0, run(3, 2), [], [], 0))
+    node.flush()
+    node.log.spill(Q, [run(5, 4, 0), run(10, 3, 0)])
+    node.log.append(Block(Q, 1, 2, 0, run(9, 1), [], [], 0))
+    node.store.adopt(Q, 1, 13, [])
+    node.recovered()
+
+
+def adopt_spilled(node: Node, bytes_max: int, between: Callable[[], None] = lambda: None) -> list[int]:
+    """Store the next of them. Gives their numbers, which were read before something else happened."""
+    job: Any = node.store.spilled(Q, bytes_max)
+    if job is None:
+        return []
+    job.perform(node.disk)
+    node.log.on_done(job)
+    between()
+    for one in job.runs:
+        node.write(Fill(one.last, one.last, (), (one,), 0))
+    return [seq for one in job.runs for seq in range(one.first, one.last + 1)]
+
+
+def numbers_of(runs: list[Run]) -> list[int]:
+    return [int(content.split()[1]) for one in runs for content in one.contents]
+
+
+def test_spilled_messages_are_stored_piece_by_piece(node: Node) -> None:
+    spilled_queue(node)
+    pieces = []
+    while piece := adopt_spilled(node, 1):
+        pieces.append(piece)
+        assert numbers_of(node.load()) == list(range(1, 13)), "wherever they are"
+        assert not node.log.queue(Q).spilled.count_within(1, piece[-1])
+    assert pieces == [[1, 2], [5, 6, 7, 8], [10, 11, 12]]
+    assert node.live() == [(1, 12)]
+    node.flush()
+    live, upto, job = node.log.mirrors.fetch(Q, 0, 12, [], 1 << 20)
+    assert (live, upto) == ([(1, 12)], 12) and job is not None
+    job.perform(node.disk)
+    node.log.on_done(job)
+    assert numbers_of(job.runs) == list(range(1, 13))
+    for _ in range(2):
+        assert numbers_of(node.load()) == list(range(1, 13))
+        assert [bytes(one.kinds) for one in node.load()] == [b"\0\0\1\1\0\0\0\0\1\0\0\0"]
+        node.restart()
+
+
+def test_a_start_knows_those_that_were_stored_by_then(node: Node) -> None:
+    spilled_queue(node)
+    adopt_spilled(node, 1)
+    node.flush()
+    adopt_spilled(node, 1)
+    found = node.restart()
+    assert numbers_of(node.load()) == [1, 2, 3, 4, 9] and node.live() == [(1, 4), (9, 9)]
+    assert found.complete and found.messages == 12, "numbers are not used again"
+
+
+def test_spilled_messages_that_are_settled_meanwhile(node: Node) -> None:
+    """Before they are read, after it, and in a block that counts only later."""
+    spilled_queue(node)
+    one, other = block(3, settled=[(1, 1), (6, 6)], epoch=2), block(4, settled=[(7, 11)], epoch=2)
+
+    def settle() -> None:
+        node.append(one, other)
+        node.apply(one)
+
+    adopt_spilled(node, 1 << 20, settle)
+    assert node.live() == [(2, 5), (7, 12)] and not node.log.queue(Q).spilled
+    node.apply(other)
+    node.flush()
+    node.append(block(5, epoch=2))
+    node.flush()
+    for _ in range(2):
+        assert numbers_of(node.load()) == [2, 3, 4, 5, 12] and node.live() == [(2, 5), (12, 12)]
+        node.restart()
+        node.write(Truncate(4))
+
+
+def test_spilled_messages_that_came_back_say_so(node: Node) -> None:
+    """Also where the block that tells of it takes effect before they are stored."""
+    spilled_queue(node)
+    told = block(3, requeued=[(2, 2), (9, 10)], epoch=2)
+    node.append(told)
+    node.apply(told)
+    while adopt_spilled(node, 1):
+        pass
+    node.append(block(4, epoch=2))
+    node.flush()
+    for _ in range(2):
+        kinds = {one.first + at: kind for one in node.load() for at, kind in enumerate(one.kinds)}
+        assert [number for number, kind in kinds.items() if kind & REDELIVERED] == [2, 9, 10]
+        node.restart()
+        node.write(Truncate(3))
+
+
+def test_spilled_messages_of_a_copy_that_leads_no_longer(node: Node) -> None:
+    spilled_queue(node)
+    node.flush()
+    node.store.drop_spilled(Q)
+    assert node.store.spilled(Q, 1) is None and numbers_of(node.load()) == [3, 4, 9]
+    node.store.drop_spilled(Q)
+    spilled_queue(node := Node())
+    node.write(Restart(2, ((1, 1),), 12, ((1, 12),), 0))
+    assert node.store.spilled(Q, 1) is None and numbers_of(node.load()) == [3, 4, 9]
 
 
 def test_reading_for_another_member(node: Node) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pika
 import pytest
 
+from leveret.amqp import methods as m
 from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
+from tests.machines import publish
 from tests.members import PERSISTENT, Cluster, Member
 from tests.mirrors.ledger import Ledger
 from tests.mirrors.rings import (
@@ -24,6 +26,7 @@ from tests.mirrors.rings import (
     mirror,
     settle_durably,
 )
+from tests.raw import RawClient
 from tests.servers import until
 
 
@@ -48,6 +51,24 @@ def at_leader(nodes: Cluster, is_leader: bool) -> Member:
     """A node that leads the consensus, or one that does not."""
     leader = nodes.leader()
     return leader if is_leader else nodes.others(leader)[0]
+
+
+def test_a_publish_that_comes_with_the_news_waits_for_the_next_master(nodes: Cluster, name: str) -> None:
+    """A node so busy that it reads of its peer's end and what a client has published after that in one pass."""
+    master, one, other = nodes
+    mirror(master, name)
+    declare(master, name)
+    await_in_sync(master, name, nodes)
+    with RawClient(one.port) as client:
+        client.open()
+        client.method(m.ConfirmSelect())
+        client.expect(m.ConfirmSelectOk)
+        one.freeze()
+        master.kill()
+        client.send(publish(1, "", name, b"1", delivery_mode=2))
+        one.thaw()
+        assert client.receive() == m.BasicAck(1, False)
+    assert [body for body, _ in drain(other, name)] == numbers(1)
 
 
 @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])

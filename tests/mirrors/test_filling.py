@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.consumer import numbers
-from tests.members import Cluster, Member
+from tests.members import Cluster, Member, StartCluster
 from tests.mirrors.ledger import Ledger
 from tests.mirrors.rings import (
     await_in_sync,
@@ -28,6 +28,7 @@ from tests.servers import until
 
 BACKLOG = 30_000
 PADDING = 500
+SPILLED = 4_000
 
 
 def test_a_backlog_becomes_mirrored_while_it_is_used(nodes: Cluster, name: str) -> None:
@@ -74,6 +75,31 @@ def test_what_only_memory_held_is_mirrored_too(nodes: Cluster, name: str, durabl
     assert [body for body, _ in taken] == numbers(*range(15, 3_200))
     assert all(redelivered for _, redelivered in taken[:5])
     assert sum(redelivered for _, redelivered in taken) < 50
+
+
+def test_what_was_spilled_is_mirrored_too(start_cluster: StartCluster, name: str) -> None:
+    """Transient messages that a node short of memory has put away, just to have them out of it."""
+    nodes = start_cluster("content_cache_bytes = 0\nvm_memory_high_watermark_paging_ratio = 0.0001")
+    master, one, other = nodes
+    queues = (f"{name}-durable", f"{name}-not")
+    for queue in queues:
+        declare(master, queue, durable=queue == queues[0])
+        for start in range(0, SPILLED, 1_000):
+            fill_fast(master, queue, range(start, start + 1_000), persistent=bool(start % 2_000), padding=PADDING)
+        reader = one.channel()
+        tags = [reader.basic_get(queue)[0].delivery_tag for _ in range(20)]
+        reader.basic_ack(tags[9], multiple=True)
+        assert count(one, queue) == SPILLED - 20
+    mirror(other, name)
+    for queue in queues:
+        fill_fast(one, queue, range(SPILLED, SPILLED + 100), persistent=False, padding=PADDING)
+        await_in_sync(one, queue, nodes)
+    master.kill()
+    for queue in queues:
+        await_master(one, queue, (one, other))
+        taken = drain(other, queue)
+        assert [body for body, _ in taken] == numbers(*range(10, SPILLED + 100))
+        assert all(redelivered for _, redelivered in taken[:10])
 
 
 def written_bytes(node: Member) -> int:

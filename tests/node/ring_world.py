@@ -14,10 +14,11 @@ from typing import Any, cast
 from leveret.amqp.tables import Table
 from leveret.broker.mirrored import Mirror
 from leveret.broker.placing import Place, Placing
+from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.cluster.maintenance import out_of_service
 from leveret.cluster.store import Applied
-from leveret.log.block import Block, Run
+from leveret.log.block import PERSISTENT, Block, Run
 from leveret.log.marks import Mark, Marks, marks_of
 from leveret.log.ranges import RangeSet
 from leveret.mirror.frames import Apply, Fill, Recovered, Request, Restart, Write
@@ -33,6 +34,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.live = RangeSet()
+        self.spilled = RangeSet()
         self.redelivered = RangeSet()
         self.counts: dict[int, int] = {}
         self.marks = Marks()
@@ -42,6 +44,7 @@ class Kept:
     def add(self, first: int, count: int) -> None:
         if count:
             self.live.add(first, first + count - 1)
+            self.spilled.remove(first, first + count - 1)
             self.next_seq = max(self.next_seq, first + count)
 
     @property
@@ -62,6 +65,7 @@ class Kept:
         self.marks.fold(marks_of(block.number, block.marks))
         for low, high in block.settled:
             self.live.remove(low, high)
+            self.spilled.remove(low, high)
         self.delivered_through = max(self.delivered_through, block.delivered_through)
 
 
@@ -80,6 +84,13 @@ class Answer:
         if live and not self.request.bytes_max:  # The first that lives cannot be told of without its content.
             upto, live = live[0][0] - 1, ()
         member.on_read(self.request, live, self.runs, upto, (), self.marks)
+
+
+class Piece:
+    """Spilled messages that were read."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
 
 
 class Store:
@@ -102,11 +113,26 @@ class Store:
     def adopt(self, queue: int, epoch: int, next_seq: int, runs: list[Run]) -> None:
         kept = self.stored(queue)
         for number in self.world.log.queues.get(queue, {}):
-            kept.add(number, 1)
+            if number not in kept.spilled:
+                kept.add(number, 1)
         for run in runs:
             kept.add(run.first, len(run.contents))
             self.world.log.put(queue, run)
         kept.next_seq = next_seq
+
+    def spill(self, queue: Queue, runs: list[Run]) -> None:
+        for run in runs:
+            self.stored(queue.spec.id).spilled.add(run.first, run.last)
+            self.world.log.put(queue.spec.id, run)
+
+    def spilled(self, queue: int, bytes_max: int) -> Piece | None:
+        """Three at a time."""
+        numbers = [number for low, high in self.stored(queue).spilled for number in range(low, high + 1)][:3]
+        runs = [run for number in numbers for run in self.world.log.read(queue, number, number, 1)[0]]
+        return Piece(runs) if runs else None
+
+    def drop_spilled(self, queue: int) -> None:
+        self.stored(queue).spilled = RangeSet()
 
     def lost(self, queue: int) -> Callable[[], list[tuple[int, int]]]:
         return lambda: []
@@ -133,7 +159,7 @@ class Store:
 
     def read(self, queue: int, request: Request) -> Answer:
         live = tuple(self.stored(queue).live.ranges(request.after + 1, request.bound))
-        runs, _ = self.world.log.read(queue, request.after + 1, request.bound, 1 << 20)
+        runs = [run for low, high in live for run in self.world.log.read(queue, low, high, 1 << 20)[0]]
         marks = () if request.after else tuple(self.stored(queue).marks.all())
         return Answer(request, live, tuple(runs) if request.bytes_max else (), marks)
 
@@ -144,10 +170,13 @@ class Rings:
         self.frames: deque[tuple[str, str, bytes]] = deque()
         self.stuck: set[str] = set()  # Nodes whose disk is full, or so slow that nothing gets there.
         self.stores = {server.name: Store(server.world) for server in servers}
+        self.reads: deque[tuple[Piece, Callable[[bool], None]]] = deque()  # Of spilled messages, under way.
         for server in servers:
             world = cast(Any, server.world)
             world.propose = self._propose
             world.send = lambda peer, kind, parts, me=server.name: self.frames.append((me, peer, b"".join(parts)))
+            world.spill = self.stores[server.name].spill
+            world.read = lambda piece, then: self.reads.append((piece, then))
             server.world.broker.run = f"run-of-{server.name}"
             server.world.broker.placing = Placing(server.world.broker, self._places)
         for server in servers:
@@ -242,9 +271,9 @@ class Rings:
         self.run()
         return self.servers[home].world.metadata.queues["/", name].id
 
-    def publish(self, node: str, queue: str, count: int) -> None:
+    def publish(self, node: str, queue: str, count: int, kind: int = PERSISTENT) -> None:
         found = self.servers[node].world.queue(queue)
-        found.enqueue([b"x"] * count, [b""] * count, 1, count, None)
+        found.enqueue([b"x"] * count, [b""] * count, kind, count, None)
         self.run()
 
     def copy(self, node: str, number: int) -> Mirror:

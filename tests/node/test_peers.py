@@ -243,6 +243,20 @@ async def test_one_lost_link_ends_the_session_at_both_ends(cluster: Cluster, sid
     await b.until(lambda: b.frames)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+async def test_a_link_ends_before_anything_else_of_the_same_pass(cluster: Cluster, side: int) -> None:
+    """When the other end closes it, and not when the transport is done with that."""
+    a, b = await cluster.pair()
+    wire = a.peers._members["b"].wires[side]
+    assert wire is not None and wire.transport is not None
+    assert not wire.eof_received()
+    assert a.told[-1] == ("down", "b", "the connection was closed") and not a.peers.is_up("b")
+    wire.transport.close()
+    await b.until_down("a")
+    await a.until_up("b", 2)
+    assert a.count("down", "b") == 1 and wire not in a.peers._wires
+
+
 async def test_silent_peer_is_down(cluster: Cluster) -> None:
     a, b = await cluster.pair()
     for wire in b.peers._wires:  # Neither reads nor beats any more, but its sockets stay open.

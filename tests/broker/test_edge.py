@@ -1,0 +1,57 @@
+"""What becomes of publishes for a queue of another node when the link to it is lost."""
+
+from __future__ import annotations
+
+from leveret.amqp import methods as m
+from leveret.broker.batch import Span
+from leveret.cluster import commands as c
+from tests.broker.mirrored_brokers import Rings
+from tests.brokers import Cluster
+from tests.machines import Client, publish
+
+
+def publisher(cluster: Cluster, at: str) -> Client:
+    client = cluster[at].client()
+    client.call(m.ConfirmSelect())
+    return client
+
+
+def said(client: Client) -> list[m.Method | None]:
+    client.flush()
+    return client.methods()
+
+
+def test_what_was_still_to_be_sent_waits_for_the_next_master() -> None:
+    rings = Rings()
+    client, other, silent = publisher(rings, "c"), publisher(rings, "c"), rings["c"].client()
+    for one, body in ((client, b"1"), (other, b"2"), (client, b"3"), (silent, b"4")):
+        one.feed(publish(1, "", "q", body, delivery_mode=2))
+    rings.lose("a")
+    rings.pass_time(20)
+    assert said(client) == [m.BasicAck(2, True)] and said(other) == [m.BasicAck(1, False)]
+    queue = rings[rings.master].queue("q")
+    spans = [entry for entry in queue.ready if isinstance(entry, Span)]
+    bodies = [content[-2:-1] for span in spans for content in span.batch.contents[span.lo : span.hi]]
+    assert rings.master in ("b", "c") and bodies == [b"1", b"2", b"3", b"4"]
+
+
+def test_what_was_sent_is_refused() -> None:
+    """It may be in the queue, or not."""
+    rings = Rings()
+    client = publisher(rings, "c")
+    rings.hold("c", "a")
+    client.publish("q", b"1", delivery_mode=2)
+    client.feed(publish(1, "", "q", b"2", delivery_mode=2))
+    rings.lose("a")
+    rings.pass_time(20)
+    assert said(client) == [m.BasicNack(1, False, False), m.BasicAck(2, False)]
+
+
+def test_where_nobody_else_will_lead_it_is_refused() -> None:
+    cluster = Cluster("a", "b")
+    cluster.apply(c.DeclareQueue("/", "q", durable=True, node="a"))
+    client = publisher(cluster, "b")
+    client.feed(publish(1, "", "q", b"1", delivery_mode=2))
+    cluster.close("a", "b")
+    cluster.run()
+    assert said(client) == [m.BasicNack(1, False, False)]
