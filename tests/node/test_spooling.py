@@ -1,17 +1,18 @@
-"""What spools need of the node: whether disks are short."""
+"""What spools need of the node: how much room disks have."""
 
 from __future__ import annotations
 
 from leveret.node.alarms import Alarms
 
 
-def test_whose_disk_is_short() -> None:
+def test_how_much_room_a_disk_has() -> None:
     free = [100]
     alarms = Alarms(1 << 40, 50, lambda: 0, lambda: free[0])
     alarms.check()
-    assert not alarms.is_short_of_disk("b")
-    alarms.others = {"b": frozenset({"memory"}), "c": frozenset({"disk"})}
-    assert not alarms.is_short_of_disk("b") and alarms.is_short_of_disk("c")
+    assert alarms.room_bytes() == 50
+    alarms.disk_full = True  # Whatever the system says is free.
+    assert alarms.room_bytes() == 0
+    alarms.disk_full = False
     free[0] = 10
     alarms.check()
-    assert alarms.is_short_of_disk("b")
+    assert alarms.room_bytes() == 0

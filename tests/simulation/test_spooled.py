@@ -51,6 +51,22 @@ MUTATIONS = (
         "        kept |= self.broker.spools.open(self.storage.log.queues)\n",
         "",
     ),
+    Mutation(
+        "does not ask whether there is room",
+        3,
+        "broker.spool",
+        "            if self.spools.shortage(target):\n",
+        "            if False:\n",
+        first=50,
+    ),
+    Mutation(
+        "tells only once how much room there is",
+        3,
+        "node.node",
+        "            if self.told_room.get(peer) != room:\n",
+        "            if peer not in self.told_room:\n",
+        first=31,
+    ),
 )
 ALWAYS = 2
 
