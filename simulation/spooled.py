@@ -16,15 +16,19 @@ demanded that all spools are empty when all is healed.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.batch import Span
 from simulation.clients import Step
+from simulation.contents import number_of
 
 if TYPE_CHECKING:
     from leveret.broker.spool import Spool
     from leveret.broker.spools import Spools
     from simulation.clients import Client
+    from simulation.ledger import Ledger
     from simulation.loop import Scheduler
     from simulation.machine import Machine
     from simulation.network import Network
@@ -112,6 +116,7 @@ class Spooled:
     machines: list[Machine]
     network: Network
     clients: list[Client]
+    ledger: Ledger
 
     def note(self, who: str, text: str) -> None:
         raise NotImplementedError
@@ -127,6 +132,8 @@ class Spooled:
 
     def begin_spools(self) -> None:
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
+        self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
+        self.last_kept: dict[bytes, int] = {}
         self.ambushes: list[dict[str, Any]] = []
         self.tightenings: list[tuple[float, float]] = []
         self.tight: dict[str, Machine] = {}
@@ -137,6 +144,7 @@ class Spooled:
 
     def observe_spools(self, machine: Machine, spools: Spools) -> None:
         for spool in spools.by_target.values():
+            self._follow(spool)
             self.spooled[machine.name, machine.lives, spool.target] = spool.sent
             if self.ambushes and spool.flights:
                 self._ambush(machine, spools, spool, **self.ambushes.pop(0))
@@ -145,6 +153,25 @@ class Spooled:
         for receiver in self.tight.values():
             if spools.heals and receiver is not machine:
                 self._check_room(machine, spools, receiver)
+
+    def _follow(self, spool: Spool) -> None:
+        """Tell the ledger what is kept, before anybody can be told so, and what is sent on."""
+        kept, last = self.kept.setdefault(spool.name, deque()), self.last_kept.get(spool.name, 0)
+        new: list[tuple[int, int]] = []
+        for span in reversed(spool.ready):
+            if span.last <= last:
+                break
+            if isinstance(span, Span):  # What is not in memory has been seen before.
+                batch = span.batch
+                numbers = [(batch.first + at, number_of(batch.contents[at])) for at in range(span.lo, span.hi)]
+                new[:0] = [one for one in numbers if one[0] > last]
+        for seq, number in new:
+            self.ledger.on_spooled(number)
+            self.last_kept[spool.name] = seq
+        kept += new
+        front = spool.ready[0].first if spool.ready else spool.next_seq
+        while kept and kept[0][0] < front:
+            self.ledger.on_sent_on(kept.popleft()[1], self.scheduler.now)
 
     def fault_tighten(self, share: float, seconds: float) -> None:
         self.tightenings.append((share, seconds))
@@ -205,4 +232,5 @@ class Spooled:
 
     def spools_left(self) -> list[str]:
         nodes = [one.server.node for one in self.machines if one.server is not None and one.server.node is not None]
-        return [str(one) for node in nodes for one in node.broker.spools.figures() if one.messages]
+        told = [one for node in nodes for one in node.broker.spools.figures() if one.messages]
+        return [str(one) for one in told if not self.ledger.queue(one.queue).lost]

@@ -30,6 +30,14 @@ MUTATIONS = (
         "        origin = Origin(self.spools.broker.unique_name('').encode(), flight.first, 0)\n",
     ),
     Mutation(
+        "publishes overtake the spool once the link is back",
+        3,
+        "broker.remote",
+        "        if self._has_spool():\n",
+        "        if self._has_spool() and self.edge is None:\n",
+        first=6,
+    ),
+    Mutation(
         "goes by another name after a start",
         3,
         "broker.spool",
@@ -68,7 +76,7 @@ MUTATIONS = (
         first=31,
     ),
 )
-ALWAYS = 2
+ALWAYS = 3
 
 
 def failing_seed(mutation: Mutation) -> int | None:
