@@ -121,7 +121,7 @@ class Node(consensus.Shell):
         )
         log = Log(world.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
         # Which queues there are is known for certain only in `prepare`; until then none of their messages may go.
-        log.recover(None, logger.info, mirrored=None)
+        log.recover(None, logger.info)
         self.storage = Storage(world, log, self.turn, self._on_disk_full, self.on_fatal)
         self.metadata = Metadata()
         self.cluster = Cluster(settings, world, peers, me, consensus_log, recovered, self.metadata, self)
