@@ -236,6 +236,7 @@ class Spool(Queue):
         self.expired += count
         self.settle(batch, lo, at)
         self._count(-size)
+        self.spools.on_progress()
         return True
 
     def _take_first(self, head: Span, count: int) -> None:
@@ -288,6 +289,7 @@ class Spool(Queue):
             self.sent += pending.count
             self.settle(pending.batch, pending.lo, pending.hi)
             self._count(-pending.size)
+            self.spools.on_progress()
         if self.refused and not self.flights:
             self._begin_anew()
         self.host.dirty[self] = None

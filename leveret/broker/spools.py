@@ -73,6 +73,7 @@ class Spools:
         self.active: dict[Spool, None] = {}  # Those with messages.
         self.fronts: list[RemoteQueue] = []  # Before queues that are led here, by who is cut off from the majority.
         self.stalled: dict[Spool, None] = {}  # Those whose link takes no more.
+        self.watchers: list[Callable[[], None]] = []  # Called once, when the next messages have left some spool.
         self.content_bytes = 0
         self.is_full = False
         self.dropped = 0  # Their queues were deleted.
@@ -188,6 +189,13 @@ class Spools:
             front.spool = None
             front.step_aside()
         self._look()
+        self.on_progress()
+
+    def on_progress(self) -> None:
+        """Messages have left a spool, whichever way."""
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
+            watcher()
 
     def on_deleted(self, target: int) -> None:
         spool = self.by_target.pop(target, None)
@@ -204,6 +212,7 @@ class Spools:
         if self.broker.ended is not None:
             del self.broker.ended[spool]  # What it took, its queue counts.
         self._look()
+        self.on_progress()
 
     def _look(self) -> None:
         if self.is_full and self.content_bytes < self.content_bytes_max * 9 // 10:
