@@ -119,3 +119,9 @@ def entry(name: str, value: object) -> bytes:
         return head + b"l" + struct.pack(">q", value)
     text = str(value).encode()
     return head + b"S" + struct.pack(">I", len(text)) + text
+
+
+def number_of(content: bytes) -> int:
+    """Of a message of a simulated client, as queues hold it: a frame with its header, then those with its body."""
+    body_at = int.from_bytes(content[3:7], "big") + 15
+    return int(content[body_at : body_at + 20].partition(b" ")[0])

@@ -109,7 +109,7 @@ class Fates(Ledger):
             self._check_letter(self.messages[message.number], delivery)
             return
         self._check_properties(message, delivery)
-        if not self._is_late(delivery.queue, delivery.node, message.published_at, delivery.written_at):
+        if not self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
             self._check_age(message, delivery)
             if self.features_of(message.queue).single and delivery.consumer:
                 self.turns.setdefault(message.queue, []).append((delivery.written_at, delivery))

@@ -17,6 +17,10 @@ And a delivery may come late: the node that holds the queue has given up the nod
 the message to somebody else, while the other one does not know yet. Nobody can prevent that. So a delivery through
 another node than the queue's own counts as late if the link between the two went down since the message was published.
 The same goes for messages that were in a queue while it moved to another node.
+
+What a node has kept for a queue out of reach (`leveret.broker.spool`) is confirmed by that node alone. Such a message
+is in its queue only since it was sent on, so no link that was lost before excuses anything; and its confirm says
+nothing of the acknowledgements before it, which went another way.
 """
 
 from __future__ import annotations
@@ -95,6 +99,7 @@ class Ledger:
         self.crashes: list[tuple[float, str]] = []
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
+        self.spooled: dict[int, float] = {}  # What nodes kept, and when it was first sent on (inf: it was not yet).
         self.redelivered = 0
         self.late = 0
         self.on_heard: Callable[[str, float, str], None] = lambda node, written_at, what: None
@@ -146,6 +151,18 @@ class Ledger:
     def is_disturbed(self) -> bool:
         return self.clock() <= self.disturbed_until
 
+    def on_spooled(self, number: int) -> None:
+        self.spooled.setdefault(number, float("inf"))
+
+    def on_sent_on(self, number: int, at: float) -> None:
+        """What was kept is on its way to its queue."""
+        self.spooled[number] = min(self.spooled[number], at)
+
+    def entered_at(self, message: Message) -> float:
+        """Before that it was not in its queue. A node may have died before it was seen that it sent something on."""
+        at = self.spooled.get(message.number, message.published_at)
+        return message.published_at if at == float("inf") else at
+
     # -- What clients tell ---------------------------------------------------------------------------------------
 
     def on_session_lost(self, session: str, node: str, why: str) -> None:
@@ -178,7 +195,7 @@ class Ledger:
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
         """Whether what a client said of a delivery was heard for sure, when something behind it was confirmed."""
-        return not self._is_late(message.queue, delivery.node, message.published_at, at)
+        return not self._is_late(message.queue, delivery.node, self.entered_at(message), at)
 
     def on_returned(self, delivery: Delivery, at: float) -> None:
         """As `on_settled`, for what was given back."""
@@ -201,7 +218,7 @@ class Ledger:
             f"gets {delivery.number} of {delivery.queue} through {delivery.node}, written at "
             f"{delivery.written_at:.6f}{', redelivered' if delivery.redelivered else ''}",
         )
-        if self._is_late(delivery.queue, delivery.node, message.published_at, delivery.written_at):
+        if self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
             self.late += 1
             delivery.redelivered = True  # Excused.
         else:

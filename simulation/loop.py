@@ -169,6 +169,10 @@ class NodeLoop(_Loop):  # type: ignore[misc]
         """The process gets no time for so long."""
         self._paused_until = max(self._paused_until, self.scheduler.now + seconds)
 
+    @property
+    def is_paused(self) -> bool:
+        return self.scheduler.now < self._paused_until
+
     def _on_due(self, handle: SimHandle) -> None:
         if self.alive and not handle._cancelled:
             self._ready.append(handle)

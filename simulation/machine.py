@@ -26,6 +26,7 @@ from simulation.disk import Crashed, FaultyDisk
 from simulation.loop import NodeLoop
 from simulation.partitioned import STEADFAST
 from simulation.rebalanced import draw_schedule
+from simulation.spooled import DISK_RESERVE
 
 if TYPE_CHECKING:
     from leveret.log.disk import Disk
@@ -40,7 +41,6 @@ MEMORY_USED: Final = 1 << 26
 DESCRIPTORS: Final = 1 << 16
 STALL_STEP_S: Final = 0.25
 DISK_BYTES: Final = 1 << 30
-DISK_RESERVE: Final = 1 << 20
 
 
 class LifeDisk:

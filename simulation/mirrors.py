@@ -8,6 +8,8 @@
     kept            as in `ledger`, as long as one of the disks survives that the queue's view calls in sync
     served          within a bounded time after all is healed, each queue has a master that serves, and its mirrors are
                     those that its policy wants, and in sync
+    one by one      messages of one channel enter a queue in the order in which they were published, each once with any
+                    master: whether they came straight or were kept by some node, and sent on
     alike           in the end each member, made master in its turn, has the same messages in the same order
 
 Two taps are all: `MirrorStore.apply` of each node, whose blocks are hashed here, and the views in the nodes' metadata.
@@ -39,6 +41,7 @@ from leveret.broker.queue import Queue
 from leveret.cluster.mirroring import QUORUM_MEMBERS, is_quorum, is_stream
 from leveret.mirror.frames import Append
 from leveret.mirror.tail import epoch_of
+from simulation.contents import number_of
 from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
@@ -178,10 +181,11 @@ class MirroredLedger(Ledger):
         return sum(one.written_at > since + GRACE_S for one in deliveries)
 
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
-        """The confirm that tells of it came from the ring. But the acknowledgement counts only if the master that was
-        told is the one that gave out this very delivery: the next one may have given the message to somebody else. And
-        a get that its master handed on to the next comes back by way of the former, which may end before it has passed
-        on what is said of it."""
+        """The confirm that tells of it came from the ring (see `sessions`: not from a spool). But the acknowledgement
+        counts only if the master that was told is the one that gave out this very delivery: the next one may have given
+        the message to somebody else, and so may the same one, if it took back what was out because the link was lost on
+        which the delivery came. And a get that its master handed on to the next comes back by way of the former, which
+        may end before it has passed on what is said of it."""
         since = delivery.written_at if delivery.asked_at is None else delivery.asked_at
         here, agreed = self.known.get((delivery.node, message.queue)), self.agreed.get(message.queue)
         if here is None or agreed is None:
@@ -189,7 +193,7 @@ class MirroredLedger(Ledger):
         if here.changes(since - GRACE_S, at) or agreed.changes(since - GRACE_S, at):
             return False
         if any(since - GRACE_S <= down <= at for down in self._downs(message.queue, delivery.node, at)):
-            return False  # With the link, the master took back what was out by way of it.
+            return False
         return not self._is_late(message.queue, delivery.node, since, at)
 
     def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
@@ -249,7 +253,8 @@ class MirrorChecker:
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
         self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
         self.living: dict[str, Node] = {}
-        self.spooled: dict[str, float] = {}  # By queue: when somebody last kept messages for it.
+        self.appended: dict[tuple[int, int], int] = {}  # Id and epoch: the last block that its master has made.
+        self.last_of: dict[tuple[int, int, str], int] = {}  # Id, epoch and lane: the last message of it in those.
         ledger.check_confirmed = self._check_confirmed
         self.tapped: dict[str, object] = {}
         self.applied: dict[str, int] = {}
@@ -266,8 +271,6 @@ class MirrorChecker:
             for spec in node.metadata.queues.values():
                 self._on_spec(name, spec)
                 self._on_rules(name, spec.name, node.placing.rules_of(spec))
-        for spool in node.broker.spools.active:
-            self.spooled[spool.spec.name] = self.clock()
         for mirror in mirrors:
             if mirror.member.master is not None:
                 self._on_master(name, mirror.spec, mirror.member.master)
@@ -334,8 +337,8 @@ class MirrorChecker:
         of_name = [one for one, name in self.names.items() if name == message.queue and one in self.views]
         if not epoch or not of_name or losses.is_loose(message.published_at, self.clock()):
             return
-        if self.spooled.get(message.queue, -1.0) >= message.published_at:
-            return  # It may be on the disk of who keeps it, and on its way.
+        if message.number in self.ledger.spooled:
+            return  # It is on the disk of who keeps it, and on its way.
         if self.ledger.queue(message.queue).lost or any(one.lossy > epoch for one in losses.beginnings.values()):
             return
         for name, disk in self.views[max(of_name)].in_sync:
@@ -392,11 +395,29 @@ class MirrorChecker:
 
     def _on_appended(self, block: Block) -> None:
         run = block.enqueued
-        if run is not None and block.queue in self.names:
-            blocks = self.ledger.losses_of(self.names[block.queue]).blocks
-            for content in run.contents:  # Producers send again what went with a master: see `producers`.
-                number = number_of(content)
-                blocks[number] = max(blocks.get(number, (0, 0)), (block.epoch, block.number))
+        if run is None or block.queue not in self.names:
+            return
+        queue, numbers = self.names[block.queue], list(map(number_of, run.contents))
+        if block.number > self.appended.get((block.queue, block.epoch), 0):
+            self.appended[block.queue, block.epoch] = block.number
+            for number in numbers:
+                self._check_entry(block, queue, number)
+        blocks = self.ledger.losses_of(queue).blocks
+        for number in numbers:  # Producers send again what went with a master: see `producers`.
+            blocks[number] = max(blocks.get(number, (0, 0)), (block.epoch, block.number))
+
+    def _check_entry(self, block: Block, queue: str, number: int) -> None:
+        """A master has taken in a message: once, and behind all that came before it on its channel."""
+        message = self.ledger.message_of(queue, number)
+        lane = None if message is None or message.queue != queue else self.ledger.lane(message)
+        if lane is None:
+            return
+        last = self.last_of.get((block.queue, block.epoch, lane), 0)
+        if number == last and not self.ledger.may_be_twice(queue, number):
+            self.fail(f"{message} has entered it twice, in epoch {block.epoch}")
+        if number < last:
+            self.fail(f"{message} has entered it behind message {last}, which was published later")
+        self.last_of[block.queue, block.epoch, lane] = max(last, number)
 
     def _on_applied(self, name: str, block: Block) -> None:
         queue = self.names.get(block.queue, "?")
@@ -466,12 +487,6 @@ class MirrorChecker:
 
     def summary(self) -> str:
         return f"{len(self.masters)} reigns, {len(self.blocks)} mirrored blocks"
-
-
-def number_of(content: bytes) -> int:
-    """Of a message of a simulated client, as queues hold it: a frame with its header, then those with its body."""
-    body_at = int.from_bytes(content[3:7], "big") + 15
-    return int(content[body_at : body_at + 20].partition(b" ")[0])
 
 
 def digest_of(block: Block) -> str:

@@ -18,7 +18,7 @@ from simulation.features import LETTERS, Features, draw_extras, draw_features
 from simulation.partitioned import STRATEGY_FAULTS, draw_handling, draw_sever
 from simulation.rebalanced import REBALANCED_FAULTS, draw_rebalance
 from simulation.specials import DELAYED_QUEUE, SPECIAL_RATE, draw_special, limit_deliveries, turn_special
-from simulation.spooled import SPOOLED_FAULTS, draw_ambush, draw_keeping
+from simulation.spooled import SPOOLED_FAULTS, draw_ambush, draw_keeping, draw_tightening
 
 STEPS: Final = 120
 CLIENTS: Final = 4
@@ -359,6 +359,8 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
         return draw_ailing(dice, what, node)
     if what == "ambush":
         return draw_ambush(dice)
+    if what == "tighten":
+        return draw_tightening(dice)
     if what == "sever":
         return draw_sever(dice, nodes)
     if what == "handling":

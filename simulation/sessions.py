@@ -122,7 +122,7 @@ class Channel:
             elif message.state == "sent":
                 message.state = state
             settled, returned = self.markers.pop(one, ((), ()))
-            if message.state == "confirmed":
+            if message.state == "confirmed" and message.number not in self.session.ledger.spooled:
                 for delivery in settled:
                     self.session.ledger.on_settled(delivery, self.session.loop.scheduler.now)
                 for delivery in returned:

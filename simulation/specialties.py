@@ -110,7 +110,7 @@ class SpecialFates(Fates):
 
     def _check_count(self, message: Message, delivery: Delivery) -> None:
         features = self.features_of(message.queue)
-        if self._is_late(delivery.queue, delivery.node, message.published_at, delivery.written_at):
+        if self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
             return
         if self.queue(message.queue).lost or self.may_be_lost(message):
             return

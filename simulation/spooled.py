@@ -5,6 +5,10 @@ few milliseconds after its link is back, so hardly any fault that comes at a tim
 *ambush* waits until some spool has sent what it does not know to be safe. Then the link breaks, or the node that sends,
 or the one that takes, is gone; or all clients publish to that queue, which must not overtake.
 
+Likewise a disk gets *tight* when some spool has messages for it: there is room for a part of them, or for all. Where
+the strategy says so, nothing is sent to a node that has had room for less than waits for it, for as long as it may take
+until the others know (`RoomChecker`).
+
 That nothing is lost, nothing is there twice and all is in order is what the ledger demands of every run. Here it is
 demanded that all spools are empty when all is healed.
 """
@@ -12,20 +16,26 @@ demanded that all spools are empty when all is healed.
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker.batch import Span
 from simulation.clients import Step
+from simulation.contents import number_of
 
 if TYPE_CHECKING:
     from leveret.broker.spool import Spool
     from leveret.broker.spools import Spools
     from simulation.clients import Client
+    from simulation.ledger import Ledger
     from simulation.loop import Scheduler
     from simulation.machine import Machine
     from simulation.network import Network
 
 SPOOLED_FAULTS: Final = (
     ("ambush", 14),
+    ("tighten", 5),
     ("part", 8),
     ("isolate", 8),
     ("cut_one_way", 4),
@@ -44,6 +54,9 @@ SPOOLED_FAULTS: Final = (
     ("reset", 1),
     ("skew", 1),
 )
+DISK_RESERVE: Final = 1 << 20  # The nodes' `disk_free_limit`.
+# Until it is looked how much room there is, others have been told over a slow link, and spools were looked at.
+ROOM_S: Final = 8.0
 WAYS: Final = (
     "publish", "publish", "publish", "reset", "reset", "cut", "kill sender", "power sender", "kill home", "power home",
     "pause home",
@@ -62,6 +75,40 @@ def draw_ambush(dice: random.Random) -> dict[str, Any]:
     }
 
 
+def draw_tightening(dice: random.Random) -> dict[str, Any]:
+    return {
+        "share": dice.choice((0.0, 0.3, 0.9, 3.0)),
+        "seconds": round(dice.choice((5.0, 20.0, 40.0)) * (0.5 + dice.random()), 3),
+    }
+
+
+class RoomChecker:
+    """Whether a node sends on to another what that one's disk has no room for."""
+
+    def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self.fail = fail
+        self.clock = clock
+        self.since: dict[tuple[str, str], float] = {}  # By sender and receiver: since when there is no room.
+        self.launched: dict[tuple[str, str], int] = {}
+        self.checked = 0  # How often a node had reason to wait.
+
+    def observe(self, sender: str, receiver: str, due: int, launched: int, room: int, knows: bool) -> None:
+        """What waits at one for the other, what it has ever sent, and for how much there is room. `knows`: the other
+        is at work, so that it can tell."""
+        way = (sender, receiver)
+        before = self.launched.get(way, 0)
+        self.launched[way] = launched
+        since = self.since.get(way, float("inf"))
+        if self.clock() - since > ROOM_S:
+            self.checked += 1
+            if launched > before:
+                self.fail(f"{sender} sends on to {receiver}, whose disk has room for too little since {since:.6f}")
+        if due <= room or not knows:
+            self.since.pop(way, None)
+        else:
+            self.since.setdefault(way, self.clock())
+
+
 class Spooled:
     """A part of `World`."""
 
@@ -69,8 +116,12 @@ class Spooled:
     machines: list[Machine]
     network: Network
     clients: list[Client]
+    ledger: Ledger
 
     def note(self, who: str, text: str) -> None:
+        raise NotImplementedError
+
+    def fail(self, text: str) -> None:
         raise NotImplementedError
 
     def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
@@ -81,20 +132,80 @@ class Spooled:
 
     def begin_spools(self) -> None:
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
+        self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
+        self.last_kept: dict[bytes, int] = {}
         self.ambushes: list[dict[str, Any]] = []
+        self.tightenings: list[tuple[float, float]] = []
+        self.tight: dict[str, Machine] = {}
+        self.rooms = RoomChecker(self.fail, lambda: self.scheduler.now)
 
     def fault_ambush(self, how: str, delay: float, seconds: float) -> None:
         self.ambushes.append({"how": how, "delay": delay, "seconds": seconds})
 
     def observe_spools(self, machine: Machine, spools: Spools) -> None:
         for spool in spools.by_target.values():
+            self._follow(spool)
             self.spooled[machine.name, machine.lives, spool.target] = spool.sent
             if self.ambushes and spool.flights:
                 self._ambush(machine, spools, spool, **self.ambushes.pop(0))
+            if self.tightenings and spool.count:
+                self._tighten(machine, spools, spool)
+        for receiver in self.tight.values():
+            if spools.heals and receiver is not machine:
+                self._check_room(machine, spools, receiver)
+
+    def _follow(self, spool: Spool) -> None:
+        """Tell the ledger what is kept, before anybody can be told so, and what is sent on."""
+        kept, last = self.kept.setdefault(spool.name, deque()), self.last_kept.get(spool.name, 0)
+        new: list[tuple[int, int]] = []
+        for span in reversed(spool.ready):
+            if span.last <= last:
+                break
+            if isinstance(span, Span):  # What is not in memory has been seen before.
+                batch = span.batch
+                numbers = [(batch.first + at, number_of(batch.contents[at])) for at in range(span.lo, span.hi)]
+                new[:0] = [one for one in numbers if one[0] > last]
+        for seq, number in new:
+            self.ledger.on_spooled(number)
+            self.last_kept[spool.name] = seq
+        kept += new
+        front = spool.ready[0].first if spool.ready else spool.next_seq
+        while kept and kept[0][0] < front:
+            self.ledger.on_sent_on(kept.popleft()[1], self.scheduler.now)
+
+    def fault_tighten(self, share: float, seconds: float) -> None:
+        self.tightenings.append((share, seconds))
+
+    def _home(self, spools: Spools, spool: Spool) -> Machine | None:
+        queue = spools.broker.queues_by_id.get(spool.target)
+        return next((one for one in self.machines if queue is not None and one.node_name == queue.spec.node), None)
+
+    def _tighten(self, machine: Machine, spools: Spools, spool: Spool) -> None:
+        home = self._home(spools, spool)
+        if home is None or home is machine or home.name in self.tight:
+            return
+        share, seconds = self.tightenings.pop(0)
+        room = int(share * spool.content_bytes)
+        self.note("world", f"the disk of {home.name} has room for {room} bytes, for {seconds} s")
+        disk = home.disk
+        disk.capacity_bytes += DISK_RESERVE + room - disk.free_bytes()
+        self.tight[home.name] = home
+        self.scheduler.after(seconds, self._loosen, home)
+
+    def _loosen(self, machine: Machine) -> None:
+        machine.disk.capacity_bytes = 1 << 40
+        del self.tight[machine.name]
+
+    def _check_room(self, machine: Machine, spools: Spools, receiver: Machine) -> None:
+        bound = [one for one in spools.by_target.values() if self._home(spools, one) is receiver]
+        due = sum(one.content_bytes - one.flying_bytes for one in bound)
+        launched = sum(one.sent + one.flying_count for one in bound)
+        room = receiver.disk.free_bytes() - DISK_RESERVE
+        knows = receiver.loop is None or not receiver.loop.is_paused
+        self.rooms.observe(f"{machine.name}.{machine.lives}", receiver.name, due, launched, room, knows)
 
     def _ambush(self, machine: Machine, spools: Spools, spool: Spool, how: str, delay: float, seconds: float) -> None:
-        node = spools.figures_of(spool).home
-        home = next((one for one in self.machines if one.node_name == node), None)
+        home = self._home(spools, spool)
         if home is not None and home is not machine:
             self.note("world", f"an ambush for {spool} of {machine.name} and {home.name}: {how}")
             self.scheduler.after(delay, self._spring, spool.spec.name, machine, home, how, seconds)
@@ -121,4 +232,5 @@ class Spooled:
 
     def spools_left(self) -> list[str]:
         nodes = [one.server.node for one in self.machines if one.server is not None and one.server.node is not None]
-        return [str(one) for node in nodes for one in node.broker.spools.figures() if one.messages]
+        told = [one for node in nodes for one in node.broker.spools.figures() if one.messages]
+        return [str(one) for one in told if not self.ledger.queue(one.queue).lost]

@@ -71,6 +71,7 @@ FLIGHT_BYTES: Final = 256 << 10
 FLIGHT_MESSAGES: Final = 4_096
 WINDOW_BYTES: Final = 1 << 20  # Under way; half of what a home grants at first, so that others have the rest.
 HOLD_BYTES: Final = 4 << 20  # With so little left, publishes wait until it is sent.
+RECORD_BYTES: Final = 16  # About what a log needs for a message besides its content.
 LEAP: Final = 1 << 32  # Between the last number before a start and the first one after it.
 NAME: Final = b"name"  # The marks of a spool: as what it is known to the queue,
 SINCE: Final = b"since"  # and when the first message came into it, by the wall clock.
@@ -125,6 +126,11 @@ class Spool(Queue):
     @property
     def count(self) -> int:
         return self.ready_count + self.flying_count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is to be sent and is not under way, as it will be in a log."""
+        return max(self.content_bytes - self.flying_bytes, 0) + RECORD_BYTES * self.ready_count
 
     def set_rules(self, rules: QueueRules) -> None:
         """Those of the queue hold when its messages are there."""
@@ -190,17 +196,21 @@ class Spool(Queue):
             if target is None:
                 self._stop()
                 return
-            if not target.is_local and target.edge is not None and target.edge.is_crowded():
-                self.spools.stalled[self] = None
-                return
             head = self.ready[0]
             if isinstance(head, Gap):
                 self.want(head)
                 return
             if not head.batch.logged:
                 return
-            if not (self.spools.heals and self._drop_expired(head, target.rules.ttl_ms)):
-                self._send(head, target)
+            if self.spools.heals and self._drop_expired(head, target.rules.ttl_ms):
+                continue  # Also while there is no room for the others, which may be enough to have it.
+            if self.spools.shortage(target):
+                self._stop()
+                return
+            if not target.is_local and target.edge is not None and target.edge.is_crowded():
+                self.spools.stalled[self] = None
+                return
+            self._send(head, target)
         if self.flights and self.ready and isinstance(self.ready[0], Gap):
             self.want(self.ready[0])  # What is next is read while others are under way.
         if not self.count and not self.refused:
@@ -226,6 +236,7 @@ class Spool(Queue):
         self.expired += count
         self.settle(batch, lo, at)
         self._count(-size)
+        self.spools.on_progress()
         return True
 
     def _take_first(self, head: Span, count: int) -> None:
@@ -278,6 +289,7 @@ class Spool(Queue):
             self.sent += pending.count
             self.settle(pending.batch, pending.lo, pending.hi)
             self._count(-pending.size)
+            self.spools.on_progress()
         if self.refused and not self.flights:
             self._begin_anew()
         self.host.dirty[self] = None

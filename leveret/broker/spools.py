@@ -1,4 +1,15 @@
-"""The spools of one node: which queues have one, how much they may hold in all, what is told of them. See `spool`."""
+"""The spools of one node: which queues have one, how much they may hold in all, what is told of them. See `spool`.
+
+**Room.** Where the strategy says so (`heals`), nothing is sent to a node whose disk cannot hold all that waits for it
+here. Nodes tell each other how much they may write before their disk alarm (`ROOM`, in `cluster.frames`): at once when
+they meet, then whenever they have looked. What waits for a node is what all spools hold for queues that it leads or
+mirrors, without what is under way. Both are as old as the last look, which does not matter: what was sent since is
+missing from the one and will be from the other. A mirror that has no link to this node cannot tell; its master hears of
+its alarm. The disk of this node counts only for queues that it has copies of: sending the others on makes room here.
+
+What was found out holds until something changes that it rests on, and for a second at most: a survey looks at all
+spools, and is not made for each flight.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 1 << 30
 REMINDER_TICKS: Final = 60
+UNLIMITED: Final = 1 << 62
 
 
 class Stored(Protocol):
@@ -21,6 +33,17 @@ class Stored(Protocol):
 
     @property
     def count(self) -> int: ...
+
+
+class Short(NamedTuple):
+    """A node whose disk cannot hold what waits for it."""
+
+    node: str
+    due_bytes: int
+    room_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.node} has room for {self.room_bytes} bytes, and {self.due_bytes} wait to be sent there"
 
 
 class Figures(NamedTuple):
@@ -45,16 +68,18 @@ class Spools:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.content_bytes_max = MAX_BYTES
-        self.is_short: Callable[[str], bool] = lambda node: False  # Whether that or this has hardly any disk left.
+        self.room_of: Callable[[str], int | None] = lambda node: UNLIMITED  # Bytes on its disk; None: it has not told.
         self.by_target: dict[int, Spool] = {}
         self.active: dict[Spool, None] = {}  # Those with messages.
         self.fronts: list[RemoteQueue] = []  # Before queues that are led here, by who is cut off from the majority.
         self.stalled: dict[Spool, None] = {}  # Those whose link takes no more.
+        self.watchers: list[Callable[[], None]] = []  # Called once, when the next messages have left some spool.
         self.content_bytes = 0
         self.is_full = False
         self.dropped = 0  # Their queues were deleted.
         self.waited = 0  # How often sending stood still because a disk was short.
-        self.is_waiting = False
+        self.short: dict[str, Short] = {}  # The nodes that it stands still for.
+        self.is_surveyed = False
         self.ticks = 0
 
     @property
@@ -94,6 +119,7 @@ class Spools:
         if spool is None or spool not in self.active:
             return None
         spool.fronts.append(remote)
+        self.is_surveyed = False
         return spool
 
     def may_begin(self, remote: RemoteQueue) -> bool:
@@ -137,6 +163,7 @@ class Spools:
         """It has messages, or is about to."""
         if spool not in self.active:
             self.active[spool] = None
+            self.is_surveyed = False
             queue = resource("queue", spool.spec.name, spool.spec.vhost)
             self._note("warning", f"messages for {queue} are kept in a spool until its node can be reached")
         self.broker.dirty[spool] = None
@@ -162,6 +189,13 @@ class Spools:
             front.spool = None
             front.step_aside()
         self._look()
+        self.on_progress()
+
+    def on_progress(self) -> None:
+        """Messages have left a spool, whichever way."""
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
+            watcher()
 
     def on_deleted(self, target: int) -> None:
         spool = self.by_target.pop(target, None)
@@ -178,6 +212,7 @@ class Spools:
         if self.broker.ended is not None:
             del self.broker.ended[spool]  # What it took, its queue counts.
         self._look()
+        self.on_progress()
 
     def _look(self) -> None:
         if self.is_full and self.content_bytes < self.content_bytes_max * 9 // 10:
@@ -204,16 +239,38 @@ class Spools:
     def way(self, spool: Spool) -> AnyQueue | None:
         """Where its messages can be sent now."""
         target = self._target(spool)
-        if target is None or self._obstacle(spool, target):
-            return None
-        if self.heals and self.is_short(target.spec.node):
-            if not self.is_waiting:
-                self.is_waiting = True
-                self.waited += 1
-                self._note("warning", "spools are not sent on until there is enough disk space, here and there")
-            return None
-        self.is_waiting = False
-        return target
+        return None if target is None or self._obstacle(spool, target) else target
+
+    def shortage(self, target: AnyQueue) -> str:
+        """What disk is too small for what waits to be sent there, if it matters to this queue."""
+        if not self.heals:
+            return ""
+        if not self.is_surveyed:
+            self._survey()
+        if self.room_of(target.spec.node) is None:
+            return f"{target.spec.node} has not told how much room it has"
+        return next((str(self.short[node]) for node in _takers(target) if node in self.short), "")
+
+    def _survey(self) -> None:
+        """Compare what waits for each node with the room that it has."""
+        self.is_surveyed = True
+        due: dict[str, int] = {}
+        for spool in self.active:
+            target = self._target(spool)
+            if target is not None and self.heals and not self._obstacle(spool, target):
+                for node in _takers(target):
+                    due[node] = due.get(node, 0) + spool.waiting_bytes
+        before, short = self.short, {}
+        for node, due_bytes in due.items():
+            room = self.room_of(node)
+            if room is not None and room < due_bytes:
+                short[node] = Short(node, due_bytes, room)
+        self.short = short
+        for node in short.keys() - before.keys():
+            self.waited += 1
+            self._note("warning", f"spools are not sent on until there is enough disk space: {short[node]}")
+        for node in before.keys() - short.keys():
+            self._note("info", f"spools no longer wait for disk space at {node}")
 
     def on_room(self) -> None:
         """A link takes more."""
@@ -223,6 +280,7 @@ class Spools:
 
     def wake(self) -> None:
         """Perhaps more can be sent."""
+        self.is_surveyed = False
         for spool in self.active:
             self.broker.dirty[spool] = None
 
@@ -231,6 +289,8 @@ class Spools:
         for spool in self.active:
             spool.resting = False
         self.wake()
+        if self.short:
+            self._survey()  # Nobody else would, once nothing is left that waits for it.
         self._look()
         self.ticks = self.ticks + 1 if self.active else 0
         if self.ticks and self.ticks % REMINDER_TICKS == 0:
@@ -253,10 +313,9 @@ class Spools:
         target = self._target(spool)
         reason = self._obstacle(spool, target) if spool.count else ""
         state = "collecting" if reason else "sending" if spool.count else "empty"
-        if not reason and spool.count and self.is_waiting:
-            state, reason = "waiting", "a disk is short of space"
-        elif not reason and spool.resting:
-            state, reason = "waiting", "its queue refuses them"
+        if not reason and spool.count and target is not None:
+            reason = self.shortage(target) or ("its queue refuses them" if spool.resting else "")
+            state = "waiting" if reason else state
         oldest = max(self.broker.wall_ms - spool.oldest_ms(), 0) // 1000 if spool.count else 0
         home = "" if target is None else target.spec.node
         return Figures(
@@ -266,3 +325,9 @@ class Spools:
 
     def _note(self, level: str, text: str) -> None:
         self.broker.shell.note("queue", level, text)
+
+
+def _takers(target: AnyQueue) -> tuple[str, ...]:
+    """The nodes on whose disks it will be what is sent to a queue."""
+    view = target.spec.view
+    return (target.spec.node,) if view is None else view.ring

@@ -53,8 +53,9 @@ def _check(disk: Disk, folder: str) -> int:
 
 def _repair(disk: Disk, folder: str) -> int:
     from leveret.log.check import repair
+    from leveret.node.recovering import find_queues, mirrored
 
-    report = repair(disk, MESSAGES)
+    report = repair(disk, MESSAGES, mirrored(find_queues(disk)))
     for damage in report.damages:
         print(f"dropped: {damage}")
     print(f"{len(report.damages)} dropped" if report.damages else "nothing to repair")

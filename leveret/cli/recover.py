@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from leveret.cli.exits import DATA_ERROR, OK, UNAVAILABLE, USAGE
 from leveret.log.disk import FileDisk
@@ -20,6 +21,9 @@ from leveret.node.folder import (
     read_note,
     write_note,
 )
+
+if TYPE_CHECKING:
+    from leveret.cluster.specs import QueueSpec
 
 NOBODY_KNOWN = """\
 leveret: which nodes the other members are cannot be read from what is left in {folder}.
@@ -48,10 +52,10 @@ def recover(folder: str, members: Sequence[str]) -> int:
 
 def _recover(disk: FileDisk, folder: str, members: Sequence[str]) -> int:
     damage = recovering.check_metadata(disk)
-    names = {} if damage is not None else recovering.queue_names(disk)
+    queues = [] if damage is not None else recovering.find_queues(disk)
     if damage is not None and (code := _recover_metadata(disk, folder, damage, members)) != OK:
         return code
-    is_sound = _recover_messages(disk, folder, names)
+    is_sound = _recover_messages(disk, folder, queues)
     if damage is None and is_sound:
         print("nothing is damaged")
     else:
@@ -59,9 +63,10 @@ def _recover(disk: FileDisk, folder: str, members: Sequence[str]) -> int:
     return OK
 
 
-def _recover_messages(disk: FileDisk, folder: str, names: dict[int, str]) -> bool:
+def _recover_messages(disk: FileDisk, folder: str, queues: list[QueueSpec]) -> bool:
     """Whether there was nothing to do."""
-    report, aside = recovering.recover_messages(disk)
+    names = recovering.names_of(queues)
+    report, aside = recovering.recover_messages(disk, queues)
     if report.good:
         return True
     for damage in report.damages:

@@ -47,6 +47,7 @@ CENSUS: Final = 59
 
 # A node's alarms, as text: the names of what is short, with blanks between.
 ALARM: Final = 50
+ROOM: Final = 67  # How many bytes it may write until its disk alarm is set, in eight bytes.
 
 # A node stops in good order: whatever it leads will be led by it again, unless it said otherwise. Empty.
 FAREWELL: Final = 53

@@ -7,7 +7,7 @@ segments go, all by the log's own means. A repair that is interrupted is simply 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from .disk import Disk
@@ -51,15 +51,16 @@ def check(disk: Disk, folder: str) -> Report:
     return report
 
 
-def repair(disk: Disk, folder: str) -> Report:
+def repair(disk: Disk, folder: str, mirrored: Collection[int]) -> Report:
     """Drop just what is damaged. The report's `damages` say what that was; messages counted are those that remain.
 
-    Which queues there are is not asked: the messages of those that are not go at the next start.
+    `mirrored`: the queues of which this node may have had a copy. Which others there are is not asked: the messages of
+    those that are not go at the next start.
     """
     recovery, log, report = _read(disk, folder)
     if report.good:
         return report
-    judgement = recovery.judgement(log, None, None)
+    judgement = recovery.judgement(log, mirrored)
     report.is_blind = any(damage.queue is None for damage in report.damages)
     report.lost = _lost(recovery, judgement.is_mirrored)
     report.refilled = judgement.mark()

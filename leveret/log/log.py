@@ -162,11 +162,9 @@ class Log:
         self,
         known: Collection[int] | None,
         progress: Callable[[str], None] | None = None,
-        mirrored: Collection[int] | None = (),
     ) -> None:
-        """Read what is on disk. Queues not in `known` are dead; None: who lives is not known yet, keep all. Damage that
-        hits only queues in `mirrored` (None: whichever the log knows as such) does not stop the start: they then have
-        another `Mirror.disk`."""
+        """Read what is on disk. Queues not in `known` are dead; None: who lives is not known yet, keep all. Raises
+        `LogDamaged`, and then has changed nothing."""
         assert not self.segment_table and not self.serial, "recover comes first, and once"
         recovery = Recovery(self.disk, self.folder, progress or (lambda text: None))
         self.disk.make_folder(f"{self.folder}/segments")
@@ -174,11 +172,8 @@ class Log:
         self.disk.sync_folder(self.folder)
         self.disk.sync_folder(f"{self.folder}/segments")
         recovery.run()
-        for queue in recovery.install(self, known, mirrored):
+        for queue in recovery.install(self, known):
             self._gather_forget(QueueLog(queue, self.shares))
-        if recovery.damages:
-            self.damage += map(str, recovery.damages)
-            recovery.let_go(self)
         for number in [
             number for number, queue in self.queues.items()
             if not queue.number and not queue.count and queue.mirror is None

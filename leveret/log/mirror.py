@@ -64,7 +64,7 @@ class Unapplied:
 class Mirror:
     __slots__ = (
         "serial", "begun", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk", "tail",
-        "marked", "void", "blocks", "broken", "reached", "adopted_at", "released",
+        "marked", "void", "blocks", "broken", "reached", "released",
     )  # fmt: skip
 
     def __init__(self, base: int = 0, epoch: int = 0) -> None:
@@ -86,8 +86,7 @@ class Mirror:
         # At start.
         self.blocks: list[Block] = []  # Those of `tail`.
         self.broken = False  # A record is missing: what follows is void.
-        self.reached = (0, 0)  # The place of the last good record,
-        self.adopted_at = (0, 0)  # and of the first, where the queue was not mirrored before.
+        self.reached = (0, 0)  # The place of the last good record.
 
     @property
     def end(self) -> int:

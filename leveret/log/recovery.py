@@ -150,24 +150,18 @@ class Recovery:
 
     # -- folding -----------------------------------------------------------------
 
-    def install(self, log: Log, known: Collection[int] | None, mirrored: Collection[int] | None) -> set[int]:
+    def install(self, log: Log, known: Collection[int] | None) -> set[int]:
         """Fill an empty log and tidy up. Returns queues that are not known, where the log does not say so yet."""
         unknown = self.fold_into(log, self.all_queues() if known is None else set(known))
         if self.damages:
-            judgement = self.judgement(log, known, mirrored)
-            if judgement.fatal():
-                raise LogDamaged(self.damages)
-            touched = judgement.mark()
-            for damage in self.damages:
-                self.progress(f"damage: {damage}")
-            self.progress(f"queues {touched} lost messages, which their other mirrors have")
+            raise LogDamaged(self.damages)
         self.tidy(log)
         waiting = sum(queue.count for queue in log.queues.values())
         self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
         return unknown
 
-    def judgement(self, log: Log, known: Collection[int] | None, mirrored: Collection[int] | None) -> Judgement:
-        return Judgement(log, self.through, self.damages, self.missing, known, mirrored)
+    def judgement(self, log: Log, mirrored: Collection[int]) -> Judgement:
+        return Judgement(log, self.through, self.damages, self.missing, mirrored)
 
     def fold_into(self, log: Log, known: set[int]) -> set[int]:
         """The part of `install` that changes nothing on disk."""

@@ -1,14 +1,16 @@
 """Mirrored queues at start: their records again, in order (see `mirrored`), and what is left of a damaged one.
 
-**Damage.** What other queues lost nobody else has, so that a damaged log stops the start. Of a mirrored queue there are
-other copies. Its log then *ends before the damage*: serial numbers show that a record is missing, and those after it
-are void. What was applied before stays, and so do the waiting blocks before it. Where contents of what is applied are
-lost, the copy is one that has to be filled, and says what it still has. In any case it is no longer what its disk once
-promised to hold: `Mirror.disk` gets another number, by which the ring knows it as a copy that has to join anew.
+**Damage** stops the start, whichever queue it is in: that a disk rots is something to know of, and what is left is not
+to be written over before somebody has seen it. `check.repair` then goes on without what is damaged. What queues lost
+that only this node has is lost. Of a mirrored queue there are other copies. Its log *ends before the damage*: serial
+numbers show that a record is missing, and those after it are void. What was applied before stays, and so do the waiting
+blocks before it. Where contents of what is applied are lost, the copy is one that has to be filled, and says what it
+still has. In any case it is no longer what its disk once promised to hold: `Mirror.disk` gets another number, by which
+the ring knows it as a copy that has to join anew.
 
 Damage that hides whose records it was may have hit every queue. One that has a later record, with no serial number
-missing, was not. Of the other mirrored ones the last records may be gone, so they count as damaged. Where a queue that
-is not mirrored may have been hit, the start stops as ever.
+missing, was not. Of the other mirrored ones the last records may be gone, so they count as damaged. Of some nothing may
+be left at all, and a copy that has never been looks the same: so the metadata have to say which queues are mirrored.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from zlib import crc32
 
 from .block import Block, Run
 from .errors import Damage, FormatError, LogDamaged
-from .format import BEGUN, COMPLETED, FILLED, FRESH, MIRRORED, PART, RELEASED, RESTARTED, TRUNCATED, Header, parse_meta
+from .format import BEGUN, COMPLETED, FILLED, MIRRORED, PART, RELEASED, RESTARTED, TRUNCATED, Header, parse_meta
 from .mirror import HAVE_MAX, Mirror, Unapplied
 from .mirrored import outside, without
 from .queue import QueueLog
@@ -30,6 +32,7 @@ from .segment import SHARED_DAMAGED, segment_path
 if TYPE_CHECKING:
     from .log import Log
 
+EVERYWHERE = (1 << 64, 0)  # Behind all places.
 Row = tuple[int, int, int, int, int, int, int, int]
 
 
@@ -86,7 +89,6 @@ class Replay:
         if begins and not mirror.broken:
             base, epoch, *more = more
             mirror.adopt(base, epoch)
-            mirror.adopted_at = place if base and not header.flags & FRESH else (0, 0)
         elif not mirror.broken and (serial != mirror.serial + 1 or not mirror.begun):
             self._break(queue, place, "records of this queue before this one are missing")
         if not mirror.broken:
@@ -260,7 +262,7 @@ def _place(mirror: Mirror, item: Unapplied, header: Header, place: tuple[int, in
 
 
 class Judgement:
-    """Which damage stops the start, and which queues are no longer what they were."""
+    """Which queues are no longer what they were."""
 
     def __init__(
         self,
@@ -268,58 +270,27 @@ class Judgement:
         through: int,
         damages: list[Damage],
         missing: dict[int, list[tuple[int, int]]],
-        known: Collection[int] | None,
-        mirrored: Collection[int] | None,
+        mirrored: Collection[int],
     ) -> None:
         self._log = log
-        self._through = through
         self._damages = damages
         self._missing = missing  # By queue: messages that live and are nowhere.
-        self._known = known
         self._mirrored = mirrored
-        blind = [(place, damage) for damage in damages if (place := _blind_place(damage)) is not None]
-        self._blind = [(place, damage) for place, damage in blind if place[0] >= through]
-        self._furthest = max((place for place, _ in self._blind), default=(0, 0))
+        places = [place for damage in damages if (place := _blind_place(damage)) is not None]
+        # Up to where records may be missing of any queue.
+        self._furthest = max((place for place in places if place[0] >= through), default=(0, 0))
 
     def is_mirrored(self, queue: int) -> bool:
         found = self._log.queues.get(queue)
         if found is not None and (found.mirror or found.number or found.count):
-            is_here = found.mirror is not None and not found.mirror.released
-            return is_here and (self._mirrored is None or queue in self._mirrored)
-        return self._mirrored is not None and queue in self._mirrored  # There is nothing of it here.
-
-    def fatal(self) -> list[Damage]:
-        tolerant = any(map(self.is_mirrored, self._known if self._known is not None else self._log.queues))
-        found = []
-        for damage in self._damages:
-            if damage.queue is not None:
-                is_dead = tolerant and self._known is not None and damage.queue not in self._known
-                stops = not is_dead and not self.is_mirrored(damage.queue)
-            elif damage.what == SHARED_DAMAGED:
-                stops = False
-            else:
-                place = _blind_place(damage)
-                stops = place is None or not tolerant or (place[0] >= self._through and self._hits_others(place))
-            if stops:
-                found.append(damage)
-        return found
-
-    def _hits_others(self, place: tuple[int, int]) -> bool:
-        """Whether a queue of which there is no other copy may have lost something there."""
-        if self._known is None:
-            return True
-        for number in self._known:
-            queue = self._log.queues.get(number)
-            if not self.is_mirrored(number):
-                return True
-            if queue is not None and queue.mirror is not None and queue.mirror.adopted_at > place:
-                return True  # It was not mirrored when that was written.
-        return False
+            return found.mirror is not None and not found.mirror.released
+        return queue in self._mirrored  # There is nothing of it here.
 
     def mark(self) -> list[int]:
         """Queues that lost something, with another disk number each, and as copies to be filled where they must."""
-        for number in self._known or ():
-            if self.is_mirrored(number) and (self._blind or any(damage.queue == number for damage in self._damages)):
+        for number in self._mirrored:
+            is_hit = self._furthest > (0, 0) or any(damage.queue == number for damage in self._damages)
+            if is_hit and self.is_mirrored(number):
                 self._log.mirrors.open(number)
         text = "\n".join(map(str, self._damages)).encode()
         disk = crc32(text) << 32 | crc32(text, 1)
@@ -329,7 +300,7 @@ class Judgement:
             if mirror is None or mirror.released:
                 continue
             named = any(damage.queue == queue.id for damage in self._damages)
-            if not (mirror.broken or named or (self._blind and mirror.reached < self._furthest)):
+            if not (mirror.broken or named or mirror.reached < self._furthest):
                 continue
             if queue.id in self._missing:
                 mirror = self._lacks(queue, mirror, self._missing[queue.id])
@@ -375,12 +346,12 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _blind_place(damage: Damage) -> tuple[int, int] | None:
-    """Segment and offset of damage that does not tell whose records it hit. None: that of the checkpoint."""
+    """Segment and offset of damage that does not tell whose records it hit. The checkpoint is about all of them."""
     if damage.queue is not None or damage.what == SHARED_DAMAGED:
         return None
     stem, _, ending = damage.file.rpartition("/")[2].partition(".")
     if ending != "log":
-        return None
+        return EVERYWHERE
     try:
         return int(stem, 16), damage.offset
     except ValueError:

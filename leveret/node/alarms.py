@@ -53,7 +53,8 @@ class Alarms:
         self.disk = False
         self.disk_full = False  # A write failed for want of space, whatever the system says is free.
         self.crowded = False  # There are as many clients as descriptors allow for.
-        self.others: dict[str, frozenset[str]] = {}  # What is short at other nodes.
+        self.others: dict[str, frozenset[str]] = {}  # What is short at other nodes,
+        self.rooms: dict[str, int] = {}  # and how many bytes those that are in contact may write: see `room_bytes`.
         self._told: set[tuple[str, str]] = set()  # Resources and nodes, as the log knows them.
 
     def check(self) -> None:
@@ -102,9 +103,9 @@ class Alarms:
             logger.warning("file descriptor limit alarm set.\n\n%s\n", NO_ENTRY)
         return not self.crowded
 
-    def is_short_of_disk(self, node: str) -> bool:
-        """Here, or at another node."""
-        return "disk" in self.own() or "disk" in self.others.get(node, ())
+    def room_bytes(self) -> int:
+        """How much may be written here until the disk alarm is set."""
+        return 0 if "disk" in self.own() else max(self.disk_free_bytes - self.disk_limit_bytes, 0)
 
     def reason(self) -> str | None:
         """What connection.blocked says; None if nothing is short anywhere."""

@@ -30,6 +30,7 @@ from leveret.cluster.maintenance import out_of_service
 from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
 from leveret.cluster.passwords import SALT_BYTES
 from leveret.cluster.placement import labels_of
+from leveret.cluster.proposals import BadFrame
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.log import Log, LogOptions
@@ -101,6 +102,7 @@ class Node(consensus.Shell):
         self.away: dict[Client, RemoteQueue | BusyLink] = {}
         self.behind: dict[Client, None] = {}
         self.told_alarms: dict[str, frozenset[str]] = {}
+        self.told_room: dict[str, int] = {}
         self.scheduled = False
         self.look_at_bytes = 0
         self.leaderless_ticks = 0
@@ -119,7 +121,7 @@ class Node(consensus.Shell):
         )
         log = Log(world.disk, MESSAGES, LogOptions(segment_bytes=settings.segment_bytes, sync=settings.fsync))
         # Which queues there are is known for certain only in `prepare`; until then none of their messages may go.
-        log.recover(None, logger.info, mirrored=None)
+        log.recover(None, logger.info)
         self.storage = Storage(world, log, self.turn, self._on_disk_full, self.on_fatal)
         self.metadata = Metadata()
         self.cluster = Cluster(settings, world, peers, me, consensus_log, recovered, self.metadata, self)
@@ -134,7 +136,7 @@ class Node(consensus.Shell):
         )
         self.broker.partition_handling = settings.partition_handling
         self.broker.spools.content_bytes_max = settings.spool_max_bytes
-        self.broker.spools.is_short = self.alarms.is_short_of_disk
+        self.broker.spools.room_of = self._room_of
         self.broker.journaling = Options(settings.journal_default, settings.journal_max_bytes)
         self.broker.refresh_rules()
         self.broker.arrivals.is_open = False
@@ -404,9 +406,12 @@ class Node(consensus.Shell):
         self._on_alarms(before)
 
     def _tell_alarms(self) -> None:
-        """Let the other nodes know what is short here."""
-        own = self.alarms.own()
+        """Let the other nodes know what is short here, and how far the disk is from that."""
+        own, room = self.alarms.own(), self.alarms.room_bytes()
         for peer in self.cluster.connected:
+            if self.told_room.get(peer) != room:
+                self.told_room[peer] = room
+                self.peers.send(peer, frames.ROOM, room.to_bytes(8, "big"))
             if self.told_alarms.get(peer, frozenset()) != own:
                 self.told_alarms[peer] = own
                 self.peers.send(peer, frames.ALARM, " ".join(sorted(own)).encode())
@@ -532,6 +537,8 @@ class Node(consensus.Shell):
         self.cluster.on_down(peer)
         self.placing.look_at_all()
         self.told_alarms.pop(peer, None)
+        self.told_room.pop(peer, None)
+        self.alarms.rooms.pop(peer, None)
         self._on_alarm_of(peer, frozenset())
         self.schedule()
 
@@ -543,6 +550,15 @@ class Node(consensus.Shell):
             self.alarms.others.pop(peer, None)
         self._on_alarms(before)
 
+    def _on_room_of(self, peer: str, payload: bytes) -> None:
+        if len(payload) != 8:
+            raise BadFrame(f"room in {len(payload)} bytes instead of 8")
+        self.alarms.rooms[peer] = int.from_bytes(payload, "big")
+        self.broker.spools.wake()
+
+    def _room_of(self, name: str) -> int | None:
+        return self.alarms.room_bytes() if name == self.settings.node_name else self.alarms.rooms.get(name)
+
     def on_peer_drained(self, peer: str) -> None:
         self.broker.on_peer_drained(peer)
         self.schedule()
@@ -551,6 +567,8 @@ class Node(consensus.Shell):
         self.set_clock()
         if kind == frames.ALARM:
             self._on_alarm_of(peer, frozenset(payload.decode("ascii", "replace").split()))
+        elif kind == frames.ROOM:
+            self._on_room_of(peer, payload)
         elif self.pausing.admits(peer, kind, payload):
             self.broker.on_peer_frame(peer, kind, payload)
         self.schedule()

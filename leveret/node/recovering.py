@@ -5,7 +5,8 @@ done without losing what is still good, and nothing is deleted: whatever is repl
 
 **Messages.** The log is taken up without the damaged blocks (`leveret.log.check`). A mirrored queue that lost some is
 known to its ring by another disk number from then on, so that it counts as in sync no longer and is filled by its
-master. What only this node had is lost, and named.
+master. What only this node had is lost, and named. Why a start does not do that by itself, even where all of it is in
+mirrored queues: a disk that has begun to rot is an operator's business, and the damaged bytes would be gone.
 
 **Metadata.** Its log is what this node has promised to the others: how it voted, which entries it has counted for. With
 any of that in doubt it must not go on as the voter it was, for it could vote twice in a term, or let an entry that was
@@ -45,6 +46,7 @@ from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, batche
 from leveret.node.folder import MESSAGES, METADATA
 
 if TYPE_CHECKING:
+    from leveret.cluster.specs import QueueSpec
     from leveret.log.check import Report
     from leveret.log.disk import Disk
     from leveret.log.errors import Damage, LogDamaged
@@ -70,20 +72,28 @@ def check_metadata(disk: Disk) -> str | None:
     return None
 
 
-def queue_names(disk: Disk) -> dict[int, str]:
-    """What clients call the queues that the log knows by numbers, as far as the metadata can be read. Entries count
-    here that may not be agreed on, for this is only to be read by people."""
+def find_queues(disk: Disk) -> list[QueueSpec]:
+    """Those that the log knows by numbers, as far as the metadata can be read. Entries count here that may not be
+    agreed on: people are told names, and a copy that is thought damaged and never was is filled by its ring."""
     try:
         recovered = ConsensusLog(disk, METADATA).recover()
     except ConsensusLogDamaged:
-        return {}
+        return []
     metadata = Metadata()
     if recovered.snapshot is not None:
         metadata.restore(recovered.snapshot.data)
     for entry in recovered.entries:
         if entry.kind is Kind.COMMAND:
             metadata.apply(decode_command(entry.data[COMMAND_AT:]))
-    return {spec.id: f"queue '{spec.name}' in vhost '{spec.vhost}'" for spec in metadata.queues.values()}
+    return list(metadata.queues.values())
+
+
+def names_of(queues: list[QueueSpec]) -> dict[int, str]:
+    return {spec.id: f"queue '{spec.name}' in vhost '{spec.vhost}'" for spec in queues}
+
+
+def mirrored(queues: list[QueueSpec]) -> set[int]:
+    return {spec.id for spec in queues if spec.view is not None}
 
 
 def describe(damage: Damage, names: dict[int, str]) -> str:
@@ -94,7 +104,7 @@ def describe(damage: Damage, names: dict[int, str]) -> str:
 # -- Messages --------------------------------------------------------------------------------------------------------
 
 
-def recover_messages(disk: Disk) -> tuple[Report, str]:
+def recover_messages(disk: Disk, queues: list[QueueSpec]) -> tuple[Report, str]:
     """Go on without what is damaged. What was dropped, and where the files are now that it was in."""
     found = check(disk, MESSAGES)
     if found.good:
@@ -103,7 +113,7 @@ def recover_messages(disk: Disk) -> tuple[Report, str]:
     present = {f"{folder}/{name}" for folder in (MESSAGES, f"{MESSAGES}/segments") for name in disk.names(folder)}
     for path in sorted({damage.file for damage in found.damages} & present):
         _copy(disk, path, f"{aside}/{path}")
-    return repair(disk, MESSAGES), aside
+    return repair(disk, MESSAGES, mirrored(queues)), aside
 
 
 def _copy(disk: Disk, source: str, target: str) -> None:
@@ -196,7 +206,7 @@ def refusal(folder: str, error: LogDamaged | ConsensusLogDamaged) -> str:
         return f"its metadata is damaged: {error}\n{advice}"
     disk = FileDisk(folder)
     try:
-        names = queue_names(disk)
+        names = names_of(find_queues(disk))
     finally:
         disk.close()
     return "\n".join(["the log is damaged:", *(f"  {describe(item, names)}" for item in error.items), advice])

@@ -472,17 +472,85 @@ def test_ignore_sends_on_what_has_expired(cluster: Cluster) -> None:
     client.take()
 
 
-def test_autoheal_waits_for_disk_space(cluster: Cluster) -> None:
+def kept_at_a(cluster: Cluster, *bodies: bytes, **properties: Any) -> Client:
+    """What is published at a while b cannot be reached, where disk space is looked at."""
     set_handling(cluster, AUTOHEAL)
     client = publisher_at_a(cluster)
-    spools = cluster["a"].broker.spools
-    spools.is_short = lambda node: node == "b"
     cut(cluster)
-    send(client, b"1", delivery_mode=2)
+    send(client, *bodies, delivery_mode=2, **properties)
+    return client
+
+
+def test_autoheal_waits_until_the_receiver_has_room_for_all(cluster: Cluster) -> None:
+    client, spools = kept_at_a(cluster, b"1", b"2"), cluster["a"].broker.spools
+    due = spool(cluster).waiting_bytes
+    assert due > spool(cluster).content_bytes > 0
+    spools.room_of = {"a": 0, "b": due - 1}.get  # Sending on needs no room here: it makes some.
     join(cluster)
     cluster.tick()
-    assert waiting(cluster) == [] and spools.waited == 1 and figures(cluster).state == "waiting"
-    spools.is_short = lambda node: False
+    assert waiting(cluster) == [] and spools.waited == 1
+    reason = f"b has room for {due - 1} bytes, and {due} wait to be sent there"
+    assert figures(cluster)[3:5] == ("waiting", reason)
+    text = f"spools are not sent on until there is enough disk space: {reason}"
+    assert cluster["a"].notes.count(("queue", "warning", text)) == 1
+    spools.room_of = {"a": 0, "b": due}.get
     cluster.tick()
+    assert waiting(cluster) == [b"1", b"2"] and spools.waited == 1 and not spools.short
+    assert ("queue", "info", "spools no longer wait for disk space at b") in cluster["a"].notes
+    client.take()
+
+
+def test_autoheal_waits_until_the_receiver_has_told_of_its_room(cluster: Cluster) -> None:
+    client, spools = kept_at_a(cluster, b"1"), cluster["a"].broker.spools
+    spools.room_of = lambda node: None
+    join(cluster)
+    assert waiting(cluster) == [] and spools.waited == 0
+    assert figures(cluster)[3:5] == ("waiting", "b has not told how much room it has")
+    spools.room_of = lambda node: 1 << 20
+    spools.wake()
+    cluster.run()
+    assert waiting(cluster) == [b"1"]
+    client.take()
+
+
+def test_what_waits_for_one_node_is_added_up(cluster: Cluster) -> None:
+    client, spools = kept_at_a(cluster, b"1"), cluster["a"].broker.spools
+    due = spool(cluster).waiting_bytes
+    join(cluster)
+    cluster["b"].client().declare("q2", durable=True)
+    cut(cluster)
+    send(client, b"2", delivery_mode=2)
+    client.feed(publish(1, "", "q2", b"3", client.frame_max, delivery_mode=2))
+    client.world.turn()
+    spools.room_of = {"b": 2 * due - 1}.get
+    join(cluster)
+    assert [one.messages for one in spools.figures()] == [1, 1] and spools.waited == 1
+    spools.room_of = {"b": 2 * due + 1}.get  # The routing key is one byte longer.
+    cluster.tick()
+    assert [one.messages for one in spools.figures()] == [0, 0]
+    client.take()
+
+
+def test_what_has_expired_needs_no_room(cluster: Cluster) -> None:
+    client, spools = kept_at_a(cluster, b"1", b"2", expiration="1000"), cluster["a"].broker.spools
+    due = spool(cluster).waiting_bytes
+    send(client, b"3", delivery_mode=2)
+    spools.room_of = {"b": due}.get
+    join(cluster)
+    assert waiting(cluster) == [] and figures(cluster).state == "waiting"
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    cluster.tick()
+    cluster.tick()
+    assert waiting(cluster) == [b"3"] and figures(cluster).expired == 2 and spools.waited == 1
+    client.take()
+
+
+def test_ignore_does_not_ask_for_room(cluster: Cluster) -> None:
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    cluster["a"].broker.spools.room_of = lambda node: 0
+    send(client, b"1", delivery_mode=2)
+    join(cluster)
     assert waiting(cluster) == [b"1"]
     client.take()

@@ -177,6 +177,26 @@ def test_a_master_that_is_cut_off_from_its_mirrors(brokers: list[Broker]) -> Non
     assert take_all(one, "mirrored", 2) == [20, 21]
 
 
+def test_autoheal_waits_for_room_at_the_receiver(brokers: list[Broker]) -> None:
+    one, two, three = brokers
+    declare(two, "roomy")
+    one.admin.call("set_partition_handling", strategy="autoheal")
+    fault = cut(one, two, three)
+    publish(one, "roomy", range(5))
+    with two.faults.raise_alarm("disk"):
+        fault.clear()
+        until(lambda: spools(one)[0]["state"] == "waiting", "the spool waits")
+        told = json.loads(ask(one, "api/leveret/spools"))
+        assert told["alarms"] == ["spool_in_use", "spool_without_room"] and told["waited_for_disk"] == 1
+        assert told["spools"][0]["reason"].startswith(f"{two.name} has room for 0 bytes, and ")
+        metrics = ask(one, "metrics")
+        assert "\nrabbitmq_alarms_spool_without_room 1\n" in metrics and "\nrabbitmq_spool_waits_total 1\n" in metrics
+        assert depth(three, "roomy") == 0
+    assert take_all(three, "roomy", 5) == list(range(5))
+    until(lambda: "\nrabbitmq_alarms_spool_without_room 0\n" in ask(one, "metrics"), "the alarm is cleared")
+    one.admin.call("clear_partition_handling")
+
+
 def test_leveretctl(brokers: list[Broker], capsys: pytest.CaptureFixture[str]) -> None:
     one, two, three = brokers
     declare(two, "listed")

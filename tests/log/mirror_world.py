@@ -144,7 +144,7 @@ class MirrorWorld(World):
             log = WatchedLog(self.disk, "log", self.options)
             log.done = []
             try:
-                log.recover([*self.queues, *self.copies], mirrored=list(self.copies))
+                log.recover([*self.queues, *self.copies])
             except Crashed:
                 self.crashes += 1
                 self.die()

@@ -81,7 +81,7 @@ def test_flip(seed: int) -> None:
 
 
 def check_repair(world: World, expected: dict[int, dict[int, Message]], path: str) -> None:
-    report = repair(world.disk, "log")
+    report = repair(world.disk, "log", ())
     assert any(item.file == path for item in report.damages)
     after = check(world.disk, "log")
     assert after.good, str(after)
@@ -142,7 +142,7 @@ def test_body_damage_names_queue_block_and_message() -> None:
     [item] = caught.value.items
     assert (item.file, item.queue, item.number, item.first, item.last) == (FIRST, 7, 2, 2, 2)
     assert "leveret recover" in str(caught.value)
-    report = repair(disk, "log")
+    report = repair(disk, "log", ())
     assert [item.number for item in report.damages] == [2]
     assert list(recovered(disk).queue(7).live) == [(1, 1), (3, 3)]
 
@@ -152,7 +152,7 @@ def test_damaged_group_head_is_found_by_later_groups() -> None:
     disk.flip(FIRST, 20, 3)
     with pytest.raises(LogDamaged, match=r"\.log at 0"):
         recovered(disk)
-    repair(disk, "log")
+    repair(disk, "log", ())
     assert list(recovered(disk).queue(7).live) == [(2, 3)]
 
 
@@ -172,7 +172,7 @@ def test_missing_segment_in_the_middle() -> None:
     disk.delete("log/segments/0000000000000003.log")
     with pytest.raises(LogDamaged, match=r"0000000000000003\.log at 0: the segment is missing"):
         recovered(disk)
-    report = repair(disk, "log")
+    report = repair(disk, "log", ())
     assert not report.good
     assert check(disk, "log").good
     live = flat(recovered(disk).queue(7).live)
@@ -219,7 +219,7 @@ def test_damage_met_while_loading_is_reported_and_repaired() -> None:
     with pytest.raises(LogDamaged, match=r"0000000000000001\.log") as caught:
         job.perform(disk)
     assert log.on_failed(job, caught.value) == "retry"
-    assert [item.number for item in repair(disk, "log").damages if item.queue == 7][:1] == [2]
+    assert [item.number for item in repair(disk, "log", ()).damages if item.queue == 7][:1] == [2]
     assert flat(recovered(disk).queue(7).live) == set(range(1, 21)) - {2}
 
 

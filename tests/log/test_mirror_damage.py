@@ -1,4 +1,8 @@
-"""Damage to a mirrored queue costs at most what its other mirrors have, and never the start of the node."""
+"""Damage to a mirrored queue stops the start. Once it is repaired, the copy has what is good, and is another one.
+
+A copy that lacks something its disk once promised to hold, and is taken for the one it was, could lead its queue with a
+hole. So after any damage a copy is whole, or has another disk number.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +51,25 @@ def calm_world(seed: int) -> tuple[MirrorWorld, tuple[int, int]]:
 
 def start(world: MirrorWorld) -> tuple[Log, MirrorStore]:
     log = Log(world.disk, "log", world.options)
-    log.recover(list(world.copies), mirrored=list(world.copies))
+    log.recover(list(world.copies))
     return log, MirrorStore(log.mirrors)
+
+
+def mend(world: MirrorWorld) -> None:
+    """What an operator does about a start that was refused. If it was not, nothing that counts was damaged, or it is
+    found when it is read."""
+    before = {path: world.disk.read(path, 0, world.disk.size(path)) for path in files(world.disk)}
+    try:
+        start(world)
+    except LogDamaged:
+        assert before == {path: world.disk.read(path, 0, world.disk.size(path)) for path in files(world.disk)}
+        assert repair(world.disk, "log", list(world.copies)).damages
+        assert check(world.disk, "log").good
+
+
+def files(disk: FaultyDisk) -> list[str]:
+    inside = (f"{folder}/{name}" for folder in ("log", "log/segments") for name in disk.names(folder))
+    return [path for path in inside if path != "log/segments"]
 
 
 def write_all(world: MirrorWorld, log: Log) -> None:
@@ -109,7 +130,10 @@ def test_flip(seed: int) -> None:
     names = [name for name in world.disk.names("log/segments") if not name.endswith("spare")]
     if not names:
         return
-    path = f"log/segments/{rng.choice(names)}"
+    paths = [f"log/segments/{name}" for name in names]
+    if rng.random() < 0.2 and "checkpoint" in world.disk.names("log"):
+        paths = ["log/checkpoint"]
+    path = rng.choice(paths)
     if rng.random() < 0.1:
         world.disk.delete(path)
         unwitnessed = path.endswith(f"{last[0]:016x}.log")
@@ -117,9 +141,10 @@ def test_flip(seed: int) -> None:
         offset = rng.randrange(world.disk.size(path))
         world.disk.flip(path, offset, rng.randrange(8))
         unwitnessed = path == f"log/segments/{last[0]:016x}.log" and offset >= last[1]
-    log, store = start(world)
     if unwitnessed:
         return  # As if it had never been written.
+    mend(world)
+    log, store = start(world)
     disks = {queue: store.disk(queue) for queue in world.copies}
     for queue, copy in world.copies.items():
         found = store.recovered(queue)
@@ -150,12 +175,20 @@ class Node:
     def __init__(self, options: LogOptions | None = None) -> None:
         self.options = options or LogOptions()
         self.disk = FaultyDisk(random.Random(1))
-        self.open([], [])
+        self.open()
 
-    def open(self, known: list[int], mirrored: list[int]) -> None:
+    def open(self) -> None:
         self.log = Log(self.disk, "log", self.options)
-        self.log.recover(known, mirrored=mirrored)
+        self.log.recover([Q, OTHER, PLAIN])
         self.store = MirrorStore(self.log.mirrors)
+
+    def mend(self, mirrored: tuple[int, ...] = (Q,), what: str | None = None) -> None:
+        """It does not start, is repaired, and does."""
+        with pytest.raises(LogDamaged, match=what):
+            self.open()
+        repair(self.disk, "log", mirrored)
+        assert check(self.disk, "log").good
+        self.open()
 
     def append(self, number: int, queue: int = Q, settled: list[tuple[int, int]] | None = None, apply: int = 0) -> None:
         """A block of one message, its own number, in a group of its own."""
@@ -188,38 +221,51 @@ def test_the_log_ends_before_a_damaged_block_and_others_go_on() -> None:
         node.append(number, PLAIN)
     at = node.disk.read(FIRST, 0, node.disk.size(FIRST)).index(b"content 3")
     node.disk.flip(FIRST, at, 0)
-    with pytest.raises(LogDamaged, match="queue 7, block 3"):
-        node.open([Q, PLAIN], [])
-    node.open([Q, PLAIN], [Q])
+    node.mend(what="queue 7, block 3")
     found = node.store.recovered(Q)
     assert (found.base, [block.number for block in found.blocks], found.complete) == (0, [1, 2], True)
     assert node.store.disk(Q) and node.log.queue(PLAIN).count == 5
-    assert check(node.disk, "log").good
     disk = node.store.disk(Q)
-    node.open([Q, PLAIN], [])
+    node.open()
     assert node.store.disk(Q) == disk and len(node.store.recovered(Q).blocks) == 2
 
 
-def test_a_queue_that_is_not_mirrored_still_stops_the_start() -> None:
+def test_a_queue_that_is_not_mirrored_loses_just_what_is_damaged() -> None:
     node = Node()
     for number in range(1, 4):
         node.append(number, PLAIN)
         node.append(number)
     node.spoil(b"content 2")
-    with pytest.raises(LogDamaged, match="queue 9, block 2"):
-        node.open([Q, PLAIN], [Q, PLAIN])
+    node.mend(what="queue 9, block 2")
+    assert flat(node.log.queue(PLAIN).live) == {1, 3} and not node.store.disk(Q)
 
 
-def test_blind_damage_stops_the_start_if_a_plain_queue_may_be_hit() -> None:
-    node = Node()
+def test_a_copy_of_which_nothing_is_left_is_another_one() -> None:
+    """To the log it looks like one that has never been. As the one it was, it would be in sync, with nothing in it."""
+    node = Node(LogOptions(segment_bytes=300))
     for number in range(1, 4):
         node.append(number)
-    node.append(1, PLAIN)
-    node.disk.flip(FIRST, 20, 3)  # A group's head.
-    with pytest.raises(LogDamaged):
-        node.open([Q, PLAIN], [Q])
-    with pytest.raises(LogDamaged):
-        node.open([Q, OTHER, PLAIN], [Q, OTHER])
+    for number in range(1, 10):
+        node.append(number, PLAIN)
+    node.disk.delete(FIRST)
+    node.mend((Q,), "the segment is missing")
+    assert node.store.disk(Q) and not node.store.recovered(Q).blocks
+    disk = node.store.disk(Q)
+    node.open()
+    assert node.store.disk(Q) == disk
+
+
+def test_without_a_checkpoint_no_copy_is_what_it_was() -> None:
+    node = Node(LogOptions(segment_bytes=500, checkpoint_segments=1))
+    for number in range(1, 21):
+        node.append(number)
+    node.apply(1, 20)
+    node.append(21, apply=20)
+    node.append(1, OTHER)
+    node.flush(idle=True)
+    node.disk.flip("log/checkpoint", 30, 0)
+    node.mend((Q, OTHER), "log/checkpoint")
+    assert node.store.disk(Q) and node.store.disk(OTHER)
 
 
 def test_blind_damage_spares_the_queue_that_has_all_its_records() -> None:
@@ -231,7 +277,7 @@ def test_blind_damage_spares_the_queue_that_has_all_its_records() -> None:
     node.append(3)
     node.append(2, OTHER)
     node.disk.flip(FIRST, size + 20, 3)
-    node.open([Q, OTHER], [Q, OTHER])
+    node.mend((Q, OTHER))
     assert node.store.disk(Q) and [block.number for block in node.store.recovered(Q).blocks] == [1, 2]
     assert not node.store.disk(OTHER) and [block.number for block in node.store.recovered(OTHER).blocks] == [1, 2]
 
@@ -244,7 +290,7 @@ def test_blind_damage_may_have_hit_the_last_record_of_any() -> None:
     node.append(2)
     node.append(3)
     node.disk.flip(FIRST, size + 20, 3)
-    node.open([Q, OTHER], [Q, OTHER])
+    node.mend((Q, OTHER))
     assert node.store.disk(Q) and node.store.disk(OTHER)
     assert [block.number for block in node.store.recovered(OTHER).blocks] == [1]
 
@@ -258,7 +304,7 @@ def test_lost_contents_of_applied_messages_are_to_be_filled() -> None:
     node.flush(idle=True)
     assert node.log.upkeep.through > 2
     node.disk.delete(FIRST.replace("1.log", "2.log"))
-    node.open([Q], [Q])
+    node.mend()
     found = node.store.recovered(Q)
     live = flat(node.log.queue(Q).live)
     lost = set(range(1, 21)) - live
@@ -282,7 +328,7 @@ def test_a_damaged_place_does_not_confirm_what_stands_before_it() -> None:
     node.log.mirrors.append(Block(Q, 2, 3, 0, None, [], [], 0), None, 2)
     node.flush()
     node.disk.flip(FIRST, size + 20, 3)
-    node.open([Q], [Q])
+    node.mend()
     found = node.store.recovered(Q)
     assert found.base == 0 and [block.epoch for block in found.blocks] == [1, 1]
     assert not node.log.queue(Q).live
@@ -307,7 +353,7 @@ def test_a_copy_behind_the_damage_confirms_nothing() -> None:
     node.log.upkeep._moving += node.log.gather_moved(compact.entries)
     node.flush()
     node.disk.flip(FIRST, size + 20, 3)
-    node.open([Q], [Q])
+    node.mend()
     found = node.store.recovered(Q)
     assert (found.base, [block.epoch for block in found.blocks]) == (0, [1, 1]) and node.store.disk(Q)
 
@@ -317,11 +363,11 @@ def test_a_copy_that_begins_anew_stays_another_one() -> None:
     for number in range(1, 4):
         node.append(number)
     node.spoil(b"content 2")
-    node.open([Q], [Q])
+    node.mend()
     disk = node.store.disk(Q)
     node.log.mirrors.restart(Q, 9, ((5, 1),), 30, (), 0, 0)
     node.flush()
-    node.open([Q], [Q])
+    node.open()
     assert node.store.disk(Q) == disk != 0 and node.store.recovered(Q).cut == 9
 
 
@@ -331,13 +377,11 @@ def test_repair_marks_what_it_drops() -> None:
         node.append(number)
     node.spoil(b"content 2")
     assert not check(node.disk, "log").good
-    repair(node.disk, "log")
-    assert check(node.disk, "log").good
-    node.open([Q], [])
+    node.mend(())
     assert node.store.disk(Q) and [block.number for block in node.store.recovered(Q).blocks] == [1]
 
 
-def test_a_start_that_dies_while_it_lets_damage_go() -> None:
+def test_a_repair_that_dies_while_it_lets_damage_go() -> None:
     for after in range(12):
         node = Node()
         for number in range(1, 5):
@@ -346,10 +390,11 @@ def test_a_start_that_dies_while_it_lets_damage_go() -> None:
         node.spoil(b"content 2")
         node.disk.crash_after = after
         try:
-            node.open([Q, OTHER], [Q, OTHER])
+            repair(node.disk, "log", (Q, OTHER))
         except Crashed:
             node.disk.crash()
         node.disk.crash_after = None
-        node.open([Q, OTHER], [Q, OTHER])
+        repair(node.disk, "log", (Q, OTHER))
+        node.open()
         assert node.store.disk(Q) and [block.number for block in node.store.recovered(Q).blocks] == [1]
         assert len(node.store.recovered(OTHER).blocks) == 4 and not node.store.disk(OTHER)

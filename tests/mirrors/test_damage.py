@@ -10,10 +10,11 @@ import pytest
 
 from tests.clients.consumer import fill, get_all, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Member
-from tests.mirrors.rings import await_in_sync, declare, fill_fast, master_of, mirror
+from tests.mirrors.rings import await_in_sync, await_master, copies, declare, fill_fast, master_of, mirror
 from tests.servers import ROOT
 
 COUNT = 300
+FAR = 700_000  # Numbers that are nowhere else in a file.
 
 
 def recover(node: Member, *more: str) -> subprocess.CompletedProcess[str]:
@@ -94,21 +95,61 @@ def test_metadata(nodes: Cluster, victim: Member, name: str, what: str) -> None:
 
 
 def test_messages_of_a_mirrored_queue(nodes: Cluster, victim: Member, name: str) -> None:
-    """Where the damage itself says that it is in a mirrored queue, nobody has to do anything."""
+    """Others have them: nothing is lost, and the copy is filled again."""
     victim.kill()
-    segment, at = find(victim, b"%d" % (COUNT - 5), mirrored=True)
+    segment, at = find(victim, name, COUNT - 5)
     flip(segment, at)
+    before = files(victim)
+    text = refused(victim)
+    assert f"{segment.name} at " in text and f"queue '{name}' in vhost '/'" in text
+    assert f"leveret recover {victim.data}" in text
+    assert {path: data for path, data in files(victim).items() if path in before} == before, "it is left as it was"
+    done = recover(victim)
+    assert done.returncode == 0, done.stderr
+    assert f"filled again by their masters: queue '{name}' in vhost '/'\n" in done.stdout and "lost" not in done.stdout
+    path = str(segment.relative_to(victim.data))
+    assert files(victim)[f"{newest(victim)}/{path}"] == before[path], "nothing is deleted"
     victim.start()
-    assert f"{segment.name} at " in victim.log()
     is_as_before(nodes, victim, name)
 
 
-def find(node: Member, body: bytes, mirrored: bool) -> tuple[Path, int]:
-    """A place in one of the victim's queues: messages to its own queue are confirmed one by one and come later."""
-    for segment in node.segments() if mirrored else reversed(node.segments()):
+def test_a_damaged_copy_does_not_lead(nodes: Cluster, name: str) -> None:
+    """All nodes lose their power, and one that was in sync finds damage. Until the other one is back it leads the queue
+    that it has all of, and not the one that it lacks something of."""
+    master, victim, third = nodes
+    hurt, whole = f"{name}-hurt", f"{name}-whole"
+    mirror(master, name, "nodes", [master.name, victim.name])
+    for queue in (whole, hurt):
+        declare(master, queue)
+        await_in_sync(master, queue, [master, victim])
+    fill_fast(master, hurt, range(FAR, FAR + COUNT))
+    fill_fast(master, whole, range(COUNT))  # The last that is written could be cut off as never finished.
+    for node in (third, victim):
+        node.freeze()  # So that nobody can agree on what the first death changes.
+    for node in (master, third, victim):
+        node.kill()
+    flip(*find(victim, hurt, FAR + 5))
+    assert f"queue '{hurt}' in vhost '/'" in refused(victim)
+    assert recover(victim).returncode == 0
+    for node in (third, victim):
+        node.spawn()
+    for node in (third, victim):
+        node.wait_until_ready()
+    await_master(third, whole, [victim])
+    assert copies(third, hurt).master == master.name
+    master.start()
+    await_in_sync(third, hurt, [master, victim])
+    assert get_all(third.channel(), hurt) == numbers(*range(FAR, FAR + COUNT))
+    assert get_all(third.channel(), whole) == numbers(*range(COUNT))
+
+
+def find(node: Member, queue: str, number: int) -> tuple[Path, int]:
+    """Where a message is: behind its queue's name, which is the routing key of all in a block."""
+    for segment in node.segments():
         data = segment.read_bytes()
-        at = data.find(body) if mirrored else data.rfind(body)
-        if at >= 0:
+        key = data.find(b"\0%c%s" % (len(queue), queue.encode()))
+        at = data.find(b"%d" % number, key)
+        if key >= 0 <= at:
             return segment, at
     raise AssertionError("it is in no segment")
 
@@ -118,7 +159,7 @@ def test_messages_of_its_own(nodes: Cluster, victim: Member, name: str) -> None:
     done = recover(victim)
     assert done.returncode == 69 and "stop it first" in done.stderr
     victim.kill()
-    segment, at = find(victim, b"%d" % (COUNT - 5), mirrored=False)
+    segment, at = find(victim, f"own-{name}", COUNT - 5)
     flip(segment, at)
     text = refused(victim)
     assert f"{segment.name} at " in text and f"queue 'own-{name}' in vhost '/'" in text

@@ -54,8 +54,8 @@ BUGS = (
     Bug(
         "messages are given up before it is known which queues there are",
         "node.node",
-        "        log.recover(None, logger.info, mirrored=None)\n",
-        "        log.recover([] if recovered.snapshot is None and not recovered.entries else None, mirrored=None)\n",
+        "        log.recover(None, logger.info)\n",
+        "        log.recover([] if recovered.snapshot is None and not recovered.entries else None)\n",
         2,
     ),
     Bug(

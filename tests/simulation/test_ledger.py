@@ -149,6 +149,17 @@ def test_what_comes_through_a_lost_link_is_late(story: Story) -> None:
     assert story.failures
 
 
+def test_a_link_that_was_lost_before_a_message_was_sent_on_excuses_nothing(story: Story) -> None:
+    one, two = story.publish(2)
+    story.ledger.on_link_down("n1", "n3", 0.5)
+    for number in (one, two):
+        story.ledger.on_spooled(number)
+        story.ledger.on_sent_on(number, 1.0)
+    story.deliver(two, 2, node="n3", consumer="d")
+    story.deliver(one, 2, node="n3", consumer="d")
+    assert story.ledger.late == 0 and "which was published later" in story.failures[0]
+
+
 def test_a_connection_is_lost(story: Story) -> None:
     story.ledger.on_disturbed(10.0)
     story.now = 9

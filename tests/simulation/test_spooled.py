@@ -30,6 +30,14 @@ MUTATIONS = (
         "        origin = Origin(self.spools.broker.unique_name('').encode(), flight.first, 0)\n",
     ),
     Mutation(
+        "publishes overtake the spool once the link is back",
+        3,
+        "broker.remote",
+        "        if self._has_spool():\n",
+        "        if self._has_spool() and self.edge is None:\n",
+        first=6,
+    ),
+    Mutation(
         "goes by another name after a start",
         3,
         "broker.spool",
@@ -51,8 +59,24 @@ MUTATIONS = (
         "        kept |= self.broker.spools.open(self.storage.log.queues)\n",
         "",
     ),
+    Mutation(
+        "does not ask whether there is room",
+        3,
+        "broker.spool",
+        "            if self.spools.shortage(target):\n",
+        "            if False:\n",
+        first=50,
+    ),
+    Mutation(
+        "tells only once how much room there is",
+        3,
+        "node.node",
+        "            if self.told_room.get(peer) != room:\n",
+        "            if peer not in self.told_room:\n",
+        first=31,
+    ),
 )
-ALWAYS = 2
+ALWAYS = 3
 
 
 def failing_seed(mutation: Mutation) -> int | None:

@@ -476,6 +476,8 @@ def _spools(control: Control) -> list[Figure]:
         ("alarms_spool_in_use", UNTYPED, "is 1 if messages are kept for queues that cannot be reached",
          int(bool(spools.active))),
         ("alarms_spool_full", UNTYPED, "is 1 if there is no room for more of them", int(spools.is_full)),
+        ("alarms_spool_without_room", UNTYPED, "is 1 if they are not sent on because a disk is too small for them",
+         int(bool(spools.short))),
         ("spools", GAUGE, "Queues for which messages are kept until they can be reached", len(spools.active)),
         ("spool_messages", GAUGE, "Messages kept for queues that cannot be reached", sum(one.messages for one in told)),
         ("spool_bytes", GAUGE, "Size of these messages", spools.content_bytes),
