@@ -45,6 +45,8 @@ WARM = 6
 PUBLISHED_MAX = 1_000_000
 TRIGGER = 250_000
 SAFE_S = 8.0
+# As docs/spark.md advises: Arrow for Java does not check each access to memory once more.
+JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 # Reads a queue again and again, and throws away what it gets.
 READER = """
 import sys
@@ -105,7 +107,7 @@ def fill(there: Node, queue: str, count: int, arguments: dict[str, str]) -> floa
     return count / (time.perf_counter() - began)
 
 
-def session(folder: Path, cores: int) -> SparkSession:
+def session(folder: Path, cores: int, java_options: str = JAVA_OPTIONS) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -117,6 +119,7 @@ def session(folder: Path, cores: int) -> SparkSession:
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.log.level", "ERROR")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.extraJavaOptions", java_options)
         .getOrCreate()
     )
 
@@ -296,12 +299,13 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="ROWS")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--java-options", default=JAVA_OPTIONS, help=f"of Spark's JVM, by default {JAVA_OPTIONS}")
     given = parser.parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         print("Spark needs Java 17 or newer, and there is none: make java", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="leveret-spark-") as name, node(Path(name) / "node") as there:
-        spark = session(Path(name), given.cores)
+        spark = session(Path(name), given.cores, given.java_options)
         try:
             Bench(spark, there, Path(name), given.repeat).run(given.sizes)
         finally:

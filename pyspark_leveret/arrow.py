@@ -129,12 +129,13 @@ class Converter:
             return {}
         found: dict[str, pa.Array] = {}
         flags, at = page.flags(), page.begins + _FRAME_HEAD + properties.PROPERTIES_AT
+        some, every = int(np.bitwise_or.reduce(flags)), int(np.bitwise_and.reduce(flags))
         for name, flag, size, is_wanted in self._steps:
-            has: Bools = (flags & flag) != 0
-            if not has.any():
+            if not some & flag:
                 if is_wanted:
                     found[name] = self._constant(name, None, page.count)
                 continue
+            has: Bools = np.ones(page.count, np.bool_) if every & flag else (flags & flag) != 0
             begins, ends = at, at + page.lengths(at, has, size)
             if is_wanted:
                 found[name] = self._property(page, name, size, begins, ends, has)
@@ -175,6 +176,7 @@ class _Columns:
         self._numbers: Ints | None = None
         self._micros: Ints | None = None
         self._keys: tuple[Ints, dict[str, pa.Array]] | None = None
+        self._same: dict[str, pa.Array] = {}  # Columns that are the same in all rows, as long as was needed.
 
     def column(self, name: str, lo: int, hi: int) -> pa.Array:
         if name == "offset":
@@ -187,9 +189,11 @@ class _Columns:
         if name == "redelivered":
             return pa.array((np.frombuffer(self.sheet.kinds, np.uint8)[lo:hi] & REDELIVERED) != 0)
         which, texts = self._spread_keys()
-        if len(texts[name]) == 1:
-            return pa.repeat(texts[name][0], hi - lo)
-        return texts[name].take(pa.array(which[lo:hi]))
+        if len(texts[name]) > 1:
+            return texts[name].take(pa.array(which[lo:hi]))
+        if len(self._same.get(name, ())) < hi - lo:
+            self._same[name] = pa.repeat(texts[name][0], hi - lo)
+        return self._same[name][: hi - lo]
 
     def _times(self) -> Ints:
         if self._micros is None:

@@ -148,6 +148,8 @@ class Journal:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.name = JOURNAL_PREFIX + broker.node_name
+        raw = self.name.encode("utf-8", "surrogateescape")
+        self.key = bytes((0, len(raw) & 255)) + raw  # No exchange, and the name: if it is too long, there is no stream.
         self.touched: dict[QueueJournal, None] = {}
         self.copied: dict[int, Copied] = {}  # By the queue's id.
         self.quotes: dict[str, str] = {}  # Names as JSON.
@@ -263,11 +265,10 @@ class Journal:
     def _close(self) -> None:
         """Make a message of what was told."""
         told, self.told, self.told_bytes = self.told, [], 0
-        stream = self.find()
+        stream, broker = self.find(), self.broker
         if stream is None and sum(map(len, self.bodies)) > WAITING_BYTES_MAX:
             self.left_out += len(told)
             return
-        broker = self.broker
         head = f'{{"node":{self.quoted(broker.node_name)},"run":{self.quoted(broker.run)},"ms":{broker.wall_ms}'
         self.bodies.append(f'{head},"events":[{",".join(told)}]}}'.encode())
         if stream is not None:
@@ -321,9 +322,8 @@ class Journal:
         was_dirty = stream in dirty
         bodies, self.bodies = self.bodies, []
         contents = [content(_header(len(body)), body, FRAME_MIN_SIZE) for body in bodies]
-        raw = self.name.encode("utf-8", "surrogateescape")
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
-        stream.enqueue(contents, [bytes((0, len(raw))) + raw] * len(contents), PERSISTENT, size, None)
+        stream.enqueue(contents, [self.key] * len(contents), PERSISTENT, size, None)
         if not was_dirty:
             del dirty[stream]
 

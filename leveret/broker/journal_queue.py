@@ -144,9 +144,9 @@ class QueueJournal:
     """What is to be told of one queue, at its master."""
 
     __slots__ = (
-        "acked", "broker", "current", "entries", "explained", "given", "has_entries", "inherited", "is_told",
-        "is_touched", "journal", "left", "names", "out", "parts", "queue", "requeued", "safe", "settled_as", "since_ms",
-        "takers", "unsafe",
+        "about", "acked", "broker", "current", "entries", "epoch", "explained", "given", "has_entries", "inherited",
+        "is_told", "is_touched", "journal", "left", "names", "out", "parts", "queue", "requeued", "safe", "settled_as",
+        "since_ms", "takers", "unsafe",
     )  # fmt: skip
 
     def __init__(self, journal: Journal, queue: Queue, parts: int) -> None:
@@ -155,6 +155,7 @@ class QueueJournal:
         self.queue = queue
         self.parts = parts
         self.names = f"{json.dumps(queue.spec.vhost)},{json.dumps(queue.spec.name)}"
+        self.epoch, self.about = -1, ""  # How the details of all events of that epoch begin.
         # A stream's messages are given up in their order, and by nobody else.
         self.settled_as = "dropped" if is_stream(queue.spec.arguments) else "acked"
         self.is_told = False  # That it is watched.
@@ -244,13 +245,14 @@ class QueueJournal:
 
     def delivered(self, taker: Taker, first: int, last: int) -> None:
         """None: with basic.get. A name: what is no consumer."""
-        self._touch()
-        out = self.out
+        if not self.is_touched or not 0 <= self.broker.wall_ms - self.since_ms <= GATHER_MS:
+            self._touch()
+        out, takers = self.out, self.takers
         if out and out[-1][1] == first - 1:
             out[-1] = (out[-1][0], last)
         else:
             out.append((first, last))
-        self.takers[taker] = self.takers.get(taker, 0) + last - first + 1
+        takers[taker] = takers.get(taker, 0) + last - first + 1
 
     def returned(self, first: int, last: int) -> None:
         self._touch()
@@ -375,30 +377,38 @@ class QueueJournal:
             del self.entries[:-1]
 
     def _tell_out(self, time: str) -> None:
-        takers = {_name(taker): count for taker, count in list(self.takers.items())[:TAKERS_MAX]}
-        rest = sum(self.takers.values()) - sum(takers.values())
-        who, more = "", time
-        if len(self.takers) == 1:
-            (who,) = takers
+        takers, more = self.takers, time
+        if len(takers) == 1:
+            (who,) = map(_name, takers)
         else:
-            told = json.dumps({**takers, **({"": rest} if rest else {})}, separators=(",", ":"))
+            who, named = "", {_name(taker): count for taker, count in list(takers.items())[:TAKERS_MAX]}
+            rest = sum(takers.values()) - sum(named.values())
+            told = json.dumps({**named, **({"": rest} if rest else {})}, separators=(",", ":"))
             more = f',"to":{told}{time}'
         for first, last in merged(self.out):
             self._range("delivered", first, last, who, more)
 
     def _run(self, kind: str, run: Run, first: int, last: int, more: str) -> None:
+        if self.parts >= JOURNAL_WHOLE:
+            self._tell(kind, first, last, last - first + 1, run.who, run.details(first, last) + more)
+            return
         for low, high in sampled(self.parts, self.queue.spec.id, first, last):
             self._tell(kind, low, high, high - low + 1, run.who, run.details(low, high) + more)
 
     def _range(self, kind: str, first: int, last: int, who: str = "", more: str = "") -> None:
+        if self.parts >= JOURNAL_WHOLE:
+            self._tell(kind, first, last, last - first + 1, who, more)
+            return
         for low, high in sampled(self.parts, self.queue.spec.id, first, last):
             self._tell(kind, low, high, high - low + 1, who, more)
 
     def _tell(self, kind: str, first: int, last: int, count: int, who: str, more: str = "") -> None:
         """`more`: of the details, as JSON that begins with a comma."""
         queue, journal = self.queue, self.journal
-        detail = f'{{"id":{queue.spec.id},"epoch":{queue.epoch}{more}}}'
-        journal.add(f'["{kind}",{self.names},{first},{last},{count},{journal.quoted(who)},{detail}]')
+        if queue.epoch != self.epoch:
+            self.epoch, self.about = queue.epoch, f'{{"id":{queue.spec.id},"epoch":{queue.epoch}'
+        said = journal.quotes.get(who) or journal.quoted(who)
+        journal.add(f'["{kind}",{self.names},{first},{last},{count},{said},{self.about}{more}}}]')
 
 
 def _name(taker: Taker) -> str:

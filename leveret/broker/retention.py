@@ -98,6 +98,12 @@ class Retention:
             last = gone.last
         return last
 
+    def has_to_look(self) -> bool:
+        """Whether `take` could find something, now or when its time has come."""
+        if len(self.stretches) < 2:
+            return False
+        return self.max_age_ms is not None or (self.max_bytes is not None and self.bytes > self.max_bytes)
+
     def _must_go(self, now_ms: int) -> bool:
         if self.max_bytes is not None and self.bytes > self.max_bytes:
             return True

@@ -355,6 +355,11 @@ class StreamQueue(Queue):
         self.committed, self.last_batch = batch.last, batch.first
         self.tail.append(batch)
         self.tail_bytes += batch.size
+        if not self.reader_of:  # Then a turn has nothing to do with it, unless it is too large.
+            self._drop_tail(len(self.tail))
+            if self.retention.has_to_look():
+                self.host.dirty[self] = None
+            return
         if self.tail_bytes > TAIL_BYTES + TAIL_BYTES // 4:
             self._shrink_tail(TAIL_BYTES)
         if self.host.content_bytes > self.host.content_bytes_max:

@@ -33,6 +33,14 @@ def test_the_oldest_goes_until_it_fits() -> None:
     assert retention.take(ALL, 0) == 0
 
 
+def test_there_is_no_need_to_look_where_nothing_can_go() -> None:
+    assert not filled(10, max_segment_bytes=30).has_to_look()
+    assert not filled(10, max_segment_bytes=30, max_bytes=100).has_to_look()
+    assert filled(10, max_segment_bytes=30, max_bytes=99).has_to_look()
+    assert filled(10, max_segment_bytes=30, max_age_ms=1 << 40).has_to_look()  # Its time has to be set.
+    assert not filled(10, max_age_ms=1 << 40, max_bytes=0).has_to_look()  # The last stretch stays.
+
+
 def test_what_is_not_committed_stays() -> None:
     retention = filled(10, max_segment_bytes=30, max_bytes=0)
     assert retention.take(5, 0) == 3

@@ -292,6 +292,22 @@ def test_memory_is_bounded(world: World) -> None:
     assert world.broker.content_bytes == stream(world).memory_bytes == 0
 
 
+def test_what_nobody_reads_is_let_go_of_at_once(world: World) -> None:
+    client = declared(world)
+    there = reader(world, prefetch=1)
+    publish(client, "a", "b")
+    assert read(there) == [(0, "a")] and stream(world).tail
+    world.holds_disk = True
+    publish(client, "c")
+    there.send(m.BasicCancel("r", True))
+    assert not world.broker.dirty
+    world.sync()
+    assert stream(world).committed == 3
+    assert not stream(world).tail and not world.broker.dirty and not world.broker.content_bytes
+    world.holds_disk = False
+    assert read(reader(world)) == numbered("a", "b", "c")
+
+
 # -- The header --------------------------------------------------------------------------------------------------------
 
 

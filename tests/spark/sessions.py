@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,19 +23,32 @@ CONFIG = {
 }
 
 
-SLOW = "failed to connect back"
 TRIES = 4
 
 
+def is_slow_start(error: Exception, attempt: int) -> bool:
+    """Whether a query failed only because a Python process took too long to start, and may be started once more.
+
+    A streaming source has a Python process at the driver, begun anew for each query. Spark's PythonWorkerFactory gives
+    it ten seconds to connect back, which no setting changes. What it imports by then takes half a second of a
+    processor, and on a machine with ten times as much to do as it has processors, all of those ten. The query has
+    done nothing by then; started again, it goes on from its checkpoint. It is said, so that nobody takes it for
+    normal, and the last attempt fails as any other.
+    """
+    if "failed to connect back" not in str(error) or attempt >= TRIES:
+        return False
+    warnings.warn(f"Spark gave up on a Python process that was slow to start (attempt {attempt})", stacklevel=3)
+    return True
+
+
 def ended(begin: Callable[[], Any]) -> None:
-    """Run a stream to its end. Spark gives a Python process ten seconds to start, whatever is set, and on a machine
-    that has much else to do that may be too little; then the query goes on from its checkpoint."""
-    for left in reversed(range(TRIES)):
+    """Run a stream to its end."""
+    for attempt in range(1, TRIES + 1):
         try:
             begin().awaitTermination()
             return
         except Exception as error:
-            if SLOW not in str(error) or not left:
+            if not is_slow_start(error, attempt):
                 raise
 
 

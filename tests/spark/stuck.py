@@ -35,7 +35,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from pyspark_leveret import LeveretDataSource
-from tests.spark.sessions import SLOW, TRIES
+from tests.spark.sessions import TRIES, is_slow_start
 
 FIRST = 100  # Messages of the first batch, which goes through.
 
@@ -138,8 +138,8 @@ def start(spark: SparkSession, query: Mapping[str, Any], form: str) -> Any:
 
 
 def await_step(begin: Callable[[], Any], mark: Path) -> None:
-    """Run a query until it is at its step: see `ended` for why that may take several attempts."""
-    for left in reversed(range(TRIES)):
+    """Run a query until it is at its step."""
+    for attempt in range(1, TRIES + 1):
         begun = begin()
         try:
             while not mark.exists():
@@ -147,7 +147,7 @@ def await_step(begin: Callable[[], Any], mark: Path) -> None:
                     raise SystemExit(f"ended without coming to its step: {mark}")
             return
         except Exception as error:
-            if SLOW not in str(error) or not left:
+            if not is_slow_start(error, attempt):
                 raise
 
 

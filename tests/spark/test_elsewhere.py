@@ -175,7 +175,7 @@ def test_a_worker_is_lost_on_a_cluster(
 ) -> None:
     config = {"spark.master": standalone.url}
     told = lose_an_executor(Driver(data_broker, data_channel, name, tmp_path, config), standalone)
-    assert (told["rows"], told["session"]) == (COUNT, "pyspark.sql.classic.session")
+    assert (told["rows"], told["session"]) == (COUNT, "pyspark.sql.session")
 
 
 @pytest.mark.skipif(not LONG, reason="long: make soak-spark")
