@@ -1,9 +1,20 @@
-"""A queue becomes mirrored: what of it only memory holds goes to the log, where mirrors can be given it.
+"""A queue becomes mirrored, or is mirrored no longer.
+
+**It becomes mirrored**: what of it only memory holds goes to the log, where mirrors can be given it.
 
 Until then the log knows persistent messages of durable queues and nothing else. A mirror is filled with what its
 master's log holds, so a transient message that waits, or is out with a consumer, would be the master's alone, although
 transient messages are mirrored like all others from now on. They are written as what a mirror is filled with is: the
 queue's numbers stay as they are, and so does the order.
+
+**It is mirrored no longer**, and this node's copy is the queue: all blocks of the ring count from now on, whether they
+are on disk or not, for nobody is left who could know others. The log is told first (`MirrorStore.release`). Publishers
+whose messages are in blocks that are not on disk yet are told with the queue's next block: it is written behind those.
+Nothing waits meanwhile, and consumers see nothing of it. Transient messages that the ring's blocks held stay in the
+log, and in the queue after a restart; those that come now do not.
+
+If the node dies before the log has written that, its next start does the same with what is on disk (`Mirrors.open`).
+What is lost then was confirmed to nobody.
 """
 
 from __future__ import annotations
@@ -13,9 +24,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.batch import Batch, Span
+from leveret.broker.marking import NEVER
+from leveret.broker.parking import go_on
+from leveret.log.block import PERSISTENT
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.mirrored import Mirror
     from leveret.broker.queue import Queue
     from leveret.log.block import Run
 
@@ -41,6 +56,32 @@ def take_over(broker: Broker, queue: Queue) -> list[Run]:
         if batch is not queue.open:
             batch.stored = batch.logged = batch.all_logged = True
     return sorted(runs, key=lambda run: run.first)
+
+
+def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
+    """The queue is an ordinary one again; the log knows."""
+    for _, batch, awaiting in mirror.in_blocks:
+        if batch is not None:
+            if queue.journal is not None:
+                queue.journal.is_safe(batch)  # What it tells of that is written behind these blocks, too.
+            queue.on_logged(batch)
+    for _, batch in mirror.unapplied:
+        queue.on_logged(batch)
+    queue.awaiting[:0] = [pending for _, _, awaiting in mirror.in_blocks for pending in awaiting]
+    mirror.in_blocks.clear()
+    mirror.unapplied.clear()
+    mirror.queue = queue.mirror = None
+    if queue.claims is not None:
+        queue.claims.end()
+    queue.logs = PERSISTENT if queue.durable else NEVER
+    queue.note_due = True  # So that there is a next block.
+    queue.frozen = False
+    queue.set_pressed(False)
+    broker.mirrors.held_back.pop(queue, None)
+    broker.dirty[queue] = None
+    broker.on_loaded(queue)  # Those who want to get one, and waited for a claim.
+    if queue.parked is not None:
+        go_on(queue, queue)
 
 
 def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:

@@ -68,6 +68,11 @@ class Claims:
     def _limit(self) -> None:
         self.queue.open_through = EVERYTHING if self.known >= self.taken else self.known
 
+    def end(self) -> None:
+        """The queue has no mirrors any more."""
+        self.queue.claims = None
+        self.queue.open_through = EVERYTHING
+
     # -- The queue -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:

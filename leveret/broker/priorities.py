@@ -316,6 +316,12 @@ class ExactClaims(Claims):
     def _limit(self) -> None:
         """See `open_from`."""
 
+    def end(self) -> None:
+        super().end()
+        queue = cast("PriorityQueue", self.queue)
+        queue.shown += self.fresh
+        queue.noted_through = queue.delivered_through - 1
+
     # -- The queue -----------------------------------------------------------------------------------------------
 
     def open_from(self, first: int) -> int:

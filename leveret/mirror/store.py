@@ -29,7 +29,10 @@ of the tail become batches in memory. As each of its blocks is applied, the batc
 logged. No content is read, so a queue of a million messages is there at once.
 
 A queue that was not mirrored becomes so when its member is made: its blocks so far are the beginning of its ring's log.
-There the queue is in memory already, and only goes on with the number of `Started`.
+There the queue is in memory already, and only goes on with the number of `Started`. When it is mirrored no longer, all
+blocks of its last copy count (`release`), and those that follow are the queue's own again. Of that the log gets a
+record, behind all blocks of the ring. Should the node die before it is written, the next start finds a mirrored queue
+that according to the metadata is none, and releases it then, with what has survived.
 """
 
 from __future__ import annotations
@@ -156,6 +159,7 @@ class Mirrors(Protocol):
     ) -> None: ...
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None) -> None: ...
     def begin(self, queue: int, epoch: int) -> None: ...
+    def is_mirrored(self, queue: int) -> bool: ...
     def apply(self, blocks: Sequence[Block]) -> None: ...
     def release(self, queue: int, blocks: Sequence[Block]) -> None: ...
     def fetch(
@@ -247,6 +251,10 @@ class MirrorStore:
             self._mirrors.fill(queue, run.last, run.last, (), (run,), mirror.read_at, mirror.base, None)
         if stored.next_seq < next_seq:  # What came last is gone already; its numbers are not used again.
             self._mirrors.fill(queue, next_seq - 1, next_seq - 1, (), (), mirror.read_at, mirror.base, None)
+
+    def is_mirrored(self, queue: int) -> bool:
+        """Whether the log takes the queue for one that is. If the metadata does not, `release` was never written."""
+        return self._mirrors.is_mirrored(queue)
 
     def disk(self, queue: int) -> int:
         """Another number each time the queue lost something that had been synced."""

@@ -8,7 +8,7 @@ lets time go by.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from leveret.amqp.tables import Table
@@ -107,6 +107,15 @@ class Store:
             kept.add(run.first, len(run.contents))
             self.world.log.put(queue, run)
         kept.next_seq = next_seq
+
+    def is_mirrored(self, queue: int) -> bool:
+        return False
+
+    def release(self, queue: int, tail: Sequence[Block]) -> None:
+        for block in tail:
+            self.stored(queue).apply(block)
+            self.world.log.append(block)
+        self.unsynced.pop(queue, None)
 
     def lost(self, queue: int) -> Callable[[], list[tuple[int, int]]]:
         return lambda: []
