@@ -60,7 +60,7 @@ def take_over(broker: Broker, queue: Queue) -> list[Run]:
 
 def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
     """The queue is an ordinary one again; the log knows."""
-    for _, batch, awaiting in mirror.in_blocks:
+    for _, batch, _ in mirror.in_blocks:
         if batch is not None:
             if queue.journal is not None:
                 queue.journal.is_safe(batch)  # What it tells of that is written behind these blocks, too.

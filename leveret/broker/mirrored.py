@@ -129,7 +129,7 @@ class Mirrors:
 
     def _release_late(self, spec: QueueSpec) -> None:
         """The last run ended between the agreement that the queue is mirrored no longer and the log's record of it. The
-        queue that stands for it was made without the blocks which did not count yet."""
+        queue that stands for it since the start has nothing of it (see `Node.adopt`)."""
         assert self.store is not None
         self.store.release(spec.id)
         old = self.broker.queues_by_id[spec.id]

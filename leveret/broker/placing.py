@@ -18,8 +18,8 @@ vain: see `bequest`.
 
 When the master is alone in the ring of a queue that nobody wants mirrored, because it has come to where it was to go or
 because its policy is gone, the view ends: it is an ordinary queue again, which needs no majority to be used, and whose
-transient messages need no disk. That is one more committed step. Whatever wants mirrors a moment later begins anew, with
-a higher version. An exclusive queue is never mirrored: it goes
+transient messages need no disk. That is one more committed step. Whatever wants mirrors a moment later begins anew,
+with a higher version. An exclusive queue is never mirrored: it goes
 with its connection anyway. Where copying is forbidden, nobody is added; that takes nobody away either.
 
 What holds for a queue, by its policy, its arguments and the configuration, is in `leveret.cluster.mirroring`.
@@ -104,7 +104,7 @@ class Placing:
         return found
 
     def is_plain(self, spec: QueueSpec) -> bool:
-        """Whether a queue has no mirrors and nobody wants it to. It may have had some, and be a ring of one since."""
+        """Whether a queue has no mirrors and nobody wants it to. It may have had some, and be a ring of one still."""
         is_alone = spec.view is None or spec.view.ring == (spec.node,)
         return is_alone and "ha-mode" not in self.rules(spec.vhost, spec.name, spec.arguments).placement
 

@@ -324,8 +324,8 @@ class ChangeView:
 
 @dataclass(frozen=True, slots=True)
 class EndView:
-    """A queue is mirrored no longer, and its master goes on with it alone. Only if the view of this version is still the
-    queue's, and names nobody else.
+    """A queue is mirrored no longer, and its master goes on with it alone. Only if the view of this version is still
+    the queue's, and names nobody else.
     """
 
     vhost: str
