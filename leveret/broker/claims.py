@@ -95,6 +95,11 @@ class Claims:
             self.queue.host.dirty[self.queue] = None
         return Gap(number, number, 1)
 
+    def spare(self) -> list[tuple[int, int]]:
+        """What is claimed and was never handed out."""
+        first = self.queue.delivered_through + 1
+        return [(first, self.claimed)] if self.claimed >= first else []
+
     # -- Blocks --------------------------------------------------------------------------------------------------
 
     def put_into(self, block: Block) -> None:

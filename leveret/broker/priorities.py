@@ -359,11 +359,13 @@ class ExactClaims(Claims):
         self.needed = 1 + min(self.gets // GETS_EXACT, GETS_AHEAD_MAX)
         return Gap(number, number, 1)
 
+    def spare(self) -> list[tuple[int, int]]:
+        return list(self.unseen)
+
     def unmark(self, batch: Batch) -> None:
         """What was read back, and is marked only because it was claimed."""
         for low, high in self.unseen.ranges(batch.first, batch.last):
-            for at in range(low - batch.first, high - batch.first + 1):
-                batch.kinds[at] &= ~REDELIVERED
+            batch.unmark(low - batch.first, high - batch.first + 1)
 
     # -- Blocks --------------------------------------------------------------------------------------------------
 

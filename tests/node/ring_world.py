@@ -111,6 +111,10 @@ class Store:
     def is_mirrored(self, queue: int) -> bool:
         return False
 
+    def unmark(self, queue: int, ranges: list[tuple[int, int]]) -> None:
+        for low, high in ranges:
+            self.stored(queue).redelivered.remove(low, high)
+
     def release(self, queue: int, tail: Sequence[Block]) -> None:
         for block in tail:
             self.stored(queue).apply(block)
