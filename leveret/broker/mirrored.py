@@ -211,6 +211,7 @@ class Mirrors:
             queue, mirror.queue = mirror.queue, None
             if queue is not None:
                 release(queue)
+                self.broker.on_loaded(queue)  # Who wanted to get one, and waited until it may be given out.
                 self.held_back.pop(queue, None)
                 self.broker.unlogged.pop(queue, None)  # What was settled last needs no block any more,
                 self.broker.delivering.pop(queue, None)  # and there is no store that would take one.

@@ -11,6 +11,7 @@ from leveret.broker.batch import Gap, Span
 from leveret.broker.bequest import reserve
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
+from leveret.cluster.refusals import Refusal
 from leveret.log.ranges import RangeSet
 from tests.amqp.remote import confirming, delivered, depth, types
 from tests.broker.mirrored_brokers import NAMES, Rings
@@ -140,6 +141,19 @@ def test_nobody_waits_for_a_queue_that_is_deleted_meanwhile(rings: Rings) -> Non
     rings.apply(c.DeleteQueue("/", "q", rings.number))
     for client in clients:
         assert [type(method) for method in client.methods()] == [m.ChannelClose]
+
+
+def test_a_get_that_waits_for_a_claim_is_answered_when_the_queue_is_deleted(rings: Rings) -> None:
+    fill(rings, b"1", b"2")
+    client = rings["a"].client()
+    queue = rings["a"].queue("q")
+    assert queue.open_through == 0, "nothing may be given out before the mirrors know"
+    answers: list[Any] = []
+    queue.fetch(True, lambda: True, answers.append)
+    assert not answers
+    client.call(m.QueueDelete(queue="q"))
+    (answer,) = answers
+    assert isinstance(answer, Refusal) and answer.code == 404
 
 
 def test_a_hand_over_that_is_given_up_leaves_everything_as_it_was(rings: Rings) -> None:
