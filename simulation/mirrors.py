@@ -458,6 +458,8 @@ class MirrorChecker:
             return None if alone else f"is at {name} and not mirrored; it should have {wanted}"
         view = led.mirror.member.view
         assert view is not None
+        if wanted is None and not self._is_named(queue, node):
+            return f"is still a ring, though nobody wants it mirrored: {view}"
         if len(view.ring) != wanted[0] or not wanted[1] <= set(view.ring) if wanted else len(view.ring) != 1:
             return f"should have {wanted or 'no'} mirrors, and its ring is {view.ring}"
         if not led.mirror.member.serving:
@@ -481,6 +483,11 @@ class MirrorChecker:
             return (min(params, len(members)), set()) if params > 1 else None
         assert isinstance(params, list)
         return len(params), {str(name) for name in params}
+
+    def _is_named(self, queue: str, node: Node) -> bool:
+        """Whether a policy says something of its copies, if only that there is one."""
+        policy = node.metadata.policies.get(("/", "ha"))
+        return policy is not None and re.search(policy.pattern, queue) is not None
 
     def _leads(self, queue: str, node: Node) -> bool:
         return isinstance(node.broker.vhosts["/"].queues.get(queue), Queue)

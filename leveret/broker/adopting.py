@@ -1,24 +1,35 @@
-"""A queue becomes mirrored: what of it the log does not hold for good goes there, where mirrors can be given it.
+"""A queue becomes mirrored, or is mirrored no longer.
+
+**It becomes mirrored**: what of it the log does not hold for good goes there, where mirrors can be given it.
 
 Until then the log knows persistent messages of durable queues and nothing else. A mirror is filled with what its
 master's log holds, so a transient message that waits, or is out with a consumer, would be the master's alone, although
 transient messages are mirrored like all others from now on. They are written as what a mirror is filled with is: the
 queue's numbers stay as they are, and so does the order.
 
-**From memory** (`take_over`) they go at once, before the first block of the ring.
+From memory (`take_over`) they go at once, before the first block of the ring.
 
-**Spilled ones** are in the log already, but only to have them out of memory: whatever the log does not call spilled is
+Spilled ones are in the log already, but only to have them out of memory: whatever the log does not call spilled is
 there after a restart, and these are not. There may be very many. So they are read and stored again piece by piece,
 while the queue is used (`Adoption`), the next piece when the last one is on disk: memory holds one, and a slow disk
 slows nobody but its own adoption. Whoever settles one meanwhile settles it wherever it is. Who consumes is given them
 from where they are: the log reads both.
 
-**Until the last is on disk no mirror is told anything** of what is stored here: it would take those not stored yet for
+Until the last is on disk no mirror is told anything of what is stored here: it would take those not stored yet for
 settled. And were it told of one that is stored but not synced, and the master restarted, then a mirror in sync would
 have a message that its master lacks. So no mirror becomes complete before, however few messages it lacks, since each
 has to be given a first piece. If the master dies in the middle, nobody else is in sync: the queue comes back with its
 node, without the transient messages that were not stored yet, as it would have without a policy. If by force somebody
 else leads, they are lost with all else that only this node had, and dropped here, so that they do not turn up again.
+
+**It is mirrored no longer**, and this node's copy is the queue: all blocks of the ring count from now on, whether they
+are on disk or not, for nobody is left who could know others. The log is told first (`MirrorStore.release`). Publishers
+whose messages are in blocks that are not on disk yet are told with the queue's next block: it is written behind those.
+Nothing waits meanwhile, and consumers see nothing of it. Transient messages that the ring's blocks held stay in the
+log, and in the queue after a restart; those that come now do not.
+
+If the node dies before the log has written that, its next start does the same with what is on disk (`Mirrors.open`).
+What is lost then was confirmed to nobody.
 """
 
 from __future__ import annotations
@@ -28,6 +39,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.batch import Batch, Gap, Span
+from leveret.broker.marking import NEVER
+from leveret.broker.parking import go_on
+from leveret.log.block import PERSISTENT
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -78,6 +92,32 @@ def _joined(runs: list[Run]) -> list[Run]:
         else:
             found.append(run)
     return found
+
+
+def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
+    """The queue is an ordinary one again; the log knows."""
+    for _, batch, _ in mirror.in_blocks:
+        if batch is not None:
+            if queue.journal is not None:
+                queue.journal.is_safe(batch)  # What it tells of that is written behind these blocks, too.
+            queue.on_logged(batch)
+    for _, batch in mirror.unapplied:
+        queue.on_logged(batch)
+    queue.awaiting[:0] = [pending for _, _, awaiting in mirror.in_blocks for pending in awaiting]
+    mirror.in_blocks.clear()
+    mirror.unapplied.clear()
+    mirror.queue = queue.mirror = None
+    if queue.claims is not None:
+        queue.claims.end()
+    queue.logs = PERSISTENT if queue.durable else NEVER
+    queue.note_due = True  # So that there is a next block.
+    queue.frozen = False
+    queue.set_pressed(False)
+    broker.mirrors.held_back.pop(queue, None)
+    broker.dirty[queue] = None
+    broker.on_loaded(queue)  # Those who want to get one, and waited for a claim.
+    if queue.parked is not None:
+        go_on(queue, queue)
 
 
 def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:

@@ -83,6 +83,10 @@ class Batch(Run):
         for at in range(lo, hi):
             kinds[at] |= REDELIVERED
 
+    def unmark(self, lo: int, hi: int) -> None:
+        for at in range(lo, hi):
+            self.kinds[at] &= ~REDELIVERED
+
     def redelivered_within(self, lo: int, hi: int) -> int:
         """How many of these were given out before."""
         return sum([kind & REDELIVERED != 0 for kind in self.kinds[lo:hi]])

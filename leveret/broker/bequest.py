@@ -17,6 +17,11 @@ are the same up to there: so the former master names the last block it made, by 
 listens only if its own epoch began right behind that very block. After a loss, with blocks that nobody else has, it did
 not. Messages that were in no block yet are not spoken of at all; their publishers have no confirm.
 
+**Marks.** Blocks claim more than was delivered (`claims`), and after a crash all that is claimed is marked as
+redelivered. After a hand-over the former master knows better: it says what nobody was given, and of what is out, what
+was given out for the first time. If that comes back unseen, because it was on its way to a client or waited at the
+client's node for room, it is new to whoever gets it.
+
 If the queue moves on, the second master in turn passes on what the first one says. If a link breaks or a node stops,
 what is out by way of it comes back, as when a client is lost.
 """
@@ -31,6 +36,8 @@ from leveret.broker import upkeep
 from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.levels import gap_of, rows_of
 from leveret.broker.remote import RemoteQueue
+from leveret.log.block import REDELIVERED
+from leveret.log.mirrored import outside
 from leveret.log.ranges import RangeSet, merged
 
 if TYPE_CHECKING:
@@ -68,21 +75,59 @@ def bequeath(queue: Queue, successor: AnyQueue) -> bool:
         return False
     former = FormerQueue(queue, heir)
     through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # What is in blocks.
+    unseen = [] if queue.claims is None else queue.claims.spare()
     out: list[tuple[int, int]] = []
+    fresh = RangeSet()
     for unacked, is_of_others in _all_unacked(broker):
         for one in unacked.all_out():
             if one.queue is queue:
                 out.append((one.batch.first + one.lo, one.batch.first + one.hi - 1))
+                for first, last in _unmarked(one.batch, one.lo, one.hi):
+                    fresh.add(first, last)
                 broker.bequeathed += one.count
                 one.queue, one.batch = former, Batch(one.batch.first)  # Contents are the heir's business.
                 if is_of_others:
                     one.consumer = None  # Its own node has another one for it, at the heir.
     settled = [(first, min(last, through)) for first, last in merged(queue.settled) if first <= through]
     out = [(first, min(last, through)) for first, last in merged(out + settled) if first <= through]
-    if out:
-        verdicts = [(w.OUT, *pair) for pair in out]
+    verdicts = [(w.UNSEEN, *pair) for pair in unseen]
+    for first, last in out:
+        new = list(fresh.ranges(first, last))
+        verdicts += [(w.FIRST_OUT, *pair) for pair in new]
+        verdicts += [(w.OUT, *pair) for pair in outside(first, last, new)]
+    if verdicts:
         heir.pass_on(former, verdicts + [(w.ACKED, *pair) for pair in settled])
     return True
+
+
+def _unmarked(batch: Batch, lo: int, hi: int) -> list[tuple[int, int]]:
+    """Numbers of those that were given out once. Of what is only in the log, nothing is known."""
+    if batch.paged or not batch.redelivered:
+        return [] if batch.paged else [(batch.first + lo, batch.first + hi - 1)]
+    return merged([(batch.first + at,) * 2 for at in range(lo, hi) if not batch.kinds[at] & REDELIVERED])
+
+
+def unmark(queue: Queue, verdicts: list[tuple[int, ...]]) -> None:
+    """At the new master, of what its former one says: a client that gets these gets them for the first time. As far as
+    blocks say, they may all have been delivered. Those that are out get their mark if their client gives them back."""
+    broker: Broker = queue.host  # type: ignore[assignment]
+    ranges = merged([(first, last) for verdict, first, last in verdicts if verdict in (w.FIRST_OUT, w.UNSEEN)])
+    if not ranges:
+        return
+    wanted = RangeSet(ranges)
+    for entry in (entry for row in rows_of(queue.ready) for entry in row):
+        if entry.first > ranges[-1][1]:
+            if not queue.rules.max_priority:
+                break
+        elif isinstance(entry, Span) and entry.batch.redelivered:
+            for first, last in wanted.ranges(entry.first, entry.last):
+                entry.batch.unmark(first - entry.batch.first, last - entry.batch.first + 1)
+    assert broker.mirrors.store is not None
+    broker.mirrors.store.unmark(queue.spec.id, ranges)
+    if not queue.rules.max_priority:
+        for verdict, first, last in verdicts:
+            if verdict == w.UNSEEN and last >= queue.delivered_through:
+                queue.delivered_through = min(queue.delivered_through, first - 1)
 
 
 def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:

@@ -356,6 +356,7 @@ class Broker:
         """A queue of this node, with what the log holds of it."""
         queue = make_queue(spec, self)
         self.shell.adopt(queue)
+        queue.epoch = max(queue.epoch, spec.last_epoch + 1)  # Copies that it had may turn up again, one day.
         self.on_restored(queue)
         return queue
 
@@ -388,9 +389,9 @@ class Broker:
 
     def _move_queue(self, spec: QueueSpec) -> None:
         """A queue has come here, has gone from here, or has moved elsewhere; or its node has another name."""
-        if spec.view is not None:
-            return  # The view has said so.
         old = self.queues_by_id[spec.id]
+        if spec.view is not None or old.spec.node == spec.node:
+            return  # The view, or its end, has said so.
         is_here = spec.node == self.node_name
         if isinstance(old, Queue):
             if is_here:
@@ -403,8 +404,11 @@ class Broker:
             old.on_moved(spec, None)
 
     def _on_view(self, spec: QueueSpec) -> None:
-        """A mirrored queue has another view, and perhaps another master; or a queue is mirrored from now on."""
+        """A queue has another view, and perhaps another master; or it is mirrored from now on, or no longer."""
         old = self.queues_by_id[spec.id]
+        if spec.view is None:
+            self._on_view_ended(old, spec)
+            return
         is_first = old.spec.view is None
         self.mirrors.on_view(spec, born=is_first, existing=old if is_first and isinstance(old, Queue) else None)
         new = self.mirrors.queue_of(spec.id)
@@ -416,10 +420,30 @@ class Broker:
             if new is None:
                 self._leave(old, RemoteQueue(spec, self))
             else:
-                self._lead_anew(old, new)
+                self.give_way(old, new)
         elif new is not None:
             self._arrive(old, new, spec)
-        elif old.spec.node != spec.node:
+        else:
+            self._look_elsewhere(old, spec)
+
+    def _on_view_ended(self, old: AnyQueue, spec: QueueSpec) -> None:
+        """A queue is mirrored no longer, and its master goes on with it as with any that never was."""
+        is_here = spec.node == self.node_name
+        if is_here and isinstance(old, Queue):
+            old.spec = spec
+        self.mirrors.on_ended(spec)
+        if isinstance(old, Queue):
+            if not is_here:
+                self.give_way(old, RemoteQueue(spec, self))  # It was led here in vain.
+        elif is_here:
+            self._arrive(old, self.make_queue(spec), spec)  # The node is catching up.
+        else:
+            self._look_elsewhere(old, spec)
+        if is_here and self.placing is not None:
+            self.placing.due[spec.id] = None
+
+    def _look_elsewhere(self, old: RemoteQueue, spec: QueueSpec) -> None:
+        if old.spec.node != spec.node:
             old.on_moved(spec, None)
         else:
             old.spec, old.is_hopeless = spec, False  # Somebody sees to it again: the next loss is waited out, too.
@@ -431,8 +455,8 @@ class Broker:
         self.queues_by_id[spec.id] = new
         old.on_moved(spec, new)
 
-    def _lead_anew(self, old: Queue, new: Queue) -> None:
-        """This node led a queue, and leads it again with the next epoch."""
+    def give_way(self, old: Queue, new: AnyQueue) -> None:
+        """This node led a queue, and another does now; or this one, from something else than what it had."""
         self.replace(old, new)
         self._drop_touched(old)
         demote(old, new)
@@ -440,12 +464,11 @@ class Broker:
 
     def _leave(self, old: Queue, remote: RemoteQueue) -> None:
         """A queue of this node is another's now."""
+        if remote.spec.view is not None:
+            self.give_way(old, remote)
+            return
         self.replace(old, remote)
         self._drop_touched(old)
-        if remote.spec.view is not None:
-            demote(old, remote)
-            self.on_loaded(old)
-            return
         if old.departure is not None:
             old.departure.on_moved(remote)
         else:

@@ -68,6 +68,11 @@ class Claims:
     def _limit(self) -> None:
         self.queue.open_through = EVERYTHING if self.known >= self.taken else self.known
 
+    def end(self) -> None:
+        """The queue has no mirrors any more."""
+        self.queue.claims = None
+        self.queue.open_through = EVERYTHING
+
     # -- The queue -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -89,6 +94,11 @@ class Claims:
             self.queue.note_due = True
             self.queue.host.dirty[self.queue] = None
         return Gap(number, number, 1)
+
+    def spare(self) -> list[tuple[int, int]]:
+        """What is claimed and was never handed out."""
+        first = self.queue.delivered_through + 1
+        return [(first, self.claimed)] if self.claimed >= first else []
 
     # -- Blocks --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
-from leveret.broker.bequest import reserve
+from leveret.broker.bequest import reserve, unmark
 from leveret.broker.confirms import Confirms
 from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status, unreachable
 from leveret.broker.offsets import NEXT, OFFSET, STARTS, Start
@@ -248,13 +248,15 @@ class Home:
         _, *key = w.unpack_one(w.PASSED_HEAD, payload)
         number, epoch, block = key
         verdicts = w.unpack_all(w.VERDICT, payload[w.PASSED_HEAD.size :])
-        out = [(first, last) for verdict, first, last in verdicts if verdict == w.OUT]
+        out = [(first, last) for verdict, first, last in verdicts if verdict in (w.OUT, w.FIRST_OUT)]
         queue = self.broker.queues_by_id.get(number)
         unacked = self.inherited.setdefault((number, epoch, block), Unacked())
         if queue is not None and queue.is_local and queue.heritage == (epoch, block):
-            for batch, lo, hi in reserve(queue, out):
+            unmark(queue, verdicts)
+            for batch, lo, hi in reserve(queue, sorted(out)):
                 unacked.add(batch.first + lo, hi - lo, queue, None, batch, lo, self.broker.now_ms)
-        self._settle(unacked, [one for one in verdicts if one[0] != w.OUT], w.OUT)
+        of_former = (w.OUT, w.FIRST_OUT, w.UNSEEN)
+        self._settle(unacked, [one for one in verdicts if one[0] not in of_former], w.RETURNED)
         if not unacked.count:
             del self.inherited[number, epoch, block]
 

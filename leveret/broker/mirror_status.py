@@ -160,8 +160,8 @@ def down(broker: Broker) -> int:
 
 
 def mirrored(broker: Broker) -> Iterator[Mirror]:
-    """This node's copies of queues that should have mirrors. One that was moved, or had a policy once, is a ring of one
-    and nobody's concern."""
+    """This node's copies of queues that should have mirrors. One that was moved, or had a policy, is a ring of one
+    for a moment, and nobody's concern."""
     placing = broker.placing
     return (one for one in broker.mirrors if placing is None or not placing.is_plain(one.spec))
 

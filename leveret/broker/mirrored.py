@@ -19,6 +19,9 @@ that was out with consumers of the old master waits again, marked as redelivered
 counts. Publishers whose messages were not confirmed get a nack, consumers subscribe at the new master by themselves
 (see `remote`), and what they acknowledge of earlier deliveries is passed on (see `bequest`).
 
+**Mirrored no longer.** When a queue's master is all that is left of its ring, and nobody wants it mirrored (`placing`),
+the view ends, and the queue goes on as one that never had mirrors, with all it has: see `adopting`.
+
 **Handing over.** Publishes and questions wait (`Queue.parked`, `Queue.waiting`) from the moment in which the last block
 was taken until there is another master, or none; then they go there. So nobody is refused anything.
 """
@@ -29,7 +32,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.adopting import Adoption, take_over
+from leveret.broker.adopting import Adoption, give_back, take_over
 from leveret.broker.governing import Governing
 from leveret.broker.mirror_journal import Journal
 from leveret.broker.parking import go_on, release
@@ -121,7 +124,18 @@ class Mirrors:
         for spec in self.broker.metadata.queues.values():
             if spec.view is not None:
                 self.on_view(spec, born=False)
+            elif spec.node == self.me and store.is_mirrored(spec.id):
+                self._release_late(spec)
         self.flush()
+
+    def _release_late(self, spec: QueueSpec) -> None:
+        """The last run ended between the agreement that the queue is mirrored no longer and the log's record of it. The
+        queue that stands for it since the start has nothing of it (see `Node.adopt`)."""
+        assert self.store is not None
+        self.store.release(spec.id)
+        old = self.broker.queues_by_id[spec.id]
+        assert old.is_local
+        self.broker.give_way(old, self.broker.make_queue(spec))
 
     def on_view(self, spec: QueueSpec, born: bool, existing: Queue | None = None) -> None:
         """A queue has a view, or another one. `born`: it has its first, since a moment ago. `existing`: it was a queue
@@ -169,16 +183,39 @@ class Mirrors:
         self.governing.refresh(mirror)
         return mirror
 
+    def on_ended(self, spec: QueueSpec) -> None:
+        """The queue is mirrored no longer. Its master goes on with it; who else has a copy was told to go before, and
+        has not heard it."""
+        mirror = self.mirrors.get(spec.id)
+        if mirror is None:
+            return
+        self._perform(mirror)  # What was said under the last view is done first.
+        if spec.node != self.me:
+            if mirror.member.master is not None:
+                self._stopped(mirror, f.Stopped(mirror.member.master.epoch))
+            self._left(mirror, f.Left(spec.last_version))
+        elif mirror.queue is not None:  # Else its disk has failed, and this node stops: see `open` for its next start.
+            assert self.store is not None
+            member = mirror.member
+            self.store.release(spec.id, member.tail.upto(member.confirmed + 1, member.tail.end))
+            give_back(self.broker, mirror.queue, mirror)
+            self._drop(mirror)
+
+    def _drop(self, mirror: Mirror) -> None:
+        self.mirrors.pop(mirror.spec.id, None)
+        self.touched.pop(mirror, None)
+        self.ticking.pop(mirror, None)
+        self.adopting.pop(mirror, None)
+        self.governing.forget(mirror)
+
     def on_deleted(self, spec: QueueSpec) -> None:
-        mirror = self.mirrors.pop(spec.id, None)
+        mirror = self.mirrors.get(spec.id)
         if mirror is not None:
-            self.touched.pop(mirror, None)
-            self.ticking.pop(mirror, None)
-            self.adopting.pop(mirror, None)
-            self.governing.forget(mirror)
+            self._drop(mirror)
             queue, mirror.queue = mirror.queue, None
             if queue is not None:
                 release(queue)
+                self.broker.on_loaded(queue)  # Who wanted to get one, and waited until it may be given out.
                 self.held_back.pop(queue, None)
                 self.broker.unlogged.pop(queue, None)  # What was settled last needs no block any more,
                 self.broker.delivering.pop(queue, None)  # and there is no store that would take one.
@@ -514,10 +551,7 @@ class Mirrors:
                     self.broker.unlogged[queue] = None
 
     def _left(self, mirror: Mirror, effect: f.Left) -> None:
-        self.mirrors.pop(mirror.spec.id, None)
-        self.ticking.pop(mirror, None)
-        self.adopting.pop(mirror, None)
-        self.governing.forget(mirror)
+        self._drop(mirror)
         self._forget(mirror.spec.id)
 
     def _forget(self, number: int) -> None:

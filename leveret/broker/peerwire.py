@@ -48,7 +48,10 @@ ACKED: Final = 0
 REQUEUED: Final = 1
 DISCARDED: Final = 2
 RETURNED: Final = 3  # Never shown to the client: goes back as if it had not been sent.
-OUT: Final = 4  # Still with a client of the former master; of messages, by their numbers.
+# Of messages, by their numbers, from the former master of their queue:
+OUT: Final = 4  # Still with a client,
+FIRST_OUT: Final = 5  # and never given out before that,
+UNSEEN: Final = 6  # or not at all, though blocks claim more than was.
 
 # Questions
 STATUS: Final = 1

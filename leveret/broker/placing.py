@@ -16,7 +16,10 @@ lead it by the death of another, and the parameter goes when the queue has come,
 lost. So a queue without mirrors moves with its order and its numbers, and nothing that is acknowledged meanwhile is in
 vain: see `bequest`.
 
-A queue without a policy that was mirrored before keeps its master alone. An exclusive queue is never mirrored: it goes
+When the master is alone in the ring of a queue that nobody wants mirrored, because it has come to where it was to go or
+because its policy is gone, the view ends: it is an ordinary queue again, which needs no majority to be used, and whose
+transient messages need no disk. That is one more committed step. Whatever wants mirrors a moment later begins anew,
+with a higher version. An exclusive queue is never mirrored: it goes
 with its connection anyway. Where copying is forbidden, nobody is added; that takes nobody away either.
 
 What holds for a queue, by its policy, its arguments and the configuration, is in `leveret.cluster.mirroring`.
@@ -81,7 +84,7 @@ class Placing:
         self.book = PolicyBook(broker.metadata)
         self.due: dict[int, None] = {}  # Queues to look at.
         self.unfinished: dict[int, None] = {}  # To look at again: at their next view, or when a second is over.
-        self.ending: dict[int, None] = {}  # Queues whose move is over, which is not agreed on yet.
+        self.ending: dict[int, None] = {}  # Queues whose move, or ring, is over, which is not agreed on yet.
         self.drawn = 0
         self._seen: frozenset[tuple[str, bool]] = frozenset()  # Which nodes there are, and which of them run.
 
@@ -101,7 +104,7 @@ class Placing:
         return found
 
     def is_plain(self, spec: QueueSpec) -> bool:
-        """Whether a queue has no mirrors and nobody wants it to. It may have had some, and be a ring of one since."""
+        """Whether a queue has no mirrors and nobody wants it to. It may have had some, and be a ring of one still."""
         is_alone = spec.view is None or spec.view.ring == (spec.node,)
         return is_alone and "ha-mode" not in self.rules(spec.vhost, spec.name, spec.arguments).placement
 
@@ -214,26 +217,39 @@ class Placing:
             if here is not None:  # Else this node is about to leave the cluster, or to learn that it has left.
                 self._begin(queue, here)
             return False
-        return self._adjust(queue.mirror, wanted or (spec.node,), running, goal)
+        is_done = self._adjust(queue.mirror, wanted or (spec.node,), running, goal)
+        if is_done and wanted is None:
+            view = queue.mirror.member.view
+            assert view is not None and view.ring == (spec.node,)
+            self._conclude(spec, c.EndView(spec.vhost, spec.name, spec.id, view.version))
+            return False
+        return is_done
 
     def _goal(self, spec: QueueSpec, running: list[str]) -> str | None:
         """To which node the queue is on its way. If it is there, or cannot get there, that is over."""
         goal = moving_to(self.broker.metadata, spec)
         if goal is None or (goal != spec.node and goal in running):
             return goal
-        if spec.id not in self.ending:
-
-            def then(applied: Applied) -> None:
-                del self.ending[spec.id]
-
-            self.ending[spec.id] = None
-            self.broker.propose(c.ClearParameter(MOVES, spec.vhost, spec.name), then)
+        self._conclude(spec, c.ClearParameter(MOVES, spec.vhost, spec.name))
         return None
+
+    def _conclude(self, spec: QueueSpec, command: c.Command) -> None:
+        """One thing at a time: what follows is looked at when this is agreed on."""
+        if spec.id in self.ending:
+            return
+
+        def then(applied: Applied) -> None:
+            del self.ending[spec.id]
+
+        self.ending[spec.id] = None
+        self.broker.propose(command, then)
 
     def _begin(self, queue: Queue, here: Place) -> None:
         """The queue is mirrored from now on, at first by itself alone, and in another epoch than before."""
         spec = queue.spec
-        view = View(1, queue.epoch + 1, here.name, (here.name,), ((here.name, _disk(here, spec.durable)),))
+        version = spec.last_version + 1
+        disk = disk_id(here.folder, here.run, spec.durable, joined=version)
+        view = View(version, queue.epoch + 1, here.name, (here.name,), ((here.name, disk),))
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
 
     def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], goal: str | None) -> bool:

@@ -316,6 +316,12 @@ class ExactClaims(Claims):
     def _limit(self) -> None:
         """See `open_from`."""
 
+    def end(self) -> None:
+        super().end()
+        queue = cast("PriorityQueue", self.queue)
+        queue.shown += self.fresh
+        queue.noted_through = queue.delivered_through - 1
+
     # -- The queue -----------------------------------------------------------------------------------------------
 
     def open_from(self, first: int) -> int:
@@ -353,11 +359,13 @@ class ExactClaims(Claims):
         self.needed = 1 + min(self.gets // GETS_EXACT, GETS_AHEAD_MAX)
         return Gap(number, number, 1)
 
+    def spare(self) -> list[tuple[int, int]]:
+        return list(self.unseen)
+
     def unmark(self, batch: Batch) -> None:
         """What was read back, and is marked only because it was claimed."""
         for low, high in self.unseen.ranges(batch.first, batch.last):
-            for at in range(low - batch.first, high - batch.first + 1):
-                batch.kinds[at] &= ~REDELIVERED
+            batch.unmark(low - batch.first, high - batch.first + 1)
 
     # -- Blocks --------------------------------------------------------------------------------------------------
 

@@ -628,6 +628,8 @@ class Queue(Leasing):
             self.returns.add(batch, lo, hi, self.rules.delivery_limit)
         # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
         shown = shown or last < self.delivered_through
+        if not shown:
+            self.delivered_through = min(first - 1, self.delivered_through)
         if shown:
             batch.mark_redelivered(lo, hi)
             if batch.stored:

@@ -322,6 +322,18 @@ class ChangeView:
     view: View
 
 
+@dataclass(frozen=True, slots=True)
+class EndView:
+    """A queue is mirrored no longer, and its master goes on with it alone. Only if the view of this version is still
+    the queue's, and names nobody else.
+    """
+
+    vhost: str
+    name: str
+    id: int
+    version: int
+
+
 Command: TypeAlias = (
     AddVhost
     | DeleteVhost
@@ -352,4 +364,5 @@ Command: TypeAlias = (
     | RenameNode
     | MoveQueue
     | ChangeView
+    | EndView
 )

@@ -71,7 +71,7 @@ class QueueMoved:
 
 @dataclass(frozen=True, slots=True)
 class ViewChanged:
-    """A mirrored queue has another view. If it also has another master, `QueueMoved` follows."""
+    """A queue has another view, or none any more. If it also has another master, `QueueMoved` follows."""
 
     spec: QueueSpec
 

@@ -77,7 +77,9 @@ class QueueSpec:
 
     `owner` names the connection an exclusive queue belongs to, `node` the node the queue lives on. A mirrored queue has
     a `view`, whose master is that node; and for each member of its ring the version of the view with which it `joined`,
-    for one that left and came back is another copy.
+    for one that left and came back is another copy. If it was mirrored once, `last_version` and `last_epoch` are where
+    that ended: versions and epochs go on behind them, so that neither words about a former ring nor copies of it are
+    ever taken for ones of the next.
     """
 
     id: int
@@ -91,6 +93,8 @@ class QueueSpec:
     node: str = ""
     view: View | None = None
     joined: dict[str, int] = field(default_factory=dict)
+    last_version: int = 0
+    last_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from typing import Any, Final, TypeVar
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.bindings import Bindings
+from leveret.cluster.homes import change_view, end_view, move_queue, put_view
 from leveret.cluster.keepers import DELAYED, exchange_of, is_closed, is_keeper, keeper_name, make_keeper
 from leveret.cluster.listings import Listings, implicit_binding
 from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
@@ -56,7 +57,7 @@ from leveret.cluster.specs import (
     UserSpec,
     VhostSpec,
 )
-from leveret.mirror.view import View, is_of, misfit, renamed, without
+from leveret.mirror.view import View, misfit, renamed, without
 
 __all__ = ["PREDECLARED", "Applied", "Metadata", "Refusal", "implicit_binding", "resource"]
 
@@ -571,7 +572,7 @@ class Metadata(Listings):
             else:
                 view = without(queue.view, command.node)
             if view is not None:
-                self._put_view(queue, view, events)
+                put_view(self, queue, view, events)
             elif queue.node == command.node:
                 self._drop_queue(queue, events)
                 if is_keeper(queue.name):  # What it kept is lost with the node. Its exchange goes on with another.
@@ -584,51 +585,13 @@ class Metadata(Listings):
                 joined = {command.new if name == command.old else name: at for name, at in queue.joined.items()}
                 view = renamed(queue.view, command.old, command.new)
                 same = replace(queue, joined=joined, view=queue.view._replace(ring=view.ring))
-                self._put_view(same, view, events)
+                put_view(self, same, view, events)
             elif queue.node == command.old:
                 self.queues[key] = moved = replace(queue, node=command.new)
                 events.append(e.QueueMoved(moved))
         for parameter, value in list(renamed_extra(self, command.old, command.new)):
             self.parameters[parameter] = value
             events.append(e.ParameterChanged(*parameter))
-        return None
-
-    def _change_view(self, command: c.ChangeView, events: list[e.Event]) -> Refusal | None:
-        queue = self.queues.get((command.vhost, command.name))
-        if queue is None or queue.id != command.id:
-            return not_found("queue", command.name, command.vhost)
-        problem = misfit(queue.view, command.view)
-        if not all(is_of(*disk, queue.joined) for disk in command.view.in_sync):
-            problem = "a copy that has left the ring is not one that is in sync"
-        if problem is None and queue.view is None and command.view.master != queue.node:
-            problem = f"the queue is at {queue.node}"
-        if problem is not None:
-            return Refusal(406, f"{resource('queue', command.name, command.vhost)} keeps its view: {problem}")
-        self._put_view(queue, command.view, events)
-        return None
-
-    def _put_view(self, queue: QueueSpec, view: View, events: list[e.Event]) -> None:
-        ring = () if queue.view is None else queue.view.ring
-        joined = {name: queue.joined[name] if name in ring else view.version for name in view.ring}
-        changed = replace(queue, view=view, node=view.master, joined=joined)
-        self.queues[queue.vhost, queue.name] = changed
-        events.append(e.ViewChanged(changed))
-        if queue.node != view.master:
-            events.append(e.QueueMoved(changed))
-
-    def _move_queue(self, command: c.MoveQueue, events: list[e.Event]) -> Refusal | None:
-        key = (command.vhost, command.name)
-        queue = self.queues.get(key)
-        if queue is None or queue.id != command.id:
-            return not_found("queue", command.name, command.vhost)
-        if queue.view is not None:
-            return Refusal(406, f"{resource('queue', *reversed(key))} is mirrored, and moves by another way")
-        if queue.node != command.old:
-            return Refusal(406, f"{resource('queue', *reversed(key))} is at {queue.node}, not at {command.old}")
-        if self.runs.get(command.new) != command.run:
-            return Refusal(406, f"node {command.new} has been restarted meanwhile")
-        self.queues[key] = moved = replace(queue, node=command.new)
-        events.append(e.QueueMoved(moved))
         return None
 
 
@@ -666,6 +629,7 @@ _FOLDS: Final[dict[type, _Fold]] = {
     c.NodeStarted: Metadata._node_started,
     c.ForgetNode: Metadata._forget_node,
     c.RenameNode: Metadata._rename_node,
-    c.MoveQueue: Metadata._move_queue,
-    c.ChangeView: Metadata._change_view,
+    c.MoveQueue: move_queue,
+    c.ChangeView: change_view,
+    c.EndView: end_view,
 }

@@ -131,6 +131,8 @@ class Mirror:
         """The queue is mirrored again. Its blocks so far are the beginning of its ring's log."""
         self.begin(base, [(epoch, 1)] if base else [], 0, (), 0)
         self.complete, self.cut = True, 0
+        if self.released:
+            self.disk = 0  # What it lacked once was another ring's business.
         self.begun = self.released = False
 
     # -- in a checkpoint ---------------------------------------------------------------

@@ -98,6 +98,18 @@ class Mirrors:
             found.mirror.adopt(found.number, found.epoch)
         return found, found.mirror
 
+    def is_mirrored(self, queue: int) -> bool:
+        """Whether the log takes it for a queue that is."""
+        found = self._log.queues.get(queue)
+        return found is not None and found.mirror is not None and not found.mirror.released
+
+    def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """Whatever blocks say, nobody was given these. After a start, what they say counts again."""
+        found = self._log.queues.get(queue)
+        if found is not None:
+            for low, high in ranges:
+                found.redelivered.remove(low, high)
+
     def _unused(self) -> int:
         """A serial number above all that an earlier life of some queue had here. Each of them took more than one byte
         of the log, so its length is one."""

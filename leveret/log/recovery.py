@@ -282,7 +282,8 @@ class Recovery:
                 queue.redelivered.add(low, high)
             if queue.mirror is None or queue.mirror.complete:
                 queue.marks.tidy()
-            if queue.counts and queue.mirror is None:  # Those of transient messages, which are no more.
+            if queue.counts and (queue.mirror is None or queue.mirror.released):
+                # Those of transient messages, which are no more.
                 queue.counts = {number: count for number, count in queue.counts.items() if number in queue.live}
 
     # -- damage ------------------------------------------------------------------------

@@ -30,7 +30,10 @@ logged. No content is read, so a queue of a million messages is there at once.
 
 A queue that was not mirrored becomes so when its member is made: its blocks so far are the beginning of its ring's log.
 There the queue is in memory already, and only goes on with the number of `Started`. Messages that it has on disk only
-for lack of memory follow in pieces, and until they are stored nobody is given anything: see `broker.adopting`.
+for lack of memory follow in pieces, and until they are stored nobody is given anything: see `broker.adopting`. When it
+is mirrored no longer, all blocks of its last copy count (`release`), and those that follow are the queue's own again.
+Of that the log gets a record, behind all blocks of the ring. Should the node die before it is written, the next start
+finds a mirrored queue that according to the metadata is none, and releases it then, with what has survived.
 """
 
 from __future__ import annotations
@@ -159,6 +162,8 @@ class Mirrors(Protocol):
     ) -> None: ...
     def complete(self, queue: int, read_at: int, confirmed: int, mark: int | None) -> None: ...
     def begin(self, queue: int, epoch: int) -> None: ...
+    def is_mirrored(self, queue: int) -> bool: ...
+    def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None: ...
     def apply(self, blocks: Sequence[Block]) -> None: ...
     def release(self, queue: int, blocks: Sequence[Block]) -> None: ...
     def fetch(
@@ -263,6 +268,10 @@ class MirrorStore:
         """Another node leads the queue, and these are not part of it."""
         self._mirrors.drop_spilled(queue)
 
+    def is_mirrored(self, queue: int) -> bool:
+        """Whether the log takes the queue for one that is. If the metadata does not, `release` was never written."""
+        return self._mirrors.is_mirrored(queue)
+
     def disk(self, queue: int) -> int:
         """Another number each time the queue lost something that had been synced."""
         return self._mirrors.open(queue)[1].disk
@@ -273,6 +282,10 @@ class MirrorStore:
     def stored(self, queue: int) -> Stored:
         """What is applied, for `restore_queue` and for figures."""
         return self._mirrors.open(queue)[0]
+
+    def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """Messages that are not to be read back as redelivered."""
+        self._mirrors.unmark(queue, ranges)
 
     def release(self, queue: int, tail: Sequence[Block] | None = None) -> None:
         """The queue is mirrored no longer and this node goes on with it: whatever it has counts, and its blocks go to

@@ -5,7 +5,10 @@ It changes by compare-and-set: a proposal carries the version after the one it w
 was committed meanwhile. `misfit` says what else a successor must obey; the metadata store asks it before it commits.
 
 - `epoch` rises with every promotion. Blocks carry it, so that equal numbers of different masters are told apart. A
-  queue that becomes mirrored begins with an epoch above that of any block it has: it may have been mirrored before.
+  queue that becomes mirrored begins with an epoch above that of any block it has, or ever had at another node: it may
+  have been mirrored before.
+- `version` rises as long as there is the queue, also where it has no view for a while: what was said about an earlier
+  ring of the same queue, and copies that know of no other, can be told from what concerns the present one.
 - `in_sync` names members *with their disks*, oldest first. A disk that was wiped, or lost what it had once synced, gets
   another id: a member that returns without its data must not be taken for the one that was trusted. So does one that
   left the ring and joined it again, because it forgets what it had when it hears that it left. Until it does, its words
@@ -62,8 +65,9 @@ def forced(view: View, member: str, disk: str, complete: bool) -> View:
     return View(view.version + 1, epoch, member, view.ring, ((member, disk),), epoch, void)
 
 
-def misfit(old: View | None, new: View) -> str | None:
-    """Why `new` cannot follow `old` (None: a new group), or None."""
+def misfit(old: View | None, new: View, last: tuple[int, int] = (0, 0)) -> str | None:
+    """Why `new` cannot follow `old` (None: a new group), or None. `last`: the version and the epoch with which the last
+    group of the same queue ended."""
     members = [member for member, _ in new.in_sync]
     if len(set(members)) != len(members) or len(set(new.ring)) != len(new.ring):
         return "a member is named twice"
@@ -72,9 +76,10 @@ def misfit(old: View | None, new: View) -> str | None:
     if old is None:
         # Of a new queue everybody holds all there is. One that becomes mirrored later is at its master alone.
         fits = new.epoch == 1 or (new.epoch > 1 and members == [new.master])
-        if new.version == 1 and fits and not new.lossy and not new.void:
+        if new.version == last[0] + 1 and new.epoch > last[1] and fits and not new.lossy and not new.void:
             return None
-        return "a group begins with version 1, and unless it is new and of epoch 1, with its master alone in sync"
+        begin = f"a group begins with version {last[0] + 1}, above epoch {last[1]}"
+        return f"{begin}, and unless it is new and of epoch 1, with its master alone in sync"
     if new.version != old.version + 1:
         return f"made from version {new.version - 1}, which is not {old.version}"
     if new.epoch == old.epoch:

@@ -456,7 +456,11 @@ class Node(consensus.Shell):
     def adopt(self, queue: Queue) -> None:
         """Give a queue what the log holds of it, if it is one from before the start."""
         state = self.storage.log.queues.get(queue.spec.id)
-        if state is not None:
+        if self.storage.log.mirrors.is_mirrored(queue.spec.id):
+            # To the log it is, and as far as is known yet, it is not. `Mirrors.open` finds out, when the node has
+            # caught up, and replaces it. Whoever wants something of it before waits for that.
+            queue.frozen, queue.parked = True, []
+        elif state is not None:
             first, last = state.live.first or 0, state.live.last or 0
             # Another epoch: the last run may have lost blocks that others have, if the queue was mirrored once.
             epoch, through = state.epoch + 1, state.delivered_through

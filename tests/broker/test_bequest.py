@@ -11,6 +11,7 @@ from leveret.broker.batch import Gap, Span
 from leveret.broker.bequest import reserve
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
+from leveret.cluster.refusals import Refusal
 from leveret.log.ranges import RangeSet
 from tests.amqp.remote import confirming, delivered, depth, types
 from tests.broker.mirrored_brokers import NAMES, Rings
@@ -140,6 +141,19 @@ def test_nobody_waits_for_a_queue_that_is_deleted_meanwhile(rings: Rings) -> Non
     rings.apply(c.DeleteQueue("/", "q", rings.number))
     for client in clients:
         assert [type(method) for method in client.methods()] == [m.ChannelClose]
+
+
+def test_a_get_that_waits_for_a_claim_is_answered_when_the_queue_is_deleted(rings: Rings) -> None:
+    fill(rings, b"1", b"2")
+    client = rings["a"].client()
+    queue = rings["a"].queue("q")
+    assert queue.open_through == 0, "nothing may be given out before the mirrors know"
+    answers: list[Any] = []
+    queue.fetch(True, lambda: True, answers.append)
+    assert not answers
+    client.call(m.QueueDelete(queue="q"))
+    (answer,) = answers
+    assert isinstance(answer, Refusal) and answer.code == 404
 
 
 def test_a_hand_over_that_is_given_up_leaves_everything_as_it_was(rings: Rings) -> None:
@@ -286,8 +300,34 @@ def test_what_a_consumer_was_never_shown_is_new_to_the_next(rings: Rings) -> Non
     assert delivered(client) == [(b"1", False)]
     rings.hand_over()
     client.lose()
-    assert [body for body, _ in get(rings["c"].client())] == [b"1"]
-    assert rest(rings) == [b"2"]
+    other = rings["c"].client()
+    assert get(other) + get(other) == [(b"1", True), (b"2", False)]
+
+
+@pytest.mark.parametrize("at", NAMES)
+def test_what_was_only_claimed_is_new_to_the_next(rings: Rings, at: str) -> None:
+    """A block says of more messages than were delivered that they may have been: see `claims`."""
+    fill(rings, *(b"%d" % number for number in range(40)))
+    client = rings[at].client()
+    client.call(m.BasicQos(prefetch_count=4))
+    client.consume("q")
+    assert delivered(client) == [(b"%d" % number, False) for number in range(4)]
+    claims = rings["a"].queue("q").claims
+    assert claims is not None and claims.claimed > 4
+    client.send(m.BasicNack(2, multiple=False, requeue=True))
+    assert delivered(client) == [(b"1", True)]
+    rings.hand_over()
+    ahead = 0 if at == "b" else 4  # Another node has as many more ready for when its client has room.
+    assert rings["b"].queue("q").delivered_through == 4 + ahead
+    client.send(m.BasicAck(5, multiple=True))
+    rings.run()
+    expected = [(b"%d" % number, False) for number in range(4, 8)]
+    assert delivered(client) == expected
+    rings.hand_over("c")  # What was not acknowledged stays out, and what is given back by loss is marked.
+    client.lose()
+    other = rings["c"].client()
+    found = [one for _ in range(36) for one in get(other)]
+    assert found == [(body, True) for body, _ in expected] + [(b"%d" % number, False) for number in range(8, 40)]
 
 
 def test_what_another_log_numbered_means_nothing(rings: Rings) -> None:

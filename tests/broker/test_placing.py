@@ -11,6 +11,7 @@ from leveret.broker.placing import Placing
 from leveret.cluster import commands as c
 from leveret.cluster.maintenance import DRAINING, MAINTENANCE, mark
 from leveret.cluster.mirroring import EVERYWHERE, Defaults
+from leveret.cluster.placement import MOVES
 from leveret.mirror.view import View
 from tests.node.control_world import cluster
 from tests.node.ring_world import Rings
@@ -151,3 +152,36 @@ def test_which_nodes_run_is_looked_at_now_and_then(rings: Rings) -> None:
     rings.servers[THREE].node = None
     found.watch()
     assert found.due
+
+
+def test_a_queue_that_has_moved_is_an_ordinary_one(rings: Rings) -> None:
+    number = rings.declare("q")
+    rings.publish(ONE, "q", 10)
+    rings._propose(c.SetParameter(MOVES, "/", "q", {"queue": number, "to": TWO}))
+    rings.place()
+    spec = rings.servers[THREE].world.metadata.queues["/", "q"]
+    assert (spec.node, spec.view) == (TWO, None) and spec.last_version > 1
+    assert not any(number in server.world.broker.mirrors.mirrors for server in rings.servers.values())
+    queue = rings.servers[TWO].world.queue("q")
+    assert queue.ready_count == 10 and queue.mirror is None and queue.claims is None
+    queue.purge()
+    queue.enqueue([b"t"], [b""], 0, 1, None)
+    assert queue.open is not None and not queue.open.stored, "it is transient, and no business of the disk"
+    policy(rings, ha_mode="all", ha_sync_mode="automatic")
+    rings.place()
+    assert view(rings).version > spec.last_version and view(rings).epoch > spec.last_epoch
+    assert len(view(rings).in_sync) == 3
+    assert [disk for name, disk in view(rings).in_sync if name == TWO] == [f"{TWO}.0+{spec.last_version + 1}"]
+
+
+def test_without_its_policy_a_queue_has_no_ring(rings: Rings) -> None:
+    policy(rings, ha_mode="all", ha_sync_mode="automatic")
+    rings.declare("q", ONE, TWO, THREE)
+    rings.publish(ONE, "q", 10)
+    policy(rings, ha_mode="exactly", ha_params=1)
+    rings.place()
+    assert view(rings).ring == (ONE,), "somebody has said how many copies there are to be"
+    rings._propose(c.ClearPolicy("/", "p"))
+    rings.place()
+    assert rings.servers[TWO].world.metadata.queues["/", "q"].view is None
+    assert rings.servers[ONE].world.queue("q").ready_count == 10

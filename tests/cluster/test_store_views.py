@@ -121,3 +121,38 @@ def test_a_snapshot_has_views(metadata: Metadata) -> None:
     other = Metadata()
     other.restore(metadata.snapshot())
     assert other.queues == metadata.queues
+
+
+def test_a_view_ends_when_nobody_else_is_in_it(metadata: Metadata) -> None:
+    def end(version: int) -> bool:
+        applied = metadata.apply(c.EndView("/", "q", queue(metadata).id, version))
+        if applied.refused is None:
+            assert [type(event) for event in applied.events] == [e.ViewChanged]
+        return applied.refused is None
+
+    assert not end(1), "it has mirrors"
+    alone = FIRST._replace(version=2, epoch=2, master="b", in_sync=FIRST.in_sync[1:])
+    change(metadata, alone)
+    change(metadata, alone._replace(version=3, ring=("b",)))
+    assert not end(2), "another view came first"
+    assert end(3) and not end(3)
+    plain = queue(metadata)
+    assert (plain.node, plain.view, plain.joined) == ("b", None, {})
+    again = Metadata()
+    again.restore(metadata.snapshot())
+    assert queue(again) == plain
+
+
+def test_a_next_view_goes_on_behind_the_last(metadata: Metadata) -> None:
+    change(metadata, FIRST._replace(version=2, ring=("a",), in_sync=FIRST.in_sync[:1]))
+    metadata.apply(c.EndView("/", "q", queue(metadata).id, 2))
+
+    def begins(version: int, epoch: int) -> bool:
+        view = View(version, epoch, "a", ("a",), (("a", f"A+{version}"),))
+        return metadata.apply(c.ChangeView("/", "q", queue(metadata).id, view)).refused is None
+
+    assert not begins(1, 2), "what was said about a ring of before could be taken for this one's"
+    assert not begins(3, 2), "it was made from the view that has ended"
+    assert not begins(4, 1), "copies of before would be taken for ones of this ring"
+    assert begins(4, 2)
+    assert queue(metadata).joined == {"a": 4}

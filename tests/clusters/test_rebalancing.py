@@ -136,6 +136,9 @@ def test_a_master_by_its_label(three: Cluster) -> None:
 # -- Rebalancing ---------------------------------------------------------------------------------------------------
 
 
+BACKLOG = 100  # So that more is claimed than is out: see `leveret.broker.claims`.
+
+
 class Used(threading.Thread):
     """A client at each of two nodes: one publishes numbers with confirms, the other acknowledges what it gets."""
 
@@ -145,6 +148,7 @@ class Used(threading.Thread):
         self.publishing, self.consuming = publish_at.connect(), consume_at.connect()
         self.sent = 0
         self.came: list[int] = []
+        self.marked: list[int] = []  # Of these, those of which it was said that somebody may have had them before.
         self.is_enough = False
         self.cancelled = False
 
@@ -153,23 +157,31 @@ class Used(threading.Thread):
         publishing.confirm_delivery()
         consuming.basic_qos(prefetch_count=20)
         consuming.add_on_cancel_callback(lambda frame: setattr(self, "cancelled", True))
+        for _ in range(BACKLOG):
+            self._publish(publishing)
         consuming.basic_consume(self.queue, self._on_message)
         while not self.is_enough:
-            publishing.basic_publish("", self.queue, b"%d" % self.sent, pika.BasicProperties(delivery_mode=2))
-            self.sent += 1
+            self._publish(publishing)
             self.consuming.process_data_events(0)
         deadline = time.monotonic() + 20
         while len(self.came) < self.sent and time.monotonic() < deadline:
             self.consuming.process_data_events(0.05)
 
+    def _publish(self, channel: Any) -> None:
+        channel.basic_publish("", self.queue, b"%d" % self.sent, pika.BasicProperties(delivery_mode=2))
+        self.sent += 1
+
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self.came.append(int(body))
+        if method.redelivered:
+            self.marked.append(int(body))
         channel.basic_ack(method.delivery_tag)
 
     def end(self) -> None:
         self.is_enough = True
         self.join()
         assert self.came == list(range(self.sent))  # In order, once, and none is missing.
+        assert not self.marked
         assert not self.cancelled and self.publishing.is_open and self.consuming.is_open
 
 

@@ -71,3 +71,9 @@ def test_the_first_view() -> None:
 def test_forced() -> None:
     assert forced(OLD, "c", "c.0", True) == View(6, 4, "c", OLD.ring, (("c", "c.0"),), 4, 0)
     assert forced(OLD, "c", "c.0", False) == View(6, 4, "c", OLD.ring, (("c", "c.0"),), 4, 4)
+
+
+def test_a_group_goes_on_behind_the_last_one_of_its_queue() -> None:
+    new = view(8, 4, "a", "a", "a")
+    assert misfit(None, new, (7, 3)) is None
+    assert misfit(None, new) and misfit(None, new, (6, 3)) and misfit(None, new, (7, 4))

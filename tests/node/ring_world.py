@@ -8,7 +8,7 @@ lets time go by.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from leveret.amqp.tables import Table
@@ -133,6 +133,19 @@ class Store:
 
     def drop_spilled(self, queue: int) -> None:
         self.stored(queue).spilled = RangeSet()
+
+    def is_mirrored(self, queue: int) -> bool:
+        return False
+
+    def unmark(self, queue: int, ranges: list[tuple[int, int]]) -> None:
+        for low, high in ranges:
+            self.stored(queue).redelivered.remove(low, high)
+
+    def release(self, queue: int, tail: Sequence[Block]) -> None:
+        for block in tail:
+            self.stored(queue).apply(block)
+            self.world.log.append(block)
+        self.unsynced.pop(queue, None)
 
     def lost(self, queue: int) -> Callable[[], list[tuple[int, int]]]:
         return lambda: []

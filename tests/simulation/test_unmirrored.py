@@ -1,0 +1,108 @@
+"""A queue without mirrors is moved, and is an ordinary one again: in that very moment something else happens.
+
+The command that ends its view is applied at the node that leads it, the log has yet to write so, publishers wait for
+blocks of the ring that are not on disk, and mirrors may be wanted again.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.mirrored import Mirrors
+from leveret.cluster.specs import QueueSpec
+from leveret.mirror.store import MirrorStore
+from simulation.clients import Step
+from simulation.plan import Plan
+from simulation.world import World, quiet
+
+QUEUE = "d0"
+PUBLISH = {"queue": QUEUE, "count": 2, "padding": 10, "persistent": True, "wait": False}
+EVERYWHERE = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+
+
+@pytest.mark.parametrize(
+    ("what", "delay"),
+    [
+        ("power", 0.0),
+        ("move and power", 0.02),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [
+                ("power", 0.0005),
+                ("power", 0.003),
+                ("kill", 0.0),
+                ("policy", 0.0),
+                ("policy and power", 0.002),
+                ("move", 0.0),
+            ]
+        ),
+    ],
+)
+def test_a_moment_after_the_last_view(what: str, delay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(Plan(int(delay * 10_000) + len(what), 3, 0, mirrored=True))
+    ended: list[QueueSpec] = []
+    unwritten, late = [], []
+    is_used = False
+
+    def on_ended(mirrors: Mirrors, spec: QueueSpec) -> None:
+        mirror = mirrors.mirrors.get(spec.id)
+        is_here = spec.name == QUEUE and mirror is not None and mirror.queue is not None and is_used
+        if mirror is not None and is_here:
+            unwritten.append(len(mirror.in_blocks))
+        original(mirrors, spec)
+        if is_here and not ended:
+            ended.append(spec)
+            world.scheduler.after(delay, lambda: _strike(world, what, spec.node))
+
+    def release(store: MirrorStore, queue: int, tail: object = None) -> None:
+        late.append(tail is None)
+        original_release(store, queue, tail)  # type: ignore[arg-type]
+
+    original, original_release = Mirrors.on_ended, MirrorStore.release
+    monkeypatch.setattr(Mirrors, "on_ended", on_ended)
+    monkeypatch.setattr(MirrorStore, "release", release)
+    try:
+        with quiet():
+            world._begin()
+            world.fault_policy("", None)
+            world._run(10.0)
+            found = world._leading(QUEUE)
+            assert found is not None and found[2].mirror is None
+            is_used = True
+            home = world.machines.index(found[0])
+            _publish_without_a_pause(world, home)
+            world.ledger.on_disturbed(world.scheduler.now + 100.0)
+            world.scheduler.after(1.0, lambda: world.fault_appoint(QUEUE, (home + 1) % 3))
+            world._run(12.0)
+            assert ended and unwritten, "the moment has come"
+            if (what, delay) == ("power", 0.0):
+                assert any(late), "the next start finds a ring in the log"
+            if what.startswith("policy"):
+                world.fault_policy("", None)
+            world._heal()
+            world._empty()
+        assert sum(one.state == "confirmed" for one in world.ledger.messages.values()) > 100
+        led = world._leading(QUEUE)
+        assert led is not None and led[2].mirror is None and led[2].spec.view is None
+    finally:
+        world.close()
+
+
+def _strike(world: World, what: str, home: str) -> None:
+    (number,) = [at for at, machine in enumerate(world.machines) if machine.node_name == home]
+    if what.startswith("policy"):
+        world.fault_policy("", EVERYWHERE)
+    if what.startswith("move"):
+        world.fault_appoint(QUEUE, (number + 1) % 3)
+    if what.endswith(("power", "kill")):
+        strike = world.fault_kill if what.endswith("kill") else world.fault_power
+        world.scheduler.after(0.0 if " " not in what else 0.05, lambda: strike(number, 1.0))
+
+
+def _publish_without_a_pause(world: World, home: int) -> None:
+    """Two clients at the home, two elsewhere."""
+    start = world.scheduler.now
+    for number, client in enumerate(world.clients):
+        client.give(Step(0, 0.0, "go", {"node": (home + number // 2) % 3}))
+        for at in range(200):
+            world.scheduler.at(start + at / 50, client.give, Step(0, 0.0, "publish", PUBLISH))
