@@ -9,6 +9,7 @@
     served          within a bounded time after all is healed, each queue has a master that serves, and its mirrors are
                     those that its policy wants, and in sync
     alike           in the end each member, made master in its turn, has the same messages in the same order
+    not copied      what a policy keeps from being copied is not: see `copying`
 
 Two taps are all: `MirrorStore.apply` of each node, whose blocks are hashed here, and the views in the nodes' metadata.
 
@@ -39,6 +40,7 @@ from leveret.broker.queue import Queue
 from leveret.cluster.mirroring import QUORUM_MEMBERS, is_quorum, is_stream
 from leveret.mirror.frames import Append
 from leveret.mirror.tail import epoch_of
+from simulation.copying import CopyChecker, policy_of
 from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
@@ -248,6 +250,7 @@ class MirrorChecker:
         self.wiped: set[str] = set()  # Ids of data folders that are no more.
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
         self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
+        self.copies = CopyChecker(fail, clock)
         self.living: dict[str, Node] = {}
         self.spooled: dict[str, float] = {}  # By queue: when somebody last kept messages for it.
         ledger.check_confirmed = self._check_confirmed
@@ -268,6 +271,7 @@ class MirrorChecker:
                 self._on_rules(name, spec.name, node.placing.rules_of(spec))
         for spool in node.broker.spools.active:
             self.spooled[spool.spec.name] = self.clock()
+        self.copies.observe(name, node)
         for mirror in mirrors:
             if mirror.member.master is not None:
                 self._on_master(name, mirror.spec, mirror.member.master)
@@ -414,17 +418,18 @@ class MirrorChecker:
 
     # -- The end -------------------------------------------------------------------------------------------------
 
-    def unserved(self, queues: Iterable[str], nodes: dict[str, Node]) -> list[str]:
-        """Queues that are not as they should be, and why."""
+    def unserved(self, queues: Iterable[str], nodes: dict[str, Node], empty: bool = False) -> list[str]:
+        """Queues that are not as they should be, and why. Unless they are empty, one whose mirrors are given nothing
+        that was there before them may have some that lack it, and keep others for their sake."""
         found = []
         for queue in queues:
             if not self.ledger.queue(queue).lost:
-                problem = self._problem(queue, nodes)
+                problem = self._problem(queue, nodes, empty)
                 if problem is not None:
                     found.append(f"{queue} {problem}")
         return found
 
-    def _problem(self, queue: str, nodes: dict[str, Node]) -> str | None:
+    def _problem(self, queue: str, nodes: dict[str, Node], empty: bool) -> str | None:
         leading = {name: node for name, node in nodes.items() if self._leads(queue, node)}
         if len(leading) != 1:
             return f"is led by {sorted(leading) or 'nobody'}"
@@ -437,6 +442,9 @@ class MirrorChecker:
             return None if alone else f"is at {name} and not mirrored; it should have {wanted}"
         view = led.mirror.member.view
         assert view is not None
+        policy = policy_of(node, led.spec)
+        if policy is not None and policy.get("ha-sync-strategy") == "event" and not empty:
+            return None if led.mirror.member.serving else f"is not served by {name}"
         if len(view.ring) != wanted[0] or not wanted[1] <= set(view.ring) if wanted else len(view.ring) != 1:
             return f"should have {wanted or 'no'} mirrors, and its ring is {view.ring}"
         if not led.mirror.member.serving:
