@@ -228,8 +228,9 @@ TOGETHER: Final = (
         "confirms at the edge",
         3,
         "broker",
-        "            pending.waiting += 1\n            bundle.pendings.append(pending)",
-        "            pass",
+        "        bundle.parts.append((pending, len(contents)))\n"
+        "        if pending is not None:\n            pending.waiting += 1\n",
+        "        bundle.parts.append((None, len(contents)))\n",
         first=2,
     ),
     Mutation(
