@@ -11,6 +11,7 @@
     one by one      messages of one channel enter a queue in the order in which they were published, each once with any
                     master: whether they came straight or were kept by some node, and sent on
     alike           in the end each member, made master in its turn, has the same messages in the same order
+    not copied      what a policy keeps from being copied is not: see `copying`
 
 Two taps are all: `MirrorStore.apply` of each node, whose blocks are hashed here, and the views in the nodes' metadata.
 
@@ -42,6 +43,7 @@ from leveret.cluster.mirroring import QUORUM_MEMBERS, is_quorum, is_stream
 from leveret.mirror.frames import Append
 from leveret.mirror.tail import epoch_of
 from simulation.contents import number_of
+from simulation.copying import CopyChecker, policy_of
 from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
@@ -252,6 +254,7 @@ class MirrorChecker:
         self.wiped: set[str] = set()  # Ids of data folders that are no more.
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
         self.may_be_forced: set[str] = set()  # Queues of which messages may be lost to have a master.
+        self.copies = CopyChecker(fail, clock)
         self.living: dict[str, Node] = {}
         self.appended: dict[tuple[int, int], int] = {}  # Id and epoch: the last block that its master has made.
         self.last_of: dict[tuple[int, int, str], int] = {}  # Id, epoch and lane: the last message of it in those.
@@ -271,6 +274,7 @@ class MirrorChecker:
             for spec in node.metadata.queues.values():
                 self._on_spec(name, spec)
                 self._on_rules(name, spec.name, node.placing.rules_of(spec))
+        self.copies.observe(name, node)
         for mirror in mirrors:
             if mirror.member.master is not None:
                 self._on_master(name, mirror.spec, mirror.member.master)
@@ -435,17 +439,18 @@ class MirrorChecker:
 
     # -- The end -------------------------------------------------------------------------------------------------
 
-    def unserved(self, queues: Iterable[str], nodes: dict[str, Node]) -> list[str]:
-        """Queues that are not as they should be, and why."""
+    def unserved(self, queues: Iterable[str], nodes: dict[str, Node], empty: bool = False) -> list[str]:
+        """Queues that are not as they should be, and why. Unless they are empty, one whose mirrors are given nothing
+        that was there before them may have some that lack it, and keep others for their sake."""
         found = []
         for queue in queues:
             if not self.ledger.queue(queue).lost:
-                problem = self._problem(queue, nodes)
+                problem = self._problem(queue, nodes, empty)
                 if problem is not None:
                     found.append(f"{queue} {problem}")
         return found
 
-    def _problem(self, queue: str, nodes: dict[str, Node]) -> str | None:
+    def _problem(self, queue: str, nodes: dict[str, Node], empty: bool) -> str | None:
         leading = {name: node for name, node in nodes.items() if self._leads(queue, node)}
         if len(leading) != 1:
             return f"is led by {sorted(leading) or 'nobody'}"
@@ -460,6 +465,9 @@ class MirrorChecker:
         assert view is not None
         if wanted is None and not self._is_named(queue, node):
             return f"is still a ring, though nobody wants it mirrored: {view}"
+        policy = policy_of(node, led.spec)
+        if policy is not None and policy.get("ha-sync-strategy") == "event" and not empty:
+            return None if led.mirror.member.serving else f"is not served by {name}"
         if len(view.ring) != wanted[0] or not wanted[1] <= set(view.ring) if wanted else len(view.ring) != 1:
             return f"should have {wanted or 'no'} mirrors, and its ring is {view.ring}"
         if not led.mirror.member.serving:

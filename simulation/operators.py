@@ -81,7 +81,9 @@ class Operators(Drained):
 
     def _order_sync(self, node: Node, queue: str, wanted: bool) -> None:
         for mirror in list(node.broker.mirrors):
-            if mirror.spec.name == queue and mirror.queue is not None:
+            if mirror.spec.name != queue or mirror.queue is None:
+                continue
+            if not wanted or node.placing.rules_of(mirror.spec).sync_refused is None:
                 node.broker.mirrors.order_sync(mirror, wanted)
         node.schedule()
 

@@ -24,6 +24,8 @@ STEPS: Final = 120
 CLIENTS: Final = 4
 DURABLE: Final = 3
 VOLATILE: Final = 3
+# In which mirrors may be filled. Runs begin at 22:13:20, by the clocks of their nodes, and last some minutes.
+HOURS: Final = ("22:00-22:14", "22:14-22:15", "22:15-06:00", "06:00-22:00", "06:00-22:14,22:15-22:17")
 STEP_S: Final = 0.25  # Between two of them, on average.
 
 CLIENT_STEPS: Final = (
@@ -315,6 +317,7 @@ def draw_policy(dice: random.Random, nodes: int, varied: bool) -> dict[str, Any]
         definition["ha-params"] = [f"leveret@n{one + 1}" for one in dice.sample(range(nodes), dice.randrange(1, nodes))]
     if varied and mode:
         definition |= draw_rules(dice)
+        draw_copying(random.Random(hash(dice.getstate()[1])), definition)  # Other dice: older runs stay what they were.
     return {"pattern": dice.choice(("", "^d", "^d[01]", "^[dv]")), "definition": definition if mode else None}
 
 
@@ -333,6 +336,16 @@ def draw_rules(dice: random.Random) -> dict[str, Any]:
     if dice.random() < 0.2:
         rules["ha-sync-batch-size"] = dice.choice((1, 3, 100))
     return rules
+
+
+def draw_copying(dice: random.Random, definition: dict[str, Any]) -> None:
+    """What a policy may say of copying."""
+    if dice.random() < 0.15:
+        definition["ha-sync-strategy"] = "event"
+    if dice.random() < 0.25:
+        definition["ha-sync-mode"] = "automatic"
+        hours = {"hours": dice.choice(HOURS)}
+        definition["ha-replication-window"] = definition.get("ha-replication-window", {}) | hours
 
 
 def draw_interruption(dice: random.Random, nodes: int) -> dict[str, Any]:

@@ -554,17 +554,24 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             """Where mirrors are not filled by themselves, an operator has them filled, and insists."""
             for queue in queues:
                 found = self._leading(queue)
-                if found is not None and not found[1].placing.rules_of(found[2].spec).fills:
+                if found is None:
+                    continue
+                rules = found[1].placing.rules_of(found[2].spec)
+                if not rules.fills or not rules.window.is_open(found[1].broker.wall_ms):
                     self.fault_order_sync(queue, 0, True)
-            if problems():
+            if self._unserved(mirrors, queues):
                 self.scheduler.after(5.0, order)
 
-        def problems() -> list[str]:
-            nodes = {one.name: one.server.node for one in self.machines if one.server and one.server.node}
-            return mirrors.unserved(queues, nodes)
-
         order()
-        self._must(SETTLE_S, lambda: not problems(), lambda: f"after all was healed: {', '.join(problems())}")
+        self._must(
+            SETTLE_S,
+            lambda: not self._unserved(mirrors, queues),
+            lambda: f"after all was healed: {', '.join(self._unserved(mirrors, queues))}",
+        )
+
+    def _unserved(self, mirrors: MirrorChecker, queues: list[str], empty: bool = False) -> list[str]:
+        nodes = {one.name: one.server.node for one in self.machines if one.server and one.server.node}
+        return mirrors.unserved(queues, nodes, empty)
 
     def _compare_members(self) -> None:
         """Let each member lead once, and see what is in the queue then."""
@@ -643,6 +650,13 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         for client in self.clients:
             client.give(Step(0, 0.0, "prove", {"which": 0}))
         self._must(SETTLE_S, self._all_idle, lambda: f"the last acknowledgements: {self._standing()}")
+        if self.mirrors is not None:
+            mirrors = self.mirrors
+            self._must(
+                SETTLE_S,
+                lambda: not self._unserved(mirrors, self.queues, empty=True),
+                lambda: f"although all is empty: {', '.join(self._unserved(mirrors, self.queues, empty=True))}",
+            )
         self.ledger.on_disturbed(self.scheduler.now + UNREST_S)
         for machine in self.machines:
             machine.kill(power=True)

@@ -228,8 +228,9 @@ TOGETHER: Final = (
         "confirms at the edge",
         3,
         "broker",
-        "            pending.waiting += 1\n            bundle.pendings.append(pending)",
-        "            pass",
+        "        bundle.parts.append((pending, len(contents)))\n"
+        "        if pending is not None:\n            pending.waiting += 1\n",
+        "        bundle.parts.append((None, len(contents)))\n",
         first=2,
     ),
     Mutation(
@@ -444,6 +445,30 @@ VARIED: Final = (
         "                self.filling.start() if frame.fill else self.filling.stop()\n",
         "                pass\n",
         first=4,
+    ),
+    _varied(
+        "mirrors are filled at all hours",
+        3,
+        "broker.governing",
+        "            filling=rules.fills and rules.window.is_open(self.wall_ms),\n",
+        "            filling=rules.fills,\n",
+        first=85,
+    ),
+    _varied(
+        "mirrors that are to follow what happens are filled",
+        3,
+        "cluster.mirroring",
+        'self.automatic and not self.forbidden and self.strategy != "event"',
+        "self.automatic and not self.forbidden",
+        first=2,
+    ),
+    _varied(
+        "mirrors that are not filled do not hear what is gone",
+        3,
+        "mirror.sync",
+        "        if not sources:\n            return\n        self._asked",
+        "        if not sources or not self.wanted:\n            return\n        self._asked",
+        first=3,
     ),
     _varied(
         "mirrors do not hear of lost links",

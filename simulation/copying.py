@@ -1,0 +1,96 @@
+"""Who copies, and when: a mirror fetches messages only where its policy, or an operator, lets it.
+
+    not by itself   with `ha-sync-mode: manual`
+    not at all      with `ha-sync-strategy: event`
+    in the hours    that `ha-replication-window` names, by the clock of the mirror's node
+
+One tap: what members of rings send. A question that asks for contents (others only ask what is gone) is held against
+the policy as the asking node knows it at that moment, read here by other code. Hours are looked at once a second, so
+that whoever asks a moment after they are over may be excused; how long they have been is counted in the node's own
+passes, since one that was paused for a while has not had that second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from leveret.cluster.mirroring import is_quorum, is_stream
+from leveret.mirror.frames import Fetch
+
+if TYPE_CHECKING:
+    from leveret.broker.mirrored import Mirror
+    from leveret.cluster.specs import QueueSpec
+    from leveret.mirror.ring import Member
+    from leveret.node.node import Node
+
+NOTICE_S: Final = 3.0  # Until a node has noticed what time it is.
+PASS_S: Final = 0.2  # A pass of a node that is awake follows the last one within this.
+
+
+def policy_of(node: Node, spec: QueueSpec) -> dict[str, Any] | None:
+    """What the policy of the runs says of a queue, as a node knows it; None: it says nothing of it."""
+    policy = node.metadata.policies.get(("/", "ha"))
+    if policy is None or is_quorum(spec.arguments) or is_stream(spec.arguments):
+        return None
+    return dict(policy.definition) if re.search(policy.pattern, spec.name) else None
+
+
+def is_within(hours: str, wall_ms: int) -> bool:
+    """Whether a time of day is in one of some spans, such as "22:00-06:00"."""
+    now = wall_ms // 60_000 % 1_440
+    for span in hours.split(","):
+        begin, end = (int(time[:2]) * 60 + int(time[3:]) for time in span.strip().split("-"))
+        if (now - begin) % 1_440 < ((end - begin) % 1_440 or 1_440):
+            return True
+    return False
+
+
+class CopyChecker:
+    def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self.fail = fail
+        self.clock = clock
+        self.tapped: WeakSet[Member] = WeakSet()
+        self.passed: dict[str, float] = {}  # When a node last had a pass.
+        self.closed: dict[tuple[str, int], float] = {}  # For how long it has been none of the hours of a queue.
+
+    def observe(self, name: str, node: Node) -> None:
+        now = self.clock()
+        awake = min(now - self.passed.get(name, now), PASS_S)
+        self.passed[name] = now
+        for mirror in node.broker.mirrors:
+            if mirror.member not in self.tapped:
+                self.tapped.add(mirror.member)
+                self._tap(name, node, mirror)
+            key, policy = (name, mirror.spec.id), policy_of(node, mirror.spec)
+            hours = ((policy or {}).get("ha-replication-window") or {}).get("hours")
+            if hours is not None and not is_within(hours, node.broker.mirrors.governing.wall_ms):
+                self.closed[key] = self.closed.get(key, 0.0) + awake
+            else:
+                self.closed.pop(key, None)
+
+    def _tap(self, name: str, node: Node, mirror: Mirror) -> None:
+        member = mirror.member
+        send = member.send
+
+        def tapped(to: str, frame: Any) -> None:
+            if isinstance(frame, Fetch) and frame.bytes_max and not member.ordered:
+                reason = self._forbids(name, node, mirror.spec)
+                if reason:
+                    self.fail(f"{name} fetches messages of {mirror.spec.name}, though {reason}")
+            send(to, frame)
+
+        member.send = tapped  # type: ignore[method-assign]
+
+    def _forbids(self, name: str, node: Node, spec: QueueSpec) -> str:
+        policy = policy_of(node, spec)
+        if policy is None:
+            return ""
+        if policy.get("ha-sync-strategy") == "event":
+            return "its strategy is to follow what happens"
+        if policy.get("ha-sync-mode") != "automatic":
+            return "nobody has asked for it"
+        closed = self.closed.get((name, spec.id), 0.0)
+        return f"it has not been the hour for {closed:.1f} s" if closed > NOTICE_S else ""
