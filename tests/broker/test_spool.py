@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from leveret.cluster import frames
 from leveret.cluster.partitions import PartitionHandling, Strategy
 from leveret.cluster.specs import Json
 from leveret.log.block import PERSISTENT
+from leveret.mirror.view import View
 from tests.amqp.remote import client_with_queue, confirming, remote_queue
 from tests.brokers import Cluster
 from tests.machines import Client, publish
@@ -528,6 +530,19 @@ def test_what_waits_for_one_node_is_added_up(cluster: Cluster) -> None:
     spools.room_of = {"b": 2 * due + 1}.get  # The routing key is one byte longer.
     cluster.tick()
     assert [one.messages for one in spools.figures()] == [0, 0]
+    client.take()
+
+
+def test_mirrors_need_room_too(cluster: Cluster) -> None:
+    """Those that have a link to this node: of others it is not known."""
+    client, spools, remote = kept_at_a(cluster, b"1"), cluster["a"].broker.spools, remote_queue(cluster)
+    remote.spec = replace(remote.spec, view=View(1, 1, "b", ("b", "c", "d"), (("b", "disk"),)))
+    spools.room_of = {"b": 1 << 20, "c": 0}.get
+    join(cluster)
+    assert waiting(cluster) == [] and figures(cluster).reason.startswith("c has room for 0 bytes")
+    spools.room_of = {"b": 1 << 20, "c": 1 << 20}.get
+    cluster.tick()
+    assert waiting(cluster) == [b"1"]
     client.take()
 
 

@@ -18,7 +18,7 @@ QUEUE = "d0"
 PUBLISH = {"queue": QUEUE, "count": 2, "padding": 10, "persistent": True, "wait": False}
 
 
-@pytest.mark.parametrize(("seed", "how"), [(1, "isolate"), (2, "isolate"), (3, "pause"), (4, "hand_over")])
+@pytest.mark.parametrize(("seed", "how"), [(1, "isolate"), (2, "isolate"), (3, "pause"), (5, "hand_over")])
 def test_what_a_deposed_master_confirms_is_kept(seed: int, how: str) -> None:
     world = World(Plan(seed, 3, 0, mirrored=True))
     try:

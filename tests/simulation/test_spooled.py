@@ -21,6 +21,7 @@ MUTATIONS = (
         "broker.spool",
         "        if not flight.waiting:\n            self.on_complete(flight)\n",
         "        self.settle(batch, lo, hi)\n        if not flight.waiting:\n            self.on_complete(flight)\n",
+        first=6,
     ),
     Mutation(
         "sends each flight under another name",
@@ -28,6 +29,7 @@ MUTATIONS = (
         "broker.spool",
         "        origin = Origin(self.name, flight.first, self.previous)\n",
         "        origin = Origin(self.spools.broker.unique_name('').encode(), flight.first, 0)\n",
+        first=4,
     ),
     Mutation(
         "publishes overtake the spool once the link is back",
