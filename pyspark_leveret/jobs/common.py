@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
+SLOW_START: Final = "Python worker failed to connect back"  # Which no setting of Spark gives more time.
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
 _HELP: Final = {
     "servers": "nodes of the cluster, with commas: host, or http(s)://host:port of the management port (127.0.0.1)",
@@ -95,6 +96,11 @@ def reason(error: Exception) -> str | None:
     if isinstance(error, LeveretError | BadOption | BadSchema):
         return str(error)
     found = _REASON.findall(str(error))
+    if not found and SLOW_START in str(error):
+        return (
+            "Spark gave up on a Python process that took more than ten seconds to start: this machine has too much "
+            "else to do. A job with a checkpoint goes on where it was when it is started again"
+        )
     return found[-1].strip() if found else None
 
 

@@ -29,6 +29,14 @@ def test_a_reason_is_one_line() -> None:
     assert common.reason(ValueError("a fault of the program")) is None
 
 
+def test_a_machine_with_too_much_to_do_is_no_fault_of_the_program() -> None:
+    said = common.reason(
+        RuntimeError("[STREAM_FAILED] terminated with exception: Python worker failed to connect back.")
+    )
+    assert said is not None and "ten seconds" in said and "\n" not in said
+    assert common.reason(RuntimeError("Python worker exited unexpectedly")) is None
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_job_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from leveret.cli.pipeline import pipeline
