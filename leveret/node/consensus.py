@@ -8,9 +8,9 @@ What a crash leaves: a command is applied here after it is on this disk, and it 
 disks of a majority. A node that starts again knows of its own log how far it was agreed on when something was last
 written, applies so much, and learns the rest from the leader before it serves anybody.
 
-**A few at a time.** When a node with thousands of masters is lost, thousands of commands are agreed on at once. No more
-than `APPLIED_AT_ONCE` of them are applied in one pass of the loop; then whatever else has arrived has its turn, beats
-of other nodes among it, and frames of the consensus wait for a pass. Raft gives them out in such portions by itself.
+**A few at a time.** When a node with thousands of masters is lost, thousands of commands are agreed on at once. Raft
+gives them out in portions of `APPLIED_AT_ONCE`, and after so many whatever else has arrived has its turn, beats of
+other nodes among it, and frames of the consensus wait for a pass: so none applies twice as many.
 
 **Who may link with whom.** Links are for members, and a node that was away may not know all of them: least of all one
 that joined meanwhile and leads by now, which alone could tell it. If it turned that one away, it would wait for ever.
@@ -143,6 +143,7 @@ class Consensus:
         self.written = False  # or done.
         self.driving = False
         self.resting = False  # So much was applied that others go first.
+        self.applied_since = 0  # Commands, since that was so.
         self.stopped = False
         self.snapshotting = False
         self.connected: dict[str, str] = {}  # Name and id of each member whose link is up.
@@ -415,7 +416,9 @@ class Consensus:
         for entry in due:
             self._apply(entry)
         self.raft.advance(ready)
-        if len(due) >= APPLIED_AT_ONCE:
+        self.applied_since += len(due)
+        if self.applied_since >= APPLIED_AT_ONCE:
+            self.applied_since = 0
             self.resting = True
             self.world.loop.call_soon(self._rested)
         self._settle_changes()

@@ -87,9 +87,9 @@ def test_a_pass_does_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
         plant.kill(plant.machines[1])
         plant.run(20.0, lambda: not plant.pending)
         assert len(plant.served_at) == QUEUES
-    assert passes.most["commands"] == APPLIED
+    assert APPLIED <= passes.most["commands"] < 2 * APPLIED
     # A turn, and each command: it does what was said before its view, and what follows from it.
-    assert EFFECTS <= passes.most["effects"] <= EFFECTS + APPLIED * 10
+    assert EFFECTS <= passes.most["effects"] <= EFFECTS + 2 * APPLIED * 10
 
 
 def test_who_is_left_keeps_in_touch(monkeypatch: pytest.MonkeyPatch) -> None:
