@@ -92,7 +92,7 @@ class Scaling:
         for queues in (500,) if self.quick else (1_000, 10_000, 100_000):
             for nodes in QUICK_NODES if self.quick else NODES:
                 self._add("rebalance", rebalance(nodes, queues))
-        for queues in (500,) if self.quick else (1_000, 3_000, 10_000):
+        for queues in (500,) if self.quick else (1_000, 10_000, 100_000):
             for nodes in QUICK_NODES if self.quick else NODES:
                 self._add("rebalance mirrored", rebalance(nodes, queues, mirrored=True))
 

@@ -36,6 +36,15 @@ OF_SPOOLS: Final = (
     ("leveret.broker.spool", "WINDOW_BYTES", 1_000),
     ("leveret.broker.spool", "HOLD_BYTES", 300),
 )
+# What is done in one turn of a node, or in one pass of its loop.
+OF_TURNS: Final = (
+    ("leveret.broker.rounds", "TOLD_AT_ONCE", 1),
+    ("leveret.broker.mirrored", "EFFECTS_AT_ONCE", 1),
+    ("leveret.broker.mirrored", "TICKED_AT_ONCE", 1),
+    ("leveret.broker.ruling", "RULED_AT_ONCE", 1),
+    ("leveret.broker.placing", "LOOKS_AT_ONCE", 1),
+    ("leveret.node.consensus", "APPLIED_AT_ONCE", 1),
+)
 
 
 @contextmanager
@@ -59,7 +68,7 @@ def small_limits(dice: random.Random) -> Iterator[None]:
         if dice.random() < 0.5:
             log = functools.partial(consensus_log.ConsensusLog, segment_bytes=500, snapshot_after_bytes=1_000)
             put("leveret.node.", "ConsensusLog", log)
-        for prefix, name, value in OF_SPOOLS:
+        for prefix, name, value in (*OF_SPOOLS, *OF_TURNS):
             if dice.random() < 0.5:
                 put(prefix, name, value)
         yield

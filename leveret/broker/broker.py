@@ -22,7 +22,7 @@ from leveret.broker.census import Census
 from leveret.broker.dice import Dice
 from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
-from leveret.broker.journal import Journal, Options, keep, review
+from leveret.broker.journal import Journal, Options
 from leveret.broker.letters import Letters
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
@@ -31,6 +31,7 @@ from leveret.broker.parking import release
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
 from leveret.broker.replies import Replies
+from leveret.broker.ruling import Ruling
 from leveret.broker.spools import Spools
 from leveret.broker.stream import make_queue
 from leveret.broker.timers import Timers
@@ -43,9 +44,7 @@ from leveret.cluster.loads import Loads
 from leveret.cluster.partitions import PartitionHandling
 from leveret.cluster.passwords import verify_password
 from leveret.cluster.permissions import Permissions
-from leveret.cluster.policies import PolicyBook
 from leveret.cluster.proposals import BadFrame
-from leveret.cluster.queue_rules import QueueRules, queue_rules
 from leveret.cluster.refusals import resource
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.ranges import Wanted
@@ -67,7 +66,7 @@ MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a 
 AnyQueue: TypeAlias = Queue | RemoteQueue
 
 
-class Broker:
+class Broker(Ruling):
     """All virtual hosts of one node."""
 
     def __init__(
@@ -98,8 +97,7 @@ class Broker:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
-        self.has_timeouts = False  # Some queue or consumer has had a timeout of its own for deliveries.
-        self.book = PolicyBook(metadata)
+        self.begin_ruling(metadata)
         self.partition_handling = PartitionHandling()  # As of now: it is changed while the node runs.
         self.journaling = Options()
         self.journal: Journal | None = None  # Where some policy asks for it.
@@ -158,6 +156,8 @@ class Broker:
 
     def pump(self) -> None:
         """Deliver what can be delivered."""
+        if self.outdated:
+            self.refresh_some()
         dirty, unlogged = self.dirty, self.unlogged
         while dirty or self.tapped:
             if not dirty:
@@ -166,6 +166,8 @@ class Broker:
             queue, _ = dirty.popitem()
             if queue.deleted:
                 continue
+            if queue.ruled != self.ruled and queue.is_local:
+                self.refresh(queue)
             queue.pump()
             dirty.pop(queue, None)  # Settling without acks touches it again.
             if not queue.is_local:
@@ -207,23 +209,6 @@ class Broker:
             spec = queue.spec
             self.shell.note("queue", "info", f"{resource('queue', spec.name, spec.vhost)} is unused and expires")
             self._delete(queue)
-
-    def rules_of(self, spec: QueueSpec) -> QueueRules:
-        definition = self.book.of_queue(spec.vhost, spec.name, spec.arguments).definition
-        rules = queue_rules(spec.arguments, self.journaling.definition(spec.name, definition))
-        if rules.journal:
-            self.journal = keep(self)
-        if rules.consumer_timeout_ms is not None:
-            self.has_timeouts = True
-        return rules
-
-    def refresh_rules(self) -> None:
-        """Policies have changed."""
-        for queue in self.queues_by_id.values():
-            queue.set_rules(self.rules_of(queue.spec))
-        review(self)
-        for vhost in self.vhosts.values():
-            vhost.forget_routes()
 
     def end_slow_channels(self, timeout_ms: int | None) -> None:
         """Close channels whose consumers do not acknowledge, so that others get the messages."""

@@ -59,8 +59,7 @@ class Governing:
 
     def refresh_all(self) -> None:
         """Policies have changed, or what else holds for all."""
-        for mirror in self.broker.mirrors:
-            self.refresh(mirror)
+        self.broker.mirrors.rounds.tell(self.refresh)
 
     def refresh(self, mirror: Mirror) -> None:
         options = self._options(mirror)
@@ -128,17 +127,24 @@ class Governing:
         return any(node in others for others in self.linked.values())
 
     def _look_at_bereaved(self) -> None:
-        for mirror in list(self.bereaved):
-            self.refresh(mirror)
+        mirrors = self.broker.mirrors
+
+        def tell(mirror: Mirror) -> None:
+            if mirror in self.bereaved:
+                self.refresh(mirror)
+
+        if self.bereaved or mirrors.rounds:  # There may be some that have not heard of it.
+            mirrors.rounds.tell(tell)
 
     def on_lost(self, peer: str) -> None:
         """Its word counts no longer."""
         if self.linked.pop(peer, None) is not None:
             self._look_at_bereaved()
 
-    def on_peer_down(self, mirror: Mirror, peer: str) -> None:
+    def on_failed(self, mirror: Mirror, peer: str) -> None:
+        """A node was lost that had not said farewell."""
         view = mirror.member.view
-        if view is not None and view.master == peer and peer not in self.departed:
+        if view is not None and view.master == peer:
             self.bereaved[mirror] = view.epoch
             self.refresh(mirror)
 
@@ -194,6 +200,7 @@ class Governing:
         away = out_of_service(self.broker.metadata)
         waits = False
         for mirror in mirrors:
+            mirrors.rounds.catch_up(mirror)
             member = mirror.member
             if member.master is None or member.view is None or not member.majority:
                 continue

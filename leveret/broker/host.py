@@ -35,6 +35,10 @@ class Host(Protocol):
     letters: Letters
     journal: Journal | None  # Of the node, if some queue has one.
     vhosts: dict[str, Vhost]
+    ruled: int  # How often policies have changed.
+
+    def refresh(self, queue: Queue) -> None:
+        """They have since this queue was last told what holds for it."""
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         """What holds for the messages of a queue."""

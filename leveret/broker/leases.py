@@ -347,6 +347,7 @@ class _Taker:
     def run(self) -> Gap | None:
         """Gives a gap that has to be read before anything behind it can be taken."""
         queue = self.queue
+        queue.heed()
         if queue.tended:
             upkeep.before_pump(queue)
         while queue.ready and self.count > 0 and self.room > 0 and len(self.lease.runs) < self.runs_max:

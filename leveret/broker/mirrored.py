@@ -24,6 +24,13 @@ the view ends, and the queue goes on as one that never had mirrors, with all it 
 
 **Handing over.** Publishes and questions wait (`Queue.parked`, `Queue.waiting`) from the moment in which the last block
 was taken until there is another master, or none; then they go there. So nobody is refused anything.
+
+**So much in a turn.** A node may have a hundred thousand copies, and one event may concern them all. Nothing here goes
+through all of them at once: `rounds` tells them what happened, some in each turn, and `flush` puts into effect what has
+come of it, in the order in which they were touched, and ends after so many effects. Then `has_work` says that there is
+more, and whatever else the node has to do comes between. While more is to be done than a turn has room for, the time
+of copies goes more slowly, by up to `TICKS_SKIPPED_MAX`: otherwise thousands would ask again for answers that wait
+here, and have still more to do.
 """
 
 from __future__ import annotations
@@ -37,6 +44,7 @@ from leveret.broker.governing import Governing
 from leveret.broker.mirror_journal import Journal
 from leveret.broker.parking import go_on, release
 from leveret.broker.priorities import claims_of
+from leveret.broker.rounds import Rounds
 from leveret.broker.stream import StreamQueue, make_queue, restore_stream
 from leveret.broker.upkeep import entry_bytes
 from leveret.cluster import commands as c
@@ -60,16 +68,20 @@ if TYPE_CHECKING:
     from leveret.mirror.view import View
 
 BUSY_TICKS: Final = 5  # After a block of any queue, this node counts as one that has work.
+EFFECTS_AT_ONCE: Final = 256  # In a turn; most take some microseconds, to become master takes a hundred.
+TICKED_AT_ONCE: Final = 128
+TICKS_SKIPPED_MAX: Final = 10
 
 
 class Mirror:
     """This node's copy of one queue."""
 
-    __slots__ = ("in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied")
+    __slots__ = ("heard", "in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied")
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
         self.member = member
+        self.heard = 0  # See `rounds`.
         self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
         self.queue: Queue | None = None  # While this node leads it.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
@@ -98,9 +110,13 @@ class Mirrors:
         self.life = 0
         self.held_back: dict[Queue, None] = {}  # Have something for a block, and cannot give it now.
         self.mirrors: dict[int, Mirror] = {}
+        self.rounds = Rounds(self.mirrors)
         self.touched: dict[Mirror, None] = {}
+        self.performing: list[Mirror] = []  # Those that were touched before; the next one last.
         self.ticking: dict[Mirror, None] = {}  # For whom time matters now.
         self.adopting: dict[Mirror, Adoption] = {}  # Whose messages from before they were mirrored are not all stored.
+        self.due: list[Mirror] = []  # Whose tick has come; the next one last.
+        self.skipped = 0  # Ticks, since there was one.
         self.packers: dict[str, Packer] = {}
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
@@ -115,6 +131,11 @@ class Mirrors:
 
     def __iter__(self) -> Iterator[Mirror]:
         return iter(self.mirrors.values())
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something for `flush`."""
+        return bool(self.touched or self.performing or self.due or self.rounds)
 
     # -- Views ---------------------------------------------------------------------------------------------------
 
@@ -154,6 +175,7 @@ class Mirrors:
             if self.me not in view.ring:
                 return
             mirror = self.mirrors[spec.id] = self._make(spec, born, existing)
+        self.rounds.catch_up(mirror)
         mirror.spec = spec
         self._perform(mirror)  # What was said under the old view is done first.
         old = mirror.member.view
@@ -177,6 +199,7 @@ class Mirrors:
             member.on_peer_up(peer)
         member.on_majority(self.majority)
         mirror = Mirror(spec, member)
+        mirror.heard = self.rounds.told
         mirror.queue = existing
         if existing is not None and store.stored(spec.id).spilled:
             self.adopting[mirror] = Adoption(self, mirror)
@@ -189,6 +212,7 @@ class Mirrors:
         mirror = self.mirrors.get(spec.id)
         if mirror is None:
             return
+        self.rounds.catch_up(mirror)
         self._perform(mirror)  # What was said under the last view is done first.
         if spec.node != self.me:
             if mirror.member.master is not None:
@@ -236,21 +260,29 @@ class Mirrors:
         if self.broker.journal is not None:
             self.broker.journal.tell("partition", peer, state="linked")
         self.governing.on_peer_up(peer)
-        for mirror in self.mirrors.values():
+
+        def tell(mirror: Mirror) -> None:
             mirror.member.on_peer_up(peer)
             self.journal.on_peer_up(mirror, peer)
             self.touched[mirror] = None
+
+        self.rounds.tell(tell)
 
     def on_peer_down(self, peer: str) -> None:
         if self.broker.journal is not None and peer in self.packers:
             self.broker.journal.tell("partition", peer, state="lost")
         self.packers.pop(peer, None)
         self.unpackers.pop(peer, None)
-        for mirror in self.mirrors.values():
+        has_failed = peer not in self.governing.departed
+
+        def tell(mirror: Mirror) -> None:
             mirror.member.on_peer_down(peer)
-            self.governing.on_peer_down(mirror, peer)
+            if has_failed:
+                self.governing.on_failed(mirror, peer)
             self.journal.on_peer_down(mirror, peer)
             self.touched[mirror] = None
+
+        self.rounds.tell(tell)
         self.governing.on_lost(peer)
 
     def on_frame(self, peer: str, payload: bytes) -> None:
@@ -262,6 +294,7 @@ class Mirrors:
         for group, frame in found:
             mirror = self.mirrors.get(group)
             if mirror is not None:
+                self.rounds.catch_up(mirror)
                 mirror.member.on_frame(peer, frame)
                 self.touched[mirror] = None
 
@@ -270,15 +303,23 @@ class Mirrors:
             self.majority = reachable
             if self.broker.journal is not None:
                 self.broker.journal.tell("partition", state="majority" if reachable else "minority")
-            for mirror in self.mirrors.values():
+            if not reachable:  # That nothing is handed out any more is all that cannot wait.
+                for mirror in self.mirrors.values():
+                    if mirror.queue is not None:
+                        mirror.queue.frozen = True
+
+            def tell(mirror: Mirror) -> None:
                 mirror.member.on_majority(reachable)
                 self.touched[mirror] = None
                 self._serve(mirror)
+
+            self.rounds.tell(tell)
             self.broker.spools.on_majority(reachable)
 
     def on_synced(self, group: int, write: int) -> None:
         mirror = self.mirrors.get(group)
         if mirror is not None:
+            self.rounds.catch_up(mirror)
             mirror.member.on_synced(write)
             self.touched[mirror] = None
             if mirror in self.adopting:
@@ -295,17 +336,33 @@ class Mirrors:
         self.busy = max(0, self.busy - 1)
         for adoption in list(self.adopting.values()):
             adoption.on_tick()
-        ticking, self.ticking = self.ticking, {}
-        for mirror in ticking:
-            if mirror.member.wants_tick:
+        is_behind = bool(self.performing or self.due or self.rounds)
+        self.skipped = self.skipped + 1 if is_behind else 0
+        if not self.due and (not is_behind or self.skipped > TICKS_SKIPPED_MAX):
+            self.skipped = 0
+            self.due = list(self.ticking)
+            self.due.reverse()
+            self.ticking.clear()
+        self._tick_some()
+
+    def _tick_some(self) -> None:
+        for _ in range(min(TICKED_AT_ONCE, len(self.due))):
+            mirror = self.due.pop()
+            if self._is_kept(mirror) and mirror.member.wants_tick:
+                self.rounds.catch_up(mirror)
                 mirror.member.filling.yielding = self.busy > 0
                 mirror.member.on_tick()
                 self.touched[mirror] = None
+
+    def _is_kept(self, mirror: Mirror) -> bool:
+        """Whether the copy is still there: the queue may be deleted since its turn was noted."""
+        return self.mirrors.get(mirror.spec.id) is mirror
 
     # -- Operators -----------------------------------------------------------------------------------------------
 
     def order_sync(self, mirror: Mirror, wanted: bool) -> None:
         """At the master: have the mirrors that lack messages fetch them, or not. It tells them; others have no say."""
+        self.rounds.catch_up(mirror)
         if mirror.member.master is not None and self.journal.on_order(mirror, wanted):
             mirror.member.order(wanted)
             self.journal.on_sync(mirror)
@@ -313,11 +370,13 @@ class Mirrors:
 
     def force(self, mirror: Mirror) -> bool:
         """Have this copy lead, whatever is lost by it. False: not now."""
+        self.rounds.catch_up(mirror)
         self.touched[mirror] = None
         return mirror.member.force()
 
     def hand_over(self, mirror: Mirror, to: str) -> bool:
         """Have another copy lead, with nothing lost: publishes wait until it does. False: not now."""
+        self.rounds.catch_up(mirror)
         queue, member = mirror.queue, mirror.member
         if queue is None or not member.serving:
             return False
@@ -334,6 +393,7 @@ class Mirrors:
 
     def submit(self, mirror: Mirror, time_ms: int) -> None:
         """Take a block of the queue and send it round; later, if its master does not serve now."""
+        self.rounds.catch_up(mirror)
         queue, member = mirror.queue, mirror.member
         if queue is None:
             return
@@ -373,16 +433,35 @@ class Mirrors:
     # -- Effects -------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Do what has come of all input."""
-        while self.touched:
-            mirror, _ = self.touched.popitem()
-            self._perform(mirror)
+        """Do what has come of all input, as far as a turn goes."""
+        if self.rounds:
+            self.rounds.go_on()
+        if self.due:
+            self._tick_some()
+        left = EFFECTS_AT_ONCE
+        while left > 0 and (self.performing or self.touched):
+            if not self.performing:
+                self.performing = list(self.touched)
+                self.performing.reverse()
+                self.touched.clear()
+            mirror = self.performing.pop()
+            if self._is_kept(mirror):
+                self.rounds.catch_up(mirror)
+                left -= self._perform(mirror)
         for peer, packer in self.packers.items():
             for payload in packer.take():
                 self.broker.shell.send(peer, RING, payload)  # type: ignore[arg-type]
 
-    def _perform(self, mirror: Mirror) -> None:
+    def finish(self) -> None:
+        """All of it, however long it takes: the node stops."""
+        while self.has_work:
+            self.flush()
+
+    def _perform(self, mirror: Mirror) -> int:
+        """How much that was."""
+        done = 1
         while effects := mirror.member.take():
+            done += len(effects)
             for effect in effects:
                 _EFFECTS[type(effect)](self, mirror, effect)
         if mirror.member.wants_tick:
@@ -390,6 +469,7 @@ class Mirrors:
         queue = mirror.queue
         if queue is not None:
             queue.set_pressed(mirror.member.is_crowded or mirror in self.governing.late)
+        return done
 
     def _send(self, mirror: Mirror, effect: f.Send) -> None:
         packer = self.packers.get(effect.to)
@@ -511,6 +591,7 @@ class Mirrors:
     def _on_read(self, mirror: Mirror, reading: Reading, done: bool) -> None:
         if self.mirrors.get(mirror.spec.id) is not mirror:
             return  # The queue was deleted, or this copy of it given up.
+        self.rounds.catch_up(mirror)
         if done:
             reading.answer(mirror.member)
         else:

@@ -45,7 +45,8 @@ class Paging:
         "ready_bytes",
         "ready_count",
         "returns",
-        "rules",
+        "ruled",
+        "said",
         "tended",
         "timed",
         "totals",
@@ -53,7 +54,8 @@ class Paging:
 
     host: Host
     totals: Traffic
-    rules: QueueRules
+    said: QueueRules
+    ruled: int
     returns: Returns | None
     durable: bool
     ready: deque[Span | Gap]
@@ -69,6 +71,19 @@ class Paging:
     next_seq: int
     delivered_through: int
     noted_through: int
+
+    @property
+    def rules(self) -> QueueRules:
+        """What holds for its messages now."""
+        if self.ruled != self.host.ruled:
+            self.host.refresh(self)  # type: ignore[arg-type]
+        return self.said
+
+    def heed(self) -> None:
+        """Before anything is counted: if policies have changed since, then what holds now holds for it. In the middle,
+        `rules` would find messages that are neither counted nor gone."""
+        if self.ruled != self.host.ruled:
+            self.host.refresh(self)  # type: ignore[arg-type]
 
     def _let_go(self, batch: Batch, count: int) -> None:
         batch.left -= count
@@ -148,6 +163,7 @@ class Paging:
         """The beginning of a gap was read back: everything of it before `next_seq`."""
         if self.loading is not gap:
             return  # Purged meanwhile.
+        self.heed()
         self.loading = None
         if self.returns is not None:
             self.returns.due = bool(self.returns.overdue)

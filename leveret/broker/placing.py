@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     from leveret.cluster.specs import QueueSpec
     from leveret.cluster.store import Applied
 
-LOOKED_AT_MAX: Final = 10_000  # Queues in one tick, when a policy has changed.
+# In one turn, when all are to be looked at: so many steps for queues of this node, and as many looks at others.
+STEPS_AT_ONCE: Final = 64
+LOOKS_AT_ONCE: Final = 1_024
 
 
 class Place(NamedTuple):
@@ -82,7 +84,8 @@ class Placing:
         self.places = places
         self.defaults = defaults or Defaults()
         self.book = PolicyBook(broker.metadata)
-        self.due: dict[int, None] = {}  # Queues to look at.
+        self.due: dict[int, None] = {}  # Queues to look at,
+        self.looking: list[int] = []  # and those that were due with the last tick; the next one last.
         self.unfinished: dict[int, None] = {}  # To look at again: at their next view, or when a second is over.
         self.ending: dict[int, None] = {}  # Queues whose move, or ring, is over, which is not agreed on yet.
         self.drawn = 0
@@ -181,16 +184,28 @@ class Placing:
             self.look_at_all()
 
     def tick(self) -> None:
-        """Take the next step wherever one is due."""
-        if not self.due:
-            return
+        """Take the next step wherever one is due; if that is at very many, `go_on` with it."""
+        if not self.looking:
+            self.looking = list(self.due)
+            self.looking.reverse()
+            self.due.clear()
+        if self.looking:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """As far as a turn goes."""
         places = {place.name: place for place in self.places()}
-        looked_at = list(self.due)[:LOOKED_AT_MAX]
-        for number in looked_at:
-            del self.due[number]
+        steps = 0
+        for _ in range(min(LOOKS_AT_ONCE, len(self.looking))):
+            number = self.looking.pop()
             queue = self.broker.queues_by_id.get(number)
-            if isinstance(queue, Queue) and not self._step(queue, places):
+            if not isinstance(queue, Queue):
+                continue
+            if not self._step(queue, places):
                 self.unfinished[number] = None
+            steps += 1
+            if steps == STEPS_AT_ONCE:
+                break
 
     def _step(self, queue: Queue, places: dict[str, Place]) -> bool:
         """True: the queue is as it should be, as far as can be."""
@@ -253,6 +268,7 @@ class Placing:
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
 
     def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], goal: str | None) -> bool:
+        self.broker.mirrors.rounds.catch_up(mirror)
         member = mirror.member
         view = member.view
         if view is None or not member.serving:

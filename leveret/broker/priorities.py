@@ -213,6 +213,7 @@ class PriorityQueue(Queue):
     def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
         if self.loading is not gap:
             return
+        self.heed()
         self.loading = None
         if self.returns is not None:
             self.returns.due = bool(self.returns.overdue)

@@ -122,7 +122,7 @@ class Queue(Leasing):
         self.deleted = False
         self.doomed = False  # Its node is deleting it: whoever asks for it waits until there is none.
         self.turns: Turns | None = None  # Where its consumers are not all alike.
-        self.rules = PLAIN
+        self.said, self.ruled = PLAIN, host.ruled  # See `ruling`.
         self.returns: Returns | None = None  # Where it is counted how often messages come back.
         self.timed = False  # Its messages, or some of them, grow old.
         self.tended = False  # It does something with its messages by itself: see `upkeep`.
@@ -145,6 +145,8 @@ class Queue(Leasing):
         """Messages of one kind, at the end. True: the queue is crowded, slow down."""
         if self.parked is not None:
             return park(self.parked, contents, keys, kind, size, pending)
+        if self.ruled != self.host.ruled:
+            self.heed()
         if self.tended and self._is_refused(contents, keys, kind, pending):
             return False
         batch = self.open
@@ -223,12 +225,12 @@ class Queue(Leasing):
 
     def set_rules(self, rules: QueueRules) -> None:
         """What holds for its messages from now on."""
-        if rules == self.rules:
+        if rules == self.said:
             return
         if rules.expires_ms is not None:
             self.host.idle.set(self, self.host.now_ms + rules.expires_ms)
-        counted = self.rules.max_bytes is not None
-        self.rules = rules
+        counted = self.said.max_bytes is not None
+        self.said = rules
         if rules.single_active:
             self.turns = Turns(self)
         self.timed = self.timed or rules.ttl_ms is not None
@@ -488,6 +490,7 @@ class Queue(Leasing):
     def get(self) -> tuple[Batch, int] | Gap | None:
         """The first waiting message, now unacknowledged; or the gap it is in, to be loaded first, or one that stands
         for it until it may be handed out; or None."""
+        self.heed()
         if self.tended:
             upkeep.before_pump(self)
         if not self.ready:
@@ -618,6 +621,7 @@ class Queue(Leasing):
 
     def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
         """A consumer gives messages back: to their old places, marked as redelivered if it was shown them."""
+        self.heed()
         count = hi - lo
         self.unacked_count -= count
         self.ready_count += count

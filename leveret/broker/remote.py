@@ -68,8 +68,8 @@ class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "broker", "deleted", "is_hopeless", "is_moving", "orphans", "parked", "rules", "spec", "spool", "subscriptions",
-        "successor", "waiting",
+        "broker", "deleted", "is_hopeless", "is_moving", "orphans", "parked", "ruled", "said", "spec", "spool",
+        "subscriptions", "successor", "waiting",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -78,7 +78,7 @@ class RemoteQueue:
         self.spec = spec
         self.broker = broker
         self.deleted = False
-        self.rules = broker.rules_of(spec)
+        self.said, self.ruled = broker.rules_of(spec), broker.ruled
         self.subscriptions: dict[Subscriber, Subscription] = {}
         # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
         self.parked: list[Parked] | None = None
@@ -94,9 +94,15 @@ class RemoteQueue:
     def __repr__(self) -> str:
         return f"RemoteQueue({self.spec.vhost!r}, {self.spec.name!r}, at {self.spec.node!r})"
 
-    def set_rules(self, rules: QueueRules) -> None:
-        """What holds for its messages from now on. Its home sees to it."""
-        self.rules = rules
+    @property
+    def rules(self) -> QueueRules:
+        """What holds for its messages now. Its home sees to it."""
+        self.heed()
+        return self.said
+
+    def heed(self) -> None:
+        if self.ruled != self.broker.ruled:
+            self.said, self.ruled = self.broker.rules_of(self.spec), self.broker.ruled
 
     @property
     def edge(self) -> Edge | None:

@@ -167,9 +167,9 @@ class StreamQueue(Queue):
 
     def set_rules(self, rules: QueueRules) -> None:
         """Of those that there are, a stream has limits to its age and size."""
-        if rules == self.rules:
+        if rules == self.said:
             return
-        self.rules = rules
+        self.said = rules
         self.retention.set_rules(rules)
         if rules.journal or self.journal is not None:
             self.journal = watch(self)

@@ -63,7 +63,6 @@ class Waiting:
     then: Then
     ticks_left: int | None  # None: for ever.
     term: int | None = None  # Under which it was sent.
-    index: int = 0  # Where it was applied.
     applied: Applied | None = None
 
 
@@ -98,6 +97,9 @@ class Proposals:
         self.patience = patience
         self.last_number = 0
         self.waiting: dict[int, Waiting] = {}
+        # Index and number of those that were applied, in the log's order: who looks for answers that may go out must
+        # not look through thousands that wait.
+        self.unsettled: deque[tuple[int, int]] = deque()
         self.seen_term = 0  # Of the last entry applied.
         self.settled = 0  # As far as a leader has said that all have applied.
         # A leader's knowledge, void when its term is.
@@ -168,7 +170,7 @@ class Proposals:
 
     def _ask(self) -> None:
         """Have the leader tell when all have applied what this node waits for."""
-        index = max((waiting.index for waiting in self.waiting.values()), default=0)
+        index = self.unsettled[-1][0] if self.unsettled else 0
         if index and self.raft.leader is not None and not self.raft.is_leader:
             self.send(self.raft.leader, WHEN, _NUMBER.pack(index))
 
@@ -180,7 +182,8 @@ class Proposals:
         applied = apply(decode_command(data[_HEAD.size :]))
         if origin == self.origin and number in self.waiting:
             waiting = self.waiting[number]
-            waiting.applied, waiting.index = applied, index
+            waiting.applied = applied
+            self.unsettled.append((index, number))
             if term < self.raft.term:
                 self._ask()  # The leader of today did not take it, and does not know that somebody waits for it.
         self.on_term(term)
@@ -209,14 +212,18 @@ class Proposals:
                     waiting.then(no_majority())
 
     def _settle(self, through: int) -> None:
-        for number, waiting in list(self.waiting.items()):
-            if waiting.applied is not None and waiting.index <= through:
-                del self.waiting[number]
+        unsettled = self.unsettled
+        while unsettled and unsettled[0][0] <= through:
+            _, number = unsettled.popleft()
+            waiting = self.waiting.pop(number, None)
+            if waiting is not None:  # Else it was answered when its time was over.
+                assert waiting.applied is not None
                 waiting.then(waiting.applied)
 
     def forget_all(self) -> None:
         """The node stops: nobody waits any longer."""
         self.waiting.clear()
+        self.unsettled.clear()
 
     # -- The leader's part -----------------------------------------------------------------------------------------
 

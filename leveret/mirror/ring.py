@@ -207,6 +207,8 @@ class Member:
 
     def on_peer_down(self, peer: str) -> None:
         self.links.discard(peer)
+        if self.out:  # What it was to be told is of the session that is over.
+            self.out = [one for one in self.out if one.__class__ is not Send or one.to != peer]
         self.source.reads.pop(peer, None)
         self.filling.on_peer_down(peer)
         self.neighbours.on_peer_down(peer)

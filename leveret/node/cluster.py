@@ -176,7 +176,7 @@ class Cluster(Consensus):
         sights, is_paused = self.shell.sights(), self.shell.is_paused
         away = out_of_service(self.metadata)
         able = [name for name in self.connected if name in voters and not is_paused(name) and name not in away]
-        counts = {name: sum(one in sights[name] or one == name for one in voters) for name in able if name in sights}
+        counts = self.sights.count(voters, able, sights)
         own = sum(name in self.connected or name == self.me.name for name in voters)
         best = max(counts, key=lambda name: (counts[name], name), default=None)
         if best is not None and (counts[best] > own or is_paused(self.me.name) or self.me.name in away):

@@ -8,6 +8,10 @@ What a crash leaves: a command is applied here after it is on this disk, and it 
 disks of a majority. A node that starts again knows of its own log how far it was agreed on when something was last
 written, applies so much, and learns the rest from the leader before it serves anybody.
 
+**A few at a time.** When a node with thousands of masters is lost, thousands of commands are agreed on at once. Raft
+gives them out in portions of `APPLIED_AT_ONCE`, and after so many whatever else has arrived has its turn, beats of
+other nodes among it, and frames of the consensus wait for a pass: so none applies twice as many.
+
 **Who may link with whom.** Links are for members, and a node that was away may not know all of them: least of all one
 that joined meanwhile and leads by now, which alone could tell it. If it turned that one away, it would wait for ever.
 So members tell each other (`MEMBERS`) whom the newest committed membership names; who is behind links with these too,
@@ -23,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.cluster.difference import events_between
 from leveret.cluster.frames import FORWARD, MEMBERS, RAFT
+from leveret.cluster.partitions import Sights
 from leveret.cluster.proposals import ORIGIN_BYTES, Proposals
 from leveret.cluster.raft import (
     BadChange,
@@ -59,6 +64,7 @@ logger = logging.getLogger("leveret.cluster")
 TICK_MS: Final = 20
 ELECTION_TICKS: Final = 100  # Two to four seconds of silence; a closed link does not wait for it.
 HEARTBEAT_TICKS: Final = 20
+APPLIED_AT_ONCE: Final = 64  # Commands; that of a queue's view may take 0.2 ms.
 RETRY_S: Final = 1.0
 KEEP_ENTRIES: Final = 10_000  # Behind a snapshot, for those who are a little late.
 
@@ -123,7 +129,7 @@ class Consensus:
         self.raft = Raft(
             me.id,
             world.dice.randrange,
-            Options(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS),
+            Options(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS, committed_max=APPLIED_AT_ONCE),
             hard_state=recovered.hard_state,
             snapshot=recovered.meta,
             entries=recovered.entries,
@@ -136,6 +142,8 @@ class Consensus:
         self.ready: Ready | None = None  # Whose write is under way,
         self.written = False  # or done.
         self.driving = False
+        self.resting = False  # So much was applied that others go first.
+        self.applied_since = 0  # Commands, since that was so.
         self.stopped = False
         self.snapshotting = False
         self.connected: dict[str, str] = {}  # Name and id of each member whose link is up.
@@ -146,6 +154,7 @@ class Consensus:
         self.leadership: tuple[str | None, int] = (None, 0)
         self.transfer_at = 0.0  # When another node may be asked to lead.
         self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
+        self.sights = Sights()
         self.watchers: list[asyncio.Future[None]] = []  # Of anything that happens: see `until`.
         self.changes: list[tuple[int, int, asyncio.Future[None]]] = []  # Index and term of membership changes.
         self._ticker: asyncio.TimerHandle | None = None
@@ -297,6 +306,8 @@ class Consensus:
     def _drive(self) -> None:
         while not self.stopped:
             self._notice_leader()
+            if self.resting:
+                break
             if self.ready is not None:
                 if not self.written:
                     break
@@ -313,6 +324,10 @@ class Consensus:
         for watcher in watchers:
             if not watcher.done():
                 watcher.set_result(None)
+
+    def _rested(self) -> None:
+        self.resting = False
+        self.drive()
 
     async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """When that is so. False: it is not, after so many seconds, or because the node stops."""
@@ -397,10 +412,15 @@ class Consensus:
             self._send(message)
         for chunk in ready.chunks:
             self._send_chunk(chunk)
-        for entry in ready.committed:
-            if entry.index > self.applied_index:
-                self._apply(entry)
+        due = [entry for entry in ready.committed if entry.index > self.applied_index]
+        for entry in due:
+            self._apply(entry)
         self.raft.advance(ready)
+        self.applied_since += len(due)
+        if self.applied_since >= APPLIED_AT_ONCE:
+            self.applied_since = 0
+            self.resting = True
+            self.world.loop.call_soon(self._rested)
         self._settle_changes()
         # At a start all that is known to be agreed on is applied at once, and Raft gives it out again piece by piece.
         caught_up = self.raft.applied >= self.applied_index

@@ -224,11 +224,13 @@ class Node(consensus.Shell):
     def _turn(self) -> None:
         broker = self.broker
         mirrors = broker.mirrors
-        if mirrors.touched:  # First, for what the ring has confirmed may be delivered.
+        if mirrors.has_work:  # First, for what the ring has confirmed may be delivered.
             mirrors.flush()
             if mirrors.confirmed:
                 confirmed, mirrors.confirmed = mirrors.confirmed, 0
                 self.storage.on_confirmed(broker, confirmed)
+        if self.placing.looking and not self.pausing.paused:
+            self.placing.go_on()
         broker.pump()
         if broker.linked:
             broker.flush_links()
@@ -254,7 +256,8 @@ class Node(consensus.Shell):
             self._let_go_on()
         if self.reads.waiting:
             self.reads.look()
-        if broker.dirty or mirrors.touched:  # By blocks that were taken for the commit.
+        # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
+        if broker.dirty or mirrors.has_work or broker.outdated or (self.placing.looking and not self.pausing.paused):
             self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
@@ -612,9 +615,9 @@ class Node(consensus.Shell):
         has_say = self.cluster.has_majority and not self.pausing.paused
         mirrors.on_majority(has_say and self.leaderless_ticks <= LEADERLESS_TICKS_MAX)
         mirrors.tick()
-        if self.placing.due and not self.pausing.paused:
+        if not self.pausing.paused:
             self.placing.tick()
-        if mirrors.touched:
+        if mirrors.has_work or self.placing.looking:
             self.schedule()
 
     def _places(self) -> list[Place]:
@@ -658,6 +661,7 @@ class Node(consensus.Shell):
             self.broker.note_deliveries()  # What was rejected and has no letter yet is out with nobody, but was shown.
             if self.broker.journal is not None:
                 self.broker.journal.stop()
+            self.broker.mirrors.finish()
             self.turn()
             await self.storage.drained(self.broker)
         for client in list(self.clients):

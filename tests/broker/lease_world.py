@@ -30,6 +30,7 @@ class Home:
     """A node with one queue, as the queue sees it."""
 
     journal = None
+    ruled = 0
 
     def __init__(self, rules: QueueRules | None = None, durable: bool = True, seed: int = 1) -> None:
         self.rules = rules or QueueRules()

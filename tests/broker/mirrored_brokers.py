@@ -47,7 +47,7 @@ class RingMember(Member):
                 self.clients[connection].flush()
             if self.loads or self.ranges:
                 self.finish_loads()
-            busy = bool(mirrors.touched or broker.dirty or broker.unlogged or broker.linked or broker.writers)
+            busy = bool(mirrors.has_work or broker.dirty or broker.unlogged or broker.linked or broker.writers)
 
 
 class Rings(Cluster):

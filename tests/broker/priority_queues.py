@@ -34,6 +34,7 @@ class Host:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.rules = QueueRules(max_priority=5)
+        self.ruled = 0
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules

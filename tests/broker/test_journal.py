@@ -35,6 +35,7 @@ class Watched(World):
 
     def policy(self, mode: str, more: dict[str, Json] | None = None) -> None:
         self.apply(c.SetPolicy("/", "p", "^q", "all", 0, {"journal": mode, **(more or {})}))
+        self.broker.pump()
 
     def sync(self) -> None:
         for queue, block in self._logged:

@@ -119,6 +119,7 @@ def test_a_queue_is_syncing_while_a_mirror_that_runs_is_to_be_filled(
 def test_a_master_without_the_majority(rings: Rings) -> None:
     number = rings.declare("q", "a", "b")
     rings.servers["a"].world.broker.mirrors.on_majority(False)
+    rings.run()
     assert state(rings.copy("a", number)) == "minority"
 
 

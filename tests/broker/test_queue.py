@@ -42,12 +42,16 @@ class Host:
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.rules = PLAIN
+        self.ruled = 0
         self.letters: Any = None  # No queue here has any.
         self.vhosts: dict[str, Any] = {}  # Nor is any published from here.
         self.journal: Journal | None = None
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
+
+    def refresh(self, queue: Queue) -> None:
+        raise AssertionError("there are no policies here")
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.wanted.append((queue, gap))

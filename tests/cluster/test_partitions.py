@@ -14,6 +14,7 @@ from leveret.cluster.partitions import (
     BadHandling,
     PartitionHandling,
     Partitions,
+    Sights,
     Strategy,
     from_json,
     parse,
@@ -201,3 +202,34 @@ def test_a_smaller_cluster_may_be_a_majority() -> None:
     node.on_down("b", "closed", False, 2)
     node.set_members(("a",), ("a",), 2)  # Both others have left.
     assert node.look(True, 2) is None
+
+
+# -- Who sees how many ---------------------------------------------------------------------------------------------
+
+
+class Word(frozenset[str]):
+    """What a node says, and how often somebody has gone through it."""
+
+    read = 0
+
+    def __or__(self, other: object) -> Any:
+        Word.read += 1
+        return frozenset(self) | other  # type: ignore[operator]
+
+
+def test_voters_that_are_seen_are_counted() -> None:
+    says = {"a": frozenset("b"), "b": frozenset("abx"), "x": frozenset("abc")}
+    counts = Sights().count(THREE, ("a", "b", "c"), says)
+    assert counts == {"a": 2, "b": 2}, "c has said nothing, x was not asked for"
+
+
+def test_only_another_word_is_counted_anew() -> None:
+    """A leader asks in each tick, and what fifty nodes say of fifty others rarely changes."""
+    sights, says = Sights(), {name: Word("abc") for name in THREE}
+    Word.read = 0
+    for _ in range(100):
+        assert sights.count(THREE, THREE, says) == {"a": 3, "b": 3, "c": 3}
+    assert Word.read == 3
+    says["b"] = Word("b")
+    assert sights.count(THREE, THREE, says) == {"a": 3, "b": 1, "c": 3} and Word.read == 4
+    assert sights.count("ab", "ab", says) == {"a": 2, "b": 1}

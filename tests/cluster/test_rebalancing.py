@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leveret.cluster import rebalancing
 from leveret.cluster.rebalancing import (
     CONNECTIONS,
     MASTERS,
@@ -237,6 +238,46 @@ def test_many_queues_are_planned_in_steps_that_do_not_look_at_all_of_them() -> N
     queues = [queue(number, "a", "abc", messages=number % 1000) for number in range(20_000)]
     plan = balance(ABC, queues, Settings(MASTERS, moves_max=2_000))
     assert len(plan.moves) == 2_000
+
+
+def test_mirrored_queues_are_planned_without_looking_at_those_that_cannot_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a queue may go to a node is asked once for each of its members, however many steps there are."""
+    asked: list[str] = []
+
+    def counted(one: QueueState, target: NodeState | None, name: str) -> str | None:
+        asked.append(name)
+        return refusal(one, target, name)
+
+    monkeypatch.setattr(rebalancing, "refusal", counted)
+    count = 2_000
+    queues = [queue(number, "abcd"[number % 4], "abcd"[number % 4] + "abcde"[number % 5]) for number in range(count)]
+    plan = balance([NodeState(name) for name in "abcde"], queues, Settings(MASTERS, threshold=0))
+    assert len(plan.moves) == count // 5
+    assert len(asked) <= 2 * count
+
+
+@settings(max_examples=20)
+@given(nodes_, queues_(), st.sampled_from((MASTERS, MESSAGES)))
+def test_a_step_is_the_best_of_all(nodes: tuple[NodeState, ...], queues: list[QueueState], strategy: str) -> None:
+    """Compared with all moves of one queue that are allowed."""
+    plan = balance(nodes, queues, Settings(strategy, threshold=0, moves_max=1))
+    known = {node.name: node for node in nodes}
+
+    def unevenness(loads: dict[str, float]) -> float:
+        return sum(load**2 for load in loads.values())
+
+    best = unevenness(dict(plan.before))
+    for one in queues:
+        weight = 1 if strategy == MASTERS else one.messages
+        if one.pinned or one.recent or not known[one.master].running:
+            continue
+        for name, target in known.items():
+            if refusal(one, target, name) is None and name != one.master:
+                loads = dict(plan.before)
+                loads[one.master] -= weight
+                loads[name] += weight
+                best = min(best, unevenness(loads))
+    assert unevenness(dict(plan.after)) == best
 
 
 # -- Plans from files ----------------------------------------------------------------------------------------------

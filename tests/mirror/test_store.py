@@ -622,7 +622,7 @@ class Host:
         self.dirty: dict[Any, None] = {}
         self.content_bytes = self.unlogged_bytes = 0
         self.content_bytes_max = self.spill_bytes_max = 1 << 40
-        self.now_ms = 0
+        self.now_ms = self.ruled = 0
         self.rules = QueueRules()
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:

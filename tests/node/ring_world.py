@@ -239,7 +239,7 @@ class Rings:
         for queue in unlogged:
             if queue.mirror is not None:
                 broker.mirrors.submit(queue.mirror, 1_000)
-        busy = bool(broker.mirrors.touched)
+        busy = broker.mirrors.has_work
         broker.mirrors.flush()
         busy |= bool(broker.dirty)
         if server.name in self.stuck:

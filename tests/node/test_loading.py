@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leveret.cluster.raft import Options
 from leveret.node import consensus
 from leveret.node.consensus_log import ConsensusLog
 from leveret.node.settings import Listener, Settings
@@ -59,7 +57,7 @@ def test_a_snapshot_waits_until_all_is_given_out_again(tmp_path: Path, monkeypat
     for number in range(20):
         answer(node, "add_vhost", name=f"v{number}", description=None, tags=None)
     node.stop()
-    monkeypatch.setattr(consensus, "Options", partial(Options, committed_max=4))
+    monkeypatch.setattr(consensus, "APPLIED_AT_ONCE", 4)
     monkeypatch.setattr(ConsensusLog, "_growth_wanted", lambda log: 0)
     for _ in range(2):  # The second from the snapshot of the first.
         node = host(tmp_path)

@@ -1,0 +1,110 @@
+"""A node with many masters is lost: whoever is left does so much in a pass of its loop, and no more nodes are lost.
+
+Work is counted, not timed; where time matters, it is the virtual one, in which each command takes as long as is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from benchmarks.scaling_world import Plant, metered, node_of
+from leveret.broker import mirrored, rounds
+from leveret.broker.mirrored import Mirror, Mirrors
+from leveret.cluster.commands import Command
+from leveret.cluster.store import Applied
+from leveret.node import consensus
+from leveret.node.consensus import Consensus
+from simulation.loop import NodeLoop
+
+QUEUES = 40
+APPLIED = 4
+EFFECTS = 16
+TOLD = 4
+
+
+@contextmanager
+def bereft(charged: bool = False) -> Iterator[Plant]:
+    """Three nodes, one of which leads all queues and is about to die; it does not lead the cluster."""
+    plant = Plant(3, charged=charged)
+    with metered(plant.meter):
+        try:
+            plant.start()
+            assert plant.leader() is not plant.machines[1]
+            plant.mirror({"ha-mode": "all"})
+            plant.declare(QUEUES, [plant.machines[1]], 20)
+            plant.run(1.0)
+            yield plant
+        finally:
+            plant.close()
+
+
+def survivors(plant: Plant) -> list[Any]:
+    return [node_of(plant.machines[0]), node_of(plant.machines[2])]
+
+
+class Passes:
+    """The most that any pass of any loop has done, by what it is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most: Counter[str] = Counter()
+        self.now: Counter[str] = Counter()
+        passes, apply, perform = NodeLoop._pass, Consensus._apply_command, Mirrors._perform
+
+        def counted_pass(loop: NodeLoop) -> None:
+            self.now.clear()
+            passes(loop)
+            self.most |= self.now
+
+        def counted_apply(of: Consensus, command: Command) -> Applied:
+            self.now["commands"] += 1
+            return apply(of, command)
+
+        def counted_perform(of: Mirrors, mirror: Mirror) -> int:
+            done = perform(of, mirror)
+            self.now["effects"] += done
+            return done
+
+        monkeypatch.setattr(NodeLoop, "_pass", counted_pass)
+        monkeypatch.setattr(Consensus, "_apply_command", counted_apply)
+        monkeypatch.setattr(Mirrors, "_perform", counted_perform)
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consensus, "APPLIED_AT_ONCE", APPLIED)
+    monkeypatch.setattr(mirrored, "EFFECTS_AT_ONCE", EFFECTS)
+    monkeypatch.setattr(rounds, "TOLD_AT_ONCE", TOLD)
+
+
+def test_a_pass_does_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    with bereft() as plant:
+        passes = Passes(monkeypatch)
+        plant.kill(plant.machines[1])
+        plant.run(20.0, lambda: not plant.pending)
+        assert len(plant.served_at) == QUEUES
+    assert APPLIED <= passes.most["commands"] < 2 * APPLIED
+    # A turn, and each command: it does what was said before its view, and what follows from it.
+    assert EFFECTS <= passes.most["effects"] <= EFFECTS + 2 * APPLIED * 10
+
+
+def test_who_is_left_keeps_in_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All commands together take one of the two ten seconds and more; after four of silence it would count as lost."""
+    small(monkeypatch)
+    with bereft(charged=True) as plant:
+        apply = Consensus._apply_command
+
+        def slow(of: Consensus, command: Command) -> Applied:
+            plant.meter.extra_s += 10 / QUEUES if of.me.name == plant.machines[2].node_name else 0.0
+            return apply(of, command)
+
+        monkeypatch.setattr(Consensus, "_apply_command", slow)
+        plant.kill(plant.machines[1])
+        plant.run(60.0, lambda: not plant.pending)
+        plant.run(6.0)
+        assert [node.pausing.partitions.pauses for node in survivors(plant)] == [0, 0]
+        assert [len(node.broker.edges) for node in survivors(plant)] == [1, 1]
