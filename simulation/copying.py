@@ -4,6 +4,8 @@
     not at all      with `ha-sync-strategy: event`
     in the hours    that `ha-replication-window` names, by the clock of the mirror's node
 
+A queue that is on its way to another node is copied there whatever its policy says: somebody wants it there.
+
 One tap: what members of rings send. A question that asks for contents (others only ask what is gone) is held against
 the policy as the asking node knows it at that moment, read here by other code. Hours are looked at once a second, so
 that whoever asks a moment after they are over may be excused; how long they have been is counted in the node's own
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from leveret.cluster.mirroring import is_quorum, is_stream
+from leveret.cluster.placement import moving_to
 from leveret.mirror.frames import Fetch
 
 if TYPE_CHECKING:
@@ -86,7 +89,7 @@ class CopyChecker:
 
     def _forbids(self, name: str, node: Node, spec: QueueSpec) -> str:
         policy = policy_of(node, spec)
-        if policy is None:
+        if policy is None or moving_to(node.metadata, spec) is not None:
             return ""
         if policy.get("ha-sync-strategy") == "event":
             return "its strategy is to follow what happens"
