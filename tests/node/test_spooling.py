@@ -22,6 +22,9 @@ def test_how_much_room_a_disk_has() -> None:
     alarms = Alarms(1 << 40, 50, lambda: 0, lambda: free[0])
     alarms.check()
     assert alarms.room_bytes() == 50
+    free[0] = 50 + (1 << 30) - 1
+    alarms.check()
+    assert alarms.room_bytes() == 31 << 25
     alarms.disk_full = True  # Whatever the system says is free.
     assert alarms.room_bytes() == 0
     alarms.disk_full = False
