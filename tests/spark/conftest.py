@@ -8,7 +8,6 @@ left at the end of its list.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 
 from tests.members import Cluster
 from tests.servers import Server
-from tests.spark.sessions import CONFIG, missing
+from tests.spark.sessions import CONFIG, interpreter, missing
 
 CLUSTER = "net_ticktime = 1\nmanagement.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
 
@@ -74,8 +73,8 @@ def java() -> None:
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     folder: Path = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = interpreter(folder)
     builder = SparkSession.builder.master("local[4]")  # Some tests have tasks that wait for something.
     for name, value in CONFIG.items():
         builder = builder.config(name, value)

@@ -24,7 +24,7 @@ from leveret.data.client import DataClient
 from tests.members import Cluster, Member
 from tests.mirrors.rings import await_in_sync, fill_fast, mirror
 from tests.servers import ROOT, until
-from tests.spark.sessions import CONFIG, ended
+from tests.spark.sessions import CONFIG, ended, interpreter
 from tests.spark.stuck import FIRST, start
 
 pytestmark = pytest.mark.spark
@@ -112,7 +112,7 @@ def killed(trio: Cluster, name: str, tmp_path: Path) -> Iterator[list[dict[str, 
     config = {**CONFIG, "spark.master": "local[8]", "spark.local.dir": str(tmp_path / "local")}
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"config": config, "queries": queries}))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": interpreter(tmp_path)}
     with open(tmp_path / "driver.log", "w") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.stuck", str(plan)],
