@@ -16,7 +16,8 @@ node has no contact to the majority, its master does not serve: nothing is deliv
 that was out with consumers of the old master waits again, marked as redelivered.
 
 **Being master no longer.** Messages and publishers' waits of this node's `Queue` are void: the new master has what
-counts. Publishers whose messages were not confirmed get a nack, consumers subscribe at the new master by themselves
+counts. Publishers whose messages were not confirmed get a nack, unless the queue was handed over: then the new master
+has them, and they are confirmed with it, when this node hears so. Consumers subscribe at the new master by themselves
 (see `remote`), and what they acknowledge of earlier deliveries is passed on (see `bequest`).
 
 **Mirrored no longer.** When a queue's master is all that is left of its ring, and nobody wants it mirrored (`placing`),
@@ -65,7 +66,7 @@ BUSY_TICKS: Final = 5  # After a block of any queue, this node counts as one tha
 class Mirror:
     """This node's copy of one queue."""
 
-    __slots__ = ("in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied")
+    __slots__ = ("handed", "in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied")
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
@@ -75,6 +76,8 @@ class Mirror:
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
         # Confirmed by the master's word alone: the store does not know their messages yet, so the queue must.
         self.unapplied: deque[tuple[int, Batch]] = deque()
+        # Handed over before they were confirmed, which the next master does: see `Mirrors._stopped`.
+        self.handed: deque[tuple[int, list[Pending]]] = deque()
         self.syncing = False  # As the log has been told.
         self.proposed: View | None = None  # What became of it is not known yet.
 
@@ -215,7 +218,7 @@ class Mirrors:
                 self.held_back.pop(queue, None)
                 self.broker.unlogged.pop(queue, None)  # What was settled last needs no block any more,
                 self.broker.delivering.pop(queue, None)  # and there is no store that would take one.
-            for _, _, awaiting in mirror.in_blocks:
+            for awaiting in (*(one[2] for one in mirror.in_blocks), *(one[1] for one in mirror.handed)):
                 for pending in awaiting:  # Whoever deleted the queue has taken care of its messages.
                     pending.on_safe()
             self._forget(spec.id)
@@ -391,6 +394,8 @@ class Mirrors:
     def _write(self, mirror: Mirror, effect: f.Write) -> None:
         assert self.store is not None
         self.store.write(mirror.spec.id, effect)
+        if mirror.handed and isinstance(effect.change, f.Truncate | f.Restart):
+            self._refuse_handed(mirror, effect.change.number if isinstance(effect.change, f.Truncate) else 0)
         if self.broker.journal is not None and mirror.queue is None:
             self.broker.journal.on_written(mirror, effect.change)
         if effect.change.__class__ is f.Append:
@@ -399,6 +404,9 @@ class Mirrors:
     def _apply(self, mirror: Mirror, effect: f.Apply) -> None:
         assert self.store is not None
         self.store.apply(effect)
+        while mirror.handed and mirror.handed[0][0] <= effect.blocks[-1].number:
+            for pending in mirror.handed.popleft()[1]:
+                pending.on_safe()
         unapplied = mirror.unapplied
         while unapplied and unapplied[0][0] <= effect.blocks[-1].number:
             _, batch = unapplied.popleft()
@@ -467,7 +475,12 @@ class Mirrors:
 
     def _stopped(self, mirror: Mirror, effect: f.Stopped) -> None:
         queue, mirror.queue = mirror.queue, None
-        awaiting = [pending for _, _, several in mirror.in_blocks for pending in several]
+        awaiting: list[Pending] = []
+        for number, _, several in mirror.in_blocks:
+            if effect.handed:
+                mirror.handed.append((number, several))
+            else:
+                awaiting += several
         mirror.in_blocks.clear()
         mirror.unapplied.clear()
         if queue is not None:
@@ -480,9 +493,12 @@ class Mirrors:
             if queue.parked is None:
                 queue.parked = []
             self.held_back.pop(queue, None)
-        for pending in awaiting:
-            pending.refused = True
-            pending.on_safe()
+        _refuse(awaiting)
+
+    def _refuse_handed(self, mirror: Mirror, above: int = 0) -> None:
+        """Blocks that this node led with are void, or it will not hear what becomes of them."""
+        while mirror.handed and mirror.handed[-1][0] > above:
+            _refuse(mirror.handed.pop()[1])
 
     def _read(self, mirror: Mirror, effect: f.Read) -> None:
         assert self.store is not None
@@ -537,6 +553,7 @@ class Mirrors:
 
     def _left(self, mirror: Mirror, effect: f.Left) -> None:
         self._drop(mirror)
+        self._refuse_handed(mirror)
         self._forget(mirror.spec.id)
 
     def _forget(self, number: int) -> None:
@@ -547,6 +564,12 @@ class Mirrors:
     def view_of(self, number: int) -> View | None:
         mirror = self.mirrors.get(number)
         return None if mirror is None else mirror.member.view
+
+
+def _refuse(awaiting: list[Pending]) -> None:
+    for pending in awaiting:
+        pending.refused = True
+        pending.on_safe()
 
 
 def disk_id(folder: str, run: str, durable: bool, losses: int = 0, joined: int = 1) -> str:

@@ -22,7 +22,8 @@ for it, for a bounded time.
 **Handing over.** The master takes no more blocks, waits until everybody has everything on disk, and proposes the other
 with the next epoch. Giving up is safe at any time: until the new epoch has its start block on every in-sync disk, this
 one's rules hold. A master whose own disk alone holds everybody up asks for a hand-over by itself, and then its own copy
-is not waited for: the others have it all.
+is not waited for: the others have it all. What is not confirmed then is so by the next master, under its rules: when
+this disk has it at last, or does not count any more.
 """
 
 from __future__ import annotations

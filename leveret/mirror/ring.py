@@ -237,7 +237,8 @@ class Member:
         self.neighbours.on_view(view, is_new_epoch)
         self.doubt.on_view(is_new_epoch)
         if self.master is not None and (view.epoch != self.master.epoch or view.master != self.me):
-            self._stop()
+            handing = self.master.handing
+            self._stop(handing is not None and (handing[0], self.master.epoch + 1) == (view.master, view.epoch))
         if is_new_epoch:
             self._on_epoch(old, view)
         if self.master is not None:
@@ -446,9 +447,9 @@ class Member:
             self.neighbours.serve_waiting()  # Who heard of the view first has asked before there was anything to give.
         self.born = False
 
-    def _stop(self) -> None:
+    def _stop(self, handed: bool = False) -> None:
         assert self.master is not None
-        self.out.append(Stopped(self.master.epoch))
+        self.out.append(Stopped(self.master.epoch, handed))
         self.master = None
 
     def propose(self, view: View) -> None:
