@@ -316,7 +316,9 @@ class Mirrors:
         queue, member = mirror.queue, mirror.member
         if queue is None or not member.serving:
             return False
-        queue.note_due = True  # The next master is to know what was delivered.
+        if queue.has_changes():
+            self.submit(mirror, self.governing.wall_ms)
+        queue.note_due = True  # The next master is to know what was delivered. See also `is_prompt`.
         self.submit(mirror, self.governing.wall_ms)
         if not member.hand_over(to):
             return False

@@ -19,11 +19,12 @@ member holds all that is confirmed, and may well be the one that is promoted.
 disk. Under load the log would run away from it for ever; so once it has what the log held two ticks ago, confirms wait
 for it, for a bounded time.
 
-**Handing over.** The master takes no more blocks, waits until everybody has everything on disk, and proposes the other
-with the next epoch. Giving up is safe at any time: until the new epoch has its start block on every in-sync disk, this
-one's rules hold. A master whose own disk alone holds everybody up asks for a hand-over by itself, and then its own copy
-is not waited for: the others have it all. What is not confirmed then is so by the next master, under its rules: when
-this disk has it at last, or does not count any more.
+**Handing over.** The master takes no more blocks, waits until everybody who counts has received all there are, and
+proposes the other with the next epoch. The disks are not waited for: while they write, the nodes agree, and that is a
+good part of the time for which publishers wait. What is not confirmed by then is confirmed by the next master, under its
+rules: with its start block, which stands behind it in every log. Should the heir die before, it is as if the master had.
+Giving up is safe at any time: until the new epoch has its start block on every in-sync disk, this one's rules hold. A
+master whose own disk alone holds everybody up asks for a hand-over by itself.
 """
 
 from __future__ import annotations
@@ -350,8 +351,7 @@ class Master:
         member, to = self.member, self.handing[0]
         if member.proposal_age is not None or to not in member.links or not member.majority:
             return
-        end = member.tail.end
-        if self._have()[0] >= end and (member.confirmed == end or self.own_late):
+        if self._have()[1] >= member.tail.end:
             self._propose(epoch=self.epoch + 1, master=to)
 
     def _give_up(self) -> None:
