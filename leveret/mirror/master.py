@@ -21,10 +21,10 @@ for it, for a bounded time.
 
 **Handing over.** The master takes no more blocks, waits until everybody who counts has received all there are, and
 proposes the other with the next epoch. The disks are not waited for: while they write, the nodes agree, and that is a
-good part of the time for which publishers wait. What is not confirmed by then is confirmed by the next master, under its
-rules: with its start block, which stands behind it in every log. Should the heir die before, it is as if the master had.
-Giving up is safe at any time: until the new epoch has its start block on every in-sync disk, this one's rules hold. A
-master whose own disk alone holds everybody up asks for a hand-over by itself.
+good part of the time for which publishers wait. What is not confirmed by then is confirmed by the next master, under
+its rules: with its start block, which stands behind it in every log. Should the heir die before, it is as if the master
+had. Giving up is safe at any time: until the new epoch has its start block on every in-sync disk, this one's rules
+hold. A master whose own disk alone holds everybody up asks for a hand-over by itself.
 """
 
 from __future__ import annotations
