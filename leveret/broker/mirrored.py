@@ -311,8 +311,9 @@ class Mirrors:
         self.touched[mirror] = None
         return mirror.member.force()
 
-    def hand_over(self, mirror: Mirror, to: str) -> bool:
-        """Have another copy lead, with nothing lost: publishes wait until it does. False: not now."""
+    def hand_over(self, mirror: Mirror, to: str, hasty: bool = False) -> bool:
+        """Have another copy lead, with nothing lost: publishes wait until it does. False: not now. `hasty`: this one
+        stays in the ring."""
         queue, member = mirror.queue, mirror.member
         if queue is None or not member.serving:
             return False
@@ -320,7 +321,7 @@ class Mirrors:
             self.submit(mirror, self.governing.wall_ms)
         queue.note_due = True  # The next master is to know what was delivered. See also `is_prompt`.
         self.submit(mirror, self.governing.wall_ms)
-        if not member.hand_over(to):
+        if not member.hand_over(to, hasty):
             return False
         queue.frozen = True
         queue.parked = []

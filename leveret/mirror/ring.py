@@ -322,10 +322,11 @@ class Member:
         self.append((block,))
         return True
 
-    def hand_over(self, to: str) -> bool:
+    def hand_over(self, to: str, hasty: bool = False) -> bool:
         """Take nothing more; when everybody has everything, make `to` master. The block submitted last, with what the
-        next master is to know of deliveries, is then part of its log. Ends with Stopped, or with Resumed."""
-        return self.serving and self.master is not None and self.master.hand_over(to)
+        next master is to know of deliveries, is then part of its log. Ends with Stopped, or with Resumed. `hasty`: this
+        member stays, to hear what becomes of its last blocks."""
+        return self.serving and self.master is not None and self.master.hand_over(to, hasty)
 
     def abdicate(self) -> bool:
         """Let one lead that is not in sync, whatever is lost by it: nobody else is there, and this node stops. False:

@@ -235,7 +235,7 @@ def _may_be_at(control: Control, spec: QueueSpec, node: str) -> bool:
 
 @COMMANDS.add(RUNNING, queue=NUMBER, node=TEXT)
 async def local_hand_over(control: Control, queue: int, node: str) -> Any:
-    begun = control.node.broker.mirrors.hand_over(_copy_here(control, queue), node)
+    begun = control.node.broker.mirrors.hand_over(_copy_here(control, queue), node, hasty=True)
     control.node.schedule()
     return {"begun": begun}
 
