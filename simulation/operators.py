@@ -68,7 +68,7 @@ class Operators(Drained):
 
         def begin() -> None:
             if mirror.queue is not None and to != machine.node_name:
-                node.broker.mirrors.hand_over(mirror, to)
+                node.broker.mirrors.hand_over(mirror, to, hasty=True)
                 node.schedule()
 
         machine.loop.call_soon(begin)

@@ -125,7 +125,7 @@ class Faults:
             others = [name for name, _ in member.view.in_sync if name != master]
             if others:
                 world.submit(node, [], [])
-                if member.hand_over(rng.choice(others)):
+                if member.hand_over(rng.choice(others), hasty=member.ticks % 2 == 0):
                     world.tally("hand-overs")
         elif what == "add":
             others = [name for name in names if name not in ring]

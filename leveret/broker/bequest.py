@@ -37,7 +37,6 @@ from leveret.broker.batch import Batch, Gap, Span
 from leveret.broker.levels import gap_of, rows_of
 from leveret.broker.remote import RemoteQueue
 from leveret.log.block import REDELIVERED
-from leveret.log.mirrored import outside
 from leveret.log.ranges import RangeSet, merged
 
 if TYPE_CHECKING:
@@ -92,9 +91,11 @@ def bequeath(queue: Queue, successor: AnyQueue) -> bool:
     out = [(first, min(last, through)) for first, last in merged(out + settled) if first <= through]
     verdicts = [(w.UNSEEN, *pair) for pair in unseen]
     for first, last in out:
-        new = list(fresh.ranges(first, last))
-        verdicts += [(w.FIRST_OUT, *pair) for pair in new]
-        verdicts += [(w.OUT, *pair) for pair in outside(first, last, new)]
+        again = RangeSet([(first, last)])
+        for pair in fresh.ranges(first, last):
+            again.remove(*pair)
+            verdicts.append((w.FIRST_OUT, *pair))
+        verdicts += [(w.OUT, *pair) for pair in again]
     if verdicts:
         heir.pass_on(former, verdicts + [(w.ACKED, *pair) for pair in settled])
     return True

@@ -16,7 +16,8 @@ node has no contact to the majority, its master does not serve: nothing is deliv
 that was out with consumers of the old master waits again, marked as redelivered.
 
 **Being master no longer.** Messages and publishers' waits of this node's `Queue` are void: the new master has what
-counts. Publishers whose messages were not confirmed get a nack, consumers subscribe at the new master by themselves
+counts. Publishers whose messages were not confirmed get a nack, unless the queue was handed over: then the new master
+has them, and they are confirmed with it, when this node hears so. Consumers subscribe at the new master by themselves
 (see `remote`), and what they acknowledge of earlier deliveries is passed on (see `bequest`).
 
 **Mirrored no longer.** When a queue's master is all that is left of its ring, and nobody wants it mirrored (`placing`),
@@ -76,7 +77,9 @@ TICKS_SKIPPED_MAX: Final = 10
 class Mirror:
     """This node's copy of one queue."""
 
-    __slots__ = ("heard", "in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied")
+    __slots__ = (
+        "handed", "heard", "in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied",
+    )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
         self.spec = spec
@@ -87,6 +90,8 @@ class Mirror:
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
         # Confirmed by the master's word alone: the store does not know their messages yet, so the queue must.
         self.unapplied: deque[tuple[int, Batch]] = deque()
+        # Handed over before they were confirmed, which the next master does: see `Mirrors._stopped`.
+        self.handed: deque[tuple[int, list[Pending]]] = deque()
         self.syncing = False  # As the log has been told.
         self.proposed: View | None = None  # What became of it is not known yet.
 
@@ -243,7 +248,7 @@ class Mirrors:
                 self.held_back.pop(queue, None)
                 self.broker.unlogged.pop(queue, None)  # What was settled last needs no block any more,
                 self.broker.delivering.pop(queue, None)  # and there is no store that would take one.
-            for _, _, awaiting in mirror.in_blocks:
+            for awaiting in (*(one[2] for one in mirror.in_blocks), *(one[1] for one in mirror.handed)):
                 for pending in awaiting:  # Whoever deleted the queue has taken care of its messages.
                     pending.on_safe()
             self._forget(spec.id)
@@ -374,15 +379,18 @@ class Mirrors:
         self.touched[mirror] = None
         return mirror.member.force()
 
-    def hand_over(self, mirror: Mirror, to: str) -> bool:
-        """Have another copy lead, with nothing lost: publishes wait until it does. False: not now."""
+    def hand_over(self, mirror: Mirror, to: str, hasty: bool = False) -> bool:
+        """Have another copy lead, with nothing lost: publishes wait until it does. False: not now. `hasty`: this one
+        stays in the ring."""
         self.rounds.catch_up(mirror)
         queue, member = mirror.queue, mirror.member
         if queue is None or not member.serving:
             return False
-        queue.note_due = True  # The next master is to know what was delivered.
+        if queue.has_changes():
+            self.submit(mirror, self.governing.wall_ms)
+        queue.note_due = True  # The next master is to know what was delivered. See also `is_prompt`.
         self.submit(mirror, self.governing.wall_ms)
-        if not member.hand_over(to):
+        if not member.hand_over(to, hasty):
             return False
         queue.frozen = True
         queue.parked = []
@@ -479,6 +487,8 @@ class Mirrors:
     def _write(self, mirror: Mirror, effect: f.Write) -> None:
         assert self.store is not None
         self.store.write(mirror.spec.id, effect)
+        if mirror.handed and isinstance(effect.change, f.Truncate | f.Restart):
+            self._refuse_handed(mirror, effect.change.number if isinstance(effect.change, f.Truncate) else 0)
         if self.broker.journal is not None and mirror.queue is None:
             self.broker.journal.on_written(mirror, effect.change)
         if effect.change.__class__ is f.Append:
@@ -487,6 +497,9 @@ class Mirrors:
     def _apply(self, mirror: Mirror, effect: f.Apply) -> None:
         assert self.store is not None
         self.store.apply(effect)
+        while mirror.handed and mirror.handed[0][0] <= effect.blocks[-1].number:
+            for pending in mirror.handed.popleft()[1]:
+                pending.on_safe()
         unapplied = mirror.unapplied
         while unapplied and unapplied[0][0] <= effect.blocks[-1].number:
             _, batch = unapplied.popleft()
@@ -559,7 +572,12 @@ class Mirrors:
         queue, mirror.queue = mirror.queue, None
         if self.adopting.pop(mirror, None) is not None and self.store is not None:
             self.store.drop_spilled(mirror.spec.id)
-        awaiting = [pending for _, _, several in mirror.in_blocks for pending in several]
+        awaiting: list[Pending] = []
+        for number, _, several in mirror.in_blocks:
+            if effect.handed:
+                mirror.handed.append((number, several))
+            else:
+                awaiting += several
         mirror.in_blocks.clear()
         mirror.unapplied.clear()
         if queue is not None:
@@ -572,9 +590,12 @@ class Mirrors:
             if queue.parked is None:
                 queue.parked = []
             self.held_back.pop(queue, None)
-        for pending in awaiting:
-            pending.refused = True
-            pending.on_safe()
+        _refuse(awaiting)
+
+    def _refuse_handed(self, mirror: Mirror, above: int = 0) -> None:
+        """Blocks that this node led with are void, or it will not hear what becomes of them."""
+        while mirror.handed and mirror.handed[-1][0] > above:
+            _refuse(mirror.handed.pop()[1])
 
     def _read(self, mirror: Mirror, effect: f.Read) -> None:
         assert self.store is not None
@@ -633,6 +654,7 @@ class Mirrors:
 
     def _left(self, mirror: Mirror, effect: f.Left) -> None:
         self._drop(mirror)
+        self._refuse_handed(mirror)
         self._forget(mirror.spec.id)
 
     def _forget(self, number: int) -> None:
@@ -643,6 +665,12 @@ class Mirrors:
     def view_of(self, number: int) -> View | None:
         mirror = self.mirrors.get(number)
         return None if mirror is None else mirror.member.view
+
+
+def _refuse(awaiting: list[Pending]) -> None:
+    for pending in awaiting:
+        pending.refused = True
+        pending.on_safe()
 
 
 def disk_id(folder: str, run: str, durable: bool, losses: int = 0, joined: int = 1) -> str:

@@ -30,8 +30,9 @@ master must not take what it had for what the new one has.
 `tail` behind it; its epoch is `epoch`, its last block `number`. From then on each block it makes is given to `submit`
 (in order, none left out) while `serving`; publishers wait while `is_crowded`. `Confirmed(durable, received)`: confirm
 persistent messages of blocks up to the first number, transient ones up to the second. `Stopped`: drop the queue, it is
-led elsewhere. `HandOverDue(to)`: submit a last block with what the next master should know of deliveries, and call
-`hand_over(to)`; the same for a planned move. `Resumed`: it was given up.
+led elsewhere; if it was handed over, blocks that are not confirmed yet are so when they are applied here.
+`HandOverDue(to)`: submit a last block with what the next master should know of deliveries, and call `hand_over(to)`;
+the same for a planned move. `Resumed`: it was given up.
 
 **The disk.** What is stored is the fold of *applied* blocks only. Each `Write(id, change, confirmed)` is written in the
 order of ids, and `on_synced(id)` says that all up to this one are on disk; many may share a sync.

@@ -37,9 +37,9 @@ class PackedBlock(Block):
         self.marks = {key: value for _, key, value in header.marks()}
         self.delivered_through = header.delivered_through
         self.size = _size(header.count, len(body), self)
-        self.prompt = KINDS in header.columns
         self.last = header.next - 1 if header.count else 0
         self.count = header.count
+        self.prompt = KINDS in header.columns or _is_note(self, header.count)
         self._run: Run | None = None
 
     @property
@@ -68,11 +68,18 @@ def block_bytes(block: Block) -> int:
 
 
 def is_prompt(block: Block) -> bool:
-    """Whether it holds a transient message: its publisher waits for no disk, so the master is told when it arrives."""
+    """Whether the master is told when it arrives, and not only when it is on disk: it holds a transient message, whose
+    publisher waits for no disk, or nothing, as the last one before a hand-over does."""
     if isinstance(block, PackedBlock):
         return block.prompt
     run = block.enqueued
-    return run is not None and run.kinds.count(PERSISTENT) != len(run.kinds)
+    if run is None:
+        return _is_note(block, 0)
+    return run.kinds.count(PERSISTENT) != len(run.kinds)
+
+
+def _is_note(block: Block, count: int) -> bool:
+    return not (count or block.settled or block.requeued or block.marks)
 
 
 def last_message(block: Block) -> int:

@@ -227,6 +227,7 @@ class Started(NamedTuple):
 
 class Stopped(NamedTuple):  # It leads no longer.
     epoch: int
+    handed: bool = False  # It wanted that, and whoever leads now has all its blocks.
 
 
 class Request(NamedTuple):

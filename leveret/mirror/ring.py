@@ -240,7 +240,8 @@ class Member:
         self.neighbours.on_view(view, is_new_epoch)
         self.doubt.on_view(is_new_epoch)
         if self.master is not None and (view.epoch != self.master.epoch or view.master != self.me):
-            self._stop()
+            handing = self.master.handing
+            self._stop(handing is not None and (handing[0], self.master.epoch + 1) == (view.master, view.epoch))
         if is_new_epoch:
             self._on_epoch(old, view)
         if self.master is not None:
@@ -330,10 +331,11 @@ class Member:
         self.write(Fill(run.last, run.last, (), (run,), self.read_at))
         return self.written
 
-    def hand_over(self, to: str) -> bool:
+    def hand_over(self, to: str, hasty: bool = False) -> bool:
         """Take nothing more; when everybody has everything, make `to` master. The block submitted last, with what the
-        next master is to know of deliveries, is then part of its log. Ends with Stopped, or with Resumed."""
-        return self.serving and self.master is not None and self.master.hand_over(to)
+        next master is to know of deliveries, is then part of its log. Ends with Stopped, or with Resumed. `hasty`: this
+        member stays, to hear what becomes of its last blocks."""
+        return self.serving and self.master is not None and self.master.hand_over(to, hasty)
 
     def abdicate(self) -> bool:
         """Let one lead that is not in sync, whatever is lost by it: nobody else is there, and this node stops. False:
@@ -455,9 +457,9 @@ class Member:
             self.neighbours.serve_waiting()  # Who heard of the view first has asked before there was anything to give.
         self.born = False
 
-    def _stop(self) -> None:
+    def _stop(self, handed: bool = False) -> None:
         assert self.master is not None
-        self.out.append(Stopped(self.master.epoch))
+        self.out.append(Stopped(self.master.epoch, handed))
         self.master = None
 
     def propose(self, view: View) -> None:

@@ -26,7 +26,7 @@ from leveret.node.control_frame import (
     Commands,
     Refused,
 )
-from leveret.node.control_mirrors import move_queue_master
+from leveret.node.control_mirrors import move_alone, move_queue_master
 from leveret.node.maintenance import ClientsLeft
 from leveret.node.rebalancer import BY_ITSELF
 from leveret.node.slices import Slices
@@ -102,12 +102,16 @@ def _why(spec: QueueSpec) -> str:
 async def _move_away(control: Control) -> tuple[int, dict[int, str]]:
     """Queues without mirrors get one elsewhere, which then leads. How many went, and what is wrong with the others."""
     node = control.node
-    specs = [spec for spec in node.maintenance.led() if _is_alone(spec) and not is_keeper(spec.name)]
+    specs = [spec for spec in node.maintenance.led() if _is_alone(spec)]
     problems: dict[int, str] = {}
 
     async def move_one(spec: QueueSpec) -> None:
         try:
-            await move_queue_master(control, spec.vhost, spec.name, node.maintenance.next_home())
+            to = node.maintenance.next_home()
+            if is_keeper(spec.name):  # Which no command knows by its name.
+                await move_alone(control, spec, to)
+            else:
+                await move_queue_master(control, spec.vhost, spec.name, to)
         except (Refused, AdminError) as error:
             if (spec.vhost, spec.name) in node.metadata.queues:
                 problems[spec.id] = str(error)

@@ -211,7 +211,7 @@ async def move_queue_master(control: Control, vhost: str, name: str, node: str) 
     if state_of(control.node.metadata, node) is not None:
         raise Refused(UNAVAILABLE, f"node {node} is in maintenance; revive it first: leveretctl -n {node} revive")
     if spec.view is None or (spec.view.ring == (spec.node,) and _may_be_at(control, spec, node)):
-        await _move(control, spec, node)
+        await move_alone(control, spec, node)
         return
     if node not in spec.view.ring:
         text = f"node {node} has no mirror of {_called(spec)}; have one made first: add_queue_mirror_link {name} {node}"
@@ -235,12 +235,12 @@ def _may_be_at(control: Control, spec: QueueSpec, node: str) -> bool:
 
 @COMMANDS.add(RUNNING, queue=NUMBER, node=TEXT)
 async def local_hand_over(control: Control, queue: int, node: str) -> Any:
-    begun = control.node.broker.mirrors.hand_over(_copy_here(control, queue), node)
+    begun = control.node.broker.mirrors.hand_over(_copy_here(control, queue), node, hasty=True)
     control.node.schedule()
     return {"begun": begun}
 
 
-async def _move(control: Control, spec: QueueSpec, node: str) -> None:
+async def move_alone(control: Control, spec: QueueSpec, node: str) -> None:
     """Of a queue without mirrors. It takes as long as its messages do; whoever leads it sees to it, also if this node
     dies: see `leveret.broker.placing`."""
     key = (MOVES, spec.vhost, spec.name)

@@ -330,8 +330,30 @@ def a_hand_over_waits_until_everybody_has_everything() -> None:
     assert master.hand_over("b") and not master.serving and not master.submit(block(2, 3))
     drain(master)
     assert not proposed(say(master, "b", 2, 2)), "c lacks the last block"
+    assert not proposed(say(master, "c", 2, 1)), "and then its disk does"
     assert proposed(say(master, "c", 2, 2)) == [view(3, 3, "b", "abc")]
     master.on_view(view(3, 3, "b", "abc"))
+    assert Stopped(2, handed=True) in drain(master)
+
+
+@scenario
+def a_hasty_hand_over_does_not_wait_for_disks() -> None:
+    master = lead("abc")
+    say(master, "b", 1, 1)
+    say(master, "c", 1, 1)
+    publish(master)
+    assert master.hand_over("b", hasty=True)
+    drain(master, sync=False)
+    assert not proposed(say(master, "b", 2, 1, sync=False)), "c lacks the last block"
+    assert proposed(say(master, "c", 2, 1, sync=False)) == [view(3, 3, "b", "abc")]
+
+
+@scenario
+def a_master_that_is_replaced_has_handed_nothing_over() -> None:
+    master = lead("abc")
+    assert master.hand_over("b")
+    drain(master)
+    master.on_view(view(3, 3, "c", "bc"))
     assert Stopped(2) in drain(master)
 
 

@@ -47,8 +47,10 @@ def test_passing_on_changes_no_byte(one: Block) -> None:
     assert meta is packed.meta and b"".join(body) == packed.body
 
 
-def test_prompt_is_what_holds_a_transient_message() -> None:
-    assert [is_prompt(one) for one in BLOCKS] == [False, False, True, False, True, False, False]
+def test_prompt_is_what_holds_a_transient_message_or_nothing() -> None:
+    prompt = [True, False, True, False, True, False, False]
+    assert [is_prompt(one) for one in BLOCKS] == prompt
+    assert [is_prompt(repack(one)) for one in BLOCKS] == prompt
 
 
 def test_damage_is_noticed() -> None:

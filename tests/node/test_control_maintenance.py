@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from leveret.cluster.commands import SetGlobalParameter
+from leveret.amqp.tables import table_from_python
+from leveret.cluster.commands import DeclareExchange, SetGlobalParameter
 from leveret.cluster.maintenance import MAINTENANCE, out_of_service
+from leveret.cluster.specs import QueueSpec
 from tests.node.control_world import FakeServer, ask, cluster, refusal
 
 
@@ -47,6 +49,22 @@ async def test_what_stays_is_told_with_the_reason(trio: list[FakeServer]) -> Non
     assert answer["kept"] == [{"vhost": "/", "name": "lone", "why": "it has no mirrors"}]
     assert answer["kept_count"] == 1
     assert (await ask(two, "restart_state"))["unmirrored"] == {"two@host": 1}
+
+
+async def test_what_is_delayed_goes_with_the_others(trio: list[FakeServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its queue there is but one copy, for a moment."""
+    _, two, _ = trio
+    arguments = table_from_python({"x-delayed-type": "fanout"})
+    for server in trio:
+        server.world.apply(DeclareExchange("/", "later", "x-delayed-message", arguments=arguments, node="two@host"))
+    moved: list[str] = []
+
+    async def move_alone(control: Any, spec: QueueSpec, node: str) -> None:
+        moved.append(f"{spec.name} to {node}")
+
+    monkeypatch.setattr("leveret.node.control_maintenance.move_alone", move_alone)
+    assert (await drain(two, move_unmirrored=True))["moved"] == 1
+    assert moved == ["amq.delayed.later to one@host"]
 
 
 async def test_nobody_moves_a_master_there(trio: list[FakeServer]) -> None:

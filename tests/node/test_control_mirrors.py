@@ -191,8 +191,8 @@ async def test_a_queue_without_mirrors_is_moved(rings: Rings) -> None:
     rings.place()
     await move
     metadata = rings.servers[TWO].world.metadata
-    view = metadata.queues["/", "q"].view
-    assert view is not None and (view.master, view.ring) == (THREE, (THREE,))
+    spec = metadata.queues["/", "q"]
+    assert (spec.node, spec.view) == (THREE, None), "it has no mirrors, as before"
     assert metadata.parameters == {}
     assert number not in rings.servers[ONE].world.broker.mirrors.mirrors
     assert await rows(rings.servers[ONE], "list_queues", vhost="/", columns=["node", "messages"]) == [[THREE, 4]]

@@ -1,0 +1,57 @@
+"""A master whose own disk holds everybody up hands over what is not confirmed yet: see `tests.node.ring_world`."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.confirms import Confirms
+from leveret.cluster import commands as c
+from tests.node.control_world import cluster
+from tests.node.ring_world import Rings
+
+ONE, TWO, THREE = "one@host", "two@host", "three@host"
+
+
+class Handed(Rings):
+    """Published at a master whose disk does not answer, which therefore has handed over."""
+
+    def __init__(self) -> None:
+        super().__init__(cluster(ONE, THREE, TWO))
+        self.number = self.declare("q", ONE, TWO, THREE)
+        self.told: list[tuple[int, bool, bool]] = []
+        self.confirms = Confirms(lambda: self.told.extend(self.confirms.take()))
+        self.stuck.add(ONE)
+        queue = self.servers[ONE].world.queue("q")
+        pending = self.confirms.begin(1)
+        queue.enqueue([b"x"], [b""], 1, 1, pending)
+        self.tick(40)
+        spec = self.servers[THREE].world.metadata.queues["/", "q"]
+        assert spec.node != ONE and spec.view is not None and spec.view.disk_of(ONE) is not None
+        assert self.servers[spec.node].world.queue("q").ready_count == 1
+        self.heir = spec.node
+
+
+@pytest.fixture
+def rings() -> Handed:
+    return Handed()
+
+
+def test_it_is_confirmed_when_the_slow_disk_has_it(rings: Handed) -> None:
+    assert not rings.told, "if the others die now, this disk has to have it"
+    rings.stuck.clear()
+    rings.servers[ONE].world.broker.mirrors.on_synced(rings.number, 1_000)
+    rings.tick()
+    assert [refused for *_, refused in rings.told] == [False]
+
+
+def test_it_is_refused_when_the_slow_node_leaves_the_ring(rings: Handed) -> None:
+    mirror = rings.copy(rings.heir, rings.number)
+    assert mirror.member.change_ring(tuple(name for name in (TWO, THREE)))
+    rings.servers[rings.heir].world.broker.mirrors.touched[mirror] = None
+    rings.run()
+    assert [refused for *_, refused in rings.told] == [True]
+
+
+def test_nobody_waits_when_the_queue_is_deleted(rings: Handed) -> None:
+    rings._propose(c.DeleteQueue("/", "q", rings.number))
+    assert [refused for *_, refused in rings.told] == [False]
