@@ -59,6 +59,7 @@ class Message:
     body: bytes = b""
     state: str = "sent"  # confirmed, nacked, returned
     confirmed_at: float | None = None
+    sent_at: float = 0.0  # Last, while it was not confirmed: what came before may have been lost.
     acked: bool = False  # Somebody said so; whether it was heard is another question.
     settled_at: float | None = None  # From here on it must not be delivered.
     deliveries: list[Delivery] = field(default_factory=list)

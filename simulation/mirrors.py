@@ -227,6 +227,8 @@ class MirroredLedger(Ledger):
         agreed, queue = self.agreed.get(message.queue), message.queue
         if self._may_forget(queue, first.written_at, second.written_at):
             return True
+        if first.written_at < message.sent_at < second.written_at:  # All who had the first one may be gone, and it too.
+            return self._crashed(queue, first.written_at, second.written_at)
         if agreed is None or not agreed.at(message.published_at)[0] or not agreed.at(first.written_at)[0]:
             return self._crashed(queue, message.published_at, second.written_at)
         return False

@@ -42,6 +42,8 @@ class ProducerChannel(Channel):
         self.unconfirmed[self.published] = message
         if message.state == "nacked":
             message.state = "sent"
+        if message.state != "confirmed":
+            message.sent_at = self.session.loop.scheduler.now
         publish = p.method(self.number, "basic.publish", 0, "", message.queue, True, False)
         self.session.write(publish + p.content(self.number, message.body, message.persistent))
 

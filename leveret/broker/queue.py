@@ -632,12 +632,12 @@ class Queue(Leasing):
             self.returns.add(batch, lo, hi, self.rules.delivery_limit)
         # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
         shown = shown or last < self.delivered_through
-        if not shown:
-            self.delivered_through = min(first - 1, self.delivered_through)
         if shown:
             batch.mark_redelivered(lo, hi)
             if batch.stored:
                 self.requeued.append((first, last))
+        elif not batch.paged and not batch.redelivered_within(lo, hi):  # Else somebody was shown them before.
+            self.delivered_through = min(first - 1, self.delivered_through)
         if self.journal is not None:
             self.journal.returned(first, last)
         self.put_back(Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi))

@@ -304,6 +304,20 @@ def test_what_a_consumer_was_never_shown_is_new_to_the_next(rings: Rings) -> Non
     assert get(other) + get(other) == [(b"1", True), (b"2", False)]
 
 
+def test_what_was_shown_once_stays_marked_though_another_never_saw_it(rings: Rings) -> None:
+    client = fill(rings, b"1")
+    assert get(client, no_ack=False) == [(b"1", False)]
+    client.lose()
+    queue = rings["a"].queue("q")
+    found = queue.get()
+    assert isinstance(found, tuple) and queue.claims is not None
+    batch, at = found
+    queue.requeue(batch, at, at + 1, shown=False)
+    assert not queue.claims.spare(), "the next master would be told that nobody has seen it"
+    rings.hand_over()
+    assert get(rings["c"].client()) == [(b"1", True)]
+
+
 @pytest.mark.parametrize("at", NAMES)
 def test_what_was_only_claimed_is_new_to_the_next(rings: Rings, at: str) -> None:
     """A block says of more messages than were delivered that they may have been: see `claims`."""
