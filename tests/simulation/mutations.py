@@ -320,15 +320,15 @@ MIRRORED: Final = (
     _mirrored(
         "an old master confirms what it had not",
         "broker.mirrored",
-        "            pending.refused = True\n            pending.on_safe()\n",
-        "            pending.on_safe()\n",
+        "        pending.refused = True\n        pending.on_safe()\n",
+        "        pending.on_safe()\n",
         first=16,
     ),
     _mirrored(
         "an old master forgets its publishers",
         "broker.mirrored",
-        "            pending.refused = True\n            pending.on_safe()\n",
-        "            pass\n",
+        "        pending.refused = True\n        pending.on_safe()\n",
+        "        pass\n",
         first=47,
     ),
     _mirrored(

@@ -50,7 +50,7 @@ MUTATIONS = (
         "broker.leases",
         "            copy.runs = [run for old in lease.runs for run in there.translate(*old)]\n",
         "            copy.runs = list(lease.runs)\n",
-        first=8,
+        first=25,
     ),
     Mutation(
         "what moves does not bring its marks",

@@ -26,7 +26,7 @@ GROUPS = [
     for nodes, always, count in ((1, 30, 100), (3, 20, 120), (5, 10, 30))
     for first in range(0, count, GROUP)
 ]
-MIRRORED_GROUPS = [(3, 0, 10), pytest.param(3, 10, 20, marks=pytest.mark.long), (5, 0, 3), (2, 0, 4)]
+MIRRORED_GROUPS = [(3, 0, 10), pytest.param(3, 10, 20, marks=pytest.mark.long), (5, 0, 3), (2, 4, 8)]
 VARIED_GROUPS = [(3, 0, 8), pytest.param(3, 8, 16, marks=pytest.mark.long), (2, 0, 5), (5, 0, 3)]
 STRATEGY_GROUPS = [
     (3, False, 0, 6), (3, True, 0, 5), (2, True, 4, 8), pytest.param(5, False, 0, 8, marks=pytest.mark.long),
