@@ -226,6 +226,7 @@ class Governing:
         masters: dict[str, int] | None = None
         left = under_way = 0
         for mirror in list(mirrors):
+            mirrors.rounds.catch_up(mirror)
             member = mirror.member
             if member.master is None or member.view is None or not member.majority:
                 continue

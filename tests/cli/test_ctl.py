@@ -269,7 +269,7 @@ def test_help_teaches(ctl: Ctl, wire: Wire) -> None:
     assert (ended.code, ended.err) == (0, "")
     for command in ALL:
         assert f"   {command.name} " in ended.out
-    for word in ("Examples", "Exit codes", "management port", "--cookie-file"):
+    for word in ("Examples", "Exit codes", "cluster port", "--cookie-file"):
         assert word in ended.out
     assert wire.asked == []
 

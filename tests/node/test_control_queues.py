@@ -76,7 +76,9 @@ async def test_a_queue_without_a_copy_that_may_lead_is_down(rings: Rings) -> Non
 
 async def test_a_master_without_the_majority_says_so(rings: Rings) -> None:
     rings.declare("q", "one@host", "two@host")
-    rings.servers["one@host"].world.broker.mirrors.on_majority(False)
+    mirrors = rings.servers["one@host"].world.broker.mirrors
+    mirrors.on_majority(False)
+    mirrors.flush()
     assert await everywhere(rings, ["state"]) == [["minority"]]
 
 
