@@ -5,7 +5,7 @@ from whom, when that was confirmed, who had it, and how it left. Policies ask fo
 
     Queue.enqueue, hand_over, requeue …  ──▶ QueueJournal: ranges, joined as they come
     Queue.take_block: what was settled   ──▶      │
-    the ring of a mirrored queue         ──▶      │ drain, at the first commit after `GATHER_MS`
+    the ring of a mirrored queue         ──▶      │ drain, at the first commit after `WRITE_MS`
     links, views, promotions             ──▶ Journal.told ──write──▶ one message ──▶ the stream leveret.journal.<node>
 
 **Nothing is told message by message.** What happens to neighbours in one go is one event; what was acknowledged is not
@@ -15,9 +15,10 @@ deliveries is all that is left.
 
 **Nor commit by commit.** A busy node has thousands of commits a second, and a message in each costs as much as what it
 tells of. So notes gather for `GATHER_MS`, over as many commits as there are in it, and an event says when that was. A
-publisher that goes on, a consumer that keeps up: each is one event then. A node with less to do writes with each
-commit, and what has no commit to go with (deliveries, confirms) waits for one up to a second, so that watching costs
-few syncs of its own.
+publisher that goes on, a consumer that keeps up: each is one event then. And events gather for `WRITE_MS` until they
+are written: each message stays for as long as the journal does, among others that soon go, so the log has to move it to
+another segment now and then, which costs by the message. A node with less to do writes with each commit, and what has
+no commit to go with (deliveries, confirms) waits for one up to a second, so that watching costs few syncs of its own.
 
 **What if the node dies?** What it had not written is lost, but for what follows from the queues' logs: which messages
 are settled, and from whom messages came that somebody waits to be confirmed. The next master, this node or another,
@@ -73,6 +74,7 @@ VERSION: Final = 1  # Of what events look like.
 MAX_BYTES: Final = 256 << 20
 STRETCHES: Final = 16  # In so many steps the oldest goes.
 STRETCH_BYTES_MIN: Final = 1 << 16
+WRITE_MS: Final = 100  # Between two messages of a busy node.
 MESSAGE_BYTES: Final = 64 << 10  # About so many bytes of events make a message.
 WAITING_BYTES_MAX: Final = 4 << 20  # While there is no stream to put them into; what is beyond is counted.
 QUOTES_MAX: Final = 4_096
@@ -163,7 +165,7 @@ class Journal:
         self.is_hindered = False  # And why it cannot be was noted.
         self.is_wanted = False
         self.is_urgent = False  # It belongs into the next commit.
-        self.written_ms = -GATHER_MS  # When it was in one last.
+        self.written_ms = -WRITE_MS  # When it was in one last.
 
     def publisher(self, pending: Pending | None) -> str:
         """Who publishes, as far as that is known."""
@@ -281,7 +283,7 @@ class Journal:
     @property
     def is_ready(self) -> bool:
         """Whether a commit of now should have it."""
-        return self.is_urgent or not 0 <= self.broker.wall_ms - self.written_ms < GATHER_MS
+        return self.is_urgent or not 0 <= self.broker.wall_ms - self.written_ms < WRITE_MS
 
     @property
     def is_due(self) -> bool:
