@@ -48,6 +48,10 @@ PRESENT: Final = "vhost string, queue string, id bigint, first bigint, last bigi
 CUTS: Final = "id bigint, from_epoch bigint, through bigint"
 ALARMS: Final = ("at", "alarm", "vhost", "queue", "first", "last", "count", "since")
 TOLD_MAX: Final = 100  # Lines a batch; all are in the folder.
+# Of what comes from a stream, Spark makes as many tasks in a shuffle as this says, however few rows there are, and a
+# batch has a dozen shuffles: with Spark's default it would take longer on a small machine than the time between looks.
+SHUFFLE_TASKS: Final = "spark.sql.shuffle.partitions"
+DEFAULT, FEW = "200", "8"
 Alarm = dict[str, Any]
 
 
@@ -241,6 +245,8 @@ def start(
 
     access = evidence.access_from({name: value for name, value in options.items() if name != "vhost"})
     evidence.find_journals(access)  # So that there is a word for it if there are none.
+    if spark.conf.get(SHUFFLE_TASKS) == DEFAULT:
+        spark.conf.set(SHUFFLE_TASKS, FEW)
     told = journal.read(spark, {**options, "vhost": "/"}, streaming=True)
     rate = spark.readStream.format("rate").option("rowsPerSecond", "1").load()
     clock = rate.select(*(f.lit(None).cast(field.dataType).alias(field.name) for field in told.schema))
