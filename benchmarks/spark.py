@@ -46,8 +46,6 @@ PUBLISHED_MAX = 1_000_000
 TRIGGER = 250_000
 SAFE_S = 3.0
 SLOW_START = "failed to connect back"  # Of a streaming query's Python process, where a machine has much else to do.
-# As docs/spark.md advises: Arrow for Java does not check each access to memory once more.
-JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 # Reads a queue again and again, and throws away what it gets.
 READER = """
 import sys
@@ -108,7 +106,7 @@ def fill(there: Node, queue: str, count: int, arguments: dict[str, str]) -> floa
     return count / (time.perf_counter() - began)
 
 
-def session(folder: Path, cores: int, java_options: str = JAVA_OPTIONS) -> SparkSession:
+def session(folder: Path, cores: int, java_options: str = "") -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -321,7 +319,7 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="ROWS")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--java-options", default=JAVA_OPTIONS, help=f"of Spark's JVM, by default {JAVA_OPTIONS}")
+    parser.add_argument("--java-options", default="", help="of Spark's JVM, such as those that docs/spark.md advises")
     given = parser.parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         print("Spark needs Java 17 or newer, and there is none: make java", file=sys.stderr)
