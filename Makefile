@@ -9,7 +9,7 @@ EXTRAS ?= test,bench
 CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
 NODE_CLIENTS := node_modules/.amqplib
 
-.PHONY: install run test lint types pytest node-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
+.PHONY: install run test lint types pytest node-clients rabbitmq-c chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
 
 install: $(STAMP)
 
@@ -36,8 +36,8 @@ types: $(STAMP)
 # In as many processes as there are cores. Each begins with a part of the files in their order, and takes over what
 # others have not come to when it is done: the tests of a file mostly stay together and share what they have started.
 # `$(PY) -m pytest FILE ...` alone runs in one, where a debugger works.
-pytest: $(STAMP) node-clients chromium java
-	$(PY) -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+pytest: $(STAMP) node-clients rabbitmq-c chromium java
+	$(PY) -m pytest -r s --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # amqplib, for tests/clients/node. Those tests are skipped where it is missing, and say so.
 node-clients:
@@ -48,6 +48,16 @@ node-clients:
 	    touch $(NODE_CLIENTS); \
 	else \
 	    echo "node-clients: npm could not install amqplib, so the tests with it are skipped"; \
+	fi
+
+# rabbitmq-c's tools, for tests/clients/test_rabbitmq_c.py. Those tests are skipped where they are missing, and say so.
+rabbitmq-c:
+	@if command -v amqp-publish >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    { apt-get install --yes --quiet --no-install-recommends amqp-tools || \
+	      { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends amqp-tools; }; } >/dev/null 2>&1; then :; \
+	else \
+	    echo "rabbitmq-c: its tools are not here (Debian: amqp-tools), so the tests with them are skipped"; \
 	fi
 
 # The browser of tests/page. Those tests are skipped where there is none, and say so.
