@@ -88,7 +88,7 @@ class RemoteQueue:
         self.successor: AnyQueue | None = None
         # While a mirrored queue has no master: consumers that go on with the next one, and who waits for them to begin.
         self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
-        self.is_hopeless = False  # It was waited for, in vain.
+        self.is_hopeless = False  # It was waited for, in vain, and nobody has been found since.
         self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
 
     def __repr__(self) -> str:
@@ -146,6 +146,7 @@ class RemoteQueue:
 
     def adopt(self, subscription: Subscription) -> None:
         """The link to the master was lost: its consumer waits for the next one."""
+        self.is_hopeless = False  # There was one.
         self.suspend()
         if subscription.is_cancelled_by_failover:
             subscription.consumer.on_queue_deleted()
@@ -198,6 +199,7 @@ class RemoteQueue:
             if pending is not None:
                 pending.refused = True
             return False
+        self.is_hopeless = False
         edge.publish(self, contents, keys, kind, size, pending)
         return edge.is_crowded()
 
@@ -214,6 +216,7 @@ class RemoteQueue:
         if edge is None:
             pending.refused = True
             return False
+        self.is_hopeless = False
         edge.publish_from(self, origin, contents, keys, kind, size, pending)
         return edge.is_crowded()
 
@@ -384,6 +387,7 @@ class RemoteQueue:
         if edge is None:
             then(unreachable(self.spec))
         else:
+            self.is_hopeless = False
             edge.ask(self, what, arguments, then, again)
 
     # -- Moving --------------------------------------------------------------------------------------------------

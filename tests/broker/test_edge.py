@@ -1,9 +1,10 @@
-"""What becomes of publishes for a queue of another node when the link to it is lost."""
+"""What becomes of publishes and questions for a queue of another node when the link to it is lost."""
 
 from __future__ import annotations
 
 from leveret.amqp import methods as m
 from leveret.broker.batch import Span
+from leveret.broker.broker import MASTERLESS_TICKS_MAX
 from leveret.cluster import commands as c
 from tests.broker.mirrored_brokers import Rings
 from tests.brokers import Cluster
@@ -55,3 +56,27 @@ def test_where_nobody_else_will_lead_it_is_refused() -> None:
     cluster.close("a", "b")
     cluster.run()
     assert said(client) == [m.BasicNack(1, False, False)]
+
+
+def test_a_queue_that_was_given_up_and_came_back_is_waited_for_again() -> None:
+    rings = Rings()
+    consumer, publishing = rings["c"].client(), publisher(rings, "c")
+    rings.close("a", "c")
+    consumer.send(m.BasicConsume(queue="q", consumer_tag="given up"))
+    for _ in range(MASTERLESS_TICKS_MAX + 1):
+        rings["c"].broker.tick_links()
+    rings.run()
+    (refused,) = said(consumer)
+    assert isinstance(refused, m.ChannelClose) and refused.reply_code == 404
+    rings.join("a", "c")
+    rings.hold("c", "a")
+    consumer.send(m.ChannelCloseOk())
+    consumer.call(m.ChannelOpen())
+    consumer.send(m.BasicConsume(queue="q", consumer_tag="waiting"))
+    rings.lose("a")
+    publishing.publish("q", b"1", delivery_mode=2)
+    rings.pass_time(20)
+    answer, delivery, *_ = said(consumer)
+    assert answer == m.BasicConsumeOk("waiting") and isinstance(delivery, m.BasicDeliver)
+    assert said(publishing) == [m.BasicAck(1, False)]
+    assert not consumer.connection.waits  # Answered once.
