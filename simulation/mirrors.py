@@ -154,11 +154,13 @@ class MirroredLedger(Ledger):
         since = min(one.written_at for one in message.deliveries)
         return self._may_forget(message.queue, since, at)
 
-    def _may_forget(self, queue: str, since: float, until: float) -> bool:
+    def _may_forget(self, queue: str, since: float, until: float, epoch: int | None = None) -> bool:
+        """`epoch`: of the master whose promise it was, should that have been a former one without knowing."""
         agreed = self.agreed.get(queue)
         if agreed is None:
             return False
-        return self.losses_of(queue).may_forget((since, agreed.at(since)[0]), (until, agreed.at(until)[0]))
+        began = agreed.at(since)[0] if epoch is None else min(epoch, agreed.at(since)[0])
+        return self.losses_of(queue).may_forget((since, began), (until, agreed.at(until)[0]))
 
     def on_wiped(self, node: str) -> None:
         """What that means for a queue follows from its view."""
@@ -225,7 +227,8 @@ class MirroredLedger(Ledger):
         """Whether the first of two deliveries may be. Not while a queue has mirrors, unless somebody asked for what
         allows it: they know of a delivery before it is made. Without mirrors (epoch 0) it is as with every queue."""
         agreed, queue = self.agreed.get(message.queue), message.queue
-        if self._may_forget(queue, first.written_at, second.written_at):
+        epoch = self.at(queue, first.node, first.written_at)[0]
+        if self._may_forget(queue, first.written_at, second.written_at, epoch):
             return True
         if first.written_at < message.sent_at < second.written_at:  # All who had the first one may be gone, and it too.
             return self._crashed(queue, first.written_at, second.written_at)
@@ -249,6 +252,7 @@ class MirrorChecker:
         self.ledger = ledger
         self.clock = clock
         self.views: dict[int, View] = {}  # By queue id, the newest one.
+        self.ended: dict[int, int] = {}  # By queue id, the last epoch after which it had no view for a while.
         self.names: dict[int, str] = {}
         self.masters: dict[tuple[int, int], str] = {}  # By queue id and epoch.
         self.blocks: dict[tuple[int, int], tuple[int, str]] = {}  # Id and number: epoch, and who applied it first.
@@ -293,6 +297,7 @@ class MirrorChecker:
             if spec.id not in self.views and view is not None:
                 agreed.put(now, value)  # Declared anew.
         if view is None:
+            self.ended[spec.id] = max(self.ended.get(spec.id, 0), spec.last_epoch)
             if master in self.gone:
                 self.ledger.on_lost(queue)
             return
@@ -353,7 +358,11 @@ class MirrorChecker:
             if mirror is None or mirror.member.disk != disk:
                 continue
             member = mirror.member
-            if member.tail.epoch_at(number) != epoch or (message.persistent and member.own_durable < number):
+            if epoch <= self.ended.get(max(of_name), 0):  # To this ring, all before it is of one epoch.
+                known = self.blocks.get((max(of_name), number), (0, ""))[0] == epoch
+            else:
+                known = member.tail.epoch_at(number) == epoch
+            if not known or (message.persistent and member.own_durable < number):
                 self.fail(f"{message} is confirmed, and {name}, which is in sync, does not have it on disk")
 
     # -- Disks ---------------------------------------------------------------------------------------------------
