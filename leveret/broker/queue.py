@@ -151,6 +151,8 @@ class Queue(Leasing):
             return False
         batch = self.open
         if batch is None or (len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored):
+            if batch is not None and self.timed:
+                batch.stamp(self.host.wall_ms)  # Only the next one will be.
             batch = self.open = Batch(self.next_seq)
         count, lo = len(contents), len(batch.contents)
         batch.contents += contents

@@ -57,10 +57,13 @@ def after_pump(queue: Queue) -> None:
         _expire(queue, queue.host.wall_ms)
     if rules.overflow != DROP_HEAD:
         return
+    before = queue.ready_count
     if rules.max_length is not None and queue.ready_count > rules.max_length:
         _drop(queue, queue.ready_count - rules.max_length)
     if rules.max_bytes is not None:
         _drop_bytes(queue, rules.max_bytes)
+    if queue.timed and queue.ready_count < before:
+        _expire(queue, queue.host.wall_ms)  # Another one is the first now.
 
 
 # -- Age ---------------------------------------------------------------------------------------------------------------

@@ -98,6 +98,31 @@ def test_the_shorter_time_counts(world: World, client: Client) -> None:
     assert waiting(world, "q") == 0
 
 
+def test_the_first_is_another_one_when_there_were_too_many(world: World, client: Client) -> None:
+    declare(client, "q", max_length=2)
+    client.publish("q", b"for ever")
+    client.publish("q", b"for ever")
+    client.feed(publish(1, "", "q", b"short", expiration="100") * 2)
+    world.turn()
+    assert waiting(world, "q") == 2
+    pass_time(world, 100)
+    assert waiting(world, "q") == 0
+
+
+def test_what_comes_in_one_turn_came_then_however_much_it_is(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.queue.BATCH_MESSAGES_MAX", 2)
+    declare(client, "q")
+    for _ in range(5):
+        client.feed(publish(1, "", "q", b"short", expiration="1000"))
+    world.turn()
+    pass_time(world, 900)
+    client.send(m.BasicGet(queue="q", no_ack=True), m.BasicGet(queue="q", no_ack=True))
+    pass_time(world, 100)
+    assert waiting(world, "q") == 0
+
+
 def test_with_no_time_at_all_a_message_goes_to_who_waits_or_to_nobody(world: World, client: Client) -> None:
     declare(client, "q", message_ttl=0)
     client.publish("q", b"to nobody")

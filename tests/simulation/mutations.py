@@ -190,7 +190,7 @@ TOGETHER: Final = (
         "cluster.proposals",
         "                    waiting.term = None\n                    self._dispatch(number, waiting)",
         "                    pass",
-        first=56,
+        first=129,
     ),
     Mutation(
         "does not take back what a lost node had",
@@ -468,7 +468,7 @@ VARIED: Final = (
         "mirror.sync",
         "        if not sources:\n            return\n        self._asked",
         "        if not sources or not self.wanted:\n            return\n        self._asked",
-        first=3,
+        first=102,
     ),
     _varied(
         "mirrors do not hear of lost links",

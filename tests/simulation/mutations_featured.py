@@ -101,7 +101,7 @@ FEATURED: Final = (
         "amqp.intake",
         "self.submit()  # Confirms are numbered in the order in which messages came, whatever their ways.\n",
         "pass\n",
-        first=314,
+        first=200,
     ),
     _featured(
         "a bundle from another node is refused as a whole",

@@ -169,7 +169,7 @@ SPECIAL: Final = (
         "amqp.transactions",
         "        if not self.publishes and not self.unsafe:\n            self._end()\n",
         "        if not self.publishes and self.done is not None:\n            self._end()\n",
-        first=87,
+        first=186,
     ),
     # Replies
     _special(
