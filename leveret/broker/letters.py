@@ -8,7 +8,8 @@ that counts how often.
 until all the letter's targets have it safe. So whatever dies in between, the message is in one place or the other:
 
     leaves `ready` ──▶ letter published ──▶ confirmed by all targets ──▶ settled in its queue
-                              └── refused by one: tried again (`morgue`), or given up as RabbitMQ does
+                              └── refused by one, or led to none: tried again (`morgue`), or given up
+                                  as RabbitMQ does where nobody asked for `at-least-once`
 
 If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
 So it is if its queue moves to another node: what is on its way is taken back, moves too, and dies there.
@@ -46,6 +47,7 @@ EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
 DELIVERY_LIMIT: Final = "delivery_limit"
 COUNT_MAX: Final = (1 << 63) - 1
+STRANDED_MAX: Final = 10_000
 
 if TYPE_CHECKING:
     # A letter, its exchange and key as a delivery wants them, the queues it goes to, and whom it answers.
@@ -81,6 +83,7 @@ class Letters:
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
         self.by_reason: dict[str, int] = {}  # Messages that were to be sent.
+        self.stranded: dict[tuple[int, str | None, str | None, bool], None] = {}  # Told of in the log.
 
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
@@ -97,8 +100,13 @@ class Letters:
         self.morgue.add_unread(queue, first, last, reason)
 
     def _send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool) -> int:
+        keeps = queue.rules.keeps_dead
         if not self.has_exchange(queue):
-            queue.settle_unserved(batch, lo, hi, reason)
+            if keeps and queue.rules.dead_letter_exchange is not None:
+                self.strand(queue)
+                self.morgue.add_refused(queue, batch, lo, hi, reason)
+            else:
+                queue.settle_unserved(batch, lo, hi, reason)
             return 0
         # Neighbours with one way travel together. The way is known only when the headers were looked at. What may
         # refuse a message gets each by itself: see `Route.is_plain`.
@@ -110,9 +118,12 @@ class Letters:
         ]
         for first, last in pairwise((0, *cuts, len(ways))):
             contents = [way[0] for way in ways[first:last]]
-            _, key, queues, _ = ways[first]
+            _, key, queues, answered = ways[first]
             letter = Letter(self, queue, batch, lo + first, lo + last, reason, held)
             self.open[letter] = None
+            if keeps and not queues and not answered:
+                letter.refused = True
+                self.strand(queue)
             self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
         for made, key, _, addresses in ways if not tried else ():
             if addresses:
@@ -128,6 +139,17 @@ class Letters:
             self._post(queues, [made], new_key, bytearray((kind,)), None)
             if addresses:
                 self.broker.replies.answer(None, addresses, new_key, made)
+
+    def strand(self, queue: Queue) -> None:
+        """Its letters lead nowhere, and are to be kept: the log says so, once for each way that leads nowhere."""
+        rules = queue.rules
+        way = queue.spec.id, rules.dead_letter_exchange, rules.dead_letter_key, self.has_exchange(queue)
+        if way in self.stranded:
+            return
+        if len(self.stranded) >= STRANDED_MAX:
+            self.stranded.clear()
+        self.stranded[way] = None
+        self.broker.notes.letters_stranded(queue.spec, *way[1:])
 
     def has_exchange(self, queue: Queue) -> bool:
         return (queue.spec.vhost, queue.rules.dead_letter_exchange) in self.broker.metadata.exchanges

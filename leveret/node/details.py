@@ -167,6 +167,8 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     idle_s = control.node.loop.time() - queue.active_ms / 1000
     if idle_s * 1000 > samples.interval_ms:
         row["idle_since"] = _time_of_day(time.time() - min(idle_s, time.monotonic() - control.started_s))
+    if queue.rules.keeps_dead:
+        row["messages_dlx"] = control.node.broker.letters.morgue.count(queue)
     if queue.spec.exclusive:
         row["owner_pid_details"] = _owner(control, queue)
     if queue.mirror is not None:
