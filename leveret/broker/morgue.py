@@ -127,7 +127,8 @@ class Morgue:
     def tick(self) -> None:
         """Once in a while."""
         for queue, row in list(self.rows.items()):
-            row.tries = TRIES
+            # Not more than wait: a second round would be refused as the first was, and would mix up their order.
+            row.tries = max(1, min(TRIES, self.count(queue)))
             self.go_on(queue)
 
     def go_on(self, queue: Queue) -> None:
