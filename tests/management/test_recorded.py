@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
 import leveret.testing
@@ -188,3 +189,34 @@ def test_counts_and_rates(watched: Watched) -> None:
     assert channel["message_stats"]["deliver"] == stats["deliver"]
     assert channel["message_stats"]["ack"] == stats["ack"]
     assert channel["message_stats"]["redeliver"] == stats["redeliver"] > 0
+
+
+def test_bytes_of_a_vhost(watched: Watched) -> None:
+    [connection] = watched.get("/api/connections")
+    watched.sample()
+    for vhost in (watched.get("/api/vhosts/%2F"), watched.get("/api/vhosts")[0]):
+        for name in ("recv_oct", "send_oct"):
+            assert vhost[name] >= connection[name] > 0
+            assert vhost[f"{name}_details"]["rate"] >= 0
+
+
+def test_a_channel_that_does_nothing(watched: Watched) -> None:
+    watched.sample()
+    watched.sample()
+    [channel] = watched.get("/api/channels")
+    assert channel["idle_since"].endswith("+00:00")
+
+
+def test_types_of_queues(watched: Watched) -> None:
+    with pika.BlockingConnection(pika.URLParameters(watched.broker.url)) as connection:
+        for name in ("quorum", "stream"):
+            connection.channel().queue_declare(name, durable=True, arguments={"x-queue-type": name})
+    watched.broker.admin.set_policy("some", "^quorum$", {"message-ttl": 60_000})
+    quorum, stream = (watched.get(f"/api/queues/%2F/{name}") for name in ("quorum", "stream"))
+    assert (quorum["messages_dlx"], quorum["message_bytes_dlx"]) == (0, 0)
+    assert stream["readers"] == {stream["node"]: 0}
+    bare = {row["name"]: row for row in watched.get("/api/queues?disable_stats=true")}
+    for name in ("leader", "members", "online"):
+        assert bare["quorum"][name] == quorum[name]
+        assert name not in bare["scene.plain"]
+    assert [name for name, row in bare.items() if row.get("policy") == "some"] == ["quorum"]
