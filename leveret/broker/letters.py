@@ -33,6 +33,7 @@ from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.confirms import Pending
 from leveret.broker.morgue import Morgue
 from leveret.broker.replies import PREFIX
+from leveret.cluster.mirroring import is_quorum
 from leveret.log.block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
 
 if TYPE_CHECKING:
@@ -82,12 +83,14 @@ class Letters:
         self.morgue = Morgue(self)
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
-        self.by_reason: dict[str, int] = {}  # Messages that were to be sent.
+        # Messages that were to be sent, by the reason, by whether it is a quorum queue, and whether they are kept.
+        self.by_reason: dict[tuple[str, bool, bool], int] = {}
+        self.kept_safe = {False: 0, True: 0}  # Of those that are kept: in safety. By whether it is a quorum queue.
         self.stranded: dict[tuple[int, str | None, str | None, bool], None] = {}  # Told of in the log.
 
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
-        self.by_reason[reason] = self.by_reason.get(reason, 0) + hi - lo
+        self._count(queue, reason, hi - lo)
         self._send(queue, batch, lo, hi, reason, held=False, tried=False)
 
     def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
@@ -96,8 +99,12 @@ class Letters:
 
     def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
         """Likewise, where only the log has their contents."""
-        self.by_reason[reason] = self.by_reason.get(reason, 0) + last - first + 1
+        self._count(queue, reason, last - first + 1)
         self.morgue.add_unread(queue, first, last, reason)
+
+    def _count(self, queue: Queue, reason: str, count: int) -> None:
+        kind = reason, is_quorum(queue.spec.arguments), queue.rules.keeps_dead
+        self.by_reason[kind] = self.by_reason.get(kind, 0) + count
 
     def _send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool) -> int:
         keeps = queue.rules.keeps_dead
@@ -225,6 +232,8 @@ class Letters:
         else:
             if pending.refused:
                 self.dropped += pending.count
+            elif queue.rules.keeps_dead:
+                self.kept_safe[is_quorum(queue.spec.arguments)] += pending.count
             kind = "dropped" if pending.refused else "dead-lettered"
             queue.settle_unserved(pending.batch, pending.lo, pending.hi, pending.reason, kind)
         if pending.held:
