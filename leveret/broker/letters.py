@@ -8,7 +8,8 @@ that counts how often.
 until all the letter's targets have it safe. So whatever dies in between, the message is in one place or the other:
 
     leaves `ready` ──▶ letter published ──▶ confirmed by all targets ──▶ settled in its queue
-                              └── refused by one: tried again (`morgue`), or given up as RabbitMQ does
+                              └── refused by one, or led to none: tried again (`morgue`), or given up
+                                  as RabbitMQ does where nobody asked for `at-least-once`
 
 If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
 So it is if its queue moves to another node: what is on its way is taken back, moves too, and dies there.
@@ -32,6 +33,7 @@ from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.confirms import Pending
 from leveret.broker.morgue import Morgue
 from leveret.broker.replies import PREFIX
+from leveret.cluster.mirroring import is_quorum
 from leveret.log.block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
 DELIVERY_LIMIT: Final = "delivery_limit"
 COUNT_MAX: Final = (1 << 63) - 1
+STRANDED_MAX: Final = 10_000
 
 if TYPE_CHECKING:
     # A letter, its exchange and key as a delivery wants them, the queues it goes to, and whom it answers.
@@ -80,11 +83,14 @@ class Letters:
         self.morgue = Morgue(self)
         self.sent = 0
         self.dropped = 0  # Refused by a target, and not kept.
-        self.by_reason: dict[str, int] = {}  # Messages that were to be sent.
+        # Messages that were to be sent, by the reason, by whether it is a quorum queue, and whether they are kept.
+        self.by_reason: dict[tuple[str, bool, bool], int] = {}
+        self.kept_safe = {False: 0, True: 0}  # Of those that are kept: in safety. By whether it is a quorum queue.
+        self.stranded: dict[tuple[int, str | None, str | None, bool], None] = {}  # Told of in the log.
 
     def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
         """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
-        self.by_reason[reason] = self.by_reason.get(reason, 0) + hi - lo
+        self._count(queue, reason, hi - lo)
         self._send(queue, batch, lo, hi, reason, held=False, tried=False)
 
     def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
@@ -93,12 +99,21 @@ class Letters:
 
     def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
         """Likewise, where only the log has their contents."""
-        self.by_reason[reason] = self.by_reason.get(reason, 0) + last - first + 1
+        self._count(queue, reason, last - first + 1)
         self.morgue.add_unread(queue, first, last, reason)
 
+    def _count(self, queue: Queue, reason: str, count: int) -> None:
+        kind = reason, is_quorum(queue.spec.arguments), queue.rules.keeps_dead
+        self.by_reason[kind] = self.by_reason.get(kind, 0) + count
+
     def _send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool) -> int:
+        keeps = queue.rules.keeps_dead
         if not self.has_exchange(queue):
-            queue.settle_unserved(batch, lo, hi, reason)
+            if keeps and queue.rules.dead_letter_exchange is not None:
+                self.strand(queue)
+                self.morgue.add_refused(queue, batch, lo, hi, reason)
+            else:
+                queue.settle_unserved(batch, lo, hi, reason)
             return 0
         # Neighbours with one way travel together. The way is known only when the headers were looked at. What may
         # refuse a message gets each by itself: see `Route.is_plain`.
@@ -110,9 +125,12 @@ class Letters:
         ]
         for first, last in pairwise((0, *cuts, len(ways))):
             contents = [way[0] for way in ways[first:last]]
-            _, key, queues, _ = ways[first]
+            _, key, queues, answered = ways[first]
             letter = Letter(self, queue, batch, lo + first, lo + last, reason, held)
             self.open[letter] = None
+            if keeps and not queues and not answered:
+                letter.refused = True
+                self.strand(queue)
             self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
         for made, key, _, addresses in ways if not tried else ():
             if addresses:
@@ -128,6 +146,17 @@ class Letters:
             self._post(queues, [made], new_key, bytearray((kind,)), None)
             if addresses:
                 self.broker.replies.answer(None, addresses, new_key, made)
+
+    def strand(self, queue: Queue) -> None:
+        """Its letters lead nowhere, and are to be kept: the log says so, once for each way that leads nowhere."""
+        rules = queue.rules
+        way = queue.spec.id, rules.dead_letter_exchange, rules.dead_letter_key, self.has_exchange(queue)
+        if way in self.stranded:
+            return
+        if len(self.stranded) >= STRANDED_MAX:
+            self.stranded.clear()
+        self.stranded[way] = None
+        self.broker.notes.letters_stranded(queue.spec, *way[1:])
 
     def has_exchange(self, queue: Queue) -> bool:
         return (queue.spec.vhost, queue.rules.dead_letter_exchange) in self.broker.metadata.exchanges
@@ -203,6 +232,8 @@ class Letters:
         else:
             if pending.refused:
                 self.dropped += pending.count
+            elif queue.rules.keeps_dead:
+                self.kept_safe[is_quorum(queue.spec.arguments)] += pending.count
             kind = "dropped" if pending.refused else "dead-lettered"
             queue.settle_unserved(pending.batch, pending.lo, pending.hi, pending.reason, kind)
         if pending.held:

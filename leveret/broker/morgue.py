@@ -1,8 +1,8 @@
 """The dead that wait: messages which have left their queue unserved, and whose letters are not on their way.
 
-There are two reasons to wait. A letter was refused, by a target that is full or out of reach, and is to be tried again
-until it is taken (`QueueRules.keeps_dead`). Or a consumer has rejected a message whose contents are in the log only,
-and a letter cannot be made before they are read.
+There are two reasons to wait. A letter was refused, by a target that is full or out of reach, or because there is no
+target, and is to be tried again until it is taken (`QueueRules.keeps_dead`). Or a consumer has rejected a message whose
+contents are in the log only, and a letter cannot be made before they are read.
 
 **How much is tried.** A target that is full may refuse millions, so not everything is tried each time. Once a second a
 queue gets `TRIES`, and each refusal costs one of them, while what is taken costs nothing and makes room for the next.
@@ -57,21 +57,32 @@ class Piece:
 class Row:
     """What waits of one queue."""
 
-    __slots__ = ("bite", "busy", "pieces", "tries", "under_way")
+    __slots__ = ("bite", "busy", "count", "pieces", "tries", "under_way")
 
     def __init__(self) -> None:
         self.pieces: deque[Piece] = deque()
+        self.count = 0  # Messages in them.
         self.under_way = 0  # Letters.
         self.tries = TRIES
         self.bite: Piece | None = None  # Being read.
         self.busy = False
 
     def join(self) -> None:
-        pieces, self.pieces = self.pieces, deque()
+        pieces, self.pieces, self.count = self.pieces, deque(), 0
         for piece in pieces:
             self.add(piece)
 
+    def put_first(self, piece: Piece) -> None:
+        self.count += piece.last - piece.first + 1
+        self.pieces.appendleft(piece)
+
+    def take_first(self) -> Piece:
+        piece = self.pieces.popleft()
+        self.count -= piece.last - piece.first + 1
+        return piece
+
     def add(self, piece: Piece) -> None:
+        self.count += piece.last - piece.first + 1
         if self.pieces and self.pieces[-1].is_followed_by(piece):
             self.pieces[-1].last = piece.last
         else:
@@ -116,7 +127,8 @@ class Morgue:
     def tick(self) -> None:
         """Once in a while."""
         for queue, row in list(self.rows.items()):
-            row.tries = TRIES
+            # Not more than wait: a second round would be refused as the first was, and would mix up their order.
+            row.tries = max(1, min(TRIES, self.count(queue)))
             self.go_on(queue)
 
     def go_on(self, queue: Queue) -> None:
@@ -126,13 +138,17 @@ class Morgue:
             return  # Whatever was sent has met its fate at once; the loop below sees to the rest.
         row.busy = True
         while row.pieces and row.under_way < row.tries and row.bite is None and not queue.deleted:
-            piece = row.pieces.popleft()
+            piece = row.take_first()
             if piece.batch is not None:
                 self._send(queue, piece.batch, piece)
             elif not self.letters.has_exchange(queue):
+                if queue.rules.keeps_dead and queue.rules.dead_letter_exchange is not None:
+                    self.letters.strand(queue)
+                    row.put_first(piece)
+                    break
                 queue.settle_numbers(piece.first, piece.last, piece.reason)
             elif row.under_way:
-                row.pieces.appendleft(piece)
+                row.put_first(piece)
                 break
             else:
                 self._read(queue, row, piece)
@@ -157,11 +173,11 @@ class Morgue:
             return  # The queue has gone elsewhere.
         row.bite = None
         if runs is None:  # The shell has said so; it is tried again with the next tick.
-            row.pieces.appendleft(piece)
+            row.put_first(piece)
             row.tries = 0
             return
         if following <= piece.last:
-            row.pieces.appendleft(Piece(None, following, piece.last, piece.reason, piece.tried))
+            row.put_first(Piece(None, following, piece.last, piece.reason, piece.tried))
         row.busy = True
         for run in runs:
             batch = Batch.loaded(run)
@@ -169,6 +185,11 @@ class Morgue:
             self._send(queue, batch, Piece(batch, run.first, run.last, piece.reason, piece.tried))
         row.busy = False
         self.go_on(queue)
+
+    def count(self, queue: Queue) -> int:
+        """How many of a queue's messages wait here."""
+        row = self.rows.get(queue)
+        return 0 if row is None else row.count + (row.bite.last - row.bite.first + 1 if row.bite is not None else 0)
 
     def page_out(self) -> None:
         """Memory is short."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.errors import ProtocolError
     from leveret.broker.shell import Shell
+    from leveret.cluster.specs import QueueSpec
 
 LOST: Final = "client unexpectedly closed TCP connection"
 CONNECTION_PID: Final = 1
@@ -101,3 +102,26 @@ class Notes:
     def channel_error(self, connection: Connection, number: int, error: ProtocolError) -> None:
         text = f"Channel error on connection {_called(connection, name=False)}, channel {number}:"
         self.shell.note("channel", "error", f"{text}\n{_exception('channel', error)}")
+
+    def letters_stranded(self, queue: QueueSpec, exchange: str | None, key: str | None, exists: bool) -> None:
+        """Dead letters that must not be lost lead nowhere."""
+        vhost = visible(queue.vhost)
+        start = (
+            f"Cannot forward any dead-letter messages from source queue '{visible(queue.name)}' in vhost "
+            f"'{vhost}'"
+        )
+        named = f"configured dead-letter-exchange exchange '{visible(exchange)}' in vhost '{vhost}'"
+        if exists:
+            given = "undefined" if key is None else visible(key)
+            why = (
+                f" with {named} and configured dead-letter-routing-key '{given}'. This can happen if the dead-letter "
+                "routing topology is misconfigured (for example no queue bound to dead-letter-exchange or wrong "
+                "dead-letter-routing-key configured). Fix this issue"
+            )
+        else:
+            why = (
+                f" because its {named} does not exist. Either create the configured dead-letter-exchange or "
+                "re-configure the dead-letter-exchange policy for the source queue"
+            )
+        aim = "to prevent dead-lettered messages from piling up in the source queue"
+        self.shell.note("queue", "warning", f"{start}{why} {aim}. This message will not be logged again.")

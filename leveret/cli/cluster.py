@@ -10,7 +10,11 @@ written once the first node has founded the cluster. From then on that node too 
 ignores, and which keeps one whose folder was deleted from founding a second cluster beside the first.
 
 A new cluster gets one policy, which mirrors every queue at all nodes: whoever kills a node is to see that nothing is
-missing. It is a policy like any other, and can be changed or cleared.
+missing. It is a policy like any other, and can be changed or cleared. Until it was set once, it is due: a start that
+ended before leaves that to the next one, which would otherwise have no mirrors and not say so.
+
+Every cluster has the same names for its nodes, and several may run side by side. So a node is meant by its cluster port
+wherever its name alone could be another's.
 
 Children do not get the terminal's Ctrl-C (they have a session of their own), so that there is one who stops them all,
 once. If this process is killed, they live on; `leveret cluster stop` finds them by what running nodes leave in
@@ -83,6 +87,7 @@ class Plan(NamedTuple):
     host: str
     nodes: tuple[Planned, ...]
     founded: bool
+    policy_due: bool = False
 
     def data(self, node: Planned) -> str:
         return os.path.join(self.folder, node.short)
@@ -101,6 +106,10 @@ class Plan(NamedTuple):
                 if other != node:
                     words += ["--join", str(Listener(self.host, other.cluster))]
         return words
+
+    def reached_at(self, node: Planned) -> list[str]:
+        """The options of `leveretctl` that mean this node and no other."""
+        return ["--host", self.host, "--port", str(node.cluster), "--cookie-file", os.path.join(self.folder, FILE_NAME)]
 
 
 def cluster(parsed: argparse.Namespace) -> int:
@@ -163,7 +172,8 @@ def make_plan(
         kept = old is not None and base is None and management_base is None
         management = old.management if old is not None and kept else management_first and management_first + number
         planned.append(Planned(f"leveret{number + 1}@localhost", amqp, meets, management or next(free)))
-    return Plan(folder, place, tuple(planned), before is not None and before.founded)
+    due = count > 1 if before is None else before.policy_due
+    return Plan(folder, place, tuple(planned), before is not None and before.founded, due)
 
 
 def _number(option: str, text: str | None, low: int, high: int, default: int) -> int:
@@ -207,7 +217,7 @@ def read_plan(folder: str) -> Plan | None:
             )
             for one in found["nodes"]
         )
-        return Plan(folder, str(found["host"]), nodes, bool(found["founded"]))
+        return Plan(folder, str(found["host"]), nodes, bool(found["founded"]), bool(found.get("policy_due", False)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -216,7 +226,8 @@ def read_plan(folder: str) -> Plan | None:
 
 def write_plan(plan: Plan) -> None:
     path = os.path.join(plan.folder, STATE)
-    content = {"host": plan.host, "founded": plan.founded, "nodes": [node._asdict() for node in plan.nodes]}
+    nodes = [node._asdict() for node in plan.nodes]
+    content = {"host": plan.host, "founded": plan.founded, "policy_due": plan.policy_due, "nodes": nodes}
     with open(f"{path}.new", "w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
         file.flush()
@@ -338,7 +349,6 @@ class Cluster:
         self.plan = plan
         self.children = [Child(plan, node) for node in plan.nodes]
         self.stopping = False
-        self.is_new = not plan.founded
         self.all_ready = asyncio.Event()
         self.code = OK
 
@@ -373,15 +383,15 @@ class Cluster:
 
     async def greet(self) -> None:
         await self.all_ready.wait()
-        if self.is_new and len(self.children) > 1 and not await self.mirror_all():
+        if self.plan.policy_due and not await self.mirror_all():
             return
         print("\n".join(self.welcome()), flush=True)
 
     async def mirror_all(self) -> bool:
         """Whether the policy is set. If not, the cluster is not what it is said to be, and stops."""
-        asked = [sys.executable, "-m", "leveret.cli.ctl", "-n", self.plan.nodes[0].name, "--quiet", "set_policy"]
+        asked = [sys.executable, "-m", "leveret.cli.ctl", *self.plan.reached_at(self.plan.nodes[0]), "--quiet"]
         asking = await asyncio.create_subprocess_exec(
-            *asked, *MIRROR_ALL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *asked, "set_policy", *MIRROR_ALL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
         said, _ = await asking.communicate()
         if asking.returncode:
@@ -389,7 +399,10 @@ class Cluster:
             self.code = self.code or SOFTWARE
             if not self.stopping:
                 self.stop()
-        return not asking.returncode
+            return False
+        self.plan = self.plan._replace(policy_due=False)
+        write_plan(self.plan)
+        return True
 
     def on_death(self, child: Child, code: int) -> None:
         assert child.process is not None
@@ -438,6 +451,8 @@ class Cluster:
         amqp, management = ",".join(str(one.amqp) for one in nodes), ",".join(str(one.management) for one in nodes)
         lines.append(f"ready nodes={len(nodes)} amqp={amqp} management={management}")
         publish, consume = nodes[0], nodes[-1]
+        namesakes = [entry for entry in registry.entries() if entry.name == consume.name]
+        meant = ["-n", consume.short] if len(namesakes) == 1 else self.plan.reached_at(consume)
         python = "python3" if find_spec("pika") is None else _tool(sys.executable)
         declare = "q = c.channel(); q.queue_declare('tasks', durable=True)"
         connect = f"{python} -c \"import pika; c = pika.BlockingConnection(pika.ConnectionParameters('{host}', {{}}))"
@@ -445,7 +460,7 @@ class Cluster:
             "",
             "try" + (" (after pip install pika):" if python == "python3" else ":"),
             f"  {connect.format(publish.amqp)}; {declare}; q.basic_publish('', 'tasks', b'hello'); c.close()\"",
-            f"  {_beside_python('leveretctl')} -n {consume.short} list_queues name messages pid slave_pids",
+            f"  {_beside_python('leveretctl')} {shlex.join(meant)} list_queues name messages pid slave_pids",
             f"  kill -9 {pids[0]}    # {publish.name}, which leads the queue: one of its mirrors takes over",
             f"  {connect.format(consume.amqp)}; {declare}; print(q.basic_get('tasks', auto_ack=True)[2])\"",
             f"Ctrl-C stops all nodes; to go on with them: {_beside_python('leveret')} cluster start --data"

@@ -197,7 +197,7 @@ async def local_exchange_stats(control: Control, vhost: str, names: list[str], p
 
 @COMMANDS.add(RUNNING, vhosts=TEXTS, past=OBJECT.or_none())
 async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str, Any] | None) -> Any:
-    """The messages of vhosts, as far as they are counted here."""
+    """The messages of vhosts, and the bytes of their clients, as far as they are counted here."""
     _check_count(vhosts, FIGURES_MAX)
     samples = control.node.samples
     samples.start()
@@ -209,6 +209,13 @@ async def local_vhost_stats(control: Control, vhosts: list[str], past: dict[str,
             history = Past(samples, s.OF_QUEUE, samples.vhosts.get(name))
             found[name] = details.lengths(values, history, windows.lengths)
             found[name]["message_stats"] = details.message_stats(values, history, details.OF_ALL, windows.messages)
+        octets = samples.octets_by_vhost.get(name)
+        if octets is not None:
+            history = Past(samples, s.OF_CONNECTION, samples.vhost_octets.get(name))
+            figures = dict(zip(s.CONNECTION, octets, strict=True))
+            found.setdefault(name, {})["octets"] = details.message_stats(
+                figures, history, s.CONNECTION, windows.data
+            )
         if slices.is_over():
             await slices.rest()
     return found

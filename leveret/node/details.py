@@ -166,7 +166,13 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     }
     idle_s = control.node.loop.time() - queue.active_ms / 1000
     if idle_s * 1000 > samples.interval_ms:
-        row["idle_since"] = _time_of_day(time.time() - min(idle_s, time.monotonic() - control.started_s))
+        row["idle_since"] = time_of_day(time.time() - min(idle_s, time.monotonic() - control.started_s))
+    if is_stream(queue.spec.arguments):
+        row["readers"] = {control.name: len(queue.consumers)}
+    if queue.rules.keeps_dead or is_quorum(queue.spec.arguments):
+        dead = control.node.broker.letters.morgue.count(queue)
+        mean = row["message_bytes_persistent"] / (row["messages_persistent"] or 1)
+        row |= {"messages_dlx": dead, "message_bytes_dlx": int(dead * mean)}
     if queue.spec.exclusive:
         row["owner_pid_details"] = _owner(control, queue)
     if queue.mirror is not None:
@@ -174,7 +180,7 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     return row
 
 
-def _time_of_day(seconds: float) -> str:
+def time_of_day(seconds: float) -> str:
     whole = int(seconds)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
     return f"{text}.{int((seconds - whole) * 1000):03}+00:00"

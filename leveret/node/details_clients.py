@@ -12,8 +12,8 @@ from leveret.amqp.tables import table_from_python
 from leveret.cluster.definitions import from_table
 from leveret.node import samples as s
 from leveret.node.control_listings import _party, _state, _tls_of, _unconfirmed, _unsent_bytes, validity
-from leveret.node.details import OF_CHANNELS, OF_DELIVERIES, Windows, message_stats
-from leveret.node.samples import Past, counted
+from leveret.node.details import OF_CHANNELS, OF_DELIVERIES, Windows, message_stats, time_of_day
+from leveret.node.samples import Past, counted, tick_of
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
@@ -112,6 +112,8 @@ def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[st
     if names:
         assert set(names) <= set(OF_CHANNELS)
         row["message_stats"] = message_stats(values, past, sorted(names), windows.messages)
+    if past.rows and tick_of(past.rows[-1]) < samples.tick:  # A row is noted when something has changed.
+        row["idle_since"] = time_of_day((tick_of(past.rows[-1]) + 1) * samples.interval_ms / 1000)
     return row
 
 

@@ -117,12 +117,14 @@ class Samples:
         self.connections: dict[Connection, Rows] = {}
         self.exchanges: dict[tuple[str, str], Rows] = {}
         self.vhosts: dict[str, Rows] = {}
+        self.vhost_octets: dict[str, Rows] = {}
         self.whole: list[Rows] = [[] for _ in STEPS]
         self.by_type: dict[str, list[int]] = {}  # Sums over queues, of all that ever were.
         self.by_vhost: dict[str, list[int]] = {}  # Likewise, and over channels: see `_add`.
         self.sums = [0] * len(QUEUE)
         self.published_to_confirm = 0
         self.octets = [0, 0]  # That clients have sent and were sent, added up.
+        self.octets_by_vhost: dict[str, list[int]] = {}
         self._since_ms = -1
         self._histories = 0
         self._kept = KEPT
@@ -176,8 +178,13 @@ class Samples:
         for name in [name for name in self.by_vhost if name not in broker.vhosts]:
             del self.by_vhost[name]
             self.vhosts.pop(name, None)
+        for name in [name for name in self.octets_by_vhost if name not in broker.vhosts]:
+            del self.octets_by_vhost[name]
+            self.vhost_octets.pop(name, None)
         for name, sums in self.by_vhost.items():
             self._note(self.vhosts.setdefault(name, []), OF_QUEUE, tick, sums)
+        for name, sums in self.octets_by_vhost.items():
+            self._note(self.vhost_octets.setdefault(name, []), OF_CONNECTION, tick, sums)
         self._take_whole(tick)
         self.tick = tick
 
@@ -219,7 +226,10 @@ class Samples:
             rows = self.connections.setdefault(connection, [])
             values = (connection.received_bytes, connection.sent_bytes)
             before = OF_CONNECTION.unpack(rows[-1])[1:] if rows else (0, 0)
-            self.octets = [sum_ + new - old for sum_, new, old in zip(self.octets, values, before, strict=True)]
+            more = [new - old for new, old in zip(values, before, strict=True)]
+            self.octets = [old + new for old, new in zip(self.octets, more, strict=True)]
+            if connection.vhost is not None:
+                _raise(self.octets_by_vhost, connection.vhost.name, more)
             self._note(rows, OF_CONNECTION, tick, values)
             for channel in list(connection.channels.values()):
                 if not channel.closing:

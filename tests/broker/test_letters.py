@@ -168,6 +168,41 @@ def test_one_that_is_to_be_kept_is_tried_again(world: World, client: Client) -> 
     assert get(client, "dead").body == b"x"
 
 
+@pytest.mark.parametrize("missing", ["queue", "exchange"])
+def test_one_that_is_to_be_kept_waits_until_it_leads_somewhere(world: World, client: Client, missing: str) -> None:
+    declare(client, "dead")
+    declare(client, "q", dead_letter_exchange="later", dead_letter_routing_key="k")
+    world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, {"dead-letter-strategy": "at-least-once"}))
+    if missing == "queue":
+        client.call(m.ExchangeDeclare(exchange="later", type="direct"))
+    for body in (b"1", b"2", b"3"):
+        client.publish("q", body, delivery_mode=2)
+        reject(client, "q")
+    for _ in range(2):
+        world.broker.letters.try_again()
+        world.turn()
+    assert sum(len(run.contents) for run in world.log.read(world.queue("q").spec.id, 1, 9, 9)[0]) == 3
+    told = [text for category, level, text in world.notes if (category, level) == ("queue", "warning")]
+    assert len(told) == 1 and "Cannot forward any dead-letter messages from source queue 'q' in vhost '/'" in told[0]
+    assert ("does not exist" in told[0]) == (missing == "exchange")
+    client.call(m.ExchangeDeclare(exchange="later", type="direct"))
+    client.call(m.QueueBind(queue="dead", exchange="later", routing_key="k"))
+    world.broker.letters.try_again()
+    world.turn()
+    assert [get(client, "dead").body for _ in range(3)] == [b"1", b"2", b"3"]
+    assert world.log.read(world.queue("q").spec.id, 1, 9, 9)[0] == []
+    assert world.broker.letters.dropped == 0
+
+
+def test_one_that_goes_round_in_a_circle_is_kept_too(world: World, client: Client) -> None:
+    declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="q")
+    keeps: dict[str, Any] = {"dead-letter-strategy": "at-least-once", "max-length": 0}
+    world.apply(c.SetPolicy("/", "p", "^q$", "classic_queues", 0, keeps))
+    client.publish("q", b"x", delivery_mode=2)
+    world.turn()
+    assert len(world.log.read(world.queue("q").spec.id, 1, 9, 9)[0]) == 1
+
+
 def test_some_letters_fit_though_not_all_do(world: World, client: Client) -> None:
     declare(client, "dead", max_length=2, overflow="reject-publish")
     declare(client, "q", dead_letter_exchange="", dead_letter_routing_key="dead")

@@ -178,6 +178,24 @@ def test_an_exchange_that_is_gone_when_its_letters_could_be_made(world: World, c
     assert in_log(world, "q") == 1 and not world.broker.letters.morgue.rows
 
 
+def test_those_that_are_to_be_kept_wait_for_an_exchange_in_the_log(world: World, client: Client) -> None:
+    declare(client, "dead")
+    declare(client, "q", dead_letter_exchange="x")
+    policy(world)
+    hold_all(world, client, [b"1", b"2", b"3"])
+    client.send(m.BasicReject(delivery_tag=1, requeue=False), m.BasicReject(delivery_tag=3, requeue=False))
+    for _ in range(3):
+        world.broker.letters.try_again()
+        world.turn()
+    assert (in_log(world, "q"), world.broker.letters.morgue.count(world.queue("q"))) == (3, 2)
+    client.call(m.ExchangeDeclare(exchange="x", type="fanout"))
+    client.call(m.QueueBind(queue="dead", exchange="x"))
+    world.broker.letters.try_again()
+    world.turn()
+    assert in_log(world, "q") == 1 and not world.broker.letters.morgue.rows
+    assert fetch(client, "dead") == [b"1", b"3"]
+
+
 def test_a_queue_that_goes_elsewhere_takes_its_dead_along(
     world: World, client: Client, levels: dict[str, Any]
 ) -> None:

@@ -176,8 +176,8 @@ def test_a_node_that_runs_already_is_not_started_twice(tmp_path: Path, capsys: p
 class Run:
     """`leveret cluster` as a process, and what it prints."""
 
-    def __init__(self, folder: Path) -> None:
-        self.data = folder / "hares"
+    def __init__(self, folder: Path, name: str = "hares") -> None:
+        self.data = folder / name
         self.environment = {**os.environ, "HOME": str(folder), "LEVERET_RUNTIME_DIR": str(folder / "nodes")}
         self.process: subprocess.Popen[str] | None = None
         self.lines: list[str] = []
@@ -293,3 +293,43 @@ def test_a_taken_port_ends_the_start_with_the_reason(run: Run) -> None:
     assert "choose others with --base-port" in text
     run.start("--nodes", "1", "--base-port", "0")  # What was remembered of the failed start does not stand in the way.
     assert len(run.ready()) == 1
+
+
+def test_two_clusters_side_by_side(run: Run, tmp_path: Path) -> None:
+    """Their nodes have the same names. Each gets its own policy, and says how its own nodes are reached."""
+    run.start("--nodes", "2", "--base-port", "0")
+    run.ready()
+    beside = Run(tmp_path, "burrow")
+    try:
+        beside.start("--nodes", "2", "--base-port", "0")
+        beside.ready()
+        beside.line("try")
+        beside.line("")
+        listing = shlex.split(beside.line(""))
+        options = listing[1 : listing.index("list_queues")]
+        asked = ["--quiet", "--formatter", "json", "list_policies"]
+        shown = subprocess.run(
+            [sys.executable, "-m", "leveret.cli.ctl", *options, *asked],
+            env=run.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert [policy["name"] for policy in json.loads(shown)] == ["mirror-all"]
+    finally:
+        beside.end()
+
+
+def test_a_policy_that_could_not_be_set_is_due_at_the_next_start(run: Run) -> None:
+    run.start("--nodes", "2", "--base-port", "0")
+    run.ready()
+    assert run.process is not None
+    run.process.send_signal(signal.SIGTERM)
+    assert run.rest()[1] == 0
+    plan = run.data / "cluster.json"
+    written = json.loads(plan.read_text())
+    assert written["policy_due"] is False
+    plan.write_text(json.dumps({**written, "policy_due": True}))
+    run.start()
+    run.ready()
+    assert json.loads(plan.read_text())["policy_due"] is False

@@ -155,6 +155,14 @@ def test_the_ring_of_a_queue_without_mirrors(node: leveret.testing.Broker, chann
     assert ask(node, "rings/%2F/absent")[0] == 404
 
 
+def test_rings_are_listed_by_name(node: leveret.testing.Broker, channel: Any, name: str) -> None:
+    for one in "bdac":
+        channel.queue_declare(f"{name}.{one}", durable=True, arguments={"x-queue-type": "quorum"})
+    for limit, expected in ((2, "ab"), (10, "abcd")):
+        status, told = ask(node, f"rings?name={name}.&limit={limit}")
+        assert (status, [one["name"][-1] for one in told["rings"]]) == (200, list(expected))
+
+
 # -- Leases --------------------------------------------------------------------------------------------------------
 
 

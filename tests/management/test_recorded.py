@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
 import leveret.testing
 from tests.management.recorder import RECORDED, ask, metric_names, paths
 from tests.management.scene import METRICS, QUESTIONS, Scene
 from tests.management.watching import CONFIG, Watched
+from tests.servers import until
 
 # What is Erlang's, and has no meaning here. See docs/differences.md.
 OF_ERLANG = frozenset(
@@ -35,7 +37,6 @@ NOT_MEASURED = frozenset(
     {
         "rabbitmq_channel_process_reductions_total", "rabbitmq_connection_process_reductions_total",
         "rabbitmq_queue_process_reductions_total", "rabbitmq_queue_head_message_timestamp",
-        "rabbitmq_global_messages_dead_lettered_confirmed_total",
     }
 )  # fmt: skip
 # All that RabbitMQ's Grafana dashboard 10991 shows; what is of channels, in revisions before 3.10.
@@ -188,3 +189,62 @@ def test_counts_and_rates(watched: Watched) -> None:
     assert channel["message_stats"]["deliver"] == stats["deliver"]
     assert channel["message_stats"]["ack"] == stats["ack"]
     assert channel["message_stats"]["redeliver"] == stats["redeliver"] > 0
+
+
+def test_bytes_of_a_vhost(watched: Watched) -> None:
+    [connection] = watched.get("/api/connections")
+    watched.sample()
+    for vhost in (watched.get("/api/vhosts/%2F"), watched.get("/api/vhosts")[0]):
+        for name in ("recv_oct", "send_oct"):
+            assert vhost[name] >= connection[name] > 0
+            assert vhost[f"{name}_details"]["rate"] >= 0
+
+
+def test_a_channel_that_does_nothing(watched: Watched) -> None:
+    watched.sample()
+    watched.sample()
+    [channel] = watched.get("/api/channels")
+    assert channel["idle_since"].endswith("+00:00")
+
+
+def test_types_of_queues(watched: Watched) -> None:
+    with pika.BlockingConnection(pika.URLParameters(watched.broker.url)) as connection:
+        for name in ("quorum", "stream"):
+            connection.channel().queue_declare(name, durable=True, arguments={"x-queue-type": name})
+    watched.broker.admin.set_policy("some", "^quorum$", {"message-ttl": 60_000})
+    quorum, stream = (watched.get(f"/api/queues/%2F/{name}") for name in ("quorum", "stream"))
+    assert (quorum["messages_dlx"], quorum["message_bytes_dlx"]) == (0, 0)
+    assert stream["readers"] == {stream["node"]: 0}
+    bare = {row["name"]: row for row in watched.get("/api/queues?disable_stats=true")}
+    for name in ("leader", "members", "online"):
+        assert bare["quorum"][name] == quorum[name]
+        assert name not in bare["scene.plain"]
+    assert [name for name, row in bare.items() if row.get("policy") == "some"] == ["quorum"]
+
+
+def test_dead_letters_by_type_and_strategy(watched: Watched) -> None:
+    kept = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    queues = {"classic": {}, "most": {"x-queue-type": "quorum"}, "least": {"x-queue-type": "quorum", **kept}}
+    with pika.BlockingConnection(pika.URLParameters(watched.broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("dead")
+        for count, (name, arguments) in enumerate(queues.items(), 1):
+            to_dead: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", **arguments}
+            channel.queue_declare(f"from.{name}", durable=True, arguments=to_dead)
+            for _ in range(count):
+                channel.basic_publish("", f"from.{name}", b"")
+                found, _, _ = channel.basic_get(f"from.{name}")
+                assert found is not None
+                channel.basic_reject(found.delivery_tag, requeue=False)
+    word = "rabbitmq_global_messages_dead_lettered"
+    safe = f'{word}_confirmed_total{{queue_type="rabbit_quorum_queue",dead_letter_strategy="at_least_once"}} 3\n'
+    until(lambda: safe in watched.metrics(), "the letters are safe")
+    values = dict(line.rsplit(" ", 1) for line in watched.metrics().splitlines() if "dead_lettered" in line)
+    shown = {name: value for name, value in values.items() if value != "0" and not name.startswith("#")}
+    assert shown == {
+        f'{word}_rejected_total{{queue_type="rabbit_classic_queue",dead_letter_strategy="at_most_once"}}': "1",
+        f'{word}_rejected_total{{queue_type="rabbit_quorum_queue",dead_letter_strategy="at_most_once"}}': "2",
+        f'{word}_rejected_total{{queue_type="rabbit_quorum_queue",dead_letter_strategy="at_least_once"}}': "3",
+        f'{word}_confirmed_total{{queue_type="rabbit_quorum_queue",dead_letter_strategy="at_least_once"}}': "3",
+    }

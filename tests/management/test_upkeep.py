@@ -114,6 +114,15 @@ def test_numbers_and_characters_that_are_none(node: leveret.testing.Broker) -> N
         )
 
 
+def test_bodies_that_are_no_objects(node: leveret.testing.Broker) -> None:
+    """As RabbitMQ answers them: nothing is an empty object, and who encodes twice is told so."""
+    assert ask(node, "PUT", "/api/queues/%2F/plain", b"null")[0] == 201
+    status, told = ask(node, "PUT", "/api/queues/%2F/plain", b'"{}"')
+    assert (status, told["reason"].partition(":")[0]) == (400, "invalid payload")
+    assert ask(node, "PUT", "/api/queues/%2F/plain", b"5")[1]["reason"] == "not_json"
+    assert ask(node, "PUT", "/api/global-parameters/odd", b"null")[1]["reason"] == "[{key_missing,value}]"
+
+
 def test_a_body_that_would_be_too_much_metadata(node: leveret.testing.Broker) -> None:
     assert ask(node, "PUT", "/api/global-parameters/big", {"value": "x" * (256 << 10)})[0] == 413
 

@@ -118,6 +118,30 @@ def test_publish_and_peek(open_page: Open, trio: Cluster) -> None:
     assert (method.redelivered, body) == (False, b'{"number": 0}')  # It was only looked at.
 
 
+def test_forms_choose_what_nobody_has_chosen(open_page: Open, trio: Cluster) -> None:
+    """Whoever leaves a list of choices alone gets what it shows, which is the first of them."""
+    trio[0].control("add_vhost", name="another", description="", tags=[])
+    page = open_page("queues")
+    for section, button, kind in (("queues", "Add a queue", "classic"), ("exchanges", "Add an exchange", "direct")):
+        page.get_by_role("link", name=section.capitalize()).click()
+        page.get_by_role("button", name=button).click()
+        dialog = page.get_by_role("dialog")
+        assert dialog.get_by_label("Virtual host").input_value() == "/"
+        assert dialog.get_by_label("Type").input_value() == kind
+        dialog.get_by_label("Name").fill("left.alone")
+        page.keyboard.press("Enter")
+        dialog.wait_for(state="detached")
+        page.get_by_role("link", name="left.alone").wait_for()
+    page.get_by_role("link", name="Policies").click()
+    page.get_by_role("button", name="Add an operator policy").click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.get_by_label("Virtual host").input_value() == "/"
+    dialog.get_by_label("Pattern").fill("^left")
+    dialog.locator(".matched").get_by_text("left.alone").wait_for()
+    page.keyboard.press("Escape")
+    trio[0].control("delete_vhost", name="another")
+
+
 def test_policy_then_synchronise(open_page: Open, trio: Cluster) -> None:
     fill(trio, 0, "ledger", 200)
     page = open_page("policies")

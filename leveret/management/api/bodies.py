@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leveret.management.messages import Request
 
 LINE: Final = 80
+DOUBLY: Final = "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?"
 OBJECT_BYTES_MAX: Final = 256 << 10  # What becomes metadata is kept in the memory of every node.
 NAME_BYTES_MAX: Final = 255
 INTEGER_CHARACTERS_MAX: Final = 20
@@ -44,7 +45,7 @@ def _finite(text: str) -> float:
 
 
 def object_of(request: Request, *required: str, bytes_max: int | None = OBJECT_BYTES_MAX) -> dict[str, Any]:
-    """The body as an object that has these keys; an empty one if there is none. Raises Problem."""
+    """The body as an object that has these keys; an empty one if there is none, or `null`. Raises Problem."""
     if bytes_max is not None and len(request.body) > bytes_max:
         raise Problem(413, "request_entity_too_large", f"the body has more than {bytes_max} bytes")
     if not request.body:
@@ -54,6 +55,10 @@ def object_of(request: Request, *required: str, bytes_max: int | None = OBJECT_B
             value = parsed(request.body)
         except (ValueError, RecursionError):
             raise bad_request("not_json") from None
+    if value is None:
+        value = {}
+    if isinstance(value, str):
+        raise bad_request(DOUBLY)
     if not isinstance(value, dict):
         raise bad_request("not_json")
     missing = [f"{{key_missing,{name}}}" for name in required if name not in value]

@@ -364,12 +364,28 @@ def _global(control: Control) -> list[Figure]:
         found.append(
             Figure(f"global_messages_{name}_total", COUNTER, f"Total number of messages {text}", "global", values)
         )
-    letters = control.node.broker.letters.by_reason
-    labels = 'queue_type="rabbit_classic_queue",dead_letter_strategy="at_least_once"'
+    return found + dead_letters(control)
+
+
+def dead_letters(control: Control) -> list[Figure]:
+    """By type of queue, and by what is done for them. What died without a letter is not counted."""
+    letters, found = control.node.broker.letters, []
+    types, strategies = {False: "classic", True: "quorum"}, {False: "at_most_once", True: "at_least_once"}
+
+    def labels(quorum: bool, kept: bool) -> str:
+        return f'queue_type="rabbit_{types[quorum]}_queue",dead_letter_strategy="{strategies[kept]}"'
+
     for reason in ("expired", "rejected", "maxlen", "delivery_limit"):
         text = f"Total number of messages dead-lettered: {reason}"
-        value = _one(letters.get(reason, 0), labels)
-        found.append(Figure(f"global_messages_dead_lettered_{reason}_total", COUNTER, text, "global", value))
+        values = [
+            Sample(labels(quorum, kept), letters.by_reason.get((reason, quorum, kept), 0))
+            for quorum in types
+            for kept in strategies
+        ]
+        found.append(Figure(f"global_messages_dead_lettered_{reason}_total", COUNTER, text, "global", values))
+    text = "Total number of messages dead-lettered and confirmed by target queues"
+    values = [Sample(labels(quorum, True), letters.kept_safe[quorum]) for quorum in types]
+    found.append(Figure("global_messages_dead_lettered_confirmed_total", COUNTER, text, "global", values))
     return found
 
 

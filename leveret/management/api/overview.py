@@ -159,6 +159,7 @@ class OverviewHandlers(Handlers):
 def _flat(answer: dict[str, Row]) -> list[Row]:
     rows = []
     for row in answer.values():
-        stats = row.pop("message_stats")
+        stats = row.pop("message_stats", {})
+        row.pop("octets", None)
         rows.append({**row, **{f"stats.{name}": value for name, value in stats.items()}})
     return rows

@@ -34,6 +34,7 @@ HEAD: Final = frozenset(
 )  # fmt: skip
 QUICK: Final = frozenset({"vhost", "durable", "auto_delete", "exclusive", "node"})
 PLAIN: Final = ("arguments", "auto_delete", "durable", "exclusive", "name", "node", "type", "vhost")
+MORE: Final = ("policy", "leader", "members", "online")  # Of those that have them.
 
 
 class QueueHandlers(Handlers):
@@ -98,6 +99,7 @@ class QueueHandlers(Handlers):
         for spec in specs:
             head = queue_head(self.control, spec)
             row = {name: head[name] for name in PLAIN}
+            row |= {name: head[name] for name in MORE if head.get(name) is not None}
             row["state"] = "running" if spec.node in running else "down"
             if spec.id in counts:
                 ready, out = counts[spec.id]

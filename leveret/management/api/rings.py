@@ -11,6 +11,8 @@ A walk over all queues is done in slices, and gives way to the broker between th
 
 from __future__ import annotations
 
+from bisect import insort
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.keepers import is_keeper
@@ -93,13 +95,13 @@ class RingHandlers(Office):
     # -- Rings ---------------------------------------------------------------------------------------------------
 
     async def rings(self, request: Request) -> Response:
-        """How many there are and how they are, and some of them: those with `name` in theirs, troubled ones first."""
+        """How many there are and how they are, and the first of those with `name` in theirs; troubled first."""
         self.rights.check(request)
         wanted, vhost = request.asked("name") or "", request.asked("vhost")
         most = request.number("limit", 50, 1, RINGS_MAX)
         running, total = self.running(), 0
-        troubled: list[dict[str, Any]] = []
-        sound: list[dict[str, Any]] = []
+        troubled: list[tuple[str, str, QueueSpec]] = []  # The first by name so far, in order: not more than are shown.
+        sound: list[tuple[str, str, QueueSpec]] = []
         counts = dict.fromkeys(("sound", "unsynchronised", "down"), 0)
         seen: dict[str, bool] = {}
         async for spec in Slices().each(list(self.node.metadata.queues.values())):
@@ -111,9 +113,12 @@ class RingHandlers(Office):
             health = _health(spec, running)
             counts[health] += 1
             there = sound if health == "sound" else troubled
-            if len(there) < most and wanted in spec.name:
-                there.append({**_outline(spec, running), "health": health})
-        return json_response({"total": total, **counts, "rings": [*troubled, *sound][:most]})
+            if wanted in spec.name and (len(there) < most or (spec.name, spec.vhost) < there[-1][:2]):
+                insort(there, (spec.name, spec.vhost, spec), key=itemgetter(0, 1))
+                del there[most:]
+        shown = [spec for _, _, spec in [*troubled, *sound][:most]]
+        rings = [{**_outline(spec, running), "health": _health(spec, running)} for spec in shown]
+        return json_response({"total": total, **counts, "rings": rings})
 
     async def ring(self, request: Request) -> Response:
         spec = self.spec(request)

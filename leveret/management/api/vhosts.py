@@ -71,15 +71,16 @@ class VhostHandlers(Handlers):
         return json_response(query_of(request).shown(row))
 
     async def _with_figures(self, request: Request, rows: list[Row]) -> list[Row]:
-        """What all nodes have counted of messages. Nobody looks at the figures of very many vhosts at once."""
+        """What all nodes have counted. Nobody looks at the figures of very many vhosts at once."""
         if request.asked("disable_stats") == "true" or len(rows) > FIGURES_MAX:
             return rows
         asked = {"vhosts": [row["name"] for row in rows], "past": past_of(request)}
         told = (await self.everyone.ask("local_vhost_stats", asked)).values()
         for row in rows:
             parts = [dict(answer[row["name"]]) for answer in told if row["name"] in answer]
-            stats = added(part.pop("message_stats") for part in parts)
-            row |= added(parts) | ({"message_stats": stats} if stats else {})
+            stats = added(part.pop("message_stats", {}) for part in parts)
+            octets = added(part.pop("octets", {}) for part in parts)
+            row |= octets | added(parts) | ({"message_stats": stats} if stats else {})
         return rows
 
     async def put(self, request: Request) -> Response:

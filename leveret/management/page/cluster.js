@@ -35,7 +35,7 @@ export function cluster(app) {
       h("div", { class: "nodes" }, (app.news?.members ?? []).map((member) => nodeCard(app, member,
         nodes.find((one) => one.name === member.name)))),
       api.has("administrator") && (app.news?.members.length ?? 0) > 1
-        ? h("p", null, button("Rebalance queues …", () => actions.rebalance(app))) : null,
+        ? h("p", { class: "apart" }, button("Rebalance queues …", () => actions.rebalance(app))) : null,
       h("div", { class: "ring-row" },
         card("Mirrored queues", picker(app, rings, ring)),
         ring ? ringCard(app, ring, watcher.events) : card(null, empty("No mirrored queue yet",

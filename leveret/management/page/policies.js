@@ -10,6 +10,7 @@ import { ask, badge, button, card, confirm, empty, object, table, toast } from "
 const SHOWN = 12;
 const APPLY_TO = [["all", "Exchanges and queues"], ["queues", "All queues"], ["classic_queues", "Classic queues"],
   ["quorum_queues", "Quorum queues"], ["streams", "Streams"], ["exchanges", "Exchanges"]];
+const LIMITS = '{"max-length": 100000, "message-ttl": 86400000}';
 const MIRRORS = '{"ha-mode": "all", "ha-sync-mode": "automatic"}';
 
 export function policies(app) {
@@ -68,7 +69,7 @@ function edit(app, vhosts, old, kind) {
         hint: "A regular expression; an empty one matches every name." },
       { name: "apply", label: "Applies to", kind: "select", options: APPLY_TO, value: old?.["apply-to"] ?? "queues" },
       { name: "priority", label: "Priority", kind: "number", value: String(old?.priority ?? 0) },
-      { name: "definition", label: "Definition", kind: "area", placeholder: MIRRORS, hint: "As JSON.",
+      { name: "definition", label: "Definition", kind: "area", placeholder: kind === "policies" ? MIRRORS : LIMITS, hint: "As JSON.",
         value: old ? JSON.stringify(old.definition, null, 1) : kind === "policies" ? MIRRORS : "" },
     ],
     live: async (values) => {

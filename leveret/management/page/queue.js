@@ -131,7 +131,8 @@ export function bindingTable(app, bindings, from = true) {
 function consumerTable(list) {
   return table([
     { title: "Tag", main: true, cell: (one) => one.consumer_tag },
-    { title: "Channel", cell: (one) => one.channel_details?.name },
+    { title: "Channel", wide: true, cell: (one) => (one.channel_details?.connection_name
+      ? link(one.channel_details.name, "connections", one.channel_details.connection_name) : one.channel_details?.name) },
     { title: "Acknowledges", cell: (one) => (one.ack_required ? "yes" : "no") },
     { title: "Prefetch", number: true, cell: (one) => number(one.prefetch_count) },
     { title: "Active", cell: (one) => (one.active === false ? "no" : "yes") },

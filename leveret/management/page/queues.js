@@ -39,7 +39,7 @@ function columns(app, withVhost) {
     { title: "Name", sort: "name", main: true, cell: (one) => link(one.name, "queues", one.vhost, one.name) },
     withVhost ? { title: "Virtual host", sort: "vhost", cell: (one) => one.vhost } : null,
     { title: "Kind", cell: features },
-    { title: "Copies", cell: (one) => copies(app, one) },
+    { title: "Copies", wide: true, cell: (one) => copies(app, one) },
     { title: "State", sort: "state", cell: state },
     { title: "Ready", sort: "messages_ready", number: true, cell: (one) => dim(one.messages_ready, number) },
     { title: "Unacked", sort: "messages_unacknowledged", number: true, cell: (one) => dim(one.messages_unacknowledged, number) },
@@ -69,9 +69,9 @@ export function mirrorsOf(one) {
 
 function copies(app, one) {
   const [mirrors, synced] = mirrorsOf(one);
-  return [h("span", null, one.node ? app.node(one.node) : null),
+  return h("span", { class: "together" }, one.node ? app.node(one.node) : null,
     mirrors.length ? [" ", badge(`+${mirrors.length}`, synced.length === mirrors.length ? "good" : "warn",
-      `${synced.length} of ${mirrors.length} mirrors in sync`)] : null];
+      `${synced.length} of ${mirrors.length} mirrors in sync`)] : null);
 }
 
 export function state(one) {

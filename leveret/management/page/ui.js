@@ -123,10 +123,11 @@ function field({ name, label, value = "", kind = "text", options = [], hint = nu
   const quiet = { spellcheck: "false", autocapitalize: "none", placeholder };
   let control;
   if (kind === "select") {
-    control = h("select", { ...common, value }, options.map((one) => {
-      const [text, shown] = Array.isArray(one) ? one : [one, one];
-      return h("option", { value: text, selected: text === value }, shown);
-    }));
+    const choices = options.map((one) => (Array.isArray(one) ? one : [one, one]));
+    // One of them is always chosen; a <select> that is given a value which none has shows nothing, and sends nothing.
+    const chosen = choices.some(([text]) => text === value) ? value : choices[0]?.[0] ?? "";
+    control = h("select", { ...common, value: chosen }, choices.map(([text, shown]) => h("option", { value: text,
+      selected: text === chosen }, shown)));
   } else if (kind === "area") control = h("textarea", { ...common, ...quiet, rows: 4, value });
   else if (kind === "check") control = h("input", { ...common, type: "checkbox", checked: value === true });
   else {
