@@ -379,7 +379,10 @@ class Cluster:
 
     async def mirror_all(self) -> bool:
         """Whether the policy is set. If not, the cluster is not what it is said to be, and stops."""
-        asked = [sys.executable, "-m", "leveret.cli.ctl", "-n", self.plan.nodes[0].name, "--quiet", "set_policy"]
+        # By address: another cluster beside this one has nodes of the same names.
+        first, cookie = self.plan.nodes[0], os.path.join(self.plan.folder, FILE_NAME)
+        where = ["--host", self.plan.host, "--port", str(first.cluster), "--cookie-file", cookie]
+        asked = [sys.executable, "-m", "leveret.cli.ctl", *where, "--quiet", "set_policy"]
         asking = await asyncio.create_subprocess_exec(
             *asked, *MIRROR_ALL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
@@ -445,13 +448,19 @@ class Cluster:
             "",
             "try" + (" (after pip install pika):" if python == "python3" else ":"),
             f"  {connect.format(publish.amqp)}; {declare}; q.basic_publish('', 'tasks', b'hello'); c.close()\"",
-            f"  {_beside_python('leveretctl')} -n {consume.short} list_queues name messages pid slave_pids",
+            f"  {_beside_python('leveretctl')} {self.choice(consume)} list_queues name messages pid slave_pids",
             f"  kill -9 {pids[0]}    # {publish.name}, which leads the queue: one of its mirrors takes over",
             f"  {connect.format(consume.amqp)}; {declare}; print(q.basic_get('tasks', auto_ack=True)[2])\"",
             f"Ctrl-C stops all nodes; to go on with them: {_beside_python('leveret')} cluster start --data"
             f" {shlex.quote(self.plan.folder)}",
         ]
         return lines
+
+    def choice(self, node: Planned) -> str:
+        """How leveretctl is told of a node: by name, unless another cluster of this machine has one of that name."""
+        if sum(entry.name == node.name for entry in registry.entries()) == 1:
+            return f"-n {node.short}"
+        return f"--host {self.plan.host} --port {node.cluster}"
 
 
 def _beside_python(name: str) -> str:

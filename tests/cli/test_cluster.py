@@ -293,3 +293,22 @@ def test_a_taken_port_ends_the_start_with_the_reason(run: Run) -> None:
     assert "choose others with --base-port" in text
     run.start("--nodes", "1", "--base-port", "0")  # What was remembered of the failed start does not stand in the way.
     assert len(run.ready()) == 1
+
+
+def test_two_clusters_side_by_side(run: Run) -> None:
+    """Their nodes have the same names, and each gets its policy."""
+    run.start("--nodes", "2", "--base-port", "0")
+    run.ready()
+    assert " -n leveret2 list_queues" in run.line(f"{subject._beside_python('leveretctl')} ")
+    beside = Run(run.data.parent)
+    beside.data = run.data.parent / "burrow"
+    try:
+        beside.start("--nodes", "2", "--base-port", "0")
+        beside.ready()
+        typed = shlex.split(beside.line(f"{subject._beside_python('leveretctl')} "))[1:]
+        assert "--port" in typed
+        asked = [sys.executable, "-m", "leveret.cli.ctl", "-q", *typed[: typed.index("list_queues")], "list_policies"]
+        shown = subprocess.run(asked, env=run.environment, capture_output=True, text=True, check=True).stdout
+        assert "mirror-all" in shown
+    finally:
+        beside.end()
