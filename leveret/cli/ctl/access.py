@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cli.ctl.frame import DATA_ERROR, VALIDATION, VHOST, Command, Failed, Given, Message, Output, Rows
+from leveret.cli.ctl.session import LIFE_PATIENCE_S
 from leveret.node import control_columns as columns
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def add_vhost(session: Session, given: Given) -> Output:
 
 def delete_vhost(session: Session, given: Given) -> Output:
     session.banner(f'Deleting vhost "{given.words[0]}" ...')
-    session.ask("delete_vhost", {"name": given.words[0]})
+    session.ask("delete_vhost", {"name": given.words[0]}, LIFE_PATIENCE_S)
     return None
 
 
