@@ -16,7 +16,7 @@ from leveret.cluster import commands as c
 from leveret.cluster import frames
 from leveret.cluster.partitions import PartitionHandling, Strategy
 from leveret.cluster.specs import Json
-from leveret.log.block import PERSISTENT
+from leveret.log.block import PERSISTENT, REDELIVERED
 from leveret.mirror.view import View
 from tests.amqp.remote import client_with_queue, confirming, remote_queue
 from tests.brokers import Cluster
@@ -249,9 +249,12 @@ def test_link_lost_before_the_home_has_got_them(cluster: Cluster) -> None:
     cut(cluster)
     assert waiting(cluster) == [] and spool(cluster).count == 2
     cluster.held.clear()
+    send(client, b"3", delivery_mode=2)
     join(cluster)
     cluster.tick()
-    assert waiting(cluster) == [b"1", b"2"]
+    assert waiting(cluster) == [b"1", b"2", b"3"]
+    # For all that is known here, the home may have shown them to somebody, and lost them before they were safe.
+    assert kinds(cluster) == [PERSISTENT | REDELIVERED, PERSISTENT | REDELIVERED, PERSISTENT]
     client.take()
 
 
@@ -332,6 +335,7 @@ def test_a_full_queue_that_rejects_is_tried_until_it_takes_them(cluster: Cluster
         assert cluster["b"].queue("q").purge() == 1
         cluster.tick()
         assert waiting(cluster) == [body]
+        assert kinds(cluster) == [PERSISTENT], "a queue that is full has shown it to nobody"
     assert figures(cluster).state == "empty"
     client.take()
 
