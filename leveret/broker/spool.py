@@ -201,8 +201,12 @@ class Spool(Queue):
 
     def pump(self) -> None:
         """Send on what can be."""
+        spools, heals = self.spools, self.spools.heals
         while self.ready and not self.refused and not self.resting and self.flying_bytes < WINDOW_BYTES:
-            target = self.spools.way(self)
+            if not spools.flights_left:
+                spools.later.append(self)
+                return
+            target = spools.way(self)
             if target is None:
                 self._stop()
                 return
@@ -212,14 +216,15 @@ class Spool(Queue):
                 return
             if not head.batch.logged:
                 return
-            if self.spools.heals and self._drop_expired(head, target.rules.ttl_ms):
+            if heals and self._drop_expired(head, target.rules.ttl_ms):
                 continue  # Also while there is no room for the others, which may be enough to have it.
-            if self.spools.shortage(target):
+            if spools.shortage(target):
                 self._stop()
                 return
             if not target.is_local and target.edge is not None and target.edge.is_crowded():
-                self.spools.stalled[self] = None
+                spools.stalled[self] = None
                 return
+            spools.flights_left -= 1
             self._send(head, target)
         if self.flights and self.ready and isinstance(self.ready[0], Gap):
             self.want(self.ready[0])  # What is next is read while others are under way.
