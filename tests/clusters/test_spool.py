@@ -78,8 +78,8 @@ def publish(broker: Broker, queue: str, numbers: range) -> None:
 def take_all(
     broker: Broker, queue: str, count: int, marked: Collection[int] = (), in_doubt: Collection[int] = ()
 ) -> list[int]:
-    """What is in the queue, as soon as there are so many; and that nothing follows. `marked` are those that a client may
-    have seen before; those `in_doubt` are if a race ended one way."""
+    """What is in the queue, as soon as there are so many; and that nothing follows. `marked`: those that a client may
+    have seen before; those `in_doubt` are so if a race ended one way."""
     until(lambda: depth(broker, queue) >= count, f"{count} messages in {queue}")
     found = []
     with connect(broker) as connection:
