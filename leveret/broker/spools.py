@@ -319,6 +319,11 @@ class Spools:
 
     # -- For people ----------------------------------------------------------------------------------------------
 
+    @property
+    def alarms(self) -> list[str]:
+        told = (("spool_in_use", self.active), ("spool_full", self.is_full), ("spool_without_room", self.short))
+        return [name for name, is_set in told if is_set]
+
     def figures(self) -> list[Figures]:
         return [self.figures_of(spool) for spool in self.by_target.values()]
 

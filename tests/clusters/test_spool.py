@@ -210,3 +210,8 @@ def test_leveretctl(brokers: list[Broker], capsys: pytest.CaptureFixture[str]) -
     publish(one, "listed", range(2))
     assert leveretctl([*one.leveretctl, "list_spools", "queue", "state", "messages", "--silent"]) == 0
     assert "listed\tcollecting\t2" in capsys.readouterr().out
+    for command in ("partition_status", "status"):
+        assert leveretctl([*one.leveretctl, command]) == 0
+        shown = capsys.readouterr().out
+        assert "Kept for 1 queues that could not be reached: 2 messages, the first for" in shown
+        assert "(spool_in_use)" in shown
