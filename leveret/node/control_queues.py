@@ -435,7 +435,7 @@ async def local_delete_queue(control: Control, vhost: str, name: str, if_empty: 
         raise Refused(USAGE, "Queue is not empty")
     messages = queue.ready_count
     await control.change(DeleteQueue(vhost, name, spec.id))
-    return {"messages": messages, "counted": True}
+    return {"messages": messages}
 
 
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT)

@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cli.ctl.frame import DATA_ERROR, VALIDATION, VHOST, Command, Failed, Given, Message, Output, Rows
-from leveret.cli.ctl.session import LIFE_PATIENCE_S
 from leveret.node import control_columns as columns
 
 if TYPE_CHECKING:
@@ -113,6 +112,8 @@ def add_vhost(session: Session, given: Given) -> Output:
 
 
 def delete_vhost(session: Session, given: Given) -> Output:
+    from leveret.cli.ctl.session import LIFE_PATIENCE_S  # Not before it is needed: help is to come at once.
+
     session.banner(f'Deleting vhost "{given.words[0]}" ...')
     session.ask("delete_vhost", {"name": given.words[0]}, LIFE_PATIENCE_S)
     return None
