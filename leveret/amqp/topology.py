@@ -323,9 +323,13 @@ class Topology:
             return
         self._check_owner(queue.spec, method)
         check_quorum_delete(queue.spec, method)
-        if not queue.is_local and queue.edge is None and not method.if_unused and not method.if_empty:
-            self._delete_queue(method, queue, 0)  # Its node is down, which must not keep anybody from giving it up.
-            return
+        if not queue.is_local and queue.edge is None:
+            if not method.if_unused and not method.if_empty:
+                self._delete_queue(method, queue, 0)  # Its node is down, which must not keep anybody from giving it up.
+                return
+            if method.if_empty and queue.spec.view is not None:  # RabbitMQ's code for one that nobody can look into.
+                text = f"{self._named(queue.spec)} may not be empty: nobody leads it"
+                raise protocol_error(ReplyCode.PRECONDITION_FAILED, text, method)
 
         def then(status: Status | None) -> None:
             if status is None:

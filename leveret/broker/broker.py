@@ -180,6 +180,7 @@ class Broker(Ruling):
                 unlogged[queue] = None
             elif queue.delivered_through > queue.noted_through and queue.durable:
                 self.delivering[queue] = None
+        self.spools.on_turn()
 
     def on_time(self) -> bool:
         """Called every few milliseconds: whose time has come? True if there is something to do."""

@@ -17,6 +17,11 @@ before, and the spool's block lost with this process, the next message would get
 number is given twice, even by a log that was told not to sync: after a start the spool goes on far behind its last one.
 The name is drawn when the spool is made and kept in its log, so that a node with a new disk is not taken for the old.
 
+**Marked.** A queue hands out what it has before it is safe. If its master is lost in between, or was none any more, a
+client has seen messages that are in no queue; they are sent again, and nobody but the spool could know that they come
+for the second time. So what was under way when its fate became unknown is sent as `redelivered`, and after a start all
+that was there before it: what was under way then, nobody knows.
+
 **In order.** Flights are numbered in a row, each tells the queue the number before it, and a queue that has not taken
 that one refuses it. After a refusal nothing more is sent until the fate of all flights is known; then it begins anew
 with the first that is not safe. As long as something is in the spool, publishes go there, behind it. So that a steady
@@ -52,6 +57,7 @@ from leveret.broker.parking import Parked, park, unpark
 from leveret.broker.producers import NAME_BYTES_MAX, Origin
 from leveret.broker.queue import Queue
 from leveret.broker.upkeep import own_ttl_ms
+from leveret.cluster.mirroring import is_stream
 from leveret.cluster.specs import QueueSpec
 from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED
 from leveret.log.ranges import Wanted
@@ -59,6 +65,7 @@ from leveret.log.ranges import Wanted
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.edge import Edge
     from leveret.broker.remote import RemoteQueue
     from leveret.broker.spools import Spools
     from leveret.cluster.queue_rules import QueueRules
@@ -80,13 +87,14 @@ SINCE: Final = b"since"  # and when the first message came into it, by the wall 
 class Flight(Pending):
     """Messages on their way to the queue: lo..hi - 1 of a batch."""
 
-    __slots__ = ("batch", "hi", "lo", "size")
+    __slots__ = ("batch", "hi", "link", "lo", "size")
 
-    def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int) -> None:
+    def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int, link: Edge | None) -> None:
         super().__init__(spool, batch.first + lo, batch.first + hi - 1)
         self.batch = batch
         self.lo = lo
         self.hi = hi
+        self.link = link  # None: the queue is at this node.
         self.size = sum(map(len, batch.contents[lo:hi]))
 
 
@@ -94,8 +102,8 @@ class Spool(Queue):
     """What this node keeps for one queue."""
 
     __slots__ = (
-        "content_bytes", "expired", "flights", "flying_bytes", "flying_count", "flows", "fronts", "held", "is_paced",
-        "name", "previous", "refused", "resting", "sent", "spools", "target", "turned_away",
+        "content_bytes", "doubtful", "expired", "flights", "flying_bytes", "flying_count", "flows", "fronts", "held",
+        "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target", "turned_away",
     )  # fmt: skip
 
     def __init__(self, spools: Spools, target: QueueSpec) -> None:
@@ -110,6 +118,7 @@ class Spool(Queue):
         self.flying_bytes = self.flying_count = 0
         self.refused: list[Flight] = []  # Of those that were under way when the first was refused.
         self.previous = 0  # The last number that was sent since it was last begun anew.
+        self.doubtful = 0  # What has a number up to this one may have been shown to somebody.
         self.resting = False  # Until the next second: what was sent was refused.
         self.flows = False  # What was sent was taken, and nothing stands in the way of more.
         self.is_paced = False  # Publishers wait for the next flight.
@@ -143,6 +152,7 @@ class Spool(Queue):
             self.name = self.spools.broker.unique_name(prefix).encode()
             self.mark(NAME, self.name)
         if self.count:
+            self.doubtful = self.next_seq - 1
             self.next_seq += LEAP
             self.content_bytes = self.host.measure(self, Wanted(1, self.next_seq)).bytes
 
@@ -191,8 +201,12 @@ class Spool(Queue):
 
     def pump(self) -> None:
         """Send on what can be."""
+        spools, heals = self.spools, self.spools.heals
         while self.ready and not self.refused and not self.resting and self.flying_bytes < WINDOW_BYTES:
-            target = self.spools.way(self)
+            if not spools.flights_left:
+                spools.later.append(self)
+                return
+            target = spools.way(self)
             if target is None:
                 self._stop()
                 return
@@ -202,14 +216,15 @@ class Spool(Queue):
                 return
             if not head.batch.logged:
                 return
-            if self.spools.heals and self._drop_expired(head, target.rules.ttl_ms):
+            if heals and self._drop_expired(head, target.rules.ttl_ms):
                 continue  # Also while there is no room for the others, which may be enough to have it.
-            if self.spools.shortage(target):
+            if spools.shortage(target):
                 self._stop()
                 return
             if not target.is_local and target.edge is not None and target.edge.is_crowded():
-                self.spools.stalled[self] = None
+                spools.stalled[self] = None
                 return
+            spools.flights_left -= 1
             self._send(head, target)
         if self.flights and self.ready and isinstance(self.ready[0], Gap):
             self.want(self.ready[0])  # What is next is read while others are under way.
@@ -248,7 +263,7 @@ class Spool(Queue):
     def _send(self, head: Span, target: AnyQueue) -> None:
         batch, lo = head.batch, head.lo
         hi, kind = self._cut(head, target.rules.rejects), batch.kinds[lo]
-        flight = Flight(self, batch, lo, hi)
+        flight = Flight(self, batch, lo, hi, None if target.is_local else target.edge)
         self._take_first(head, hi - lo)
         origin = Origin(self.name, flight.first, self.previous)
         self.previous = flight.last
@@ -256,6 +271,8 @@ class Spool(Queue):
         self.flying_count += flight.count
         self.flying_bytes += flight.size
         kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
+        if flight.first <= self.doubtful and not is_stream(target.spec.arguments):  # A stream shows what is safe.
+            kind |= REDELIVERED
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
         target.enqueue_from(origin, contents, keys, kind, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
         if not flight.waiting:
@@ -267,6 +284,8 @@ class Spool(Queue):
         if alone:
             return lo + 1
         end = min(head.hi, lo + FLIGHT_MESSAGES)
+        if batch.first + lo <= self.doubtful:
+            end = min(end, self.doubtful - batch.first + 1)
         for at in range(lo, end):
             size += len(batch.contents[at])
             if batch.kinds[at] != batch.kinds[lo] or (size > FLIGHT_BYTES and at > lo):
@@ -296,7 +315,10 @@ class Spool(Queue):
 
     def _begin_anew(self) -> None:
         """Something was refused, and all others have come back."""
+        target = self.spools.broker.queues_by_id.get(self.target)
         for flight in self.refused:
+            if not _was_full(target, flight):
+                self.doubtful = max(self.doubtful, flight.last)
             self.flying_count -= flight.count
             self.ready_count += flight.count
             self.put_back(Span(flight.batch, flight.lo, flight.hi))
@@ -336,3 +358,11 @@ class Spool(Queue):
         for one in held or ():  # Whoever deleted the queue has taken care of its messages.
             if one.pending is not None:
                 one.pending.on_safe()
+
+
+def _was_full(target: AnyQueue | None, flight: Flight) -> bool:
+    """Whether a flight was refused by a queue that never took it in. One that rejects publishes gets each message by
+    itself, so that it is only about this one; unless the link broke, or the queue has moved, meanwhile."""
+    if target is None or not target.rules.rejects:
+        return False
+    return flight.link is (None if target.is_local else target.edge)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 1 << 30
 REMINDER_TICKS: Final = 60
+# In a turn. What came in small bundles goes as small flights, thousands of them in a window; were all sent at once,
+# by several spools, then a node whose links are just back would say nothing for so long that they were lost again.
+FLIGHTS_AT_ONCE: Final = 128
 UNLIMITED: Final = 1 << 62
 
 
@@ -73,6 +76,8 @@ class Spools:
         self.active: dict[Spool, None] = {}  # Those with messages.
         self.fronts: list[RemoteQueue] = []  # Before queues that are led here, by who is cut off from the majority.
         self.stalled: dict[Spool, None] = {}  # Those whose link takes no more.
+        self.flights_left = FLIGHTS_AT_ONCE  # In this turn, of all spools.
+        self.later: list[Spool] = []  # Those that have to wait for the next one.
         self.watchers: list[Callable[[], None]] = []  # Called once, when the next messages have left some spool.
         self.content_bytes = 0
         self.is_full = False
@@ -278,6 +283,14 @@ class Spools:
             self.broker.dirty[spool] = None
         self.stalled.clear()
 
+    def on_turn(self) -> None:
+        """What a turn had to do is done."""
+        self.flights_left = FLIGHTS_AT_ONCE
+        if self.later:
+            first, *others = self.later  # The first used up what there was. The last to be touched is the first to go.
+            self.later = []
+            self.broker.dirty.update(dict.fromkeys((first, *reversed(others))))
+
     def wake(self) -> None:
         """Perhaps more can be sent."""
         self.is_surveyed = False
@@ -305,6 +318,11 @@ class Spools:
                 self._note("warning", f"the spool of {queue} has {kept}{why}")
 
     # -- For people ----------------------------------------------------------------------------------------------
+
+    @property
+    def alarms(self) -> list[str]:
+        told = (("spool_in_use", self.active), ("spool_full", self.is_full), ("spool_without_room", self.short))
+        return [name for name, is_set in told if is_set]
 
     def figures(self) -> list[Figures]:
         return [self.figures_of(spool) for spool in self.by_target.values()]

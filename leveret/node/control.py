@@ -27,7 +27,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.frames import CONTROL
@@ -71,7 +71,7 @@ from leveret.node.wire import CallFailed
 if TYPE_CHECKING:
     from leveret.cluster.commands import Command as Change
     from leveret.cluster.specs import QueueSpec
-    from leveret.cluster.store import Metadata
+    from leveret.cluster.store import Applied, Metadata
 
 __all__ = ["CONTROL", "Control"]
 
@@ -230,7 +230,10 @@ class Control:
 
     async def change(self, command: Change) -> None:
         """Have the cluster agree on a change. Raises Refused."""
-        applied = await self.node.cluster.change(command)
+        await self.agreed(self.node.cluster.change(command))
+
+    async def agreed(self, change: Awaitable[Applied]) -> None:
+        applied = await change
         if applied.refused is not None:
             raise Refused(UNAVAILABLE, applied.refused.text)
 

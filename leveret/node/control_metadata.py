@@ -16,6 +16,7 @@ from leveret.cluster import commands as c
 from leveret.cluster.passwords import known_hashing, verify_password
 from leveret.cluster.patterns import error_of
 from leveret.cluster.specs import Json, UserSpec
+from leveret.node import emptying
 from leveret.node.control_frame import (
     ANYTHING,
     DATA_ERROR,
@@ -146,7 +147,7 @@ async def set_vhost_tags(control: Control, name: str, tags: list[str]) -> None:
 @COMMANDS.add(name=TEXT)
 async def delete_vhost(control: Control, name: str) -> None:
     check_vhost(control, name)
-    await control.change(c.DeleteVhost(name))
+    await control.agreed(emptying.delete_vhost(control.node.cluster, control.node.metadata, name))
 
 
 # -- Permissions ---------------------------------------------------------------------------------------------------

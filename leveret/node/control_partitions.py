@@ -17,6 +17,7 @@ from leveret.cluster.keepers import is_keeper
 from leveret.node.control_frame import DATA_ERROR, RUNNING, STARTED, TEXT, TEXTS, UNAVAILABLE, Commands, Refused
 
 if TYPE_CHECKING:
+    from leveret.broker.spools import Spools
     from leveret.cluster.specs import QueueSpec
     from leveret.node.control import Control
 
@@ -72,6 +73,20 @@ def local(control: Control) -> dict[str, Any]:
             {"node": name, "since_ms": loss.since_ms, "reason": loss.reason, "silent": loss.silent}
             for name, loss in sorted(seen.lost.items())
         ],
+        "spooled": _spooled(node.broker.spools),
+    }
+
+
+def _spooled(spools: Spools) -> dict[str, Any]:
+    """What this node keeps for queues that it cannot reach, all together."""
+    found = [spools.figures_of(spool) for spool in spools.active]
+    return {
+        "queues": len(found),
+        "messages": sum(one.messages for one in found),
+        "bytes": spools.content_bytes,
+        "limit": spools.content_bytes_max,
+        "oldest": max((one.oldest for one in found), default=0),
+        "alarms": spools.alarms,
     }
 
 

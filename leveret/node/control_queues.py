@@ -416,6 +416,11 @@ def queue_here(control: Control, spec: QueueSpec) -> Queue:
 @COMMANDS.add(RUNNING, vhost=TEXT, name=TEXT, if_empty=FLAG, if_unused=FLAG)
 async def delete_queue(control: Control, vhost: str, name: str, if_empty: bool, if_unused: bool) -> Any:
     spec = queue_spec(control, vhost, name, USAGE, "Queue not found")
+    member = control.member(spec.node)
+    if not if_empty and not if_unused and (member is None or not member.running):
+        # Its node is down, which must not keep anybody from giving it up.
+        await control.change(DeleteQueue(vhost, name, spec.id))
+        return {"messages": 0, "counted": False}
     arguments = {"vhost": vhost, "name": name, "if_empty": if_empty, "if_unused": if_unused}
     return await at_home(control, spec, "local_delete_queue", arguments)
 

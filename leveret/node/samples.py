@@ -173,7 +173,7 @@ class Samples:
         self._histories = 0
         await self._take_queues(tick, since_ms)
         await self._take_connections(tick)
-        self._take_ended(tick)
+        await self._take_ended()
         await self._take_exchanges(tick)
         for name in [name for name in self.by_vhost if name not in broker.vhosts]:
             del self.by_vhost[name]
@@ -256,13 +256,16 @@ class Samples:
             _raise(self.by_vhost, vhost.name, more)
             self.sums = [old + new for old, new in zip(self.sums, more, strict=True)]
 
-    def _take_ended(self, tick: int) -> None:
+    async def _take_ended(self) -> None:
+        """With a vhost, tens of thousands of queues may have ended since the last sample."""
         ended, self.node.broker.ended = self.node.broker.ended or {}, {}
-        for one in ended:
+        async for one in Slices().each(ended):
             if isinstance(one, Queue):
                 rows = self.queues.pop(one, [])
                 before = OF_QUEUE.unpack(rows[-1])[1:] if rows else (0,) * len(QUEUE)
-                self._add(one.spec, (*_TRAFFIC(one.totals), 0, 0), before)
+                values = (*_TRAFFIC(one.totals), 0, 0)
+                if values != before:
+                    self._add(one.spec, values, before)
                 one.totals = Traffic()  # Nothing of it counts twice.
             else:
                 self._add_channel(one, counted(one), self.channels.pop(one, []))

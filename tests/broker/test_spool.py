@@ -10,13 +10,14 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.broker import peerwire as w
+from leveret.broker import spools
 from leveret.broker.spool import SPOOL, Spool
 from leveret.broker.spools import Figures
 from leveret.cluster import commands as c
 from leveret.cluster import frames
 from leveret.cluster.partitions import PartitionHandling, Strategy
 from leveret.cluster.specs import Json
-from leveret.log.block import PERSISTENT
+from leveret.log.block import PERSISTENT, REDELIVERED
 from leveret.mirror.view import View
 from tests.amqp.remote import client_with_queue, confirming, remote_queue
 from tests.brokers import Cluster
@@ -249,9 +250,43 @@ def test_link_lost_before_the_home_has_got_them(cluster: Cluster) -> None:
     cut(cluster)
     assert waiting(cluster) == [] and spool(cluster).count == 2
     cluster.held.clear()
+    send(client, b"3", delivery_mode=2)
     join(cluster)
     cluster.tick()
-    assert waiting(cluster) == [b"1", b"2"]
+    assert waiting(cluster) == [b"1", b"2", b"3"]
+    # For all that is known here, the home may have shown them to somebody, and lost them before they were safe.
+    assert kinds(cluster) == [PERSISTENT | REDELIVERED, PERSISTENT | REDELIVERED, PERSISTENT]
+    client.take()
+
+
+def test_a_turn_sends_some_and_the_next_one_more(cluster: Cluster, monkeypatch: Any) -> None:
+    """Of several spools, none of which waits until another is empty."""
+    monkeypatch.setattr(spools, "FLIGHTS_AT_ONCE", 4)
+    client = publisher_at_a(cluster)
+    names = ("q", "r", "s")
+    for name in names[1:]:
+        cluster.apply(c.DeclareQueue("/", name, node="b"))
+    cut(cluster)
+    for number in range(10):
+        for name in names:
+            client.feed(publish(1, "", name, b"%d" % number, client.frame_max, delivery_mode=2))
+            client.world.turn()
+    broker = cluster["a"].broker
+    broker.spools.flights_left = 4
+    flown: list[dict[str, int]] = []
+    on_turn = broker.spools.on_turn
+
+    def watched() -> None:
+        flown.append({one.spec.name: one.sent + one.flying_count for one in broker.spools.by_target.values()})
+        on_turn()
+
+    monkeypatch.setattr(broker.spools, "on_turn", watched)
+    join(cluster)
+    assert [cluster["b"].queue(name).ready_count for name in names] == [10, 10, 10]
+    totals = [sum(one.values()) for one in flown]
+    assert max(after - before for before, after in zip([0, *totals], totals, strict=False)) == 4
+    third = next(one for one in flown if sum(one.values()) == 12)
+    assert sorted(third.values()) == [4, 4, 4]
     client.take()
 
 
@@ -332,6 +367,7 @@ def test_a_full_queue_that_rejects_is_tried_until_it_takes_them(cluster: Cluster
         assert cluster["b"].queue("q").purge() == 1
         cluster.tick()
         assert waiting(cluster) == [body]
+        assert kinds(cluster) == [PERSISTENT], "a queue that is full has shown it to nobody"
     assert figures(cluster).state == "empty"
     client.take()
 

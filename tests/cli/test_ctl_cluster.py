@@ -138,8 +138,11 @@ def test_every_node_answers_alike(joined: Trio) -> None:
 def test_a_node_stops_is_forgotten_and_joins_again(joined: Trio) -> None:
     one, two, three = NAMES
     joined.declare(three, "only-there", 1)
+    joined.declare(three, "given-up", 1)
     joined.ctl(three, "stop_app")
     joined.await_loss(three, one, two)
+    assert "is down or inaccessible" in joined.ctl(two, "delete_queue", "given-up", "--if-empty", code=69)
+    assert joined.ctl(two, "delete_queue", "given-up").endswith("how many messages it had is not known\n")
     assert joined.rows(two, "list_queues", "name", "messages", "state") == [["only-there", "", "down"]]
     assert joined.rows(two, "list_queues", "--online") == []
     assert "home node 'three@localhost' of durable queue" in joined.ctl(two, "purge_queue", "only-there", code=69)

@@ -255,6 +255,11 @@ async def test_a_queue_whose_node_is_down(pair: list[FakeServer]) -> None:
     code, text = await refusal(one, "purge_queue", vhost="/", name="there")
     assert code == 69
     assert text.startswith("home node 'two@host' of durable queue 'there' in vhost '/' is down or inaccessible")
+    only_if = {"if_empty": True, "if_unused": False}
+    assert (await refusal(one, "delete_queue", vhost="/", name="there", **only_if))[0] == 69
+    only_if = {"if_empty": False, "if_unused": False}
+    given_up = await ask(one, "delete_queue", vhost="/", name="there", **only_if)
+    assert given_up == {"messages": 0, "counted": False} and one.world.metadata.queues == {}
 
 
 # -- Connections, channels, consumers ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from leveret.broker.queue import Queue
 from leveret.broker.traffic import Passage, Totals, Traffic
 from leveret.cluster.specs import QueueSpec
 from leveret.node import samples as s
+from leveret.node import slices
 from leveret.node.samples import KEPT, Past, Samples, Window, row_at, tick_of
 from tests.broker.test_queue import Host
 
@@ -153,6 +154,27 @@ def test_sums_keep_what_has_ended(world: World) -> None:
     world.sample()  # Ended once more: it counts no more.
     assert dict(zip(s.QUEUE, world.samples.sums, strict=True))["ack"] == 9
     assert dict(zip(s.QUEUE, world.samples.by_type["classic"], strict=True))["ack"] == 9
+
+
+def test_many_that_have_ended_let_others_have_their_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    for number in range(10 * slices.STEPS):
+        queue = world.queue(number)
+        queue.totals.acked = 1
+        world.broker.ended[queue] = None
+    world.broker.queues_by_id.clear()
+    turns = 0
+
+    async def take() -> None:
+        nonlocal turns
+        taking = asyncio.create_task(world.samples.take(world.tick))
+        while not taking.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    asyncio.run(take())
+    assert turns >= 10
+    assert dict(zip(s.QUEUE, world.samples.sums, strict=True))["ack"] == 10 * slices.STEPS
 
 
 def test_channels_add_what_they_published(world: World) -> None:

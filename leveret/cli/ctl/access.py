@@ -112,8 +112,10 @@ def add_vhost(session: Session, given: Given) -> Output:
 
 
 def delete_vhost(session: Session, given: Given) -> Output:
+    from leveret.cli.ctl.session import LIFE_PATIENCE_S  # Not before it is needed: help is to come at once.
+
     session.banner(f'Deleting vhost "{given.words[0]}" ...')
-    session.ask("delete_vhost", {"name": given.words[0]})
+    session.ask("delete_vhost", {"name": given.words[0]}, LIFE_PATIENCE_S)
     return None
 
 

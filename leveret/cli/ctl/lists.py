@@ -54,8 +54,10 @@ def delete_queue(session: Session, given: Given) -> Output:
     only = f" if queue is {' and if queue is '.join(conditions)}" if conditions else ""
     session.banner(f"Deleting queue '{name}' on vhost '{given.vhost}'{only} ...")
     only_if = {"if_empty": given.flag("if-empty"), "if_unused": given.flag("if-unused")}
-    count = session.ask("delete_queue", {"vhost": given.vhost, "name": name, **only_if})["messages"]
-    return Message(f"Queue was successfully deleted with {count} ready messages")
+    deleted = session.ask("delete_queue", {"vhost": given.vhost, "name": name, **only_if})
+    if not deleted.get("counted", True):
+        return Message("Queue was successfully deleted; its node is down, so how many messages it had is not known")
+    return Message(f"Queue was successfully deleted with {deleted['messages']} ready messages")
 
 
 def purge_queue(session: Session, given: Given) -> Output:

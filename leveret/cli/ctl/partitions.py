@@ -36,6 +36,13 @@ def local_lines(seen: dict[str, Any]) -> list[str]:
     if seen["paused_since_ms"] is not None:
         lines.append(f"Paused since {since_text(seen['paused_since_ms'])}: {seen['pause_reason']}")
     lines += [f"Out of contact: {lost_text(one)}" for one in seen["unreachable"]]
+    kept = seen.get("spooled", {})  # A node of an older version does not tell.
+    if kept.get("queues"):
+        lines.append(
+            f"Kept for {kept['queues']} queues that could not be reached: {kept['messages']} messages, the first for "
+            f"{kept['oldest']} s; {kept['bytes']} of {kept['limit']} bytes ({', '.join(kept['alarms'])}). See: "
+            "leveretctl list_spools"
+        )
     return lines
 
 

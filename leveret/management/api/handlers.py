@@ -15,9 +15,10 @@ from leveret.node.control import NoAnswer
 from leveret.node.control_frame import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Coroutine
 
     from leveret.cluster.commands import Command
+    from leveret.cluster.store import Applied
     from leveret.management.api.session import Closed
     from leveret.management.app import Management
     from leveret.management.messages import Request
@@ -54,8 +55,11 @@ class Handlers:
 
     async def change(self, command: Command) -> None:
         """Have the cluster agree on a change. Raises Problem."""
+        await self.agreed(self.node.cluster.change(command))
+
+    async def agreed(self, change: Awaitable[Applied]) -> None:
         try:
-            applied = await self.node.cluster.change(command)
+            applied = await change
         except AdminError as error:
             raise unavailable(str(error)) from None
         if applied.refused is not None:

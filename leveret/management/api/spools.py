@@ -33,13 +33,11 @@ class SpoolHandlers(Office):
             if after is None or len(found) > SPOOLS_MAX:
                 break
         spools = self.node.broker.spools
-        told = (("spool_in_use", bool(spools.active)), ("spool_full", spools.is_full),
-                ("spool_without_room", bool(spools.short)))  # fmt: skip
         answer = {
             "spools": found[:SPOOLS_MAX],
             "more": len(found) > SPOOLS_MAX,
             "missing": sorted(missing),
-            "alarms": [name for name, is_set in told if is_set],
+            "alarms": spools.alarms,
             "bytes": spools.content_bytes,
             "limit": spools.content_bytes_max,
             "dropped": spools.dropped,

@@ -11,6 +11,7 @@ from leveret.management.api.handlers import Handlers, created, done
 from leveret.management.api.listing import past_of, query_of
 from leveret.management.api.stats import Everyone, added
 from leveret.management.messages import bad_request, json_response, not_found
+from leveret.node import emptying
 from leveret.node.control_listings import running_nodes
 from leveret.node.control_policies import VHOST_LIMITS, limits_error
 from leveret.node.control_stats import FIGURES_MAX
@@ -107,7 +108,8 @@ class VhostHandlers(Handlers):
             await self.change(c.SetPermissions(maker, vhost.name, ".*", ".*", ".*"))
 
     async def delete(self, request: Request) -> Response:
-        await self.change(c.DeleteVhost(self._spec(request).name))
+        name = self._spec(request).name
+        await self.to_the_end(self.agreed(emptying.delete_vhost(self.node.cluster, self.metadata, name)))
         return done()
 
     async def start(self, request: Request) -> Response:

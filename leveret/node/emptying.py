@@ -1,0 +1,41 @@
+"""A virtual host with very many queues is deleted in pieces.
+
+That a vhost is deleted is one command, and a command is applied in one pass of the event loop, at every node. With few
+queues that is the best way: all of it is there, or nothing. With twenty thousand mirrored ones the pass takes seconds,
+in which a node answers nobody, and other nodes take it for lost. So their queues go first, some at a time, as in
+RabbitMQ, and what is left goes with the vhost: what was declared meanwhile, and queues that clients do not see.
+
+If this node dies half-way, the vhost is there with fewer queues, and whoever wanted it deleted was not told that it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from leveret.cluster import commands as c
+from leveret.cluster.keepers import is_keeper
+from leveret.node.slices import picked
+
+if TYPE_CHECKING:
+    from leveret.cluster.store import Applied, Metadata
+
+AT_ONCE: Final = 200  # Queues that go in one pass: even with mirrors, some tens of milliseconds.
+
+
+class Agreeing(Protocol):
+    async def change(self, command: c.Command) -> Applied: ...
+
+
+async def delete_vhost(cluster: Agreeing, metadata: Metadata, name: str) -> Applied:
+    """Have the cluster agree on it; a refusal is in what is returned. Raises what `change` raises."""
+    if metadata.queue_counts.get(name, 0) > AT_ONCE:
+        queues = await picked(
+            list(metadata.queues.values()), lambda spec: spec.vhost == name and not is_keeper(spec.name)
+        )
+        for start in range(0, len(queues), AT_ONCE):
+            batch = [c.DeleteQueue(name, spec.name, spec.id) for spec in queues[start : start + AT_ONCE]]
+            for applied in await asyncio.gather(*map(cluster.change, batch)):
+                if applied.refused is not None and applied.refused.code != 404:  # 404: somebody else was faster.
+                    return applied
+    return await cluster.change(c.DeleteVhost(name))
