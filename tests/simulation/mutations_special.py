@@ -83,7 +83,7 @@ SPECIAL: Final = (
         "broker.stream",
         "            following = max(self.committed, self.restored) + 1\n",
         "            following = self.committed + 1\n",
-        first=13,
+        first=597,
     ),
     _special(
         "offsets count from the first message that is kept",

@@ -112,7 +112,8 @@ export function ask({ title, text = null, fields = [], action = "OK", kind = "pr
   dialog.addEventListener("close", () => dialog.remove());
   redraw();
   dialog.showModal();
-  dialog.querySelector("input, select, textarea, .danger")?.focus();
+  // Where there is nothing to fill in, Cancel: whoever hits Enter twice means to open a question, not to answer it.
+  dialog.querySelector("input, select, textarea, .actions button")?.focus();
   look();
 }
 
