@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs import telling
+from pyspark_leveret.jobs.stopping import Stopped, aside
 from pyspark_leveret.options import ACCESS, BadOption
 from pyspark_leveret.schema import BadSchema
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
+LOG_LEVEL: Final = "spark.log.level"
 SLOW_START: Final = "Python worker failed to connect back"  # Which no setting of Spark gives more time.
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
 _HELP: Final = {
@@ -57,7 +58,11 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Spark")
     group.add_argument("--master", metavar="URL", help="spark://host:7077, yarn, local[4] … (local[*])")
     group.add_argument(
-        "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; several can be given"
+        "--conf",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a setting of Spark; several can be given. spark.log.level=WARN: hear what Spark has to say",
     )
 
 
@@ -86,7 +91,10 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
             raise ValueError(f"--conf takes KEY=VALUE, and got {setting}")
         builder = builder.config(key, value)
     made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
+    # What ends a job is raised here, and told in a line. Spark logs it besides, once for everybody who handed it on,
+    # with all their traces.
+    if made.conf.get(LOG_LEVEL, None) is None:
+        made.sparkContext.setLogLevel("FATAL")
     return made
 
 
@@ -111,6 +119,14 @@ def say(text: str) -> None:
 
 def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> None:
     """Wait until a stream ends, and tell of each batch that had rows. Raises what ended it, if that was an error."""
+    try:
+        _follow(query, tell)
+    except Stopped:
+        aside(query.stop)  # Before Spark itself, which would fail the batch under its feet.
+        raise
+
+
+def _follow(query: StreamingQuery, tell: Callable[[str], None]) -> None:
     told = -1
     while True:
         ended = query.awaitTermination(1)
@@ -124,18 +140,3 @@ def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> None:
         if ended:
             query.awaitTermination()  # Asked to stop, it is said to have ended while its last batch is being stopped.
             return
-
-
-def stop_on_signal(query: StreamingQuery) -> threading.Event:
-    """SIGTERM and Ctrl-C end a stream after its batch; what is returned says whether that was so."""
-    import signal
-
-    asked = threading.Event()
-
-    def stop(number: int, frame: object) -> None:
-        asked.set()
-        threading.Thread(target=query.stop, daemon=True).start()  # Not within a signal's handler: it waits.
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    return asked

@@ -40,6 +40,7 @@ from pyspark_leveret.jobs import lake, telling
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
 from pyspark_leveret.jobs.pace import Pace
+from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
 from pyspark_leveret.options import Options, SinkOptions
 from pyspark_leveret.publisher import Publisher
 from pyspark_leveret.schema import COLUMNS, OF_QUEUES
@@ -158,6 +159,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             rows, first, last = counted(spark, request)
             print(f"{rows:,} messages" + (f", from {first:%F %T} to {last:%F %T} UTC" if first and last else ""))
             return 0
+        if_stopped(GOES_ON)
         done = replay(spark, access_of(parsed), request, parsed.checkpoint, parsed.rate, again=parsed.again)
     except (BadRequest, lake.BadLake) as error:
         say(f"leveret pipeline replay: {error}")
