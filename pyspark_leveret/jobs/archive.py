@@ -91,7 +91,8 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     query = archive(spark, options, parsed.to, parsed.checkpoint, once=parsed.once, every_s=parsed.every,
                     compact_every=every, file_bytes=parsed.file_size << 20)  # fmt: skip
     telling.found(f"to {parsed.to}", report=parsed.to)
-    follow(query)
+    rows = follow(query)
+    say(f"{rows:,} messages were written to {parsed.to}" if rows else f"there was nothing new for {parsed.to}")
     if parsed.compact:
         compact(spark, parsed.to, parsed.file_size << 20)
     return 0

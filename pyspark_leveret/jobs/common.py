@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
 LOG_LEVEL: Final = "spark.log.level"
 SLOW_START: Final = "Python worker failed to connect back"  # Which no setting of Spark gives more time.
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
+_OF_FILES: Final = re.compile(r"\b(?:org\.apache\.hadoop|java\.n?io)\.(?:\w+\.)*(\w+Exception): (.+)")
 _HELP: Final = {
     "servers": "nodes of the cluster, with commas: host, or http(s)://host:port of the management port (127.0.0.1)",
     "vhost": "the vhost (/)",
@@ -78,10 +80,13 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
     """The session of a job that runs as a command. Raises NoJava, or ValueError for a setting that is none."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NoJava("Spark needs Java 17 or newer, and there is none: apt-get install openjdk-17-jre-headless")
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     # Jobs hand Arrow tables to Python and have no use for pandas, of which Spark says so all the same.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # They repeat as JSON what is raised.
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "true")
@@ -109,7 +114,15 @@ def reason(error: Exception) -> str | None:
             "Spark gave up on a Python process that took more than ten seconds to start: this machine has too much "
             "else to do. A job with a checkpoint goes on where it was when it is started again"
         )
-    return found[-1].strip() if found else None
+    if found:
+        return found[-1].strip()
+    of_files = _OF_FILES.findall(str(error))  # A folder that is none, is not ours, is full; a network between us.
+    return f"files cannot be read or written: {': '.join(of_files[-1]).strip()}" if of_files else None
+
+
+def first_line(error: Exception) -> str:
+    """Of what Spark says: the rest is a plan, or a trace."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def say(text: str) -> None:
@@ -117,17 +130,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> None:
-    """Wait until a stream ends, and tell of each batch that had rows. Raises what ended it, if that was an error."""
+def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> int:
+    """Wait until a stream ends, and tell of each batch that had rows; how many there were in all. Raises what ended it,
+    if that was an error."""
     try:
-        _follow(query, tell)
+        return _follow(query, tell)
     except Stopped:
         aside(query.stop)  # Before Spark itself, which would fail the batch under its feet.
         raise
 
 
-def _follow(query: StreamingQuery, tell: Callable[[str], None]) -> None:
-    told = -1
+def _follow(query: StreamingQuery, tell: Callable[[str], None]) -> int:
+    told, total = -1, 0
     while True:
         ended = query.awaitTermination(1)
         for progress in query.recentProgress:
@@ -135,8 +149,9 @@ def _follow(query: StreamingQuery, tell: Callable[[str], None]) -> None:
                 told = progress["batchId"]
                 rows, rate = progress["numInputRows"], progress["processedRowsPerSecond"]
                 if rows:
+                    total += rows
                     telling.came(told, rows)
                     tell(f"batch {told}: {rows:,} rows, {rate:,.0f} a second")
         if ended:
             query.awaitTermination()  # Asked to stop, it is said to have ended while its last batch is being stopped.
-            return
+            return total
