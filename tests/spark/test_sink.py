@@ -144,8 +144,10 @@ def _pair(part: str, plain: dict[str, types.DataType]) -> tuple[str, types.DataT
     ("rows", "text"),
     [
         (batch(body=[b"x", None]), "column 'body' is null"),
-        (batch(body=[b"x"], priority=pa.array([300])), "cannot be published"),
-        (batch(body=[b"x"], message_id=["m" * 256]), "cannot be published"),
+        (batch(body=[b"x"], priority=pa.array([300])), "column 'priority' is a number from 0 to 255, and 300 in a row"),
+        (batch(body=[b"x"], priority=pa.array([-1])), "column 'priority' is a number from 0 to 255, and -1 in a row"),
+        (batch(body=[b"x"], message_id=["m" * 256]), "column 'message_id' has at most 255 bytes, and 256 in the row"),
+        (batch(body=[b"x"], timestamp=pa.array([-1], pa.timestamp("us", "UTC"))), "timestamp' begins with 1970"),
     ],
 )
 def test_rows_that_cannot_be_published(data_broker: Server, data_channel: Any, name: str, rows: Any, text: str) -> None:
