@@ -157,6 +157,22 @@ def test_rows_that_cannot_be_published(data_broker: Server, data_channel: Any, n
     assert text in str(caught.value)
 
 
+def test_a_port_that_is_none_for_amqp() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def refuse() -> None:
+            client, _ = other.accept()
+            client.recv(8)
+            client.close()
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        options = Options({"servers": f"127.0.0.1:{other.getsockname()[1]}"}).sink()
+        with pytest.raises(LeveretError, match="what is meant is a port for AMQP"):
+            Publisher(options.access, "strange", 0)
+        thread.join()
+
+
 # -- Exactly once ------------------------------------------------------------------------------------------------------
 
 
