@@ -108,7 +108,7 @@ def reason(error: Exception) -> str | None:
     the end of a traceback of Python's within one of Java's."""
     if isinstance(error, LeveretError | BadOption | BadSchema):
         return str(error)
-    found = _REASON.findall(str(error))
+    found: list[str] = _REASON.findall(str(error))
     if not found and SLOW_START in str(error):
         return (
             "Spark gave up on a Python process that took more than ten seconds to start: this machine has too much "
@@ -116,7 +116,8 @@ def reason(error: Exception) -> str | None:
         )
     if found:
         return found[-1].strip()
-    of_files = _OF_FILES.findall(str(error))  # A folder that is none, is not ours, is full; a network between us.
+    # A folder that is none, or is not ours, or a disk that is full.
+    of_files: list[tuple[str, str]] = _OF_FILES.findall(str(error))
     return f"files cannot be read or written: {': '.join(of_files[-1]).strip()}" if of_files else None
 
 
