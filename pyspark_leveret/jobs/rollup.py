@@ -209,7 +209,8 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
     useful = [hour for hour in changed if hour > newest - KEEP_S]
     if useful:
         needed = [folder for hour, folder in hours.items() if hour + HOUR_S > min(useful) - lookback_s]
-        stored = spark.read.schema(_EVENTS).parquet(*needed)
+        # Folders of several hours are one table only if Spark is told where it begins.
+        stored = spark.read.schema(_EVENTS).option("basePath", store).parquet(*needed).select(*names)
         wanted = f.floor(f.unix_seconds("minute") / HOUR_S) * HOUR_S
         made = by_hour(rollup(stored).filter(wanted.isin(*useful)), "minute")
         lake.replace_folders(made, out, ("date", "hour"))
