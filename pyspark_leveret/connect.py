@@ -78,8 +78,10 @@ def _refusal(access: Access, what: str, error: Refused) -> str:
 def login_error(error: BrokerError, access: Access, address: Address) -> Exception:
     """What a failed AMQP log-in means: Lost, if another attempt makes sense."""
     text = str(error)
-    if " 403 " in text or "user and password" in text:
+    if " 403 " in text:
         return LeveretError(f"{address} refuses user '{access.user}': wrong user or password? ({text})")
+    if "user and password" in text:  # Also a port for HTTP ends so.
+        return LeveretError(f"cannot log in: {text} (what is meant is a port for AMQP, by default 5672)")
     if " 530 " in text:
         return LeveretError(f"{address} refuses user '{access.user}' in vhost '{access.vhost}' ({text})")
     return Lost(text)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PERSISTENT: Final = 2
+SHORT_STRING_BYTES_MAX: Final = 255
+OCTET_MAX: Final = 255
 REMEMBERED_MAX: Final = 50_000
 _HEADER: Final = Struct(">HHQ")
 _END: Final = bytes((wire.END,))
@@ -35,7 +37,7 @@ _ALLOWED: Final = {
     "body": (r"binary|string", "binary or string"),
     "headers": (
         rf"map<string,(?:string|binary|boolean|float|double|{_INTEGERS})>",
-        "a map of string to string, binary, boolean or a number",
+        "a map of string to string, binary, boolean, an integer, float or double",
     ),
     "delivery_mode": (_INTEGERS, "an integer"),
     "priority": (_INTEGERS, "an integer"),
@@ -152,6 +154,24 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
     return [None if one is None else tuple(one) for one in values] if name == "headers" else values
 
 
+def _check(values: dict[str, Any]) -> None:
+    """Raises LeveretError for what Spark's types can hold, and AMQP's cannot."""
+    for name, value in values.items():
+        if value is None or name == "headers":
+            continue
+        if isinstance(value, str):
+            if len(value.encode()) > SHORT_STRING_BYTES_MAX:
+                raise LeveretError(
+                    f"column '{name}' has at most {SHORT_STRING_BYTES_MAX} bytes, and {len(value.encode())} in the row "
+                    f"with {value[:40]!r}…"
+                )
+        elif name == "timestamp":
+            if value < 0:
+                raise LeveretError(f"column 'timestamp' begins with 1970, and is {value} s since then in a row")
+        elif not 0 <= value <= OCTET_MAX:
+            raise LeveretError(f"column '{name}' is a number from 0 to {OCTET_MAX}, and {value} in a row")
+
+
 def _encode(values: dict[str, Any]) -> bytes:
     """Flags and properties. Messages are persistent unless they say otherwise."""
     if values.get("delivery_mode") is None:
@@ -162,5 +182,6 @@ def _encode(values: dict[str, Any]) -> bytes:
             values["headers"] = table_from_python(dict(headers))
         return properties.encode(Properties(**values), 0)[properties.FLAGS_AT :]
     except (BadProperties, BadTable) as error:
+        _check(values)
         said = {name: value for name, value in values.items() if value is not None and name != "headers"}
         raise LeveretError(f"the properties of a row cannot be published: {error} (of {said})") from None

@@ -247,6 +247,10 @@ class Options:
             raise BadOption(
                 f"option '{name}' is {also}JSON like {{\"queue\": 23}} ({meaning}), not {self.given[name]!r}"
             )
+        queues, pattern = self._subscribed()  # Of a pattern, queues may come later.
+        for queue in said:
+            if pattern is None and queue not in queues:
+                raise BadOption(f"option '{name}' names queue '{queue}', which 'subscribe' does not")
         return said
 
     def _number(self, name: str) -> int | None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from leveret.cli.exits import OK, UNAVAILABLE, USAGE
+
+if TYPE_CHECKING:
+    from pyspark_leveret.jobs.stopping import Relay
 
 DESCRIPTION = """\
 Runs a job of the data pipeline with PySpark: on this machine, or on the Spark cluster that --master names.
@@ -54,7 +60,7 @@ def pipeline(words: list[str]) -> int:
 
 
 def _run(name: str, words: list[str]) -> int:
-    from pyspark_leveret.jobs import common, telling
+    from pyspark_leveret.jobs import common, stopping
 
     job = import_module(f"pyspark_leveret.jobs.{name}")
     parser = argparse.ArgumentParser(
@@ -72,16 +78,35 @@ def _run(name: str, words: list[str]) -> int:
     except SystemExit as end:
         return USAGE if end.code else OK
     try:
+        with stopping.stoppable() as relay:
+            return _work(name, job, parsed, relay)
+    except KeyboardInterrupt:
+        ending = stopping.ending()
+        print(f"\nleveret pipeline {name}: stopped; {ending.text}", file=sys.stderr)
+        return ending.code
+
+
+def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: Relay) -> int:
+    from pyspark_leveret.jobs import common, stopping, telling
+
+    try:
         spark = common.session(name, parsed.master, parsed.conf)
     except (common.NoJava, ValueError) as error:
         print(f"leveret pipeline: {error}", file=sys.stderr)
         return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE
     shown_as, shown_at = parsed.report_as or name, parsed.report_to or getattr(job, "REPORT_TO", None)
+    relay.heed()
+    stopping.if_stopped(stopping.BEGINS_ANEW)
     teller = telling.begin(telling.Teller(shown_as, common.access_of(parsed), shown_at, common.say))
+    end = spark.stop
     try:
         code: int = job.run(spark, parsed)
         teller.end(code)
         return code
+    except stopping.Stopped:
+        end = partial(stopping.aside, spark.stop)
+        teller.stopped(stopping.ending().text, stopping.ending().code)
+        raise
     except Exception as error:
         reason = common.reason(error)
         teller.end(UNAVAILABLE, reason or f"{type(error).__name__}: {error}".partition("\n")[0])
@@ -90,4 +115,4 @@ def _run(name: str, words: list[str]) -> int:
         print(f"leveret pipeline {name}: {reason}", file=sys.stderr)
         return UNAVAILABLE
     finally:
-        spark.stop()
+        end()

@@ -297,7 +297,9 @@ class DataClient:
             if failure is not None and not may_change:
                 raise failure
             if time.monotonic() + pause_s > deadline:
-                raise Unreachable(f"nobody answered {method} {path}: {trouble}")
+                # What is no HTTP is told as it came, and may be anything.
+                said = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(trouble))
+                raise Unreachable(f"nobody answered {method} {path}: {said}{_hint(said)}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -363,6 +365,10 @@ def _read_all(response: HTTPResponse) -> bytes:
     if size > ANSWER_BYTES_MAX:
         raise HTTPException(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
     return data
+
+
+def _hint(said: str) -> str:
+    return " (that is a port for AMQP)" if said.startswith("AMQP") else ""
 
 
 def _refusal(status: int, data: bytes) -> Refused:

@@ -21,7 +21,7 @@ from leveret.cluster.mirroring import is_quorum, is_stream
 from leveret.cluster.patterns import BadPattern, compiled
 from leveret.cluster.refusals import Refusal
 from leveret.data.sheet import MEDIA_TYPE
-from leveret.management.messages import Problem, Request, Response, bad_request, json_response, not_found
+from leveret.management.messages import Problem, Request, Response, bad_request, json_response
 from leveret.management.serving import check_serving
 from leveret.node.control import NoAnswer
 from leveret.node.control_data import lease_row
@@ -78,7 +78,7 @@ class DataHandlers:
         check_serving(self.node)
         spec = self.node.metadata.queues.get((vhost, name))
         if spec is None or is_keeper(name):
-            raise not_found()
+            raise Problem(404, "Object Not Found", f"Not Found: queue '{name}'")  # Of several, this one.
         self.gate.check_read(request, spec)
         return spec
 

@@ -31,8 +31,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_leveret.jobs import evidence, journal, telling
-from pyspark_leveret.jobs.common import follow, say, stop_on_signal
+from pyspark_leveret.jobs.common import follow, say
 from pyspark_leveret.jobs.ranges import cut, sweep
+from pyspark_leveret.jobs.stopping import BEGINS_ANEW, GOES_ON, if_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -288,8 +289,8 @@ def run(
         if checkpoint is None and out is None:
             say("without --out or --checkpoint, another start begins from the beginning")
         alarms = os.path.join(out, "alarms") if out is not None else None
+        if_stopped(GOES_ON if folder != passing else BEGINS_ANEW, endless=True)
         query = start(spark, options, rules, folder, alarms, interval_s)
         say(f"watching; late is more than {rules.late_s:g} s from confirm to ack. Ctrl-C ends it")
-        stop_on_signal(query)
         follow(query)
     return 0

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.jobs import lake, telling
-from pyspark_leveret.jobs.common import access_of, follow, say, stop_on_signal
+from pyspark_leveret.jobs.common import access_of, follow, say
 from pyspark_leveret.jobs.files import Files
+from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,6 +81,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         compact(spark, parsed.to, parsed.file_size << 20)
         telling.found("compacted", report=parsed.to)
         return 0
+    if_stopped(GOES_ON, endless=not parsed.once)
     options = access_of(parsed)
     options |= {"subscribe": parsed.subscribe} if parsed.subscribe is not None else {}
     options |= {"subscribePattern": parsed.pattern} if parsed.pattern is not None else {}
@@ -88,10 +90,10 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     every = 0 if parsed.once or not parsed.compact else COMPACT_EVERY
     query = archive(spark, options, parsed.to, parsed.checkpoint, once=parsed.once, every_s=parsed.every,
                     compact_every=every, file_bytes=parsed.file_size << 20)  # fmt: skip
-    asked = stop_on_signal(query)
     telling.found(f"to {parsed.to}", report=parsed.to)
-    follow(query)
-    if parsed.compact and not asked.is_set():
+    rows = follow(query)
+    say(f"{rows:,} messages were written to {parsed.to}" if rows else f"there was nothing new for {parsed.to}")
+    if parsed.compact:
         compact(spark, parsed.to, parsed.file_size << 20)
     return 0
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import shutil
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.jobs import telling
+from pyspark_leveret.jobs.stopping import Stopped, aside
 from pyspark_leveret.options import ACCESS, BadOption
 from pyspark_leveret.schema import BadSchema
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
+LOG_LEVEL: Final = "spark.log.level"
 SLOW_START: Final = "Python worker failed to connect back"  # Which no setting of Spark gives more time.
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
+_OF_FILES: Final = re.compile(r"\b(?:org\.apache\.hadoop|java\.n?io)\.(?:\w+\.)*(\w+Exception): (.+)")
 _HELP: Final = {
     "servers": "nodes of the cluster, with commas: host, or http(s)://host:port of the management port (127.0.0.1)",
     "vhost": "the vhost (/)",
@@ -57,7 +60,11 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Spark")
     group.add_argument("--master", metavar="URL", help="spark://host:7077, yarn, local[4] … (local[*])")
     group.add_argument(
-        "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; several can be given"
+        "--conf",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a setting of Spark; several can be given. spark.log.level=WARN: hear what Spark has to say",
     )
 
 
@@ -73,10 +80,13 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
     """The session of a job that runs as a command. Raises NoJava, or ValueError for a setting that is none."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NoJava("Spark needs Java 17 or newer, and there is none: apt-get install openjdk-17-jre-headless")
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     # Jobs hand Arrow tables to Python and have no use for pandas, of which Spark says so all the same.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # They repeat as JSON what is raised.
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "true")
@@ -86,7 +96,10 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
             raise ValueError(f"--conf takes KEY=VALUE, and got {setting}")
         builder = builder.config(key, value)
     made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
+    # What ends a job is raised here, and told in a line. Spark logs it besides, once for everybody who handed it on,
+    # with all their traces.
+    if made.conf.get(LOG_LEVEL, None) is None:
+        made.sparkContext.setLogLevel("FATAL")
     return made
 
 
@@ -95,13 +108,22 @@ def reason(error: Exception) -> str | None:
     the end of a traceback of Python's within one of Java's."""
     if isinstance(error, LeveretError | BadOption | BadSchema):
         return str(error)
-    found = _REASON.findall(str(error))
+    found: list[str] = _REASON.findall(str(error))
     if not found and SLOW_START in str(error):
         return (
             "Spark gave up on a Python process that took more than ten seconds to start: this machine has too much "
             "else to do. A job with a checkpoint goes on where it was when it is started again"
         )
-    return found[-1].strip() if found else None
+    if found:
+        return found[-1].strip()
+    # A folder that is none, or is not ours, or a disk that is full.
+    of_files: list[tuple[str, str]] = _OF_FILES.findall(str(error))
+    return f"files cannot be read or written: {': '.join(of_files[-1]).strip()}" if of_files else None
+
+
+def first_line(error: Exception) -> str:
+    """Of what Spark says: the rest is a plan, or a trace."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def say(text: str) -> None:
@@ -109,9 +131,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> None:
-    """Wait until a stream ends, and tell of each batch that had rows. Raises what ended it, if that was an error."""
-    told = -1
+def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> int:
+    """Wait until a stream ends, and tell of each batch that had rows; how many there were in all. Raises what ended it,
+    if that was an error."""
+    try:
+        return _follow(query, tell)
+    except Stopped:
+        aside(query.stop)  # Before Spark itself, which would fail the batch under its feet.
+        raise
+
+
+def _follow(query: StreamingQuery, tell: Callable[[str], None]) -> int:
+    told, total = -1, 0
     while True:
         ended = query.awaitTermination(1)
         for progress in query.recentProgress:
@@ -119,23 +150,9 @@ def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> None:
                 told = progress["batchId"]
                 rows, rate = progress["numInputRows"], progress["processedRowsPerSecond"]
                 if rows:
+                    total += rows
                     telling.came(told, rows)
                     tell(f"batch {told}: {rows:,} rows, {rate:,.0f} a second")
         if ended:
             query.awaitTermination()  # Asked to stop, it is said to have ended while its last batch is being stopped.
-            return
-
-
-def stop_on_signal(query: StreamingQuery) -> threading.Event:
-    """SIGTERM and Ctrl-C end a stream after its batch; what is returned says whether that was so."""
-    import signal
-
-    asked = threading.Event()
-
-    def stop(number: int, frame: object) -> None:
-        asked.set()
-        threading.Thread(target=query.stop, daemon=True).start()  # Not within a signal's handler: it waits.
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    return asked
+            return total

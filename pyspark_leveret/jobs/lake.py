@@ -38,6 +38,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_leveret.connect import LeveretError
+from pyspark_leveret.jobs.common import first_line
 from pyspark_leveret.jobs.files import Entry, Files
 from pyspark_leveret.schema import COLUMNS
 
@@ -89,7 +90,8 @@ def select(
     until: datetime | None = None,
     where: str | None = None,
 ) -> DataFrame:
-    """Those that came from `since` on and before `until`. Only files of these queues and days are read."""
+    """Those that came from `since` on and before `until`. Only files of these queues and days are read. Raises BadLake
+    if `where` is no condition on their columns."""
     from pyspark.sql import functions as f
 
     if queues:
@@ -98,7 +100,16 @@ def select(
         rows = rows.filter((f.col("date") >= since.date()) & (arrival() >= since))
     if until is not None:
         rows = rows.filter((f.col("date") <= until.date()) & (arrival() < until))
-    return rows if where is None else rows.filter(where)
+    return rows if where is None else _filter(rows, where)
+
+
+def _filter(rows: DataFrame, condition: str) -> DataFrame:
+    from pyspark.errors import AnalysisException  # Also where it is no SQL at all.
+
+    try:
+        return rows.filter(condition)
+    except AnalysisException as error:
+        raise BadLake(f"{condition!r} cannot be understood: {first_line(error)}") from None
 
 
 def write_batch(rows: DataFrame, path: str, query: str, batch: int) -> None:

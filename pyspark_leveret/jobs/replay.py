@@ -40,6 +40,7 @@ from pyspark_leveret.jobs import lake, telling
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
 from pyspark_leveret.jobs.pace import Pace
+from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
 from pyspark_leveret.options import Options, SinkOptions
 from pyspark_leveret.publisher import Publisher
 from pyspark_leveret.schema import COLUMNS, OF_QUEUES
@@ -158,6 +159,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             rows, first, last = counted(spark, request)
             print(f"{rows:,} messages" + (f", from {first:%F %T} to {last:%F %T} UTC" if first and last else ""))
             return 0
+        if_stopped(GOES_ON)
         done = replay(spark, access_of(parsed), request, parsed.checkpoint, parsed.rate, again=parsed.again)
     except (BadRequest, lake.BadLake) as error:
         say(f"leveret pipeline replay: {error}")
@@ -201,7 +203,9 @@ def replay(
         tell(f"this was replayed before, says {spool.path}; --again replays it again")
         return 0
     Publisher(target.access, "replay", 0).close()  # A wrong password is told now, and not after an hour of sorting.
-    spool.open(part_rows or _part_rows(rate), target, tell)
+    if not spool.open(part_rows or _part_rows(rate), target, tell):
+        tell(f"nothing in {request.lake} is what was asked for")
+        return 0
     parts, done = spool.parts(), spool.done()
     if done:
         tell(f"going on: {len(done)} of {len(parts)} parts were published before")
@@ -259,23 +263,28 @@ class Spool:
         self.files = Files(spark, self.path)
         self.id = ""
 
-    def open(self, part_rows: int, target: SinkOptions, tell: Callable[[str], None]) -> None:
-        """Fill it, or find it as it was left."""
+    def open(self, part_rows: int, target: SinkOptions, tell: Callable[[str], None]) -> bool:
+        """Fill it, or find it as it was left. False if nothing is asked for: then nothing is kept, so that the same
+        command looks again later."""
         from pyspark_leveret.encoding import check_columns
 
         if self.files.exists(f"{self.path}/spool/_SUCCESS"):
             self._check()
-            return
+            return True
+        # The default place is within the lake: made before it is looked at, it would be taken for one.
+        rows = messages(chosen(self.spark, self.request), self.request, target.access.user)
         self.files.delete(self.path)  # Nothing was published yet.
+        count = rows.count()
+        if not count:
+            return False
         self.id = uuid.uuid4().hex
         self.files.create(
             f"{self.path}/request.json", json.dumps({"version": 1, "id": self.id, "request": _plain(self.request)})
         )
-        rows = messages(chosen(self.spark, self.request), self.request, target.access.user)
-        count = rows.count()
         tell(f"{count:,} messages; they are sorted now, and kept in {self.path} until they are published")
         self._fill(rows, max(-(-count // part_rows), 1))
         check_columns(self._read(f"{self.path}/spool").drop("place").schema.fields, target)
+        return True
 
     def _fill(self, rows: DataFrame, parts: int) -> None:
         from pyspark.sql import functions as f

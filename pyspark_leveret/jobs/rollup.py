@@ -21,8 +21,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.jobs import journal, lake, latency, telling
-from pyspark_leveret.jobs.common import access_of, follow, say, stop_on_signal
+from pyspark_leveret.jobs.common import access_of, follow, say
 from pyspark_leveret.jobs.files import Files
+from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -91,9 +92,9 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         lake.replace_folders(by_hour(rollup(events), "minute"), out, ("date", "hour"))
     else:
         telling.found(f"to {out}", report=out)
+        if_stopped(GOES_ON, endless=parsed.continuous)
         every = parsed.every if parsed.continuous else None
         query = follow_journals(spark, access_of(parsed), out, every, parsed.lookback)
-        stop_on_signal(query)
         follow(query)
     say(f"figures are in {out}")
     telling.found(f"figures are in {out}", report=out)
@@ -208,7 +209,8 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
     useful = [hour for hour in changed if hour > newest - KEEP_S]
     if useful:
         needed = [folder for hour, folder in hours.items() if hour + HOUR_S > min(useful) - lookback_s]
-        stored = spark.read.schema(_EVENTS).parquet(*needed)
+        # Folders of several hours are one table only if Spark is told where it begins.
+        stored = spark.read.schema(_EVENTS).option("basePath", store).parquet(*needed).select(*names)
         wanted = f.floor(f.unix_seconds("minute") / HOUR_S) * HOUR_S
         made = by_hour(rollup(stored).filter(wanted.isin(*useful)), "minute")
         lake.replace_folders(made, out, ("date", "hour"))

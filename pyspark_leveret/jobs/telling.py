@@ -65,6 +65,11 @@ class Teller:
             self.value.setdefault("summary", f"ended with exit code {code}")
         self.tell(self.state or ("failed" if code or why is not None else "ok"))
 
+    def stopped(self, how_to_go_on: str, code: int) -> None:
+        """By somebody. `code`: 0 if that is how it ends."""
+        self.value["summary"] = f"stopped; {how_to_go_on}"[:SUMMARY_CHARACTERS]
+        self.tell(self.state or ("warning" if code else "ok"))
+
     def _give_up(self, why: str) -> None:
         self.access = None
         self.say(f"the result is not shown at the broker: {why}")

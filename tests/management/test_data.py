@@ -238,9 +238,9 @@ def test_permissions(channel: Any, node: leveret.testing.Broker) -> None:
     ("method", "path", "status", "reason"),
     [
         ("GET", "/api/nonsense", 404, "Not Found"),
-        ("GET", "/api/data/%2F/no-such-queue/range?first=1", 404, "Not Found"),
+        ("GET", "/api/data/%2F/no-such-queue/range?first=1", 404, "Not Found: queue 'no-such-queue'"),
         ("GET", "/api/data/no-such-vhost/queues", 404, "Not Found"),
-        ("GET", "/api/data/%2F/queues?name=no-such-queue", 404, "Not Found"),
+        ("GET", "/api/data/%2F/queues?name=no-such-queue", 404, "Not Found: queue 'no-such-queue'"),
         ("GET", "/api/data/%2F/there/range", 400, "first must be a whole number"),
         ("GET", "/api/data/%2F/there/range?first=-1", 400, "first must be a whole number"),
         ("GET", "/api/data/%2F/there/range?first=1&bytes=0", 400, "bytes must be a whole number"),
@@ -286,6 +286,12 @@ def test_bad_words_about_leases(
 
 def test_a_body_that_is_too_large(node: leveret.testing.Broker) -> None:
     assert ask(node, "PUT", "/api/leases/%2F/there/l", bytes(1001))[0] == 413
+
+
+def test_another_port_answers(node: leveret.testing.Broker) -> None:
+    with pytest.raises(Unreachable, match=r"that is a port for AMQP") as caught:
+        DataClient(f"127.0.0.1:{node.port}", patience_s=0.1).queues(["q"])
+    assert str(caught.value).isprintable()
 
 
 def test_nobody_answers() -> None:

@@ -99,6 +99,10 @@ def test_days_and_times_choose_rows(spark: Any, tmp_path: Path) -> None:
     assert chosen(since=first + timedelta(seconds=1), until=first + timedelta(seconds=3)) == [1, 2]
     assert chosen(queues=["p"], until=first + timedelta(seconds=1)) == [9]
     assert chosen(where="offset > 2 and queue = 'q'") == [3]
+    for wrong in ("ofset > 2", "offset >", "queue"):
+        with pytest.raises(lake.BadLake, match=f"'{wrong}' cannot be understood: ") as refused:
+            chosen(where=wrong)
+        assert "\n" not in str(refused.value)
 
 
 # -- Compacting, without Spark ---------------------------------------------------------------------------------------

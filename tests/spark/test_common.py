@@ -29,6 +29,20 @@ def test_a_reason_is_one_line() -> None:
     assert common.reason(ValueError("a fault of the program")) is None
 
 
+def test_files_that_cannot_be_written_are_no_fault_of_the_program() -> None:
+    said = common.reason(
+        RuntimeError(
+            "An error occurred while calling o103.parquet.\n"
+            ": org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/tmp/lake\n"
+            "\tat org.apache.hadoop.fs.FileUtil.checkDest(FileUtil.java:1)"
+        )
+    )
+    parent = "ParentNotDirectoryException: Parent path is not a directory: file:/tmp/lake"
+    assert said == f"files cannot be read or written: {parent}"
+    full = common.reason(RuntimeError("Caused by: java.io.IOException: No space left on device\n\tat java.base"))
+    assert full == "files cannot be read or written: IOException: No space left on device"
+
+
 def test_a_machine_with_too_much_to_do_is_no_fault_of_the_program() -> None:
     said = common.reason(
         RuntimeError("[STREAM_FAILED] terminated with exception: Python worker failed to connect back.")

@@ -44,7 +44,7 @@ def test_a_stream_begins_with_what_comes_and_a_lease_with_what_is_there() -> Non
     ],
 )
 def test_starting_offsets(text: str, positions: Positions) -> None:
-    assert Options({**QUEUE, "startingOffsets": text}).source(streaming=True).starting == positions
+    assert Options({"subscribe": "orders,events", "startingOffsets": text}).source(streaming=True).starting == positions
 
 
 def test_offsets_by_timestamp() -> None:
@@ -94,6 +94,8 @@ def test_times(text: str, ms: int) -> None:
         ({**QUEUE, "startingOffsets": "first"}, "batch", "'earliest', 'latest' or JSON like"),
         ({**QUEUE, "startingOffsets": '{"orders": "5"}'}, "batch", "JSON like"),
         ({**QUEUE, "startingOffsets": '{"orders": -3}'}, "batch", "JSON like"),
+        ({**QUEUE, "startingOffsets": '{"order": 3}'}, "batch", "names queue 'order', which 'subscribe' does not"),
+        ({**QUEUE, "endingOffsetsByTimestamp": '{"order": 3}'}, "batch", "names queue 'order'"),
         ({**QUEUE, "startingOffsetsByTimestamp": "[1]"}, "batch", "milliseconds since 1970"),
         ({**QUEUE, "startingOffsets": "latest", "startingOffsetsByTimestamp": "{}"}, "batch", "give one of"),
         ({**QUEUE, "endingOffsets": "earliest"}, "batch", "cannot be 'earliest'"),

@@ -100,6 +100,26 @@ def test_another_target_and_a_filter(
     assert [body for body, _ in drained(data_channel, name)] == list(range(3, 90, 6))
 
 
+@pytest.mark.spark
+def test_nothing_to_replay_leaves_nothing_behind(
+    spark: Any, data_broker: Server, data_channel: Any, name: str, filled: str, tmp_path: Path
+) -> None:
+    target, told = {"servers": f"127.0.0.1:{data_broker.port}"}, list[str]()
+    with pytest.raises(lake.BadLake, match="there is no lake"):
+        replay.replay(spark, target, Request(str(tmp_path / "nowhere")), tell=told.append)
+    assert not (tmp_path / "nowhere").exists()
+    early = Request(filled, queues=(f"{name}-late",))
+    assert replay.replay(spark, target, early, tell=told.append) == 0
+    assert told == [f"nothing in {filled} is what was asked for"]
+    # What comes into the lake later is replayed by the same command.
+    data_channel.queue_declare(f"{name}-late", durable=True)
+    row = {**dict.fromkeys(COLUMNS), "redelivered": False, "queue": f"{name}-late", "offset": 1, "exchange": ""}
+    row |= {"routing_key": f"{name}-late", "body": b"7", "enqueued": BEGIN}
+    lake.write_batch(spark.createDataFrame([row], ddl()), filled, "cd" * 16, 0)
+    assert replay.replay(spark, target, early, tell=told.append) == 1
+    assert [body for body, _ in drained(data_channel, f"{name}-late")] == [7]
+
+
 # -- Pace ------------------------------------------------------------------------------------------------------------
 
 

@@ -116,6 +116,19 @@ def test_it_does_not_matter_in_which_batches_events_come(spark: Any, tmp_path: P
 
 
 @pytest.mark.spark
+def test_hours_are_one_table(spark: Any, tmp_path: Path) -> None:
+    """What began in one hour and ended in the next has a time, in the hour in which it ended."""
+    journals = Journals()
+    journals.tell(3599, event("published", "q", 1, 2))
+    journals.tell(3601, event("confirmed", "q", 1, 2))
+    rollup.take_in(journals.events(spark), str(tmp_path), "b0", rollup.LOOKBACK_S)
+    first, second = spark.read.parquet(str(tmp_path)).orderBy("minute").collect()
+    assert (first.published, first.confirmed, first.confirm_p50_ms) == (2, 0, None)
+    assert (second.published, second.confirmed, second.confirm_p50_ms) == (0, 2, 2000)
+    assert (first.hour + 1) % 24 == second.hour
+
+
+@pytest.mark.spark
 def test_a_brokers_journal(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(tmp_path / "node", "journal.default = full", arguments=("--management-port", "0")).start()
     try:

@@ -144,8 +144,10 @@ def _pair(part: str, plain: dict[str, types.DataType]) -> tuple[str, types.DataT
     ("rows", "text"),
     [
         (batch(body=[b"x", None]), "column 'body' is null"),
-        (batch(body=[b"x"], priority=pa.array([300])), "cannot be published"),
-        (batch(body=[b"x"], message_id=["m" * 256]), "cannot be published"),
+        (batch(body=[b"x"], priority=pa.array([300])), "column 'priority' is a number from 0 to 255, and 300 in a row"),
+        (batch(body=[b"x"], priority=pa.array([-1])), "column 'priority' is a number from 0 to 255, and -1 in a row"),
+        (batch(body=[b"x"], message_id=["m" * 256]), "column 'message_id' has at most 255 bytes, and 256 in the row"),
+        (batch(body=[b"x"], timestamp=pa.array([-1], pa.timestamp("us", "UTC"))), "timestamp' begins with 1970"),
     ],
 )
 def test_rows_that_cannot_be_published(data_broker: Server, data_channel: Any, name: str, rows: Any, text: str) -> None:
@@ -153,6 +155,22 @@ def test_rows_that_cannot_be_published(data_broker: Server, data_channel: Any, n
     with pytest.raises(LeveretError) as caught:
         publish(sink(data_broker, routingKey=name[-60:]), iter([rows]), "strange", 0)
     assert text in str(caught.value)
+
+
+def test_a_port_that_is_none_for_amqp() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def refuse() -> None:
+            client, _ = other.accept()
+            client.recv(8)
+            client.close()
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        options = Options({"servers": f"127.0.0.1:{other.getsockname()[1]}"}).sink()
+        with pytest.raises(LeveretError, match="what is meant is a port for AMQP"):
+            Publisher(options.access, "strange", 0)
+        thread.join()
 
 
 # -- Exactly once ------------------------------------------------------------------------------------------------------
