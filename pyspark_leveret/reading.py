@@ -138,7 +138,8 @@ def _leased(access: Access, piece: Piece, fail_on_data_loss: bool) -> list[Range
     missing = count(piece.ranges) - count(ranges)
     if missing:
         text = f"{missing} messages of lease '{piece.lease}' of queue '{piece.queue}' are gone"
-        _report_loss(f"{text}: was it released, or does another query use it?", fail_on_data_loss)
+        text += ": was it released, or does another query use it?"
+        _report_loss(text, fail_on_data_loss, "goes on; what is in the queue again is read again")
     return ranges
 
 
@@ -156,7 +157,7 @@ def count(ranges: Sequence[Range]) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
-def _report_loss(text: str, fail: bool) -> None:
+def _report_loss(text: str, fail: bool, otherwise: str = "goes on without them") -> None:
     if fail:
-        raise LeveretError(f"{text} (option 'failOnDataLoss' set to false goes on without them)")
+        raise LeveretError(f"{text} (option 'failOnDataLoss' set to false {otherwise})")
     log.warning("%s", text)

@@ -38,6 +38,7 @@ import zlib
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from leveret.cluster.strategies import (
@@ -70,6 +71,7 @@ UNITS: Final = {MESSAGES: "messages", CONNECTIONS: "connections"}  # Of the othe
 THRESHOLD: Final = 0.1
 MOVES_MAX: Final = 1_000
 PLAN_VERSION: Final = 1
+REASON_CHARACTERS: Final = 200  # Of why a plan moves a queue.
 CLOSER_MIN: Final = 1e-9  # What floating point takes for an improvement and is none would go on for ever.
 
 
@@ -425,6 +427,7 @@ def from_file(document: Json, nodes: Iterable[NodeState], queues: Sequence[Queue
     if not isinstance(moves, list):
         raise BadPlan('"moves" must be a list')
     wanted: dict[tuple[str, str], tuple[str | None, str]] = {}
+    reasons: dict[tuple[str, str], str] = {}
     for number, one in enumerate(moves, 1):
         words = [one.get(key) for key in ("vhost", "queue", "to")] if isinstance(one, dict) else []
         if len(words) != 3 or not all(isinstance(word, str) and word for word in words):
@@ -432,8 +435,11 @@ def from_file(document: Json, nodes: Iterable[NodeState], queues: Sequence[Queue
         assert isinstance(one, dict)
         source = one.get("from")
         wanted[str(words[0]), str(words[1])] = source if isinstance(source, str) else None, str(words[2])
+        if isinstance(why := one.get("why"), str):
+            reasons[str(words[0]), str(words[1])] = why[:REASON_CHARACTERS]
     strategy = document.get("strategy")
-    return appointed(f"plan ({strategy})" if isinstance(strategy, str) else "plan", wanted, nodes, queues, moves_max)
+    called = f"plan ({strategy})" if isinstance(strategy, str) else "plan"
+    return appointed(called, wanted, nodes, queues, moves_max, reasons)
 
 
 def appointed(
@@ -442,6 +448,7 @@ def appointed(
     nodes: Iterable[NodeState],
     queues: Sequence[QueueState],
     moves_max: int,
+    reasons: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Plan:
     """Queues by vhost and name go where somebody says: from a node (None: from wherever they are) to another."""
     known, there = {node.name: node for node in nodes}, {(queue.vhost, queue.name): queue for queue in queues}
@@ -459,7 +466,8 @@ def appointed(
         if why is not None or found is None:
             stays.append(Stay(vhost, name, why or ""))
         elif found.master != target:
-            moves.append(Move(found.id, vhost, name, found.master, target, "somebody has decided so"))
+            why = reasons.get((vhost, name), "somebody has decided so")
+            moves.append(Move(found.id, vhost, name, found.master, target, why))
             loads[found.master] -= 1
             loads[target] += 1
     return Plan(called, "masters", tuple(moves), _rounded(before), _rounded(loads), tuple(stays))

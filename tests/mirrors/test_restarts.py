@@ -83,7 +83,7 @@ def test_its_only_copy_is_down(nodes: Cluster, name: str) -> None:
     asked = [(node, queue) for node in (witness, mirror_) for queue in (name, given_up)]
     with ThreadPoolExecutor(len(asked)) as threads:  # Each waits for a while, in case another master comes.
         assert all(threads.map(lambda one: is_down(*one), asked))
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="406.*may not be empty"):
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"406.*may not be empty"):
         witness.channel().queue_delete(given_up, if_empty=True)
     witness.channel().queue_delete(given_up)
     declare(witness, given_up, durable=False)
