@@ -65,7 +65,7 @@ MUTATIONS = (
         "does not ask whether there is room",
         3,
         "broker.spool",
-        "            if self.spools.shortage(target):\n",
+        "            if spools.shortage(target):\n",
         "            if False:\n",
         first=50,
     ),
