@@ -240,15 +240,20 @@ class Cluster(Consensus):
         return namesake.id
 
     async def _expel(self, name: str, by_itself: bool) -> None:
-        """As the leader."""
-        member = self._lead_or_raise(name)
+        """As the leader. Should one die between the two steps, then whoever leads next finds a node that is no member,
+        and queues of it."""
+        self._lead_or_raise()
+        member = self._member(name)
+        if member is None and not self._has_queues(name):
+            raise AdminError(f"node {name} is not a member of this cluster")
         if name in self.connected and not by_itself:
             raise AdminError(f"node {name} is running: stop it first, or run there: leveretctl stop_app, then reset")
         if (witnesses := self.shell.witnesses(name)) and not by_itself:
             raise AdminError(
                 f"node {name} is running: {self.me.name}, which leads, cannot reach it, but {', '.join(witnesses)} can"
             )
-        await self.change_membership(Remove(member.id))
+        if member is not None:
+            await self.change_membership(Remove(member.id))
         applied = await self.change(c.ForgetNode(name))
         if applied.refused is not None:
             raise AdminError(applied.refused.text)
@@ -266,10 +271,17 @@ class Cluster(Consensus):
             raise NotLeader(self.raft.leader)
         if name is None:
             return self.me
-        member = next((one for one in self.raft.membership.members if one.name == name), None)
+        member = self._member(name)
         if member is None:
             raise AdminError(f"node {name} is not a member of this cluster")
         return member
+
+    def _member(self, name: str) -> Member | None:
+        return next((one for one in self.raft.membership.members if one.name == name), None)
+
+    def _has_queues(self, name: str) -> bool:
+        queues = self.metadata.queues.values()
+        return any(one.node == name or (one.view is not None and name in one.view.ring) for one in queues)
 
     async def forget(self, name: str) -> None:
         """Remove another node, for good, with the queues that only it has."""

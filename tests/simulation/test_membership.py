@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leveret.cluster.raft.membership import Remove
 from simulation.plan import Plan
 from simulation.world import World, quiet
 
@@ -43,6 +44,33 @@ def test_an_operator_is_told_that_the_node_stops_which_he_asks() -> None:
             task = asked.loop.create_task(asked.server.node.cluster.forget("leveret@n3"))
             world._must(60.0, task.done, lambda: "he waits for ever")
             assert str(task.exception()) == "this node is stopping"
+    finally:
+        world.close()
+
+
+def test_who_is_half_forgotten_can_be_forgotten() -> None:
+    """The leader died between its two steps: the node is no member any more, and the metadata has it still."""
+    world = World(Plan(1, 3, 0))
+    gone, asked = world.machines[2], world.machines[0]
+    try:
+        with quiet():
+            world._begin()
+            world.ledger.on_disturbed(1_000.0)
+            gone.kill(power=True)
+            world._must(60.0, lambda: _lead(world, asked.node_name), lambda: "it does not lead")
+            assert asked.server is not None and asked.server.node is not None and asked.loop is not None
+            cluster, metadata = asked.server.node.cluster, asked.server.node.metadata
+            member = next(one for one in cluster.raft.membership.members if one.name == gone.node_name)
+            first = asked.loop.create_task(cluster.change_membership(Remove(member.id)))
+            world._must(60.0, first.done, lambda: "it stays a member")
+            assert first.exception() is None and any(one.node == gone.node_name for one in metadata.queues.values())
+            again = asked.loop.create_task(cluster.forget(gone.node_name))
+            world._must(60.0, again.done, lambda: "he waits for ever")
+            assert again.exception() is None
+            assert all(one.node != gone.node_name for one in metadata.queues.values())
+            unknown = asked.loop.create_task(cluster.forget(gone.node_name))
+            world._must(60.0, unknown.done, lambda: "he waits for ever")
+            assert str(unknown.exception()) == f"node {gone.node_name} is not a member of this cluster"
     finally:
         world.close()
 
