@@ -135,6 +135,7 @@ class MirroredLedger(Ledger):
         super().__init__(fail, note, clock)
         self.agreed: dict[str, Timeline] = {}  # By queue: epoch and master, as soon as anybody knows of them,
         self.known: dict[tuple[str, str], Timeline] = {}  # and as a node, the first of the two, does.
+        self.alone: dict[str, Timeline] = {}  # By queue: whether it had mirrors, and has none any more.
         self.losses: dict[str, Losses] = {}  # By queue.
         self.check_confirmed: Callable[[Message], None] = lambda message: None
 
@@ -232,7 +233,8 @@ class MirroredLedger(Ledger):
             return True
         if first.written_at < message.sent_at < second.written_at:  # All who had the first one may be gone, and it too.
             return self._crashed(queue, first.written_at, second.written_at)
-        if agreed is None or not agreed.at(message.published_at)[0] or not agreed.at(first.written_at)[0]:
+        without = self.alone.get(queue, Timeline()).at(first.written_at)[0]
+        if without or agreed is None or not agreed.at(message.published_at)[0] or not agreed.at(first.written_at)[0]:
             return self._crashed(queue, message.published_at, second.written_at)
         return False
 
@@ -253,6 +255,7 @@ class MirrorChecker:
         self.clock = clock
         self.views: dict[int, View] = {}  # By queue id, the newest one.
         self.ended: dict[int, int] = {}  # By queue id, the last epoch after which it had no view for a while.
+        self.versions: dict[int, int] = {}  # By queue id: of the newest view, and that one has ended counts as one.
         self.names: dict[int, str] = {}
         self.masters: dict[tuple[int, int], str] = {}  # By queue id and epoch.
         self.blocks: dict[tuple[int, int], tuple[int, str]] = {}  # Id and number: epoch, and who applied it first.
@@ -296,6 +299,10 @@ class MirrorChecker:
         elif spec.id == max(number for number, one in self.names.items() if one == queue):
             if spec.id not in self.views and view is not None:
                 agreed.put(now, value)  # Declared anew.
+        version = spec.last_version if view is None else view.version
+        if version > self.versions.get(spec.id, 0):
+            self.versions[spec.id] = version
+            self.ledger.alone.setdefault(queue, Timeline()).put(now, (int(view is None), ""))
         if view is None:
             self.ended[spec.id] = max(self.ended.get(spec.id, 0), spec.last_epoch)
             if master in self.gone:
