@@ -35,6 +35,7 @@ MODES: Final = ("all", "exactly", "nodes")
 LINKS: Final = "queue-mirror-links"  # The component whose parameters name mirrors that an operator added by hand.
 JOBS: Final = "leveret-job"  # The component whose parameters are what jobs have found last.
 MOVES: Final = "queue-moves"  # The component whose parameters say to which nodes queues are on their way.
+OF_QUEUES: Final = (LINKS, MOVES)  # Components whose parameters go with the queue of their name.
 INTERNAL: Final = (LINKS, JOBS, MOVES)  # Components that are no definitions of anybody's.
 LABELS: Final = "node_labels:"  # Before the name of a node: the global parameter that has its labels.
 REBALANCE: Final = "rebalance_state"  # The global parameter that has what was moved lately.
@@ -133,6 +134,11 @@ def extra_members(metadata: Metadata, vhost: str, name: str) -> list[str]:
         return []
     nodes = value.get("nodes")
     return [str(one) for one in nodes] if isinstance(nodes, list) else []
+
+
+def is_about(value: Json, spec: QueueSpec | None) -> bool:
+    """Whether such a parameter means this queue, and not one that had its name before."""
+    return spec is not None and isinstance(value, dict) and value.get("queue") == spec.id
 
 
 def moving_to(metadata: Metadata, spec: QueueSpec) -> str | None:

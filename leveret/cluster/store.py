@@ -40,7 +40,7 @@ from leveret.cluster.keepers import DELAYED, exchange_of, is_closed, is_keeper, 
 from leveret.cluster.listings import Listings, implicit_binding
 from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
 from leveret.cluster.partitions import fault_of
-from leveret.cluster.placement import renamed_extra
+from leveret.cluster.placement import OF_QUEUES, is_about, renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
 from leveret.cluster.sameness import same_json
 from leveret.cluster.snapshot import read_snapshot, write_snapshot
@@ -424,6 +424,9 @@ class Metadata(Listings):
                 unused.append(source)
         del self.queues[spec.vhost, spec.name]
         self.queue_counts[spec.vhost] -= not is_keeper(spec.name)
+        for component in OF_QUEUES:
+            if self.parameters.pop((component, spec.vhost, spec.name), None) is not None:
+                events.append(e.ParameterChanged(component, spec.vhost, spec.name))
         events.append(e.QueueDeleted(spec))
         if cascade:
             for source in unused:
@@ -514,6 +517,8 @@ class Metadata(Listings):
         if command.vhost not in self.vhosts:
             return no_vhost(command.vhost)
         key = (command.component, command.vhost, command.name)
+        if command.component in OF_QUEUES and not is_about(command.value, self.queues.get(key[1:])):
+            return not_found("queue", command.name, command.vhost)  # It was deleted, and cannot take it along.
         if key not in self.parameters or not same_json(self.parameters[key], command.value):
             self.parameters[key] = command.value
             events.append(e.ParameterChanged(*key))

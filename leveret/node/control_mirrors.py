@@ -143,14 +143,10 @@ def _meant(control: Control, vhost: str, source: str) -> QueueSpec:
 
 
 async def _store_links(control: Control, spec: QueueSpec, nodes: list[str]) -> None:
-    metadata = control.node.metadata
-    for component, vhost, name in [key for key in metadata.parameters if key[0] == LINKS]:
-        if not extra_members(metadata, vhost, name) and (vhost, name) != (spec.vhost, spec.name):
-            await control.change(ClearParameter(component, vhost, name))
     if nodes:
         value: dict[str, Json] = {"queue": spec.id, "nodes": [*nodes]}
         await control.change(SetParameter(LINKS, spec.vhost, spec.name, value))
-    elif (LINKS, spec.vhost, spec.name) in metadata.parameters:
+    elif (LINKS, spec.vhost, spec.name) in control.node.metadata.parameters:
         await control.change(ClearParameter(LINKS, spec.vhost, spec.name))
 
 
@@ -250,7 +246,6 @@ async def move_alone(control: Control, spec: QueueSpec, node: str) -> None:
     while True:
         now = control.node.metadata.queues.get((spec.vhost, spec.name))
         if now is None or now.id != spec.id:
-            await control.change(ClearParameter(*key))
             raise Refused(UNAVAILABLE, f"{_called(spec)} was deleted meanwhile")
         if now.node == node:
             return

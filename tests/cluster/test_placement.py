@@ -105,6 +105,23 @@ def test_links_belong_to_the_queue_and_not_to_its_name() -> None:
     assert extra_members(metadata, "/", "q") == []
 
 
+def test_what_is_said_of_a_queue_goes_with_it() -> None:
+    """Also if whoever said it is gone by then, or says it too late."""
+    metadata = Metadata()
+    metadata.apply(AddVhost("/"))
+    metadata.apply(DeclareQueue("/", "q", node="a"))
+    number = metadata.queues["/", "q"].id
+    move = SetParameter(MOVES, "/", "q", {"queue": number, "to": "b"})
+    metadata.apply(move)
+    assert metadata.parameters
+    assert ParameterChanged(MOVES, "/", "q") in metadata.apply(DeleteQueue("/", "q", number)).events
+    assert not metadata.parameters
+    for _ in range(2):
+        refused = metadata.apply(move).refused
+        assert refused is not None and refused.code == 404 and not metadata.parameters
+        metadata.apply(DeclareQueue("/", "q", node="a"))  # Another one.
+
+
 def test_what_policy_and_operator_want() -> None:
     assert with_extra(None, [], "a", NODES) is None
     assert with_extra(None, ["c", "gone"], "a", NODES) == ("a", "c")
