@@ -130,9 +130,7 @@ def extra_members(metadata: Metadata, vhost: str, name: str) -> list[str]:
     They belong to the queue and not to its name: one that is declared again later has another id, and none of them.
     """
     value, spec = metadata.parameters.get((LINKS, vhost, name)), metadata.queues.get((vhost, name))
-    if not isinstance(value, dict) or spec is None or value.get("queue") != spec.id:
-        return []
-    nodes = value.get("nodes")
+    nodes = value.get("nodes") if isinstance(value, dict) and is_about(value, spec) else None
     return [str(one) for one in nodes] if isinstance(nodes, list) else []
 
 
@@ -144,9 +142,7 @@ def is_about(value: Json, spec: QueueSpec | None) -> bool:
 def moving_to(metadata: Metadata, spec: QueueSpec) -> str | None:
     """The node to which a queue is on its way."""
     value = metadata.parameters.get((MOVES, spec.vhost, spec.name))
-    if not isinstance(value, dict) or value.get("queue") != spec.id:
-        return None
-    return str(value.get("to"))
+    return str(value.get("to")) if isinstance(value, dict) and is_about(value, spec) else None
 
 
 def labels_of(metadata: Metadata, node: str) -> dict[str, str]:

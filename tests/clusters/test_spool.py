@@ -79,16 +79,20 @@ def take_all(
     broker: Broker, queue: str, count: int, marked: Collection[int] = (), in_doubt: Collection[int] = ()
 ) -> list[int]:
     """What is in the queue, as soon as there are so many; and that nothing follows. `marked`: those that a client may
-    have seen before; those `in_doubt` are so if a race ended one way."""
+    have seen before; of those `in_doubt` so many of the first ones as were sent before a race ended."""
     until(lambda: depth(broker, queue) >= count, f"{count} messages in {queue}")
-    found = []
+    found, doubted = [], []
     with connect(broker) as connection:
         channel = connection.channel()
         while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
             assert got[1].headers == PROPERTIES.headers and got[1].priority == 3 and got[1].expiration == "600000"
             number = int(got[2])
-            assert got[0].redelivered == (number in marked) or number in in_doubt
+            if number in in_doubt:
+                doubted.append(got[0].redelivered)
+            else:
+                assert got[0].redelivered == (number in marked)
             found.append(number)
+    assert doubted == sorted(doubted, reverse=True)
     return found
 
 
