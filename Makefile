@@ -37,7 +37,7 @@ types: $(STAMP)
 # others have not come to when it is done: the tests of a file mostly stay together and share what they have started.
 # `$(PY) -m pytest FILE ...` alone runs in one, where a debugger works.
 pytest: $(STAMP) node-clients rabbitmq-c chromium java
-	$(PY) -m pytest -r s --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(PY) -m pytest -r fEs --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # amqplib, for tests/clients/node. Those tests are skipped where it is missing, and say so.
 node-clients:
@@ -99,7 +99,7 @@ bench-spark: $(STAMP) java
 
 # Tests that take too long for every change: all deliberate bugs, more seeds, the audit, Spark's own clusters.
 long: $(STAMP) java
-	$(PY) -m pytest -m long --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(PY) -m pytest -r fEs -m long --numprocesses auto --maxprocesses 8 --dist worksteal
 
 MINUTES ?= 10
 soak: $(STAMP) long
