@@ -189,7 +189,7 @@ class Cluster:
     def wait_until_whole(self) -> None:
         """Until each node has links to all others, and serves."""
         for node in self.nodes:
-            until(lambda node=node: self._is_whole(node), f"{node.name} sees all nodes", 30.0)  # type: ignore[misc]
+            until(lambda node=node: self._is_whole(node), f"{node.name} sees all nodes")  # type: ignore[misc]
 
     def _is_whole(self, node: Member) -> bool:
         status = node.status()
@@ -233,7 +233,7 @@ class Cluster:
             found[:] = [node for node in running if {node.name} == names]
             return bool(found)
 
-        until(is_agreed, "a leader", 20.0)
+        until(is_agreed, "a leader")
         return found[0]
 
     def others(self, *but: Member) -> list[Member]:

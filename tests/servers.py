@@ -28,7 +28,7 @@ from leveret.node.folder import METADATA
 
 ROOT = Path(__file__).parent.parent
 START_S = 60.0  # Half a second, but for a machine that has much else to do.
-STOP_S = 20.0
+STOP_S = 60.0
 
 
 class Server:
@@ -228,7 +228,7 @@ def prepare(data: Path, commands: Iterable[Command], name: str = "leveret@localh
     disk.close()
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     """Wait for something that nobody tells us of."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()

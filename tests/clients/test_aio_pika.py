@@ -14,7 +14,7 @@ from tests.conftest import Start
 from tests.members import free_port
 from tests.servers import Server
 
-SECONDS = 20
+SECONDS = 60
 
 
 @pytest.fixture

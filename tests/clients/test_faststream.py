@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tests.servers import Server
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Order(BaseModel):

@@ -16,7 +16,7 @@ from kombu.simple import SimpleQueue
 from tests.members import free_port
 from tests.servers import Server
 
-SECONDS = 20
+SECONDS = 60
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tests.clients.consumer import get_all, waiting
 from tests.servers import Server
 
-SECONDS = 20
+SECONDS = 60
 
 pytestmark = pytest.mark.skipif(
     shutil.which("amqp-publish") is None, reason="no rabbitmq-c tools on this machine (Debian: amqp-tools)"

@@ -138,7 +138,7 @@ def test_what_comes_to_lead_while_it_is_drained_goes_on(nodes: Cluster, ctl: Ope
     three.kill()
     until(lambda: copies(one, name).master != three.name, "a drained node leads, if no other can")
     three.start()
-    until(lambda: copies(one, name).master == three.name, "it is handed over again", 20.0)
+    until(lambda: copies(one, name).master == three.name, "it is handed over again")
     for node in (one, two):
         ctl(node, "revive", "-q")
 

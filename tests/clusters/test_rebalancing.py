@@ -255,7 +255,7 @@ def test_a_cluster_rebalances_itself(monkeypatch: pytest.MonkeyPatch) -> None:
             rows = nodes[1].admin.call("list_queues", vhost="/", columns=["node"])["rows"]
             return sorted(name for (name,) in rows) == sorted([node.name for node in nodes] * 2)
 
-        until(is_spread, "queues are spread", 20.0)
+        until(is_spread, "queues are spread")
         until(lambda: nodes[1].admin.call("rebalance_status")["cluster"]["moves"] >= 2, "it is told of")
 
 

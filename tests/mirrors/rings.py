@@ -15,7 +15,7 @@ from tests.members import Cluster, Member
 from tests.raw import RawClient
 from tests.servers import until
 
-SYNC_S = 20.0
+SYNC_S = 60.0
 _NODE = re.compile(r"<(.+?)\.\d+\.\d+\.\d+>")
 COLUMNS = ["name", "pid", "slave_pids", "synchronised_slave_pids", "messages"]
 

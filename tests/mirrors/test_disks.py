@@ -163,7 +163,7 @@ def test_a_disk_that_is_full(start_cluster: StartCluster, mount: Callable[..., P
     sick.data = disk / "data"
     begin(nodes, name, sound)
     publisher = Publisher(sound, name, 100_000)
-    until(lambda: f"disk resource limit alarm set on node {sick.name}" in sound.log(), "it is known at another", 30.0)
+    until(lambda: f"disk resource limit alarm set on node {sick.name}" in sound.log(), "it is known at another")
     declare(sound, f"{name}-more")  # Metadata still fits.
     channel = sound.channel()
     taken = set()
@@ -172,7 +172,7 @@ def test_a_disk_that_is_full(start_cluster: StartCluster, mount: Callable[..., P
             break
         taken.add(int(body))
         channel.basic_ack(method.delivery_tag)
-    until(lambda: f"disk resource limit alarm cleared on node {sick.name}" in sound.log(), "there is space again", 30.0)
+    until(lambda: f"disk resource limit alarm cleared on node {sick.name}" in sound.log(), "there is space again")
     channel.cancel()
     publisher.await_more(5)
     publisher.end()

@@ -69,7 +69,7 @@ def test_many_queues_have_another_master(nodes: Cluster, name: str) -> None:
         found = list_copies(one)
         return all(len(found[queue].synchronised) == 2 for queue in queues)
 
-    until(are_in_sync, "all queues have three copies again", 30.0)
+    until(are_in_sync, "all queues have three copies again")
 
     def delete(some: list[str]) -> None:
         channel = one.channel()

@@ -280,9 +280,9 @@ def test_space_is_reclaimed(start: Start, leave_one: bool) -> None:
                 consumer.method(m.BasicAck(tag, True))
         if tag % 50:
             consumer.method(m.BasicAck(tag, True))
-        until(lambda: log_bytes(server) < 20_000_000, "segments to go", 30)
+        until(lambda: log_bytes(server) < 20_000_000, "segments to go")
         # A few files are kept to be written over, which is faster than to make new ones.
-        until(lambda: server.disk_bytes() < 100_000_000, "space to be given back", 30)
+        until(lambda: server.disk_bytes() < 100_000_000, "space to be given back")
         consumer.method(m.BasicQos())
         consumer.expect(m.BasicQosOk)
     certain = server.channel(confirms=True)

@@ -242,7 +242,7 @@ def test_five_thousand_idle_connections(start: Start, record_property: Any, caps
     finally:
         for client in crowd:
             client.socket.close()
-    until(lambda: server.channel().connection.is_open and len(open_sockets(server)) < 100, "the crowd to be gone", 30)
+    until(lambda: server.channel().connection.is_open and len(open_sockets(server)) < 100, "the crowd to be gone")
 
 
 def open_sockets(server: Server) -> list[str]:

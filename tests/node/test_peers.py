@@ -23,7 +23,7 @@ from leveret.node.settings import TlsOptions
 from leveret.node.wire import CallFailed, PeersOptions, PeerTls, call, peer_tls
 
 COOKIE = b"the cookie of the tests"
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 KIND = 20
 QUICK = PeersOptions(silence_ms=800, stable_ms=10, retry_ms_min=5, retry_ms_max=50)
 

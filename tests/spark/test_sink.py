@@ -18,7 +18,7 @@ from pyspark_leveret.encoding import Encoder, check_columns
 from pyspark_leveret.options import Options, SinkOptions
 from pyspark_leveret.publisher import Confirmed, Publisher
 from pyspark_leveret.sink import publish
-from tests.servers import Server
+from tests.servers import Server, until
 
 CHUNK = 1 << 16
 SELECT_OK = bytes((0, 85, 0, 11))
@@ -285,6 +285,7 @@ def test_a_queue_that_refuses_for_a_while(data_broker: Server, data_channel: Any
     consumer = threading.Thread(target=consume)
     consumer.start()
     publish(sink(data_broker, routingKey=name), iter([numbered(0, 30), numbered(30, 30)]), name, 0)
+    until(lambda: len(taken) >= 60, "all have come")
     done.set()
     consumer.join()
     assert taken == list(range(60))
