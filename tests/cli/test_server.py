@@ -33,14 +33,18 @@ class Nodes:
         self.ports = [free_port() for _ in range(count)]
         self.names = [f"n{number}@127.0.0.1" for number in range(1, count + 1)]
         self.config = folder / "leveret.conf"
+        self.patience(20)
+        self.running: dict[int, subprocess.Popen[str]] = {}
+
+    def patience(self, tries: int) -> None:
+        """How often nodes that are started from now on look for a cluster before they give up."""
         self.config.write_text(
-            "cluster_formation.discovery_retry_interval = 50ms\ncluster_formation.discovery_retry_limit = 20\n"
+            f"cluster_formation.discovery_retry_interval = 50ms\ncluster_formation.discovery_retry_limit = {tries}\n"
             + "".join(
                 f"cluster_formation.classic_config.nodes.{number} = {name}:{port}\n"
                 for number, (name, port) in enumerate(zip(self.names, self.ports, strict=True))
             )
         )
-        self.running: dict[int, subprocess.Popen[str]] = {}
 
     def start(self, *numbers: int) -> None:
         """Begin, and do not wait."""
@@ -103,8 +107,10 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 def test_nodes_with_one_list_form_one_cluster_and_a_wiped_founder_founds_no_second(nodes: Nodes) -> None:
+    nodes.patience(10_000)  # The last of them may be slow to come.
     nodes.start(2, 1, 0)
     nodes.ready()
+    nodes.patience(20)
     cluster = nodes.the_cluster()
     until(lambda: nodes.voters() == [3, 3, 3], "all nodes may vote")
     assert nodes.end(0) == [0]
