@@ -246,8 +246,9 @@ class Bench:
             self.measure(f"read, {parts} partition{'s' if parts > 1 else ''}", size, partial(self.read_in, parts))
 
     def read_in(self, parts: int) -> None:
-        """In so many tasks. Of a million messages the source makes more than four, which are put together here."""
-        messages: Any = self.spark.read.format("leveret").options(**self.source("events")).load()
+        """In so many tasks: the source makes as many at least, and what is more is put together here."""
+        given = self.source("events", minPartitions=str(parts))
+        messages: Any = self.spark.read.format("leveret").options(**given).load()
         messages.coalesce(parts).write.format("noop").mode("overwrite").save()
 
     def streaming(self, size: int) -> None:

@@ -11,7 +11,8 @@ from pyspark_leveret.connect import LeveretError, explained
 from pyspark_leveret.options import EARLIEST, LATEST, Positions, SourceOptions
 from pyspark_leveret.reading import log
 
-PIECE_BYTES: Final = 24 << 20  # About what a task reads at least a second long; more pieces are more overhead.
+PIECE_BYTES: Final = 64 << 20  # About what a task reads in half a second; each costs Spark some hundredths besides.
+ALONE_BYTES: Final = 16 << 20  # Not worth a second task.
 
 
 def find_queues(options: SourceOptions, client: DataClient) -> dict[str, QueueInfo]:
@@ -74,8 +75,10 @@ def lose(options: SourceOptions, text: str) -> None:
 
 
 def pieces_for(info: QueueInfo, count: int) -> int:
-    """How many tasks so many of a queue's messages are worth."""
-    return math.ceil(count * message_bytes(info) / PIECE_BYTES)
+    """How many tasks so many of a queue's messages are worth. A power of two, as numbers of cores mostly are: with one
+    task more, that would have the machine to itself at the end."""
+    size = count * message_bytes(info)
+    return 1 if size <= ALONE_BYTES else 1 << max(1, round(math.log2(size / PIECE_BYTES)))
 
 
 def message_bytes(info: QueueInfo) -> float:

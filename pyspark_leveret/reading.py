@@ -9,7 +9,8 @@ The ranges of a lease can be many and short, where consumers took every other me
 take longer than reading what lies between; so neighbours are read as one span, and the rest is dropped.
 
 Spark's workers live longer than a task, and after each of them look for garbage: through all that was ever imported,
-which takes about as long as reading fifty thousand messages. `freeze` spares them that.
+which takes about as long as reading fifty thousand messages. `freeze` spares them that, from the end of the first piece
+on: only then has everything been imported, pandas last of all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from pyspark_leveret.connect import LeveretError, client, explained
 from pyspark_leveret.options import Access
 from pyspark_leveret.schema import Column
 
-SHEET_BYTES: Final = 8 << 20
 GAP_MAX: Final = 1_000  # Numbers between two ranges that are rather read than asked around.
 SPAN_RANGES_MAX: Final = 10_000
 
@@ -98,19 +98,19 @@ def freeze() -> None:
 def read_piece(
     access: Access, columns: Sequence[Column], piece: Piece, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    freeze()
     converter = Converter(columns, piece.queue, piece.node)
     with explained(access, f"read queue '{piece.queue}'"):
         ranges = piece.ranges if piece.lease is None else _leased(access, piece, fail_on_data_loss)
         for span in spans(ranges):
             wanted, found = count(span), 0
-            for sheet in client(access).read(piece.queue, span[0][0], span[-1][1], SHEET_BYTES):
+            for sheet in client(access).read(piece.queue, span[0][0], span[-1][1]):
                 for batch in _batches(converter, sheet, span):
                     found += batch.num_rows
                     yield batch
             if piece.is_whole and found != wanted:
                 between = f"messages between {span[0][0]} and {span[-1][1]}"
                 _report_loss(f"{wanted - found} {between} of queue '{piece.queue}' are gone", fail_on_data_loss)
+    freeze()
 
 
 def _batches(converter: Converter, sheet: Sheet, span: Sequence[Range]) -> Iterator[pa.RecordBatch]:

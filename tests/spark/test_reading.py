@@ -68,7 +68,10 @@ def test_shares_are_fair(wanted: dict[str, int], limit: int | None) -> None:
 
 
 def test_large_queues_are_several_tasks() -> None:
-    assert pieces_for(info(messages=1_000_000, size=130 << 20), 1_000_000) == 6
+    assert pieces_for(info(messages=1_000_000, size=130 << 20), 1_000_000) == 2
+    assert pieces_for(info(messages=1_000_000, size=130 << 20), 100_000) == 1
+    assert pieces_for(info(messages=1_000_000, size=130 << 20), 200_000) == 2
+    assert pieces_for(info(messages=10_000_000, size=1300 << 20), 10_000_000) == 16
     assert pieces_for(info(), 100) == 1
     assert pieces_for(info(messages=0, size=0), 5) == 1
 
