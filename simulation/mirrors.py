@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -254,11 +254,12 @@ class MirrorChecker:
         self.ledger = ledger
         self.clock = clock
         self.views: dict[int, View] = {}  # By queue id, the newest one.
-        self.ended: dict[int, int] = {}  # By queue id, the last epoch after which it had no view for a while.
+        self.ended: dict[int, list[int]] = {}  # By queue id, the last epochs of its rings that have ended, ascending.
         self.versions: dict[int, int] = {}  # By queue id: of the newest view, and that one has ended counts as one.
         self.names: dict[int, str] = {}
         self.masters: dict[tuple[int, int], str] = {}  # By queue id and epoch.
-        self.blocks: dict[tuple[int, int], tuple[int, str]] = {}  # Id and number: epoch, and who applied it first.
+        # Id, ring (see `_ring`) and number: epoch, and who applied it first.
+        self.blocks: dict[tuple[int, int, int], tuple[int, str]] = {}
         self.digests: dict[tuple[int, int, int], tuple[str, str]] = {}  # Id, epoch and number, likewise.
         self.wiped: set[str] = set()  # Ids of data folders that are no more.
         self.gone: set[str] = set()  # Nodes whose disk is lost, until they have joined again.
@@ -304,7 +305,9 @@ class MirrorChecker:
             self.versions[spec.id] = version
             self.ledger.alone.setdefault(queue, Timeline()).put(now, (int(view is None), ""))
         if view is None:
-            self.ended[spec.id] = max(self.ended.get(spec.id, 0), spec.last_epoch)
+            ended = self.ended.setdefault(spec.id, [])
+            if spec.last_epoch > (ended[-1] if ended else 0):
+                ended.append(spec.last_epoch)
             if master in self.gone:
                 self.ledger.on_lost(queue)
             return
@@ -365,8 +368,9 @@ class MirrorChecker:
             if mirror is None or mirror.member.disk != disk:
                 continue
             member = mirror.member
-            if epoch <= self.ended.get(max(of_name), 0):  # To this ring, all before it is of one epoch.
-                known = self.blocks.get((max(of_name), number), (0, ""))[0] == epoch
+            ring = self._ring(max(of_name), epoch)
+            if ring < len(self.ended.get(max(of_name), ())):  # To the ring of now, all before it is of one epoch.
+                known = self.blocks.get((max(of_name), ring, number), (0, ""))[0] == epoch
             else:
                 known = member.tail.epoch_at(number) == epoch
             if not known or (message.persistent and member.own_durable < number):
@@ -449,11 +453,17 @@ class MirrorChecker:
         known, by = self.digests.setdefault((block.queue, block.epoch, block.number), (digest, name))
         if known != digest:
             self.fail(f"block {block.number} of epoch {block.epoch} of {queue} is another one at {name} than at {by}")
-        epoch, by = self.blocks.setdefault((block.queue, block.number), (block.epoch, name))
+        ring = self._ring(block.queue, block.epoch)
+        epoch, by = self.blocks.setdefault((block.queue, ring, block.number), (block.epoch, name))
         forced = any(one.lossy for one in self.ledger.losses_of(queue).beginnings.values())
         if epoch != block.epoch and not forced:
             self.fail(f"block {block.number} of {queue}: {name} applies one of epoch {block.epoch}, "
                       f"and {by} has applied another one of epoch {epoch}")  # fmt: skip
+
+    def _ring(self, number: int, epoch: int) -> int:
+        """Which of the queue's rings an epoch is of. Between two of them the queue has no mirrors and its log no epochs; it
+        may even be copied to another node, so that the next ring counts its blocks anew."""
+        return bisect_left(self.ended.get(number, ()), epoch)
 
     # -- The end -------------------------------------------------------------------------------------------------
 
