@@ -348,7 +348,7 @@ class Reader:
         if component == OPERATOR_POLICY:
             if not isinstance(value, dict):
                 raise BadDefinition("value must be an object")
-            return [_set_policy(vhost, name, value, operator=True)]
+            return [_set_policy(vhost, name, {**value, "definition": _joined(value.get("definition"))}, operator=True)]
         return Left(f"this version has nothing that acts on parameters of component {component}")
 
     def _global_parameters(self, item: Mapping[str, Json]) -> list[c.Command] | Left:
@@ -507,6 +507,18 @@ def _limits(value: Json) -> dict[str, int]:
             raise BadDefinition(f"limits must be whole numbers, and that of {name} is none")
         limits[name] = limit
     return limits
+
+
+def _joined(definition: Json) -> Json:
+    """`rabbitmqctl export_definitions` has those of operator policies as lists of pairs, HTTP as objects."""
+    if not isinstance(definition, list) or not definition:
+        return definition
+    joined: dict[str, Json] = {}
+    for pair in definition:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+            return definition
+        joined[pair[0]] = pair[1]
+    return joined
 
 
 def _set_policy(vhost: str, name: str, item: Mapping[str, Json], operator: bool) -> c.SetPolicy:

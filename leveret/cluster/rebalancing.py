@@ -434,6 +434,8 @@ def from_file(document: Json, nodes: Iterable[NodeState], queues: Sequence[Queue
             raise BadPlan(f'move {number} must be an object with "vhost", "queue" and "to"')
         assert isinstance(one, dict)
         source = one.get("from")
+        if (words[0], words[1]) in wanted:
+            raise BadPlan(f"move {number} is of a queue that another move is of: {words[1]} in {words[0]}")
         wanted[str(words[0]), str(words[1])] = source if isinstance(source, str) else None, str(words[2])
         if isinstance(why := one.get("why"), str):
             reasons[str(words[0]), str(words[1])] = why[:REASON_CHARACTERS]

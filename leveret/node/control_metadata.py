@@ -36,6 +36,7 @@ from leveret.node.control_frame import (
 from leveret.node.control_policies import USER_LIMITS, VHOST_LIMITS, limits_error, policy_error, policy_notes
 
 if TYPE_CHECKING:
+    from leveret.cluster.specs import Policy
     from leveret.node.control import Control
 
 logger = logging.getLogger("leveret")
@@ -43,7 +44,8 @@ logger = logging.getLogger("leveret")
 COMMANDS = Commands()
 
 # Parameters by which the node itself is meant; they have commands of their own.
-RESERVED_COMPONENTS = {"policy": "policies", "operator_policy": "operator policies"}
+POLICY, OPERATOR_POLICY = "policy", "operator_policy"
+RESERVED_COMPONENTS = {POLICY: "policies", OPERATOR_POLICY: "operator policies"}
 LIMIT_COMPONENTS = ("vhost-limits",)
 
 
@@ -320,12 +322,26 @@ async def clear_parameter(control: Control, vhost: str, component: str, name: st
 
 @COMMANDS.add(vhost=TEXT)
 async def list_parameters(control: Control, vhost: str) -> Any:
+    """Limits and operator policies are among them, policies are not, as in RabbitMQ."""
     check_vhost(control, vhost)
-    return [
-        {"component": component, "name": name, "value": compact(value)}
-        for (component, where, name), value in control.node.metadata.parameters.items()
-        if where == vhost
-    ]
+    metadata = control.node.metadata
+    found: list[tuple[str, str, Json]] = []
+    if metadata.vhosts[vhost].limits:
+        found.append((LIMIT_COMPONENTS[0], "limits", dict(metadata.vhosts[vhost].limits)))
+    found += [(component, name, value) for (component, at, name), value in metadata.parameters.items() if at == vhost]
+    operators = metadata.operator_policies.items()
+    found += [(OPERATOR_POLICY, name, as_value(policy)) for (at, name), policy in operators if at == vhost]
+    return [{"component": component, "name": name, "value": compact(value)} for component, name, value in found]
+
+
+def as_value(policy: Policy) -> dict[str, Json]:
+    """A policy as the value of a parameter."""
+    return {
+        "pattern": policy.pattern,
+        "definition": dict(policy.definition),
+        "priority": policy.priority,
+        "apply-to": policy.apply_to,
+    }
 
 
 @COMMANDS.add(name=TEXT, value=ANYTHING)

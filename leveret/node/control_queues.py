@@ -55,7 +55,7 @@ from leveret.node.control_listings import (
     running_nodes,
     shown_table,
 )
-from leveret.node.details import capacity, head_timestamp, sizes
+from leveret.node.details import capacity, head_timestamp, message_count, sizes
 from leveret.node.slices import Slices, in_order, picked
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ QUEUE: Final[dict[str, Getter]] = {
     "exclusive_consumer_tag": lambda control, pair: getattr(_exclusive_consumer(pair), "tag", ""),
     "messages_ready": _counted(lambda queue: queue.ready_count),
     "messages_unacknowledged": _counted(lambda queue: queue.unacked_count),
-    "messages": _counted(lambda queue: queue.ready_count + queue.unacked_count),
+    "messages": lambda control, pair: "" if pair[1] is None else message_count(control, pair[1]),
     "messages_ready_ram": _counted(lambda queue: queue.ready_count - _on_disk(queue)),
     "messages_ready_disk": _counted(_on_disk),
     "disk_reads": _counted(lambda queue: queue.totals.read),
@@ -448,7 +448,7 @@ async def purge_queue(control: Control, vhost: str, name: str) -> Any:
 async def local_purge_queue(control: Control, vhost: str, name: str) -> Any:
     queue = queue_here(control, queue_spec(control, vhost, name, UNAVAILABLE, "not_found"))
     if isinstance(queue, StreamQueue):
-        raise Refused(USAGE, queue.refusal("queue.purge").text)
+        raise Refused(UNAVAILABLE, queue.refusal("queue.purge").text)
     count = queue.purge()
     control.node.schedule()
     return {"messages": count}

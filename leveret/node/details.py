@@ -173,6 +173,7 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
         dead = control.node.broker.letters.morgue.count(queue)
         mean = row["message_bytes_persistent"] / (row["messages_persistent"] or 1)
         row |= {"messages_dlx": dead, "message_bytes_dlx": int(dead * mean)}
+        row["messages"] += dead
     if queue.spec.exclusive:
         row["owner_pid_details"] = _owner(control, queue)
     if queue.mirror is not None:
@@ -282,6 +283,11 @@ def sizes(control: Control, queue: Queue) -> dict[str, int]:
     }
 
 
+def message_count(control: Control, queue: Queue) -> int:
+    """Of a queue, with its dead letters that nobody has taken yet."""
+    return queue.ready_count + queue.unacked_count + control.node.broker.letters.morgue.count(queue)
+
+
 def head_timestamp(queue: Queue) -> int | None:
     if queue.ready:
         head = queue.ready[0]
@@ -298,7 +304,7 @@ def queue_figure(control: Control, queue: Queue, path: list[str]) -> Any:
     name = path[0]
     if len(path) == 1:
         if name == "messages":
-            return queue.ready_count + queue.unacked_count
+            return message_count(control, queue)
         if name == "messages_ready":
             return queue.ready_count
         if name == "messages_unacknowledged":

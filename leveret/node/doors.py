@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.node.client import Client
+from leveret.node.handshakes import tell_failures
 from leveret.node.settings import Listener
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Doors:
         return True
 
     def _amqp_listeners(self) -> list[tuple[ssl.SSLContext | None, int, Listener]]:
-        context = None if self.settings.tls is None else tls_context(self.settings.tls)
+        context = None if self.settings.tls is None else tls_context(self.settings.tls, "AMQP")
         return [
             *((None, place, listener) for place, listener in enumerate(self.settings.tcp_listeners)),
             *((context, place, listener) for place, listener in enumerate(self.settings.ssl_listeners)),
@@ -165,7 +166,7 @@ class Doors:
 
     async def _open_management(self, node: Node) -> None:
         settings = self.settings
-        context = None if settings.management_tls is None else tls_context(settings.management_tls)
+        context = None if settings.management_tls is None else tls_context(settings.management_tls, "HTTP")
         for listeners, tls in ((settings.management_listeners, None), (settings.management_tls_listeners, context)):
             for listener in listeners:
                 try:
@@ -217,11 +218,12 @@ def tls_timeout_s(settings: Settings) -> float | None:
     return None if settings.ssl_handshake_timeout_ms is None else settings.ssl_handshake_timeout_ms / 1000
 
 
-def tls_context(options: TlsOptions) -> ssl.SSLContext:
+def tls_context(options: TlsOptions, port_for: str) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.cacertfile)
     context.load_cert_chain(options.certfile, options.keyfile, options.password)
     versions = [TLS_VERSIONS[name] for name in options.versions]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if options.verify_peer:
         context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+    tell_failures(context, port_for)
     return context

@@ -402,11 +402,14 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _read(path: str) -> Any:
     """Raises Refused."""
+    if not path:
+        text = "there is no plan: name a file with --plan, or with cluster_rebalance.plan in the configuration"
+        raise Refused(UNAVAILABLE, text)
     try:
         with open(path, "rb") as file:
             data = file.read(PLAN_BYTES_MAX + 1)
         if len(data) > PLAN_BYTES_MAX:
             raise Refused(UNAVAILABLE, f"the plan in {path} has more than {PLAN_BYTES_MAX} bytes")
         return json.loads(data)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(UNAVAILABLE, f"cannot read the plan in {path}: {error}") from None

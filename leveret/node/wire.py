@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 from leveret.cluster import link
 from leveret.cluster.detector import OUT
 from leveret.cluster.link import Buffer, Failed, Frames, Identity, Link, LinkOptions, Ready
+from leveret.node.handshakes import tell_failures
 
 if TYPE_CHECKING:
     from leveret.node.settings import TlsOptions
@@ -77,6 +78,7 @@ def peer_tls(options: TlsOptions) -> PeerTls:
         versions = [_TLS_VERSIONS[name] for name in options.versions]
         context.minimum_version, context.maximum_version = min(versions), max(versions)
         contexts.append(context)
+    tell_failures(contexts[0], "other nodes")
     return PeerTls(*contexts)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.certificates import issue
 from tests.conftest import Start
-from tests.servers import Server
+from tests.servers import Server, until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
 
@@ -107,6 +107,23 @@ def test_certificates_count_only_if_they_are_checked(start: Start, certificates:
     server = start(config(certificates, "auth_mechanisms.1 = EXTERNAL\ndefault_user = CN=client,O=shop"))
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         connect(server, client_context(certificates, "client"), pika.credentials.ExternalCredentials())
+
+
+@pytest.mark.parametrize("says", ["certificate verify failed: ", "the client says: unknown ca", "wrong version number"])
+def test_a_handshake_that_fails_is_told(start: Start, certificates: Path, says: str, tmp_path: Path) -> None:
+    """Clients see the end of a connection, and no reason."""
+    server = start(config(certificates, "ssl_options.verify = verify_peer"))
+    if says == "wrong version number":
+        with socket.create_connection(("127.0.0.1", server.tls_port), 10) as plain:
+            plain.sendall(b"AMQP\x00\x00\x09\x01")
+            assert plain.recv(1) == b""
+    else:
+        others = issue(tmp_path)
+        context = client_context(certificates)
+        context.load_cert_chain(f"{others}/client.pem", f"{others}/client.key")
+        with pytest.raises((OSError, pika.exceptions.AMQPError)):
+            connect(server, client_context(others) if says.endswith("unknown ca") else context)
+    until(lambda: f"TLS server: handshake at the port for AMQP failed: {says}" in server.log(), "a line of the log")
 
 
 def test_versions(start: Start, certificates: Path) -> None:

@@ -175,6 +175,13 @@ def test_vhosts_of_either_tool() -> None:
     assert read("vhosts", name="v") == [c.AddVhost("v")]
 
 
+@pytest.mark.parametrize("definition", [{"max-length": 5}, [["max-length", 5]]], ids=["HTTP", "rabbitmqctl"])
+def test_operator_policies_of_either_tool(definition: Json) -> None:
+    value = {"pattern": "^q", "definition": definition, "priority": 1, "apply-to": "queues"}
+    item = {"component": "operator_policy", "name": "o", "vhost": "/", "value": value}
+    assert read("parameters", **item) == [c.SetPolicy("/", "o", "^q", "queues", 1, {"max-length": 5}, operator=True)]
+
+
 def test_the_type_of_a_queue_may_stand_beside_its_arguments() -> None:
     plain = {"vhost": "/", "name": "q", "durable": True, "auto_delete": False}
     assert read("queues", type="quorum", arguments={}, **plain) == [

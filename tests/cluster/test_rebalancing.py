@@ -319,6 +319,10 @@ def test_a_dry_run_is_a_plan_for_a_file() -> None:
         ({"version": 2, "moves": []}, 'a plan is an object with "version": 1 and "moves"'),
         ({"version": 1, "moves": {}}, '"moves" must be a list'),
         ({"version": 1, "moves": [{"vhost": "/"}]}, 'move 1 must be an object with "vhost", "queue" and "to"'),
+        (
+            {"version": 1, "moves": [{"vhost": "/", "queue": "q", "to": to} for to in "bc"]},
+            "move 2 is of a queue that another move is of: q in /",
+        ),
         ({"version": 1, "moves": [7]}, 'move 1 must be an object with "vhost", "queue" and "to"'),
     ],
 )

@@ -36,7 +36,7 @@ METRICS_LEFT_OUT = (
 NOT_MEASURED = frozenset(
     {
         "rabbitmq_channel_process_reductions_total", "rabbitmq_connection_process_reductions_total",
-        "rabbitmq_queue_process_reductions_total", "rabbitmq_queue_head_message_timestamp",
+        "rabbitmq_queue_process_reductions_total",
     }
 )  # fmt: skip
 # All that RabbitMQ's Grafana dashboard 10991 shows; what is of channels, in revisions before 3.10.

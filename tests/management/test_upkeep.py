@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 from urllib.parse import quote
 
+import pika
 import pytest
 
 import leveret.testing
@@ -223,6 +224,54 @@ def test_logins_are_counted_and_barred() -> None:
         assert statuses == [401] * 10 + [429]
         ask(node, "POST", "/api/login", b"username=guest&password=guest", None, kind)
         assert ask(node, "GET", "/api/whoami")[0] == 429  # The name is barred for that address, password or not.
+
+
+def test_logins_are_told_of_by_protocol() -> None:
+    with leveret.testing.broker(config="management_port = 0") as node:
+        path = f"/api/auth/attempts/{node.name}"
+        pika.BlockingConnection(pika.URLParameters(node.url)).close()
+        http, amqp = ask(node, "GET", path)[1]
+        assert http["protocol"] == "http"
+        assert amqp == {
+            "protocol": "amqp091", "auth_attempts": 1, "auth_attempts_failed": 0, "auth_attempts_succeeded": 1,
+        }  # fmt: skip
+        assert ask(node, "DELETE", path)[0] == 204
+        assert [one["protocol"] for one in ask(node, "GET", path)[1]] == ["http"]
+        assert ask(node, "GET", "/api/auth/attempts/other@host")[0] == 404
+
+
+def test_policies_are_parameters_as_in_rabbitmq(node: leveret.testing.Broker) -> None:
+    body = {"pattern": "^po", "definition": {"max-length": 5}, "apply-to": "queues"}
+    for kind in ("policies", "operator-policies"):
+        assert ask(node, "PUT", f"/api/{kind}/%2F/po", body)[0] == 201
+    value = {**body, "priority": 0}
+    whose = ("operator_policy", "policy")
+    theirs, ours = ({"value": value, "vhost": "/", "component": word, "name": "po"} for word in whose)
+    assert [one for one in ask(node, "GET", "/api/parameters")[1] if one["name"] == "po"] == [theirs]
+    assert ask(node, "GET", "/api/parameters/operator_policy/%2F")[1] == [theirs]
+    assert ask(node, "GET", "/api/parameters/policy")[1] == [ours]
+    assert [one["component"] for one in node.admin.call("list_parameters", vhost="/")] == ["operator_policy"]
+    assert ask(node, "DELETE", "/api/parameters/policy/%2F/po")[0] == 400
+    assert ask(node, "DELETE", "/api/parameters/operator_policy/%2F/po")[0] == 204
+    assert ask(node, "GET", "/api/operator-policies")[1] == []
+    assert ask(node, "DELETE", "/api/policies/%2F/po")[0] == 204
+
+
+def test_dead_letters_that_nobody_takes_are_messages_of_their_queue(node: leveret.testing.Broker) -> None:
+    arguments = {
+        "x-queue-type": "quorum", "x-dead-letter-exchange": "nowhere", "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }  # fmt: skip
+    assert ask(node, "PUT", "/api/queues/%2F/dying", {"durable": True, "arguments": arguments})[0] == 201
+    for _ in range(3):
+        publish(node, "dying", "m")
+    got = {"count": 1, "ackmode": "reject_requeue_false", "encoding": "auto"}
+    assert ask(node, "POST", "/api/queues/%2F/dying/get", got)[0] == 200
+    until(lambda: ask(node, "GET", "/api/queues/%2F/dying")[1]["messages_dlx"] == 1, "a dead letter that waits")
+    told = ask(node, "GET", "/api/queues/%2F/dying")[1]
+    assert (told["messages"], told["messages_ready"], told["messages_unacknowledged"]) == (3, 2, 0)
+    assert node.admin.queue("dying").messages == 3
+    assert ask(node, "DELETE", "/api/queues/%2F/dying")[0] == 204
 
 
 def test_passwords_are_not_logged(node: leveret.testing.Broker, caplog: pytest.LogCaptureFixture) -> None:

@@ -248,6 +248,11 @@ async def test_delete_and_purge_at_the_home_of_the_queue(pair: list[FakeServer])
     assert await refusal(one, "purge_queue", vhost="/", name="there") == (69, "not_found")
 
 
+async def test_a_stream_is_not_purged(one: FakeServer) -> None:
+    await declare(one, "s", one.name, durable=True, arguments={"x-queue-type": Field("S", "stream")})
+    assert (await refusal(one, "purge_queue", vhost="/", name="s"))[0] == 69
+
+
 async def test_a_queue_whose_node_is_down(pair: list[FakeServer]) -> None:
     one, two = pair
     await declare(one, "there", "two@host")

@@ -172,3 +172,20 @@ async def test_a_plan_from_a_file_that_is_configured(rings: Rings, name: str, tm
         assert (await ask(one, "rebalance"))["done"] == 1
     else:
         assert (await refusal(one, "rebalance"))[1].startswith("cannot read the plan in ")
+
+
+async def test_a_plan_that_nobody_could_read_is_told_and_the_next_run_is_tried(rings: Rings, tmp_path: Any) -> None:
+    rings.declare("q", ONE, TWO)
+    plan = tmp_path / "plan.json"
+    one = configured(rings, strategy="plan", plan=str(plan))
+    plan.write_text("[" * 100_000)
+    await one.control.rebalancer.run_by_itself()
+    assert (await refusal(one, "rebalance"))[1].startswith(f"cannot read the plan in {plan}: ")
+    plan.write_text('{"version": 1, "moves": [{"vhost": "/", "queue": "q", "to": "two@host"}]}')
+    await one.control.rebalancer.run_by_itself()
+    assert homes(rings) == {"q": TWO}
+
+
+async def test_the_strategy_plan_needs_one(rings: Rings) -> None:
+    text = "there is no plan: name a file with --plan, or with cluster_rebalance.plan in the configuration"
+    assert (await refusal(rings.servers[ONE], "rebalance", strategy="plan"))[1] == text

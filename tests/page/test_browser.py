@@ -107,8 +107,10 @@ def test_publish_and_peek(open_page: Open, trio: Cluster) -> None:
     dialog.get_by_label("Properties").fill('{"headers": {"colour": "brown"}}')
     dialog.get_by_role("button", name="Publish").click()
     shown(page, "Message published")
-    page.get_by_role("button", name="Look at messages").click()
+    page.get_by_role("button", name="Look at messages").focus()
+    page.keyboard.press("Enter")
     page.locator(".message").nth(3).wait_for()
+    assert page.evaluate("document.activeElement.innerText") == "Look again"  # And not the top of the page.
     assert page.locator(".message pre").all_inner_texts() == [
         '{"number": 0}', '{"number": 1}', '{"number": 2}', "a hare <b>runs</b>",
     ]  # fmt: skip

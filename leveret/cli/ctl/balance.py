@@ -58,7 +58,7 @@ def _plan(path: str) -> Any:
             return json.load(file)
     except OSError as error:
         raise Failed(USAGE, f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Failed(DATA_ERROR, f"{path} has no JSON: {error}") from None
 
 

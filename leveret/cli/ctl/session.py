@@ -231,8 +231,12 @@ def _tls(certificate: str, key: str, authority: str) -> PeerTls:
 def _suggestion(error: CallFailed, target: Target) -> str:
     if "cookie" in str(error) or error.reason == link.COOKIE:
         return "suggestion: name the cookie file of that node with --cookie-file"
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "suggestion: --tls-ca-cert-file must have the authority that vouches for that node's certificate"
     if error.reason == "unreachable":
         return f"suggestion: nobody listens there; start the node, or name another port than {target.port} with --port"
     if error.reason in ("closed", link.GARBAGE, link.VERSION):
+        if target.tls is not None:
+            return "suggestion: the log of that node says why it does not take this certificate, if that is the reason"
         return "suggestion: is that a cluster port? (25672 by default, not AMQP's or the management port); with TLS?"
     return "suggestion: see the log of that node"

@@ -29,6 +29,7 @@ from leveret.cli.ctl.frame import (
     Output,
     Report,
 )
+from leveret.cli.exits import INTERRUPTED
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.session import Session
@@ -321,6 +322,9 @@ def rolling_restart(session: Session, given: Given) -> Output:
                 rolling.restart(name)
             except Failed as failed:
                 raise _with_rest(failed, order[number:], given) from None
+            except KeyboardInterrupt:
+                text = f"interrupted at node {name}: if it stops already it comes back, else it may be in maintenance"
+                raise _with_rest(Failed(INTERRUPTED, text, ONE_LINE), order[number:], given) from None
             session.say(f"{name}: back, and all mirrors are synchronised, after {time.monotonic() - began_s:.1f} s")
         if given.flag("rebalance"):
             answer = _ask_long(session, "rebalance", {"kind": "all"})
@@ -347,7 +351,8 @@ def _with_rest(failed: Failed, left: list[str], given: Given) -> Failed:
     if "command" in given.switches:
         words += ["--command", given.text("command", "")]
     again = shlex.join(["leveretctl", "rolling_restart", "--nodes", ",".join(left), *words])
-    text = f"{failed.text}\nStopped. The other nodes are as they were. When this is mended, go on with: {again}"
+    when = "Go on" if failed.code == INTERRUPTED else "When this is mended, go on"
+    text = f"{failed.text}\nStopped. The other nodes are as they were. {when} with: {again}"
     return Failed(failed.code, text, failed.form)
 
 

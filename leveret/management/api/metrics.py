@@ -19,6 +19,7 @@ from leveret.cluster.maintenance import state_of
 from leveret.node import samples as s
 from leveret.node.alarms import sockets_limit
 from leveret.node.control_listings import _unconfirmed, _unsent_bytes
+from leveret.node.details import head_timestamp, message_count
 from leveret.node.details_node import log_figures
 from leveret.node.samples import counted, open_files
 
@@ -131,7 +132,7 @@ QUEUES: Final = (
     Metric("queue_messages_unacked", GAUGE, "Messages delivered to consumers but not yet acknowledged", COARSE,
            lambda control, queue: queue.unacked_count),
     Metric("queue_messages", GAUGE, "Sum of ready and unacknowledged messages - total queue depth", COARSE,
-           lambda control, queue: queue.ready_count + queue.unacked_count),
+           message_count),
     Metric("queue_consumers", GAUGE, "Consumers on a queue", CONSUMERS,
            lambda control, queue: len(queue.consumers)),
     Metric("queue_consumer_capacity", GAUGE, "Consumer capacity", FULL,
@@ -160,6 +161,8 @@ QUEUES: Final = (
            lambda control, queue: queue.ready_count - _in_memory(control, queue)),
     Metric("queue_messages_paged_out_bytes", GAUGE, "Size in bytes of messages paged out to disk", FULL,
            lambda control, queue: _bytes(control, queue) - queue.memory_bytes),
+    Metric("queue_head_message_timestamp", GAUGE, "Timestamp of the first message in the queue, if any", FULL,
+           lambda control, queue: head_timestamp(queue)),
     Metric("queue_disk_reads_total", COUNTER, "Total number of times queue read messages from disk", FULL,
            _traffic("read")),
     Metric("queue_disk_writes_total", COUNTER, "Total number of times queue wrote messages to disk", FULL,
@@ -178,7 +181,7 @@ QUEUES: Final = (
     Metric("queue_leases", GAUGE, "Leases of a queue", "lease_metrics",
            lambda control, queue: None if queue.leases is None else len(queue.leases.all)),
 )  # fmt: skip
-OF_ONE_ONLY: Final = frozenset({"queue_head_message_timestamp"})
+OF_ONE_ONLY: Final = frozenset({"queue_head_message_timestamp"})  # A sum of times is none.
 
 
 # -- Channels and connections --------------------------------------------------------------------------------------

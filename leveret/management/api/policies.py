@@ -16,10 +16,12 @@ from leveret.management.api import bodies
 from leveret.management.api.handlers import Handlers, created, done
 from leveret.management.messages import bad_request, json_response, not_found
 from leveret.node.control_cluster import cluster_name
-from leveret.node.control_metadata import RESERVED_COMPONENTS
+from leveret.node.control_metadata import OPERATOR_POLICY, POLICY, RESERVED_COMPONENTS, as_value
 from leveret.node.control_policies import VHOST_LIMITS, limits_error, policy_error, term
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from leveret.cluster.specs import Policy
     from leveret.management.messages import Problem, Request, Response
     from leveret.management.routes import Router
@@ -125,6 +127,9 @@ class PolicyHandlers(Handlers):
             for (component, vhost, name), value in self.metadata.parameters.items()
             if component not in (LINKS, MOVES)  # Mirrors and moves by hand have commands of their own.
         )
+        found += _as_parameters(OPERATOR_POLICY, self.metadata.operator_policies)
+        if request.parameters.get("component") == POLICY:  # Without the word RabbitMQ leaves those out.
+            found += _as_parameters(POLICY, self.metadata.policies)
         return [
             one
             for one in found
@@ -174,6 +179,11 @@ class PolicyHandlers(Handlers):
         if found["component"] == LIMITS:
             self.rights.check_administrator(request)
             await self.change(c.ClearVhostLimits(found["vhost"]))
+        elif found["component"] == OPERATOR_POLICY:
+            self.rights.check_administrator(request)
+            await self.change(c.ClearPolicy(found["vhost"], found["name"], operator=True))
+        elif found["component"] == POLICY:
+            raise bad_request("policies may not be cleared using this method")
         else:
             await self.change(c.ClearParameter(found["component"], found["vhost"], found["name"]))
         return done()
@@ -226,6 +236,12 @@ class PolicyHandlers(Handlers):
 
 def _invalid(text: str) -> Problem:
     return bad_request(f"Validation failed\n\n{text}\n")
+
+
+def _as_parameters(component: str, kept: Mapping[tuple[str, str], Policy]) -> Iterator[dict[str, Any]]:
+    """Policies are parameters, to whoever asks for those."""
+    for (vhost, name), policy in kept.items():
+        yield {"value": as_value(policy), "vhost": vhost, "component": component, "name": name}
 
 
 def _shown(policy: Policy) -> dict[str, Any]:

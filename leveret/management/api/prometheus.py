@@ -167,7 +167,10 @@ class MetricHandlers(Handlers):
         for at, metric in enumerate(wanted):
             if metric.name == "queue_process_memory_bytes":
                 sums[at] += unused * m.QUEUE_BYTES
-        found = [m.Figure(*metric[:4], [m.Sample("", sum_)]) for metric, sum_ in zip(wanted, sums, strict=True)]
+        found = [
+            m.Figure(*metric[:4], [] if metric.name in m.OF_ONE_ONLY else [m.Sample("", sum_)])
+            for metric, sum_ in zip(wanted, sums, strict=True)
+        ]
         return list(self._figures(PREFIX, found))
 
     async def _single(self) -> AsyncIterator[str]:

@@ -33,6 +33,7 @@ class UpkeepHandlers(Handlers):
     def __init__(self, management: Management) -> None:
         super().__init__(management)
         self.rebalancing: asyncio.Task[None] | None = None
+        self.cleared = (0, 0)  # Logins over AMQP, tried and refused, when somebody last cleared their counts.
 
     def add_to(self, router: Router) -> None:
         router.add("DELETE", "/api/connections/{connection}", self.close_connection)
@@ -148,18 +149,33 @@ class UpkeepHandlers(Handlers):
     def _check_here(self, request: Request) -> None:
         self.rights.check_monitor(request)
         node = request.parameters["node"]
+        if node not in {one.name for one in self.node.cluster.members()}:
+            raise not_found()
         if node != self.node.settings.node_name:
             raise bad_request(f"logins are counted where they are tried: ask {node} itself")
 
     async def attempts(self, request: Request) -> Response:
         self._check_here(request)
         counts = self.management.gate.attempts
-        return json_response([{"protocol": "http", "auth_attempts": sum(counts.values()), **counts}])
+        over_http = {"protocol": "http", "auth_attempts": sum(counts.values()), **counts}
+        tried, bad = (now - then for now, then in zip(self._amqp_logins(), self.cleared, strict=True))
+        over_amqp = {
+            "protocol": "amqp091",
+            "auth_attempts": tried,
+            "auth_attempts_failed": bad,
+            "auth_attempts_succeeded": tried - bad,
+        }
+        return json_response([over_http, *([over_amqp] if tried else [])])
+
+    def _amqp_logins(self) -> tuple[int, int]:
+        """Tried, and refused, since the start; Prometheus has those, and they never go back."""
+        return self.node.broker.totals.logins, self.node.broker.totals.logins_refused
 
     async def clear_attempts(self, request: Request) -> Response:
         self._check_here(request)
         self.rights.check_administrator(request)
         self.management.gate.attempts.update(dict.fromkeys(self.management.gate.attempts, 0))
+        self.cleared = self._amqp_logins()
         return done()
 
     async def attempts_by_source(self, request: Request) -> Response:

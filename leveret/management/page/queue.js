@@ -19,6 +19,7 @@ export function queue(app, vhost, name) {
   const peek = { position: 1, found: null, error: null, busy: false };
 
   async function look(position) {
+    if (peek.busy) return;
     Object.assign(peek, { busy: true, position });
     app.draw();
     try {
@@ -86,13 +87,14 @@ function peeking(app, one, peek, look) {
   return [
     h("p", { class: "muted" }, "Looks at messages where they are. Nothing is taken out, marked or moved."),
     error ? h("p", { class: "problem", role: "alert" }, error.message) : null,
-    found && !error ? h("div", { "aria-live": "polite" }, found.messages.length
+    found && !error ? h("div", { key: "found", "aria-live": "polite" }, found.messages.length
       ? h("ol", { class: "messages" }, found.messages.map(message))
       : empty("Nothing waits here", null)) : null,
-    h("div", { class: "actions" },
-      button(found ? "Look again" : "Look at messages", () => look(1), "", { disabled: busy }),
-      found && position > 1 ? button("← Before", () => look(Math.max(1, position - SHOWN)), "", { disabled: busy }) : null,
-      found && last < found.ready ? button("After →", () => look(last + 1), "", { disabled: busy }) : null,
+    // Of its own key, and never disabled: whoever has pressed a button with the keyboard would be at the top of the page.
+    h("div", { class: "actions", key: "actions", "aria-busy": busy ? "true" : null },
+      button(found ? "Look again" : "Look at messages", () => look(1)),
+      found && position > 1 ? button("← Before", () => look(Math.max(1, position - SHOWN))) : null,
+      found && last < found.ready ? button("After →", () => look(last + 1)) : null,
       found?.messages.length ? h("span", { class: "muted" }, `${number(position)}–${number(last)} of ${number(found.ready)}`) : null),
   ];
 }
