@@ -293,6 +293,26 @@ def test_a_client_that_sends_stays_alive() -> None:
         assert client.connection.on_tick(now_ms)
 
 
+def test_a_node_that_was_held_up_does_not_take_its_own_sleep_for_the_silence_of_clients() -> None:
+    """What they sent meanwhile is read after the tick that is late, or a little after that."""
+    world = World()
+    client = world.client(heartbeat=2)
+    now_ms = 0
+    for slept_ms in (4_000, 60_000, 3_600_000):
+        assert client.connection.on_tick(now_ms := now_ms + 1_000)  # All that came is read.
+        assert client.connection.on_tick(now_ms := now_ms + slept_ms)
+        client.feed(HEARTBEAT_FRAME)
+        assert client.connection.on_tick(now_ms := now_ms + 1_000)
+    assert [client.connection.on_tick(now_ms + more_ms) for more_ms in (60_000, 61_000, 62_000)] == [True, True, False]
+
+
+def test_who_is_not_listened_to_is_not_silent() -> None:
+    world = World()
+    client = world.client(heartbeat=1)
+    assert all(client.connection.on_tick(now_ms, listening=False) for now_ms in range(0, 60_000, 1000))
+    assert [client.connection.on_tick(now_ms) for now_ms in (60_000, 61_000)] == [True, False]
+
+
 def test_alarms_are_told_to_those_who_understand() -> None:
     world = World()
     told, untold = world.client(), world.client(capabilities={})
