@@ -234,7 +234,7 @@ def test_who_publishes_to_a_frozen_node_is_not_taken_for_silent(start_cluster: S
     home, edge = start_cluster("net_ticktime = 60", size=2)
     home.channel().queue_declare(name)
     message = publish_frames("", name, b"x" * 100_000)
-    with RawClient(edge.port, timeout_s=60) as client, selectors.DefaultSelector() as writable:
+    with RawClient(edge.port) as client, selectors.DefaultSelector() as writable:
         client.open(heartbeat_s=1)
         writable.register(client.socket, selectors.EVENT_WRITE)
         home.freeze()

@@ -231,7 +231,7 @@ def test_a_node_leaves_when_its_clients_have_gone(start_cluster: StartCluster, c
         assert leaving.is_alive() and two.name in one.status()["disk_nodes"]
     finally:
         client.close()
-        leaving.join(20)
+        leaving.join(60)
     assert not leaving.is_alive()
     assert one.status()["disk_nodes"] == [one.name] and one.status()["maintenance_status"].keys() == {one.name}
     idle.join()

@@ -28,7 +28,7 @@ Ask = Callable[..., tuple[int, Any]]
 @pytest.fixture(scope="module")
 def ask(nodes: list[leveret.testing.Broker]) -> Ask:
     def ask(method: str, path: str, body: Any = None, at: int = 0) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", nodes[at].ports["management"], timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", nodes[at].ports["management"], timeout=60)
         headers = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
@@ -109,7 +109,7 @@ def test_a_connection_elsewhere_is_closed_by_its_name(nodes: list[leveret.testin
     assert len(names) == 1
     assert ask("DELETE", f"/api/connections/{quote(names[0], safe='')}", at=0) == (204, None)
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="Closed via management plugin"):
-        connection.process_data_events(10)
+        connection.process_data_events(60)
     assert ask("DELETE", f"/api/connections/{quote(names[0], safe='')}", at=0)[0] == 404
 
 

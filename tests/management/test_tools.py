@@ -44,7 +44,7 @@ def watched() -> Iterator[Watched]:
 
 def rabbitmqadmin(watched: Watched, *arguments: str) -> Any:
     command = [sys.executable, SCRIPTS[0], "-P", str(watched.broker.ports["management"]), "-f", "raw_json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -74,7 +74,7 @@ def test_rabbitmqadmin(watched: Watched, arguments: tuple[str, ...], name: str |
 @pytest.mark.skipif(not SCRIPTS, reason="RabbitMQ's management plugin is not installed")
 def test_rabbitmqadmin_draws_tables(watched: Watched) -> None:
     command = [sys.executable, SCRIPTS[0], "-P", str(watched.broker.ports["management"]), "list", "queues"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "scene.exclusive" in done.stdout
 
 
@@ -176,7 +176,7 @@ def flower(watched: Watched, tmp_path: Path) -> Iterator[str]:
         for number, command in enumerate(commands):
             log = stack.enter_context(open(tmp_path / f"{number}.log", "wb"))
             process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=log, stderr=log)
-            stack.callback(process.wait, 20)
+            stack.callback(process.wait, 60)
             stack.callback(process.terminate)
         yield f"http://127.0.0.1:{port}"
 
@@ -186,7 +186,7 @@ def fetched(url: str) -> str:
     patience = threading.Event()
     for _ in range(200):
         try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return str(answer.read().decode())
         except (ConnectionError, urllib.error.URLError):
             patience.wait(0.1)
@@ -257,7 +257,7 @@ def test_keda(watched: Watched) -> None:
 @pytest.mark.parametrize("path", ["overview", "nodes", "queues", "exchanges", "connections", "aliveness-test/%2F"])
 def test_exporter_asks_for_terms_and_no_order(watched: Watched, path: str) -> None:
     """kbudde's rabbitmq_exporter would rather have Erlang's terms than JSON, and takes what it is told it gets."""
-    connection = http.client.HTTPConnection("127.0.0.1", watched.broker.ports["management"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", watched.broker.ports["management"], timeout=60)
     login = "Basic " + base64.b64encode(b"guest:guest").decode()
     headers = {"Authorization": login, "Accept": "application/bert, application/json;q=0.1"}
     connection.request("GET", f"/api/{path}?sort=", headers=headers)

@@ -40,7 +40,7 @@ def ask(
     user: str | None = "guest:guest",
     kind: str = "application/json",
 ) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=60)
     headers = {"content-type": kind}
     if user is not None:
         headers["authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
@@ -90,7 +90,7 @@ def test_what_was_got_goes_back_if_the_client_goes(node: leveret.testing.Broker)
     ask(node, "PUT", "/api/queues/%2F/back", {})
     for number in range(50):
         publish(node, "back", str(number))
-    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=60)
     headers = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
     connection.request("POST", "/api/queues/%2F/back/get", json.dumps(LOOK | {"count": 50}), headers)
     connection.close()  # Nobody takes the answer.
@@ -173,7 +173,7 @@ async def test_what_belongs_together_is_done_without_its_client() -> None:
     request.cancel()  # As when its client goes.
     await asyncio.wait([request])
     go_on.set_result(None)
-    await asyncio.wait_for(ended, 10)
+    await asyncio.wait_for(ended, 60)
     assert request.cancelled()
 
 

@@ -62,7 +62,7 @@ def test_shutdown_tells_clients(start: Start) -> None:
         assert close.reply_text == "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
         assert stranger.is_cut()
     with pytest.raises(ConnectionClosedByBroker) as caught:
-        connection.process_data_events(5)
+        connection.process_data_events(60)
     assert caught.value.reply_code == 320
 
 

@@ -18,6 +18,7 @@ import uvloop
 
 from leveret.cluster import link
 from leveret.cluster.link import Identity, Link
+from leveret.node import peers
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
 from leveret.node.settings import TlsOptions
 from leveret.node.wire import CallFailed, PeersOptions, PeerTls, call, peer_tls
@@ -218,7 +219,8 @@ async def test_stopped_node_is_down_at_once_and_comes_back(cluster: Cluster) -> 
     assert b.count("down", "a") == 0  # Its own end is not news to a node.
 
 
-async def test_what_was_sent_before_close_arrives(cluster: Cluster) -> None:
+async def test_what_was_sent_before_close_arrives(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "CLOSE_S", DEADLINE_S)  # The moment that it waits for may be too short for much.
     a, b = await cluster.pair()
     for _ in range(50):
         assert a.peers.send("b", KIND, bytes(200_000))

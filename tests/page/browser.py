@@ -18,7 +18,7 @@ import threading
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0  # More than the page gets, which says better what it waited for.
 
 
 def missing() -> str | None:
@@ -66,7 +66,7 @@ class Browser:
     async def _page(self, options: dict[str, Any]) -> Any:
         context = await self._browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
         page = await context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._on_console)
         return page

@@ -158,7 +158,7 @@ class Lines:
         raise AssertionError(f"it never said {word!r}")
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err
 
 
