@@ -425,7 +425,8 @@ class Connection(Intake):
         self.ticked_ms = now_ms
         if not self.heartbeat_s or self.handshake is not None:  # Clients are surprised by one before open-ok.
             return True
-        if now_ms - self.sent_ms >= self.heartbeat_s * 500:
+        # Ticks are a second apart: to leave one out is too much for who wants a beat each second.
+        if now_ms - self.sent_ms >= self.heartbeat_s * 500 or self.heartbeat_s == 1:
             self.out.append(HEARTBEAT_FRAME)
             self.broker.writers[self] = None
             self.sent_ms = now_ms

@@ -277,6 +277,18 @@ def test_heartbeats_are_sent_in_silence_and_missed_ones_noticed() -> None:
     assert 19_000 <= alive_until <= 31_000
 
 
+@pytest.mark.parametrize("first_ms", [1, 400, 999])
+def test_a_beat_each_second_begins_with_the_first_tick(first_ms: int) -> None:
+    """However soon that comes after the connection was opened: the next one would be too late."""
+    world = World()
+    client = world.client(heartbeat=1)
+    client.take()
+    for now_ms in (first_ms, first_ms + 1000):
+        assert client.connection.on_tick(world.broker.now_ms + now_ms)
+        world.turn()
+        assert client.take()
+
+
 def test_no_heartbeats_if_the_client_wants_none() -> None:
     world = World()
     client = world.client(heartbeat=0)

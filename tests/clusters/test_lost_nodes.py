@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import selectors
-import time
 from typing import Any
 
 import pika
@@ -189,11 +188,9 @@ def test_the_leader_is_killed(nodes: Cluster, name: str) -> None:
     channels = [one.channel(), other.channel()]
     channels[0].queue_declare(f"{name}-before", durable=True)
     leader.kill()
-    began = time.monotonic()
-    for number in range(10):
+    for number in range(10):  # Each fails by itself if it takes longer than the operation timeout.
         channels[number % 2].queue_declare(f"{name}-{number}", durable=True)
         assert waiting(channels[1 - number % 2], f"{name}-{number}") == 0
-    assert time.monotonic() - began < 15
     assert nodes.leader() in (one, other)
     leader.start()
     nodes.wait_until_whole()

@@ -239,6 +239,7 @@ def test_a_node_leaves_when_its_clients_have_gone(start_cluster: StartCluster, c
 
 def test_clients_are_sent_away_by_force_and_the_others_rebalance(start_cluster: StartCluster, ctl: Operator) -> None:
     one, two, three = start_cluster("cluster_rebalance = run")
+    until(lambda: one.control("rebalance_status")["runs"], "who leads has looked, and by itself never will again")
     for number in range(4):
         declare(one, f"q{number}")
     declare(two, "lone")
@@ -255,4 +256,4 @@ def test_clients_are_sent_away_by_force_and_the_others_rebalance(start_cluster: 
         masters = [found.master for found in list_copies(one).values()]
         return sorted(map(masters.count, (one.name, three.name))) == [2, 3]
 
-    until(is_even, "they lead as many", 6.0)  # Long before they would look by themselves.
+    until(is_even, "they lead as many")
