@@ -188,6 +188,13 @@ class Server:
                     return int(line.split()[1]) * 1024
         raise AssertionError("no VmRSS")
 
+    def busy_s(self) -> float:
+        """What it has worked since its start, on all cores. Unlike the time that passes, it is the same however much
+        else the machine has to do, or nearly so."""
+        with open(f"/proc/{self.pid}/stat") as status:
+            fields = status.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def disk_bytes(self) -> int:
         """What the data occupies: blocks, not lengths, since a file may have been given space ahead."""
         total = 0
