@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,8 @@ import pytest
 import leveret.testing
 from tests.management.scene import Scene
 from tests.management.watching import CONFIG, Watched
+from tests.members import free_port
+from tests.servers import PATIENCE_S, until
 
 # It comes with RabbitMQ, and is no part of this.
 CONSUMED = {"name": "celery", "consumers": 1}
@@ -142,12 +143,6 @@ def test_rabbitmqadmin_does_all_it_can(watched: Watched, tmp_path: Path) -> None
             assert expected.removeprefix("! ").replace("\\t", "\t") in said.getvalue(), (line, said.getvalue())
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 APP = """
 from celery import Celery
 
@@ -183,14 +178,18 @@ def flower(watched: Watched, tmp_path: Path) -> Iterator[str]:
 
 def fetched(url: str) -> str:
     """What is there, as soon as somebody answers."""
-    patience = threading.Event()
-    for _ in range(200):
+    found: list[str] = []
+
+    def is_there() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                return str(answer.read().decode())
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                found.append(answer.read().decode())
         except (ConnectionError, urllib.error.URLError):
-            patience.wait(0.1)
-    raise AssertionError(f"nobody answers at {url}")
+            return False
+        return True
+
+    until(is_there, f"somebody answers at {url}")
+    return found[0]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flower") is None, reason="flower is not installed")

@@ -604,14 +604,18 @@ async def test_calls_that_fail(cluster: Cluster) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         assert await reason(COOKIE, nobody.getsockname()[1]) == "unreachable"
-    first = asyncio.create_task(reason(COOKIE, b.port, 0.3))
+    first = asyncio.create_task(call(("127.0.0.1", b.port), KIND, b"", DEADLINE_S, a.peers.me, COOKIE))
     await b.until(lambda: late)
     assert await reason(COOKIE, b.port) == link.REFUSED  # One at a time, here.
-    assert await first == link.TIMEOUT
+    first.cancel()
     async with asyncio.timeout(DEADLINE_S):
         while b.peers._calls:
             await asyncio.sleep(0)
     late[0](b"nobody is there any more")
+    assert await reason(COOKIE, b.port, 0.3) == link.TIMEOUT
+    async with asyncio.timeout(DEADLINE_S):
+        while b.peers._calls:
+            await asyncio.sleep(0)
 
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of the node's")
