@@ -35,7 +35,8 @@ from tests.servers import PATIENCE_S, START_S, Server, until
 COOKIE = "hares in a field"
 PORTS = range(21_000, 32_000)
 CALL_S = PATIENCE_S
-LIVELY = PeersOptions(silence_ms=400)  # Heartbeats as often as a node with a small net_ticktime wants them.
+# Heartbeats as often as a node with a small net_ticktime wants them, and patience with one that is busy.
+LIVELY = PeersOptions(silence_ms=400, connect_ms=60_000, greeting_ms=60_000)
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
