@@ -221,7 +221,9 @@ def test_files_are_written_without_a_free_descriptor(start: Start) -> None:
 def test_five_thousand_idle_connections(start: Start, record_property: Any, capsys: Any) -> None:
     """They cost little memory, and others hardly notice them."""
     size = crowd_size()
-    server = start("log.connection.level = warning\nunauthenticated_connections_max = 6000")
+    server = start(
+        "log.connection.level = warning\nunauthenticated_connections_max = 6000\nhandshake_timeout = infinity"
+    )
     before = server.resident_bytes()
     crowd: list[RawClient] = []
     try:
