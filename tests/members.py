@@ -30,12 +30,13 @@ from leveret.cluster.link import Identity
 from leveret.cluster.passwords import hash_password
 from leveret.node.settings import TlsOptions
 from leveret.node.wire import PeersOptions, call, peer_tls
-from tests.servers import START_S, Server, until
+from tests.servers import PATIENCE_S, START_S, Server, until
 
 COOKIE = "hares in a field"
 PORTS = range(21_000, 32_000)
-CALL_S = 30.0
-LIVELY = PeersOptions(silence_ms=400)  # Heartbeats as often as a node with a small net_ticktime wants them.
+CALL_S = PATIENCE_S
+# Heartbeats as often as a node with a small net_ticktime wants them, and patience with one that is busy.
+LIVELY = PeersOptions(silence_ms=400, connect_ms=60_000, greeting_ms=60_000)
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

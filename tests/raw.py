@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from leveret.amqp import methods as m
 from leveret.amqp.frames import BODY, HEAD, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame
 from leveret.amqp.tables import table_from_python
+from tests.servers import PATIENCE_S
 
 T = TypeVar("T", bound=m.Method)
 CAPABILITIES = {"authentication_failure_close": True, "consumer_cancel_notify": True, "connection.blocked": True}
@@ -26,7 +27,7 @@ class RawClient:
     """Blocking. Every read has a deadline, so that a test fails instead of hanging."""
 
     def __init__(
-        self, port: int, timeout_s: float = 15.0, receive_buffer_bytes: int | None = None, host: str = "127.0.0.1"
+        self, port: int, timeout_s: float = PATIENCE_S, receive_buffer_bytes: int | None = None, host: str = "127.0.0.1"
     ) -> None:
         self.socket = socket.socket()
         if receive_buffer_bytes is not None:

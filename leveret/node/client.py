@@ -169,7 +169,7 @@ class Client(asyncio.Protocol):
         if self.closing_at is not None:
             if self.node.loop.time() - self.closing_at > CLOSE_TIMEOUT_S:
                 self.transport.abort()
-        elif not self.connection.on_tick(now_ms):
+        elif not self.connection.on_tick(now_ms, listening=not self.paused & ~DEAF):
             self.connection.close_reason = f"missed heartbeats from client, timeout: {self.connection.heartbeat_s}s"
             self.transport.abort()
 

@@ -138,7 +138,7 @@ class Rebalancer:
             await self.run(Wanted(by_itself=True))
         except (Refused, AdminError) as error:
             logger.warning("rebalancing: %s", error)
-        except Exception:  # Whatever it was, the next run has other figures, and nobody would notice that there is none.
+        except Exception:  # The next run has other figures; and if there were none, nobody would notice.
             logger.exception("rebalancing failed, and is tried again when it is due")
 
     # -- A run ---------------------------------------------------------------------------------------------------

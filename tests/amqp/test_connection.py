@@ -277,6 +277,18 @@ def test_heartbeats_are_sent_in_silence_and_missed_ones_noticed() -> None:
     assert 19_000 <= alive_until <= 31_000
 
 
+@pytest.mark.parametrize("first_ms", [1, 400, 999])
+def test_a_beat_each_second_begins_with_the_first_tick(first_ms: int) -> None:
+    """However soon that comes after the connection was opened: the next one would be too late."""
+    world = World()
+    client = world.client(heartbeat=1)
+    client.take()
+    for now_ms in (first_ms, first_ms + 1000):
+        assert client.connection.on_tick(world.broker.now_ms + now_ms)
+        world.turn()
+        assert client.take()
+
+
 def test_no_heartbeats_if_the_client_wants_none() -> None:
     world = World()
     client = world.client(heartbeat=0)
@@ -291,6 +303,26 @@ def test_a_client_that_sends_stays_alive() -> None:
     for now_ms in range(0, 60_000, 1000):
         client.feed(HEARTBEAT_FRAME)
         assert client.connection.on_tick(now_ms)
+
+
+def test_a_node_that_was_held_up_does_not_take_its_own_sleep_for_the_silence_of_clients() -> None:
+    """What they sent meanwhile is read after the tick that is late, or a little after that."""
+    world = World()
+    client = world.client(heartbeat=2)
+    now_ms = 0
+    for slept_ms in (4_000, 60_000, 3_600_000):
+        assert client.connection.on_tick(now_ms := now_ms + 1_000)  # All that came is read.
+        assert client.connection.on_tick(now_ms := now_ms + slept_ms)
+        client.feed(HEARTBEAT_FRAME)
+        assert client.connection.on_tick(now_ms := now_ms + 1_000)
+    assert [client.connection.on_tick(now_ms + more_ms) for more_ms in (60_000, 61_000, 62_000)] == [True, True, False]
+
+
+def test_who_is_not_listened_to_is_not_silent() -> None:
+    world = World()
+    client = world.client(heartbeat=1)
+    assert all(client.connection.on_tick(now_ms, listening=False) for now_ms in range(0, 60_000, 1000))
+    assert [client.connection.on_tick(now_ms) for now_ms in (60_000, 61_000)] == [True, False]
 
 
 def test_alarms_are_told_to_those_who_understand() -> None:

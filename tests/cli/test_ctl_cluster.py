@@ -19,7 +19,7 @@ from tests.members import free_port
 from tests.servers import Server, until
 
 NAMES = ("one@localhost", "two@localhost", "three@localhost")
-CONFIG = "cluster.operation_timeout = 1s"
+CONFIG = "cluster.operation_timeout = 5s"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -60,7 +60,7 @@ class Trio:
     def await_all(self, *names: str) -> None:
         """Until each of these sees the three."""
         for name in names:
-            self.ctl(name, "await_online_nodes", "3", "--timeout", "20")
+            self.ctl(name, "await_online_nodes", "3", "--timeout", "60")
 
     def await_loss(self, lost: str, *names: str) -> None:
         """Until each of these misses that one."""

@@ -54,7 +54,7 @@ def test_mirrors_come_are_synchronised_and_take_over(joined: Trio) -> None:
         one, "check_if_node_is_mirror_sync_critical", code=69
     )
     joined.ctl(three, "sync_queue", "orders")
-    joined.ctl(one, "await_online_synchronized_mirror", "--timeout", "20")
+    joined.ctl(one, "await_online_synchronized_mirror", "--timeout", "60")
     await_shown(joined, NAMES, one, [two, three], [two, three])
     said = [
         "Mirrored queue 'orders' in vhost '/': Adding mirror on node two@localhost: <two@localhost.2.",

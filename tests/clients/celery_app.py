@@ -17,7 +17,7 @@ from kombu import Connection, Exchange, Queue
 
 URL: Final = "LEVERET_TESTS_BROKER"
 KIND: Final = "LEVERET_TESTS_CELERY"  # "classic" or "quorum".
-SECONDS: Final = 30.0
+SECONDS: Final = 60.0
 
 
 def make(url: str, kind: str) -> Celery:

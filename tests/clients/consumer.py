@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tests.servers import PATIENCE_S
+
 
 class Consumer:
     """Collects deliveries; `take` waits for the next ones."""
@@ -18,7 +20,7 @@ class Consumer:
     def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self.seen.append((method, properties, body))
 
-    def take(self, number: int, seconds: float = 15.0) -> list[tuple[Any, Any, bytes]]:
+    def take(self, number: int, seconds: float = PATIENCE_S) -> list[tuple[Any, Any, bytes]]:
         """The next deliveries; fails if there are fewer."""
         deadline = time.monotonic() + seconds
         while len(self.seen) < number:

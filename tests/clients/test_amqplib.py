@@ -41,6 +41,6 @@ CASES = [
 def test_amqplib(broker: Server, case: str) -> None:
     assert NODE is not None
     run = subprocess.run(
-        [NODE, str(SCRIPT), str(broker.port), case], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [NODE, str(SCRIPT), str(broker.port), case], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 0, run.stderr

@@ -45,6 +45,7 @@ def test_direct_reply_to(broker: Server, channel: Any, name: str) -> None:
     asker.basic_consume(
         "amq.rabbitmq.reply-to", lambda *got: answers.append((got[2].correlation_id, got[3])), auto_ack=True
     )
+    asker.confirm_delivery()
     channel.queue_declare(name)
     for number in range(3):
         question = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id=str(number))

@@ -68,7 +68,7 @@ def test_messages_over_tls(start: Start, certificates: Path) -> None:
     connection = connect(server, client_context(certificates))
     assert server.stop() == 0
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-        connection.process_data_events(5)
+        connection.process_data_events(60)
     assert caught.value.reply_code == 320
 
 
@@ -139,7 +139,7 @@ def test_versions(start: Start, certificates: Path) -> None:
 def test_no_tls_on_the_tls_port(start: Start, certificates: Path, says: bytes) -> None:
     """Cut, at once or after `ssl_handshake_timeout`, and the server is none the worse for it."""
     server = start(config(certificates, "ssl_handshake_timeout = 300"))
-    with socket.create_connection(("127.0.0.1", server.tls_port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", server.tls_port), timeout=60) as plain:
         plain.sendall(says)
         answer = b""
         try:

@@ -35,7 +35,7 @@ def cluster(sound: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("fragile"), "net_ticktime = 1\ncluster.operation_timeout = 2000")
+    cluster = Cluster(tmp_path_factory.mktemp("fragile"), "cluster.operation_timeout = 5000")
     try:
         yield cluster
     finally:
@@ -64,7 +64,7 @@ def steady(nodes: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
-    """Start a cluster of one's own: `start_cluster("net_ticktime = 1", size=2)`."""
+    """Start a cluster of one's own: `start_cluster("heartbeat = 1", size=2)`."""
     clusters: list[Cluster] = []
 
     def start(config: str = "", *, begin: bool = True, **options: Any) -> Cluster:

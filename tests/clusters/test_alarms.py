@@ -48,7 +48,7 @@ def test_memory_at_the_home(start_cluster: StartCluster) -> None:
     reader.basic_qos(prefetch_count=100)
     consumer = Consumer(reader, "q")
     for number in range(COUNT):
-        ((method, _, body),) = consumer.take(1, 30)
+        ((method, _, body),) = consumer.take(1)
         assert body[:6] == b"%06d" % number
         if number % 20 == 19:
             reader.basic_ack(method.delivery_tag, multiple=True)

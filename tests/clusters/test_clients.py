@@ -15,7 +15,7 @@ from tests.clients.celery_worker import Held, Worker
 from tests.members import Cluster, Member
 from tests.servers import ROOT
 
-SECONDS = 30
+SECONDS = 60
 NODE = shutil.which("node")
 
 

@@ -19,7 +19,7 @@ from tests.certificates import issue
 from tests.members import PERSISTENT, Cluster, Member
 from tests.servers import until
 
-CONFIG = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1\nnet_ticktime = 1"
+CONFIG = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def wanted(count: int) -> dict[int, bytes]:
 
 def ask(node: Member, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     """One node, by itself, without being sent on."""
-    connection = http.client.HTTPConnection("127.0.0.1", node.management_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node.management_port, timeout=60)
     headers = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
     connection.request(method, path, body, headers)
     response = connection.getresponse()

@@ -68,7 +68,7 @@ def test_garbage_at_the_cluster_port(cluster: Cluster, name: str) -> None:
     before = cluster[1].resident_bytes()
     for _ in range(5):
         for says in GARBAGE.values():
-            with socket.create_connection(("127.0.0.1", cluster[1].cluster_port), timeout=10) as link:
+            with socket.create_connection(("127.0.0.1", cluster[1].cluster_port), timeout=60) as link:
                 try:
                     link.sendall(says)
                     link.shutdown(socket.SHUT_WR)

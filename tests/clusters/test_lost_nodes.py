@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import time
+import selectors
 from typing import Any
 
 import pika
 import pytest
 
+from leveret.amqp import methods as m
+from leveret.amqp.frames import HEARTBEAT
 from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
-from tests.members import PERSISTENT, Cluster, Member, refusal
+from tests.members import PERSISTENT, Cluster, Member, StartCluster, refusal
+from tests.raw import RawClient, publish_frames
 from tests.servers import until
 
 
@@ -185,11 +188,9 @@ def test_the_leader_is_killed(nodes: Cluster, name: str) -> None:
     channels = [one.channel(), other.channel()]
     channels[0].queue_declare(f"{name}-before", durable=True)
     leader.kill()
-    began = time.monotonic()
-    for number in range(10):
+    for number in range(10):  # Each fails by itself if it takes longer than the operation timeout.
         channels[number % 2].queue_declare(f"{name}-{number}", durable=True)
         assert waiting(channels[1 - number % 2], f"{name}-{number}") == 0
-    assert time.monotonic() - began < 15
     assert nodes.leader() in (one, other)
     leader.start()
     nodes.wait_until_whole()
@@ -223,3 +224,22 @@ def test_a_frozen_node(nodes: Cluster, name: str) -> None:
     channel = leader.channel(confirms=True)
     assert waiting(channel, f"{name}-meanwhile") == 0
     channel.basic_publish("", name, b"5", PERSISTENT)
+
+
+def test_who_publishes_to_a_frozen_node_is_not_taken_for_silent(start_cluster: StartCluster, name: str) -> None:
+    """It beats, but it is not listened to, for the queue it fills takes no more."""
+    home, edge = start_cluster("net_ticktime = 60", size=2)
+    home.channel().queue_declare(name)
+    message = publish_frames("", name, b"x" * 100_000)
+    with RawClient(edge.port) as client, selectors.DefaultSelector() as writable:
+        client.open(heartbeat_s=1)
+        writable.register(client.socket, selectors.EVENT_WRITE)
+        home.freeze()
+        sent = 0
+        while writable.select(1.0):
+            sent += client.socket.send(message[sent % len(message) :])
+        for _ in range(5):  # Two that are missed are enough to be cut.
+            assert client.frame()[0] == HEARTBEAT
+        home.thaw()
+        client.send(message[sent % len(message) :] + m.encode(1, m.BasicQos()))
+        client.expect(m.BasicQosOk)

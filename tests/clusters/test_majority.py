@@ -3,7 +3,6 @@ help. What it does where it is: see `test_partitions`."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from leveret.node.wire import PeersOptions
 from tests.clients.consumer import Consumer, fill, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Refused
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 
 @pytest.mark.parametrize("which", ["leader", "follower"])
@@ -30,7 +29,6 @@ def test_a_minority(steady: Cluster, name: str, which: str) -> None:
     for node in nodes.others(left):
         node.kill()
 
-    began = time.monotonic()
     changes = (
         lambda: left.channel().queue_declare(f"{name}-new"),
         lambda: left.channel().exchange_declare(f"{name}-new"),
@@ -39,9 +37,8 @@ def test_a_minority(steady: Cluster, name: str, which: str) -> None:
         lambda: left.add_user(name, "secret"),
     )
     with ThreadPoolExecutor(len(changes)) as threads:
-        for refused in list(threads.map(refusal_text, changes)):
+        for refused in threads.map(refusal_text, changes, timeout=PATIENCE_S):
             assert "no contact to a majority of the cluster's nodes" in refused
-    assert time.monotonic() - began < 15  # The operation timeout is two seconds.
 
     # What is here goes on: publishing with confirms, consuming, declaring what exists.
     fill(channel, name, range(10), properties=PERSISTENT)

@@ -34,7 +34,7 @@ def http(node: Member, path: str) -> tuple[int, Any]:
     url = node.control("management_url")
     request = urllib.request.Request(url + path, headers={"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             data = answer.read()
             return answer.status, data.decode() if path == "/metrics" else json.loads(data)
     except urllib.error.HTTPError as error:
@@ -96,7 +96,7 @@ def test_the_majority_goes_on_without_the_queues_of_a_paused_node(nodes: Cluster
 
 def test_two_nodes(start_cluster: StartCluster) -> None:
     """One of two is no majority, as in RabbitMQ."""
-    one, other = start_cluster("net_ticktime = 1", size=2)
+    one, other = start_cluster(size=2)
     channel = one.channel(confirms=True)
     channel.queue_declare("q", durable=True)
     fill(channel, "q", range(3), properties=PERSISTENT)
@@ -123,7 +123,7 @@ def test_who_is_left_for_good_does_not_pause(start_cluster: StartCluster) -> Non
 
 
 def test_the_management_port_of_a_paused_node(start_cluster: StartCluster) -> None:
-    one, other = start_cluster("net_ticktime = 1\nmanagement.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1", size=2)
+    one, other = start_cluster("management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1", size=2)
     assert http(one, "/api/health/checks/virtual-hosts") == (200, {"status": "ok"})
     other.freeze()
     until(lambda: is_paused(one), "it pauses")
@@ -173,7 +173,7 @@ def pauses(broker: Broker) -> int:
 
 def test_a_partial_partition() -> None:
     """Two nodes do not see each other, a third sees both: all have a majority, and serve, and can change metadata."""
-    with leveret.testing.cluster(3, config="net_ticktime = 1\n") as cluster:
+    with leveret.testing.cluster(3) as cluster:
         brokers = {broker.name: broker for broker in cluster.brokers}
         leading = brokers.pop(cluster.brokers[0].admin.call("cluster_status")["leader"])
         hub, other = brokers.values()
@@ -198,7 +198,7 @@ def test_a_partial_partition() -> None:
 
 
 def test_a_node_is_cut_off() -> None:
-    with leveret.testing.cluster(3, config="net_ticktime = 1\n") as cluster:
+    with leveret.testing.cluster(3) as cluster:
         alone, one, other = cluster.brokers
         with alone.faults.part(one, other):
             until(lambda: pauses(alone) == 1, "it pauses")

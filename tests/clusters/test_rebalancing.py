@@ -15,7 +15,7 @@ import leveret.testing
 from leveret.node import rebalancer
 from tests.members import Cluster, Member, Refused
 from tests.mirrors.rings import await_in_sync, copies, declare, fill_fast, list_copies
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 ZONES = {0: "node.label.zone = a", 1: "node.label.zone = b", 2: "node.label.zone = b\nnode.capacity = 2"}
 
@@ -163,7 +163,7 @@ class Used(threading.Thread):
         while not self.is_enough:
             self._publish(publishing)
             self.consuming.process_data_events(0)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while len(self.came) < self.sent and time.monotonic() < deadline:
             self.consuming.process_data_events(0.05)
 

@@ -119,7 +119,7 @@ def test_a_controlled_stop_tells_clients(nodes: Cluster, name: str) -> None:
     assert leader.stop() == 0
     assert "leads the cluster" in leader.log().rpartition("] stopping")[2]  # It knows to whom it has handed over.
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-        connection.process_data_events(5)
+        connection.process_data_events(60)
     assert caught.value.reply_code == 320
     until(lambda: reader.connection.process_data_events(0.05) or cancelled, "the cancel")
     assert cancelled == [consumer.tag]
@@ -129,7 +129,7 @@ def test_a_controlled_stop_tells_clients(nodes: Cluster, name: str) -> None:
 
 
 def test_a_cluster_of_five_loses_two(start_cluster: StartCluster) -> None:
-    nodes = start_cluster("net_ticktime = 1", size=5)
+    nodes = start_cluster(size=5)
     leader = nodes.leader()
     gone = [leader, nodes.others(leader)[0]]
     rest = nodes.others(*gone)

@@ -104,7 +104,7 @@ def depth(broker: Broker, queue: str) -> int:
 def ask(broker: Broker, path: str) -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{broker.ports['management']}/{path}")
     request.add_header("authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -56,7 +56,7 @@ class Asker:
     """Asks one broker."""
 
     def __init__(self, port: int, node: str, amqp: int) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self.node = node
         self.amqp = amqp
 

@@ -26,7 +26,7 @@ SECRET = ("db_dir", "log_files", "config_files", "applications", "os_pid")
 
 
 def ask(port: int, path: str, user: str = "guest:guest") -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path, headers={"Authorization": "Basic " + base64.b64encode(user.encode()).decode()})
     response = connection.getresponse()
     body = response.read()

@@ -28,7 +28,7 @@ Ask = Callable[..., tuple[int, Any]]
 @pytest.fixture(scope="module")
 def ask(nodes: list[leveret.testing.Broker]) -> Ask:
     def ask(method: str, path: str, body: Any = None, at: int = 0) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", nodes[at].ports["management"], timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", nodes[at].ports["management"], timeout=60)
         headers = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
@@ -109,8 +109,8 @@ def test_a_connection_elsewhere_is_closed_by_its_name(nodes: list[leveret.testin
     assert len(names) == 1
     assert ask("DELETE", f"/api/connections/{quote(names[0], safe='')}", at=0) == (204, None)
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="Closed via management plugin"):
-        connection.process_data_events(10)
-    assert ask("DELETE", f"/api/connections/{quote(names[0], safe='')}", at=0)[0] == 404
+        connection.process_data_events(60)
+    until(lambda: ask("DELETE", f"/api/connections/{quote(names[0], safe='')}", at=0)[0] == 404, "it is gone")
 
 
 def test_the_health_of_another_node(nodes: list[leveret.testing.Broker], ask: Ask) -> None:
@@ -121,4 +121,4 @@ def test_the_health_of_another_node(nodes: list[leveret.testing.Broker], ask: As
 def test_nothing_of_it_is_left(nodes: list[leveret.testing.Broker]) -> None:
     """A request's channel goes with the request."""
     for node in nodes:
-        assert node.admin.call("list_channels", columns=["name"])["rows"] == []
+        until(lambda node=node: node.admin.call("list_channels", columns=["name"])["rows"] == [], "all are gone")  # type: ignore[misc]

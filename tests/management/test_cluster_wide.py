@@ -10,6 +10,7 @@ import pytest
 import leveret.testing
 from leveret.management.api.stats import added
 from tests.management.watching import CONFIG, Watched
+from tests.servers import until
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +92,18 @@ def test_a_mirrored_queue(nodes: list[Watched]) -> None:
 def test_a_node_that_is_gone(nodes: list[Watched]) -> None:
     """The last test: what it had is shown from the metadata."""
     here, there = nodes
-    with pika.BlockingConnection(pika.URLParameters(there.broker.url)) as connection:
-        connection.channel().queue_declare("left", durable=True, arguments={"x-queue-master-locator": "client-local"})
+    for watched, names in ((there, ("left", "left-too")), (here, ("near",))):
+        with pika.BlockingConnection(pika.URLParameters(watched.broker.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for name in names:
+                channel.queue_declare(name, durable=True, arguments={"x-queue-master-locator": "client-local"})
+                channel.basic_publish("", name, b"x", pika.BasicProperties(delivery_mode=2))
     there.broker.kill()
-    assert here.get("/api/queues/%2F/left")["state"] == "down"
-    names = [row["name"] for row in here.get("/api/queues?columns=name&sort=messages")]
-    assert names == ["far", "left", "mirrored"]  # Of those of the other node, nothing is known: they are the first.
+    until(lambda: here.get("/api/queues/%2F/left")["state"] == "down", "it is missed")
+    found = [row["name"] for row in here.get("/api/queues?columns=name&sort=messages")]
+    shown = [name for name in found if name in ("left", "left-too", "near")]
+    assert shown == ["left", "left-too", "near"]  # Of those of the other node, nothing is known: they are the first.
     rows = {row["name"]: row["running"] for row in here.get("/api/nodes")}
     assert rows == {here.broker.name: True, there.broker.name: False}
-    assert here.get("/api/overview")["object_totals"]["queues"] == 3
+    assert here.get("/api/overview")["object_totals"]["queues"] == len(found)

@@ -48,7 +48,7 @@ def test_what_pages_of_others_may(
 
 
 def told(port: int, method: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
     response.read()

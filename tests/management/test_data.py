@@ -56,7 +56,7 @@ def bodies(
 def ask(
     node: leveret.testing.Broker, method: str, path: str, body: bytes | None = None, user: str = "guest:guest"
 ) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=60)
     headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()}
     connection.request(method, path, body, headers)
     response = connection.getresponse()
@@ -172,7 +172,7 @@ def test_times(channel: Any, client: DataClient) -> None:
 def test_waiting(channel: Any, client: DataClient, node: leveret.testing.Broker) -> None:
     channel.queue_declare("late", durable=True)
     assert client.wait("late", 1, 0.01) == 1
-    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=60)
     headers = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
     connection.request("GET", "/api/data/%2F/late/wait?beyond=2&seconds=60", headers=headers)
     publish(channel, "late", [b"a", b"b"])

@@ -42,7 +42,7 @@ def channel(node: leveret.testing.Broker) -> Iterator[Any]:
 def ask(
     node: leveret.testing.Broker, path: str, method: str = "GET", body: Any = None, user: str = "guest:guest"
 ) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=60)
     headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()}
     connection.request(method, f"/api/leveret/{path}", None if body is None else json.dumps(body), headers)
     response = connection.getresponse()
@@ -169,7 +169,7 @@ def test_rings_are_listed_by_name(node: leveret.testing.Broker, channel: Any, na
 def test_leases(node: leveret.testing.Broker, channel: Any, name: str) -> None:
     channel.queue_declare(name, durable=True)
     node_port = node.ports["management"]
-    connection = http.client.HTTPConnection("127.0.0.1", node_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", node_port, timeout=60)
     headers = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
     connection.request("PUT", f"/api/leases/%2F/{name}/reader", "{}", headers)
     assert connection.getresponse().status == 200

@@ -85,12 +85,12 @@ class Door:
         reader, writer = await self.connect()
         writer.write(data)
         with contextlib.suppress(ConnectionError):
-            return await asyncio.wait_for(reader.read(), 10)
+            return await asyncio.wait_for(reader.read(), 60)
         return b""
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode()
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).decode()
     first, *lines = head.strip().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
     body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -180,7 +180,7 @@ async def test_a_request_that_never_ends(beginning: bytes) -> None:
     async with Door(QUICK) as door:
         reader, writer = await door.connect()
         writer.write(beginning)
-        saying = asyncio.ensure_future(asyncio.wait_for(reader.read(), 10))
+        saying = asyncio.ensure_future(asyncio.wait_for(reader.read(), 60))
         while not saying.done():
             with contextlib.suppress(ConnectionError):
                 writer.write(b"a" if beginning.endswith(b"G") else b"")
@@ -196,7 +196,7 @@ async def test_a_connection_that_asks_nothing_is_closed() -> None:
         reader, writer = await door.connect()
         writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         assert (await answer(reader))[0] == 200
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
 
 
 async def test_too_many_connections() -> None:
@@ -267,7 +267,7 @@ async def test_a_handler_ends_with_its_client() -> None:
         writer.write(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
         await door.echo.begun.wait()
         writer.transport.abort()
-        await asyncio.wait_for(door.echo.cancelled.wait(), 10)
+        await asyncio.wait_for(door.echo.cancelled.wait(), 60)
 
 
 async def test_a_server_that_closes_gives_the_answers_that_are_due() -> None:
@@ -277,7 +277,7 @@ async def test_a_server_that_closes_gives_the_answers_that_are_due() -> None:
         writer.write(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
         await door.echo.begun.wait()
         closing = asyncio.ensure_future(door.http.close(10))
-        assert await asyncio.wait_for(idle.read(), 10) == b""
+        assert await asyncio.wait_for(idle.read(), 60) == b""
         door.echo.gate.set()
         assert (await answer(reader))[0] == 200
         await closing

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,8 @@ import pytest
 import leveret.testing
 from tests.management.scene import Scene
 from tests.management.watching import CONFIG, Watched
+from tests.members import free_port
+from tests.servers import PATIENCE_S, until
 
 # It comes with RabbitMQ, and is no part of this.
 CONSUMED = {"name": "celery", "consumers": 1}
@@ -44,7 +45,7 @@ def watched() -> Iterator[Watched]:
 
 def rabbitmqadmin(watched: Watched, *arguments: str) -> Any:
     command = [sys.executable, SCRIPTS[0], "-P", str(watched.broker.ports["management"]), "-f", "raw_json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -74,7 +75,7 @@ def test_rabbitmqadmin(watched: Watched, arguments: tuple[str, ...], name: str |
 @pytest.mark.skipif(not SCRIPTS, reason="RabbitMQ's management plugin is not installed")
 def test_rabbitmqadmin_draws_tables(watched: Watched) -> None:
     command = [sys.executable, SCRIPTS[0], "-P", str(watched.broker.ports["management"]), "list", "queues"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "scene.exclusive" in done.stdout
 
 
@@ -142,12 +143,6 @@ def test_rabbitmqadmin_does_all_it_can(watched: Watched, tmp_path: Path) -> None
             assert expected.removeprefix("! ").replace("\\t", "\t") in said.getvalue(), (line, said.getvalue())
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 APP = """
 from celery import Celery
 
@@ -176,21 +171,25 @@ def flower(watched: Watched, tmp_path: Path) -> Iterator[str]:
         for number, command in enumerate(commands):
             log = stack.enter_context(open(tmp_path / f"{number}.log", "wb"))
             process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=log, stderr=log)
-            stack.callback(process.wait, 20)
+            stack.callback(process.wait, 60)
             stack.callback(process.terminate)
         yield f"http://127.0.0.1:{port}"
 
 
 def fetched(url: str) -> str:
     """What is there, as soon as somebody answers."""
-    patience = threading.Event()
-    for _ in range(200):
+    found: list[str] = []
+
+    def is_there() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                return str(answer.read().decode())
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                found.append(answer.read().decode())
         except (ConnectionError, urllib.error.URLError):
-            patience.wait(0.1)
-    raise AssertionError(f"nobody answers at {url}")
+            return False
+        return True
+
+    until(is_there, f"somebody answers at {url}")
+    return found[0]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flower") is None, reason="flower is not installed")
@@ -257,7 +256,7 @@ def test_keda(watched: Watched) -> None:
 @pytest.mark.parametrize("path", ["overview", "nodes", "queues", "exchanges", "connections", "aliveness-test/%2F"])
 def test_exporter_asks_for_terms_and_no_order(watched: Watched, path: str) -> None:
     """kbudde's rabbitmq_exporter would rather have Erlang's terms than JSON, and takes what it is told it gets."""
-    connection = http.client.HTTPConnection("127.0.0.1", watched.broker.ports["management"], timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", watched.broker.ports["management"], timeout=60)
     login = "Basic " + base64.b64encode(b"guest:guest").decode()
     headers = {"Authorization": login, "Accept": "application/bert, application/json;q=0.1"}
     connection.request("GET", f"/api/{path}?sort=", headers=headers)

@@ -268,7 +268,7 @@ class Ledger:
         faults = [fault for book in self.books for fault in book.faults]
         assert not faults, faults[:10]
 
-    def await_progress(self, count: int = 200, seconds: float = 30.0, books: list[Book] | None = None) -> None:
+    def await_progress(self, count: int = 200, seconds: float = 60.0, books: list[Book] | None = None) -> None:
         """Until in each queue so many more messages were confirmed, and so many delivered."""
         goals = [(book, book.confirmed_count + count, book.deliveries + count) for book in books or self.books]
         pause = threading.Event()

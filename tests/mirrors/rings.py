@@ -13,9 +13,9 @@ from leveret.amqp import methods as m
 from leveret.amqp.frames import BODY, HEADER, frame
 from tests.members import Cluster, Member
 from tests.raw import RawClient
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
-SYNC_S = 60.0
+SYNC_S = PATIENCE_S
 _NODE = re.compile(r"<(.+?)\.\d+\.\d+\.\d+>")
 COLUMNS = ["name", "pid", "slave_pids", "synchronised_slave_pids", "messages"]
 
@@ -89,7 +89,7 @@ def await_in_sync(asked: Member, queue: str, nodes: Iterable[Member], seconds: f
         raise AssertionError(f"{error}, but {list_copies(asked).get(queue)}") from None
 
 
-def await_master(asked: Member, queue: str, wanted: Iterable[Member], seconds: float = 15.0) -> str:
+def await_master(asked: Member, queue: str, wanted: Iterable[Member], seconds: float = PATIENCE_S) -> str:
     names = {node.name for node in wanted}
     until(lambda: copies(asked, queue).master in names, f"{queue} is led by one of {names}", seconds)
     return copies(asked, queue).master

@@ -19,7 +19,7 @@ FAR = 700_000  # Numbers that are nowhere else in a file.
 
 def recover(node: Member, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "leveret", "recover", str(node.data), *more]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
 def refused(node: Member) -> str:

@@ -10,6 +10,7 @@ from tests.clients.consumer import Consumer
 from tests.members import Cluster, Member
 
 COUNT = 50
+DELAY_MS = 10_000  # Long enough for a busy machine to do all that comes before.
 
 
 def copies(node: Member, name: str) -> int:
@@ -35,10 +36,10 @@ def test_the_keeper_is_lost(nodes: Cluster, name: str) -> None:
     elsewhere.queue_bind(name, name)
     assert copies(other, name) == 3
     wanted = [b"%d" % number for number in range(2 * COUNT)]
-    publish(channel, name, wanted[1:COUNT], 4_000)
+    publish(channel, name, wanted[1:COUNT], DELAY_MS)
     channel.confirm_delivery()
-    publish(channel, name, wanted[:1], 4_000)
-    publish(elsewhere, name, wanted[COUNT:], 4_000)
+    publish(channel, name, wanted[:1], DELAY_MS)
+    publish(elsewhere, name, wanted[COUNT:], DELAY_MS)
     consumer = Consumer(elsewhere, name)
     assert consumer.is_idle()
     master.kill()

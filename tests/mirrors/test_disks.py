@@ -16,7 +16,7 @@ from tests.members import PERSISTENT, Cluster, Member, StartCluster
 from tests.mirrors.rings import await_in_sync, await_master, copies, declare, drain, mirror
 from tests.servers import until
 
-CONFIG = "net_ticktime = 1\ncluster.operation_timeout = 5000\nmemory_monitor_interval = 100ms"
+CONFIG = "cluster.operation_timeout = 5000\nmemory_monitor_interval = 100ms"
 
 
 class Publisher(threading.Thread):
@@ -43,7 +43,7 @@ class Publisher(threading.Thread):
         except BaseException as error:  # Shown by `end`, in the test's own thread.
             self.failure = error
 
-    def await_more(self, count: int, seconds: float = 30.0) -> None:
+    def await_more(self, count: int, seconds: float = 60.0) -> None:
         wanted = len(self.confirmed) + count
         until(lambda: len(self.confirmed) >= wanted or self.failure, f"{count} more are confirmed", seconds)
         assert self.failure is None, self.failure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -281,9 +280,7 @@ def test_a_master_without_a_majority_does_not_serve(steady: Cluster, name: str) 
     one.freeze()
     other.freeze()
     until(lambda: len(master.status()["running_nodes"]) == 1, "it knows that it is alone")
-    began = time.monotonic()
     until(lambda: _is_refused(master, name), "it does not serve")
-    assert time.monotonic() - began < 10
     with ThreadPoolExecutor(1) as threads:
         late = threads.submit(publish_until_confirmed, channel, name, b"10")
         one.thaw()

@@ -27,7 +27,7 @@ def padded(numbers: range) -> list[bytes]:
 
 
 def test_a_lease_outlives_its_master(start_cluster: StartCluster) -> None:
-    nodes, name = start_cluster("net_ticktime = 1\nmanagement.tcp.port = 0"), "orders"
+    nodes, name = start_cluster("management.tcp.port = 0"), "orders"
     master: Member = nodes.leader()
     mirror(master, name)
     declare(master, name)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pika.exceptions
 
 from tests.clients.consumer import numbers
-from tests.members import PERSISTENT, Cluster
+from tests.members import PERSISTENT, Cluster, Member
 from tests.mirrors.rings import await_in_sync, declare, drain, fill_fast, list_copies, master_of, mirror
 from tests.servers import until
 
@@ -19,28 +18,30 @@ THREADS = 8
 
 
 def test_a_long_queue_has_another_master_at_once(nodes: Cluster, name: str) -> None:
-    """The better of two tries counts: others use this machine, too."""
+    """As work for those who are left, that is: how long it takes is a matter of what else the machine has to do. The
+    better of two tries counts, for they have other work, too."""
     mirror(nodes[0], name)
     declare(nodes[0], name)
     fill_fast(nodes[0], name, range(LONG))
-    pauses: list[float] = []
+    efforts: list[float] = []
     for _ in range(2):
         await_in_sync(nodes[0], name, nodes)
         master = master_of(nodes, name)
-        channel = nodes.others(master)[0].channel(confirms=True)
+        rest = nodes.others(master)
+        channel = rest[0].channel(confirms=True)
+        before = busy_s(rest)
         master.kill()
-        began = time.monotonic()
         try:
-            channel.basic_publish("", name, b"%d" % (LONG + len(pauses)), PERSISTENT)
+            channel.basic_publish("", name, b"%d" % (LONG + len(efforts)), PERSISTENT)
         except pika.exceptions.NackError:  # It was faster than the news, and went to the one that is dead.
-            channel.basic_publish("", name, b"%d" % (LONG + len(pauses)), PERSISTENT)
+            channel.basic_publish("", name, b"%d" % (LONG + len(efforts)), PERSISTENT)
         method, _, body = channel.basic_get(name)
-        pauses.append(time.monotonic() - began)
-        assert (body, method.message_count) == (b"0", LONG + len(pauses) - 1)
+        efforts.append(busy_s(rest) - before)
+        assert (body, method.message_count) == (b"0", LONG + len(efforts) - 1)
         channel.basic_nack(method.delivery_tag)
         nodes.start()
     assert [body for body, _ in drain(nodes[1], name)] == numbers(*range(LONG + 2))
-    assert min(pauses) < 1.0, pauses
+    assert min(efforts) < 0.5, efforts
 
 
 def test_many_queues_have_another_master(nodes: Cluster, name: str) -> None:
@@ -55,12 +56,12 @@ def test_many_queues_have_another_master(nodes: Cluster, name: str) -> None:
             channel.basic_publish("", queue, queue.encode(), PERSISTENT)
 
     in_threads(make, queues)
+    before = busy_s((one, other))
     victim.kill()
     asking = other.channel()
-    began = time.monotonic()
     for queue in queues:
         assert asking.queue_declare(queue, passive=True).method.message_count == 1
-    assert time.monotonic() - began < 15
+    assert busy_s((one, other)) - before < 10
     masters = {found.master for queue, found in list_copies(one).items() if queue in set(queues)}
     assert victim.name not in masters
     nodes.start()
@@ -77,6 +78,10 @@ def test_many_queues_have_another_master(nodes: Cluster, name: str) -> None:
             channel.queue_delete(queue)
 
     in_threads(delete, queues)
+
+
+def busy_s(nodes: Iterable[Member]) -> float:
+    return sum(node.busy_s() for node in nodes)
 
 
 def in_threads(work: Callable[[list[str]], None], queues: list[str]) -> None:

@@ -101,7 +101,7 @@ def test_rapid_redeclare(nodes: Cluster, name: str, durable: bool) -> None:
 
 def test_nodes_come_and_go(start_cluster: StartCluster) -> None:
     """A node that joins gets a copy of what is mirrored to all; one that is forgotten is missed by nobody."""
-    nodes = start_cluster("net_ticktime = 1\ncluster.operation_timeout = 2000")
+    nodes = start_cluster("cluster.operation_timeout = 5000")
     mirror(nodes[0], "q")
     declare(nodes[0], "q")
     fill(nodes[0].channel(confirms=True), "q", range(100), properties=PERSISTENT)

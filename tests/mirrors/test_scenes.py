@@ -8,7 +8,7 @@ from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
 from tests.members import PERSISTENT, StartCluster
 from tests.mirrors.rings import await_in_sync, await_master, copies, declare, mirror
 
-CONFIG = "net_ticktime = 1\ncluster.operation_timeout = 2000"
+CONFIG = "cluster.operation_timeout = 5000"
 
 
 def test_a_stopped_server_gets_its_copy_when_it_returns(start_cluster: StartCluster) -> None:

@@ -98,7 +98,7 @@ def test_clients_that_would_not_understand_are_not_told(start: Start) -> None:
     server = start(LOW_ON_MEMORY)
     channel = server.channel()
     channel.queue_declare("q")
-    with RawClient(server.port, timeout_s=1.5) as client:
+    with RawClient(server.port) as client:
         client.begin()
         client.method(m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"), 0)
         client.expect(m.ConnectionTune)
@@ -109,6 +109,7 @@ def test_clients_that_would_not_understand_are_not_told(start: Start) -> None:
         client.expect(m.ChannelOpenOk)
         client.send(publish_frames("", "q", b"x"))
         until(lambda: waiting(channel, "q") == 1, "the message")
+        client.socket.settimeout(1.0)
         with pytest.raises(TimeoutError):
             client.frame()
 
@@ -177,7 +178,7 @@ class Publisher(threading.Thread):
 
     def __init__(self, port: int) -> None:
         super().__init__()
-        self.client = RawClient(port, timeout_s=8).open()
+        self.client = RawClient(port).open()
         self.client.method(m.ConfirmSelect())
         self.client.expect(m.ConfirmSelectOk)
         self.start()
@@ -247,7 +248,7 @@ def test_disk_full_and_killed(start: Start, small_disk: Path, reserve: bool) -> 
     count = waiting(channel, "q")
     assert count >= confirmed
     assert Consumer(channel, "q", auto_ack=True).bodies(count) == [body(number) for number in range(count)]
-    server.channel(confirms=True, blocked_connection_timeout=15).basic_publish("", "q", b"after", PERSISTENT)
+    server.channel(confirms=True).basic_publish("", "q", b"after", PERSISTENT)
 
 
 def test_declare_on_a_full_disk(start: Start, small_disk: Path) -> None:
@@ -261,7 +262,7 @@ def test_declare_on_a_full_disk(start: Start, small_disk: Path) -> None:
     other.queue_declare("passing")
     assert waiting(other, "passing") == 0
     names = [f"{number:03}" + "x" * 200 for number in range(100)]  # More than the space left in the last block.
-    with RawClient(server.port, timeout_s=20) as client:
+    with RawClient(server.port) as client:
         client.open()
         for name in names:
             client.method(m.QueueDeclare(queue=name, durable=True))

@@ -18,7 +18,7 @@ from leveret.amqp import methods as m
 from tests.clients.consumer import Consumer, get_all, waiting
 from tests.conftest import Start
 from tests.raw import RawClient, publish_frames
-from tests.servers import ROOT, Server, until
+from tests.servers import PATIENCE_S, ROOT, Server, until
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 MIB = 1 << 20
@@ -65,7 +65,7 @@ class Publisher(threading.Thread):
 
     def wait_for(self, number: int) -> None:
         with self.moved:
-            assert self.moved.wait_for(lambda: self.confirmed >= number, 20)
+            assert self.moved.wait_for(lambda: self.confirmed >= number, PATIENCE_S)
 
 
 def test_ledger(start: Start) -> None:
@@ -334,7 +334,7 @@ def test_damage_in_the_middle(start: Start) -> None:
     data[at] ^= 0x55
     segment.write_bytes(data)
     process = server.spawn()
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
     server.process = None
     assert "ready" not in output
     assert process.returncode == 65
@@ -359,7 +359,7 @@ def names_the_place(text: str, name: str, at: int) -> bool:
 
 def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "leveret", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "leveret", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -367,7 +367,7 @@ def test_two_nodes_cannot_share_a_folder(start: Start) -> None:
     server = start()
     second = Server(server.folder, server.config)
     process = second.spawn()
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
     assert "ready" not in output and process.returncode != 0
     assert server.channel().connection.is_open
 
@@ -382,7 +382,7 @@ def test_stop_in_order_keeps_what_was_not_confirmed(start: Start) -> None:
     assert waiting(channel, "q") == 2000
     assert server.stop() == 0
     with pytest.raises(AMQPError):
-        channel.connection.process_data_events(5)
+        channel.connection.process_data_events(60)
     server.start()
     assert get_all(server.channel(), "q") == [b"%d" % number for number in range(2000)]
 

@@ -12,7 +12,7 @@ from leveret.amqp import methods as m
 from tests.clients.consumer import Consumer, waiting
 from tests.conftest import Start
 from tests.raw import RawClient, publish_frames
-from tests.servers import until
+from tests.servers import PATIENCE_S, until
 
 MIB = 1 << 20
 COUNT = 8_000
@@ -45,7 +45,7 @@ def test_publisher_that_never_stops(start: Start, persistent: bool) -> None:
         bundle = memoryview(message * 10_000)
         sent = received = taken = 0
         while taken < 100_000:
-            can = {key.fileobj for key, _ in ready.select(15)}
+            can = {key.fileobj for key, _ in ready.select(PATIENCE_S)}
             assert can, "the server neither takes nor gives"
             if publisher.socket in can:
                 sent += publisher.socket.send(bundle[sent % len(bundle) :])
@@ -130,8 +130,9 @@ def test_client_that_asks_and_never_listens(start: Start, mandatory: bool) -> No
     ask = m.encode(1, m.BasicGet(queue="q"))
     if mandatory:
         ask = publish_frames("", "nowhere", b"x" * 10_000, mandatory=True)
-    with RawClient(server.port, timeout_s=3, receive_buffer_bytes=65_536) as deaf:
+    with RawClient(server.port, receive_buffer_bytes=65_536) as deaf:
         deaf.open()
+        deaf.socket.settimeout(3)
         try:
             for _ in range(20_000 if mandatory else 1_000):
                 deaf.send(ask)

@@ -18,6 +18,7 @@ import uvloop
 
 from leveret.cluster import link
 from leveret.cluster.link import Identity, Link
+from leveret.node import peers
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
 from leveret.node.settings import TlsOptions
 from leveret.node.wire import CallFailed, PeersOptions, PeerTls, call, peer_tls
@@ -218,7 +219,8 @@ async def test_stopped_node_is_down_at_once_and_comes_back(cluster: Cluster) -> 
     assert b.count("down", "a") == 0  # Its own end is not news to a node.
 
 
-async def test_what_was_sent_before_close_arrives(cluster: Cluster) -> None:
+async def test_what_was_sent_before_close_arrives(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "CLOSE_S", DEADLINE_S)  # The moment that it waits for may be too short for much.
     a, b = await cluster.pair()
     for _ in range(50):
         assert a.peers.send("b", KIND, bytes(200_000))
@@ -602,14 +604,18 @@ async def test_calls_that_fail(cluster: Cluster) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         assert await reason(COOKIE, nobody.getsockname()[1]) == "unreachable"
-    first = asyncio.create_task(reason(COOKIE, b.port, 0.3))
+    first = asyncio.create_task(call(("127.0.0.1", b.port), KIND, b"", DEADLINE_S, a.peers.me, COOKIE))
     await b.until(lambda: late)
     assert await reason(COOKIE, b.port) == link.REFUSED  # One at a time, here.
-    assert await first == link.TIMEOUT
+    first.cancel()
     async with asyncio.timeout(DEADLINE_S):
         while b.peers._calls:
             await asyncio.sleep(0)
     late[0](b"nobody is there any more")
+    assert await reason(COOKIE, b.port, 0.3) == link.TIMEOUT
+    async with asyncio.timeout(DEADLINE_S):
+        while b.peers._calls:
+            await asyncio.sleep(0)
 
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of the node's")

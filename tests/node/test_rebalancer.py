@@ -186,6 +186,19 @@ async def test_a_plan_that_nobody_could_read_is_told_and_the_next_run_is_tried(r
     assert homes(rings) == {"q": TWO}
 
 
+async def test_a_fault_of_ours_does_not_end_it(
+    rings: Rings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rings.declare("q", ONE, TWO)
+    rebalancer = configured(rings).control.rebalancer
+    with monkeypatch.context() as patched:
+        patched.setattr(rebalancer, "run", lambda wanted: 1 / 0)
+        await rebalancer.run_by_itself()
+    assert "rebalancing failed, and is tried again when it is due" in caplog.text and "ZeroDivisionError" in caplog.text
+    await rebalancer.run_by_itself()
+    assert rebalancer.runs == 1
+
+
 async def test_the_strategy_plan_needs_one(rings: Rings) -> None:
     text = "there is no plan: name a file with --plan, or with cluster_rebalance.plan in the configuration"
     assert (await refusal(rings.servers[ONE], "rebalance", strategy="plan"))[1] == text

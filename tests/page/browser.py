@@ -18,7 +18,16 @@ import threading
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_S = 60.0
+# What is shown for some seconds only may be gone before a busy machine lets a test look.
+REMEMBER_TOASTS = """
+    window.toasted = [];
+    document.addEventListener("DOMContentLoaded", () => new MutationObserver((changes) => {
+        for (const change of changes)
+            for (const node of change.addedNodes)
+                if (node.classList?.contains("toast")) window.toasted.push(node.textContent);
+    }).observe(document.body, {childList: true, subtree: true}));
+"""
+PATIENCE_S = 90.0  # More than the page gets, which says better what it waited for.
 
 
 def missing() -> str | None:
@@ -65,8 +74,9 @@ class Browser:
 
     async def _page(self, options: dict[str, Any]) -> Any:
         context = await self._browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+        await context.add_init_script(REMEMBER_TOASTS)
         page = await context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._on_console)
         return page

@@ -13,7 +13,7 @@ from tests.page.browser import Browser, missing
 
 __all__ = ["pytest_runtest_makereport"]
 
-CONFIG = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1\nnet_ticktime = 1"
+CONFIG = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
 
 Open = Callable[..., Any]
 

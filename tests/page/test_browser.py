@@ -18,6 +18,11 @@ def shown(page: Any, text: str) -> None:
     page.get_by_text(text).first.wait_for()
 
 
+def toasted(page: Any, text: str) -> None:
+    """Wait until the page has said it, for some seconds."""
+    until(lambda: any(text in one for one in page.evaluate("window.toasted")), f"{text!r} is said")
+
+
 def fill(cluster: Cluster, at: int, queue: str, count: int) -> None:
     channel = cluster[at].connect().channel()
     channel.queue_declare(queue, durable=True)
@@ -106,7 +111,7 @@ def test_publish_and_peek(open_page: Open, trio: Cluster) -> None:
     dialog.get_by_text("The properties:").wait_for()  # What is wrong is said, and what was typed is still there.
     dialog.get_by_label("Properties").fill('{"headers": {"colour": "brown"}}')
     dialog.get_by_role("button", name="Publish").click()
-    shown(page, "Message published")
+    toasted(page, "Message published")
     page.get_by_role("button", name="Look at messages").focus()
     page.keyboard.press("Enter")
     page.locator(".message").nth(3).wait_for()
@@ -157,7 +162,7 @@ def test_policy_then_synchronise(open_page: Open, trio: Cluster) -> None:
     assert dialog.get_by_text("1 queue", exact=True).count() == 1
     dialog.get_by_label("Definition").fill(json.dumps(MANUAL))
     dialog.get_by_role("button", name="Save").click()
-    shown(page, "ledgers saved")
+    toasted(page, "ledgers saved")
 
     page.goto(page.url.partition("#")[0] + "#/cluster?vhost=%2F&queue=ledger")
     member(page, "n1@localhost", "master").wait_for()
@@ -279,7 +284,7 @@ def test_queues_are_rebalanced(open_page: Open, trio: Cluster) -> None:
     page.get_by_role("button", name="Rebalance queues …").click()
     shown(page, "queues would move.")
     page.get_by_role("button", name="Rebalance", exact=True).click()
-    shown(page, "Rebalancing has begun")
+    toasted(page, "Rebalancing has begun")
 
     def is_spread() -> bool:
         rows = trio[1].control("list_queues", vhost="/", columns=["node"])["rows"]

@@ -18,7 +18,7 @@ from tests.members import Cluster
 from tests.servers import Server
 from tests.spark.sessions import CONFIG, interpreter, missing
 
-CLUSTER = "net_ticktime = 1\nmanagement.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
+CLUSTER = "management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

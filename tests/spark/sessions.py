@@ -66,6 +66,36 @@ def ended(begin: Callable[[], Any]) -> None:
                 raise
 
 
+class Patient:
+    """A streaming query that is started once more if its Python process was slow to start (see `is_slow_start`)."""
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self._begin = begin
+        self._query = begin()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    def awaitTermination(self) -> None:
+        self._until_it_works("awaitTermination")
+
+    def settle(self) -> None:
+        """One that goes on is ended when it is idle."""
+        if self._query.isActive or self._query.exception() is not None:
+            self._until_it_works("processAllAvailable")
+            self._query.stop()
+
+    def _until_it_works(self, wait: str) -> None:
+        for attempt in range(1, TRIES + 1):
+            try:
+                getattr(self._query, wait)()
+                return
+            except Exception as error:
+                if not is_slow_start(error, attempt):
+                    raise
+                self._query = self._begin()
+
+
 @cache
 def missing() -> str:
     """Why there can be no Spark session here; "" if there can."""

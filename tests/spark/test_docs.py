@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from pyspark_leveret.options import KNOWN
 from tests.servers import ROOT, Server, until
+from tests.spark.sessions import Patient
 
 pytestmark = pytest.mark.spark
 
@@ -32,15 +34,26 @@ def code_under(heading: str) -> str:
 
 def run(code: str, spark: Any, broker: Server, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     """With this broker's ports, and paths that are the test's own. Queries that go on are ended when they are idle."""
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     named = [("read|readStream", broker.management_port), ("write|writeStream", broker.port)]
     for words, port in named:
         code = re.sub(rf'\.({words})\.format\("leveret"\)', rf'\g<0>.option("servers", "127.0.0.1:{port}")', code)
     code = code.replace("15672", str(broker.management_port))
     code = code.replace("/tmp/lake", str(folder)).replace("/data", str(folder))
-    exec(compile(code, "docs", "exec"), given)
-    for query in spark.streams.active:
-        query.processAllAvailable()
-        query.stop()
+    queries: list[Patient] = []
+    usual = DataStreamWriter.start
+
+    def start(writer: Any, *arguments: Any, **options: Any) -> Patient:
+        queries.append(Patient(partial(usual, writer, *arguments, **options)))
+        return queries[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DataStreamWriter, "start", start)
+        exec(compile(code, "docs", "exec"), given)
+        for query in queries:
+            query.settle()
+    assert spark.streams.active == []
     return given
 
 

@@ -121,7 +121,7 @@ def test_connections(subject: Broker) -> None:
     )
     assert subject.admin.close_connections("enough") == 1
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="enough"):
-        connection.process_data_events(10)
+        connection.process_data_events(60)
 
 
 def test_delete_all(subject: Broker, channel: Any) -> None:

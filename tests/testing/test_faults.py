@@ -36,16 +36,16 @@ def test_drop_connections(subject: Broker) -> None:
     one, two, three = connect(subject, "one"), connect(subject, "two"), connect(subject)
     assert subject.faults.drop_connections("one") == 1
     with pytest.raises(pika.exceptions.StreamLostError):
-        one.process_data_events(10)
+        one.process_data_events(60)
     two.channel().queue_declare("q")
     third = next(found.name for found in subject.admin.connections() if not found.client_name)
     assert subject.faults.drop_connections(third) == 1
     with pytest.raises(pika.exceptions.StreamLostError):
-        three.process_data_events(10)
+        three.process_data_events(60)
     assert subject.faults.drop_connections("nobody") == 0
     assert subject.faults.drop_connections() == 1
     with pytest.raises(pika.exceptions.StreamLostError):
-        two.process_data_events(10)
+        two.process_data_events(60)
 
 
 def test_refuse_connections(subject: Broker) -> None:

@@ -68,7 +68,7 @@ def test_life(where: Where) -> None:
         connection = connect(broker)
         broker.stop()
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="shutdown"):
-            connection.process_data_events(10)
+            connection.process_data_events(60)
         assert not broker.is_running
         with pytest.raises(pika.exceptions.AMQPConnectionError):
             connect(broker)
@@ -79,7 +79,7 @@ def test_life(where: Where) -> None:
         connection = connect(broker)
         broker.kill()
         with pytest.raises(pika.exceptions.StreamLostError):  # Nobody said why.
-            connection.process_data_events(10)
+            connection.process_data_events(60)
         broker.start()
         assert broker.url == url
         assert broker.admin.queue("kept").messages == 5

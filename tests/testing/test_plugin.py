@@ -201,5 +201,5 @@ def test_kombu(leveret_broker: Broker, transport: str) -> None:
             {"n": 1}, exchange=queue.exchange, routing_key="t", declare=[queue]
         )
         with connection.Consumer(queue, callbacks=[on_task]):
-            connection.drain_events(timeout=10)
+            connection.drain_events(timeout=60)
     assert received == [{"n": 1}]
