@@ -461,8 +461,8 @@ class MirrorChecker:
                       f"and {by} has applied another one of epoch {epoch}")  # fmt: skip
 
     def _ring(self, number: int, epoch: int) -> int:
-        """Which of the queue's rings an epoch is of. Between two of them its log has no epochs; it may even be copied to
-        another node, and the next ring counts its blocks anew."""
+        """Which of the queue's rings an epoch is of. Between two of them its log has no epochs, and may be copied to
+        another node, so that the next one counts its blocks anew."""
         return bisect_left(self.ended.get(number, ()), epoch)
 
     # -- The end -------------------------------------------------------------------------------------------------
