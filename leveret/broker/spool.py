@@ -34,11 +34,12 @@ clients of its own node it is out of reach, too: `Spools.on_majority` has a `Rem
 a queue that has come to this node while others wait in its spool: until they have entered it, the `RemoteQueue` that
 stood for it still does.
 
-**What is not given up.** A queue that is full and rejects publishes refuses a flight like any other reason does, and it
-is tried again each second: the publisher was told that its message is safe, and nobody could tell it otherwise now. A
-message is dropped in two cases. If its queue is deleted: then it shares the fate of all others that were in there. And
-where the strategy says so (`heals`), if it has outlived its time to live, which then counts from when it came here;
-without that, it begins with the queue. Both are counted, and told in the log.
+**What is not given up.** The publisher was told that its message is safe, and nobody could tell it otherwise now. So a
+queue that rejects publishes when it is full takes what was kept all the same (`KEPT`): if that had to wait, publishers
+that are nearer would fill every gap before it. To make up for it, a spool rejects what exceeds the limits of its queue,
+as that would, whatever is in there. A message is dropped in two cases. If its queue is deleted: then it shares the fate
+of all others that were in there. And where the strategy says so (`heals`), if it has outlived its time to live, which
+then counts from when it came here; without that, it begins with the queue. Both are counted, and told in the log.
 
 **What is not kept.** Publishes for queues that are exclusive or not durable: these may not outlive the partition.
 Publishes of named producers: they send again by themselves, and their own numbers are what keeps theirs apart. What was
@@ -58,8 +59,9 @@ from leveret.broker.producers import NAME_BYTES_MAX, Origin
 from leveret.broker.queue import Queue
 from leveret.broker.upkeep import own_ttl_ms
 from leveret.cluster.mirroring import is_stream
+from leveret.cluster.queue_rules import REJECT_TO_DLX
 from leveret.cluster.specs import QueueSpec
-from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED
+from leveret.log.block import EXPIRES, KEPT, PERSISTENT, REDELIVERED
 from leveret.log.ranges import Wanted
 
 if TYPE_CHECKING:
@@ -165,7 +167,7 @@ class Spool(Queue):
         if self.held is not None:
             return park(self.held, contents, keys, kind, size, pending)
         spools = self.spools
-        if not spools.may_keep(self, size):
+        if not spools.may_keep(self, size) or self._turns_away(contents, keys, kind):
             self.turned_away += len(contents)
             if pending is not None:
                 pending.refused = True
@@ -174,6 +176,19 @@ class Spool(Queue):
         self.is_paced = self.flows
         self.enqueue(contents, keys, kind, size, pending)
         return self.is_paced
+
+    def _turns_away(self, contents: list[bytes], keys: list[bytes], kind: int) -> bool:
+        """Whether this is more than the queue itself would take. Publishes to one that rejects some come one by one."""
+        target = self.spools.broker.queues_by_id.get(self.target)
+        if target is None or not target.rules.rejects:
+            return False
+        rules, size = target.rules, sum(map(len, contents))
+        is_long = rules.max_length is not None and self.count + len(contents) > rules.max_length
+        if not is_long and (rules.max_bytes is None or self.content_bytes + size <= rules.max_bytes):
+            return False
+        if rules.overflow == REJECT_TO_DLX:
+            self.spools.broker.letters.send_refused(target, contents, keys, kind)
+        return True
 
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
         kind |= PERSISTENT if kind & PERSISTENT else PERSISTENT | TRANSIENT
@@ -262,7 +277,7 @@ class Spool(Queue):
 
     def _send(self, head: Span, target: AnyQueue) -> None:
         batch, lo = head.batch, head.lo
-        hi, kind = self._cut(head, target.rules.rejects), batch.kinds[lo]
+        hi, kind = self._cut(head), batch.kinds[lo]
         flight = Flight(self, batch, lo, hi, None if target.is_local else target.edge)
         self._take_first(head, hi - lo)
         origin = Origin(self.name, flight.first, self.previous)
@@ -274,15 +289,13 @@ class Spool(Queue):
         if flight.first <= self.doubtful and not is_stream(target.spec.arguments):  # A stream shows what is safe.
             kind |= REDELIVERED
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
-        target.enqueue_from(origin, contents, keys, kind, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
+        target.enqueue_from(origin, contents, keys, kind | KEPT, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
         if not flight.waiting:
             self.on_complete(flight)
 
-    def _cut(self, head: Span, alone: bool) -> int:
-        """Up to where messages of one kind make up a flight. What may refuse a message gets each by itself."""
+    def _cut(self, head: Span) -> int:
+        """Up to where messages of one kind make up a flight."""
         batch, lo, size = head.batch, head.lo, 0
-        if alone:
-            return lo + 1
         end = min(head.hi, lo + FLIGHT_MESSAGES)
         if batch.first + lo <= self.doubtful:
             end = min(end, self.doubtful - batch.first + 1)
@@ -315,10 +328,8 @@ class Spool(Queue):
 
     def _begin_anew(self) -> None:
         """Something was refused, and all others have come back."""
-        target = self.spools.broker.queues_by_id.get(self.target)
         for flight in self.refused:
-            if not _was_full(target, flight):
-                self.doubtful = max(self.doubtful, flight.last)
+            self.doubtful = max(self.doubtful, flight.last)
             self.flying_count -= flight.count
             self.ready_count += flight.count
             self.put_back(Span(flight.batch, flight.lo, flight.hi))
@@ -358,11 +369,3 @@ class Spool(Queue):
         for one in held or ():  # Whoever deleted the queue has taken care of its messages.
             if one.pending is not None:
                 one.pending.on_safe()
-
-
-def _was_full(target: AnyQueue | None, flight: Flight) -> bool:
-    """Whether a flight was refused by a queue that never took it in. One that rejects publishes gets each message by
-    itself, so that it is only about this one; unless the link broke, or the queue has moved, meanwhile."""
-    if target is None or not target.rules.rejects:
-        return False
-    return flight.link is (None if target.is_local else target.edge)

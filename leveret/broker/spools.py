@@ -299,15 +299,15 @@ class Spools:
 
     def tick(self) -> None:
         """Once a second."""
+        self.ticks = self.ticks + 1 if self.active else 0
+        if self.ticks and self.ticks % REMINDER_TICKS == 0:
+            self._remind()  # Before they try again, and seem to be on their way.
         for spool in self.active:
             spool.resting = False
         self.wake()
         if self.short:
             self._survey()  # Nobody else would, once nothing is left that waits for it.
         self._look()
-        self.ticks = self.ticks + 1 if self.active else 0
-        if self.ticks and self.ticks % REMINDER_TICKS == 0:
-            self._remind()
 
     def _remind(self) -> None:
         for one in self.figures():

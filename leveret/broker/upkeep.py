@@ -24,7 +24,7 @@ from leveret.amqp.properties import body_size, expiration
 from leveret.broker.batch import Gap, Span
 from leveret.broker.returns import bury_overdue
 from leveret.cluster.queue_rules import DROP_HEAD, REJECT_TO_DLX
-from leveret.log.block import EXPIRES
+from leveret.log.block import EXPIRES, KEPT
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
@@ -197,7 +197,7 @@ def turn_away(
     Publishes to such a queue come one by one (`Route.is_plain` is false), so that each has a fate of its own.
     """
     rules = queue.rules
-    if not _is_full(queue, contents):
+    if kind & KEPT or not _is_full(queue, contents):
         return False
     queue.pump()  # Consumers may have made room in this turn.
     if not _is_full(queue, contents):

@@ -17,7 +17,7 @@ from leveret.cluster import commands as c
 from leveret.cluster import frames
 from leveret.cluster.partitions import PartitionHandling, Strategy
 from leveret.cluster.specs import Json
-from leveret.log.block import PERSISTENT, REDELIVERED
+from leveret.log.block import KEPT, PERSISTENT, REDELIVERED
 from leveret.mirror.view import View
 from tests.amqp.remote import client_with_queue, confirming, remote_queue
 from tests.brokers import Cluster
@@ -355,21 +355,60 @@ def test_as_long_as_more_is_left_each_publish_waits_for_a_flight(cluster: Cluste
     assert waiting(cluster) == [b"1", b"2", b"3"] and not remote_queue(cluster).is_crowded()
 
 
-def test_a_full_queue_that_rejects_is_tried_until_it_takes_them(cluster: Cluster) -> None:
-    limit: dict[str, Json] = {"max-length": 1, "overflow": "reject-publish"}
+def limited(cluster: Cluster, overflow: str, **more: Json) -> Client:
+    """The queue has a limit of two, and one message; the link is cut."""
     client = publisher_at_a(cluster)
+    limit: dict[str, Json] = {"max-length": 2, "overflow": overflow, **more}
+    cluster.apply(c.SetPolicy("/", "limit", "q", "queues", 0, limit))
+    send(client, b"0", delivery_mode=2)
+    cut(cluster)
+    client.take()
+    return client
+
+
+def test_a_full_queue_that_rejects_takes_what_was_confirmed_and_nothing_more(cluster: Cluster) -> None:
+    client = limited(cluster, "reject-publish")
+    send(client, b"1", b"2", b"3", delivery_mode=2)
+    cluster.run()
+    assert sorted(confirmed(client)) == [("ack", 3), ("nack", 4)], "a spool holds no more than its queue would"
+    assert figures(cluster).refused == 1
+    join(cluster)
+    assert waiting(cluster) == [b"0", b"1", b"2"] and figures(cluster).state == "empty"
+    assert kinds(cluster) == [PERSISTENT] * 3
+    send(client, b"4", delivery_mode=2)
+    cluster.run()
+    assert confirmed(client) == [("nack", 5)]
+    assert cluster["b"].queue("q").purge() == 3
+    send(client, b"5", delivery_mode=2)
+    cluster.run()
+    assert confirmed(client) == [("ack", 6)] and waiting(cluster) == [b"5"]
+
+
+def test_a_full_spool_sends_dead_letters_as_its_queue_would(cluster: Cluster) -> None:
+    client = limited(cluster, "reject-publish-dlx", **{"dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
+    cluster.home = "a"
+    cluster["a"].client().declare("dead")
+    send(client, b"1", b"2", b"3", delivery_mode=2)
+    cluster.run()
+    assert sorted(confirmed(client)) == [("ack", 3), ("nack", 4)]
+    assert cluster["a"].queue("dead").ready_count == 1
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == [b"0", b"1", b"2"], "what was confirmed is in its queue"
+    assert cluster["a"].queue("dead").ready_count == 1, "and is not with the dead as well"
+
+
+def test_a_limit_in_bytes(cluster: Cluster) -> None:
+    """What comes with a body counts as well: about twenty bytes here."""
+    client = publisher_at_a(cluster)
+    limit: dict[str, Json] = {"max-length-bytes": 150, "overflow": "reject-publish"}
     cluster.apply(c.SetPolicy("/", "limit", "q", "queues", 0, limit))
     cut(cluster)
-    send(client, b"1", b"2", b"3", delivery_mode=2)
+    send(client, bytes(40), bytes(40), bytes(40), delivery_mode=2)
+    cluster.run()
+    assert sorted(confirmed(client)) == [("ack", 2), ("nack", 3)]
     join(cluster)
-    assert waiting(cluster) == [b"1"] and figures(cluster)[3:6] == ("waiting", "its queue refuses them", 2)
-    for body in (b"2", b"3"):
-        assert cluster["b"].queue("q").purge() == 1
-        cluster.tick()
-        assert waiting(cluster) == [body]
-        assert kinds(cluster) == [PERSISTENT], "a queue that is full has shown it to nobody"
-    assert figures(cluster).state == "empty"
-    client.take()
+    assert cluster["b"].queue("q").ready_count == 2
 
 
 def test_queue_deleted_meanwhile(cluster: Cluster) -> None:
@@ -441,7 +480,7 @@ def test_only_the_log_has_them(cluster: Cluster) -> None:
     join(cluster)
     cluster.tick()
     assert cluster["b"].queue("q").ready_count == 30 and figures(cluster).sent == 30
-    assert sum(queue_kinds(cluster)) == 21 * PERSISTENT
+    assert sum(queue_kinds(cluster)) == 30 * KEPT + 21 * PERSISTENT
 
 
 def test_what_came_over_a_link_is_not_kept(cluster: Cluster) -> None:
