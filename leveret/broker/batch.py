@@ -11,7 +11,7 @@ from bisect import bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
-from leveret.log.block import EXPIRES, KEPT, PERSISTENT, REDELIVERED, Run
+from leveret.log.block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED, Run
 
 if TYPE_CHECKING:
     from leveret.log.ranges import RangeSet
@@ -81,8 +81,8 @@ class Batch(Run):
         """What the kind of the last `count` tells of all of them. Gives what of it is to be kept."""
         self.redelivered |= kind & REDELIVERED > 0
         self.expires |= kind & EXPIRES > 0
-        if kind & KEPT:
-            kind &= ~KEPT
+        if kind & (KEPT | OVERDUE):
+            kind &= ~(KEPT | OVERDUE)
             self.kinds[-count:] = bytes((kind,)) * count
         return kind
 

@@ -61,13 +61,12 @@ from leveret.broker.upkeep import own_ttl_ms
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.queue_rules import REJECT_TO_DLX
 from leveret.cluster.specs import QueueSpec
-from leveret.log.block import EXPIRES, KEPT, PERSISTENT, REDELIVERED
+from leveret.log.block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED
 from leveret.log.ranges import Wanted
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue
-    from leveret.broker.edge import Edge
     from leveret.broker.remote import RemoteQueue
     from leveret.broker.spools import Spools
     from leveret.cluster.queue_rules import QueueRules
@@ -89,14 +88,14 @@ SINCE: Final = b"since"  # and when the first message came into it, by the wall 
 class Flight(Pending):
     """Messages on their way to the queue: lo..hi - 1 of a batch."""
 
-    __slots__ = ("batch", "hi", "link", "lo", "size")
+    __slots__ = ("batch", "hi", "is_overdue", "lo", "size")
 
-    def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int, link: Edge | None) -> None:
+    def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int, is_overdue: bool) -> None:
         super().__init__(spool, batch.first + lo, batch.first + hi - 1)
         self.batch = batch
         self.lo = lo
         self.hi = hi
-        self.link = link  # None: the queue is at this node.
+        self.is_overdue = is_overdue
         self.size = sum(map(len, batch.contents[lo:hi]))
 
 
@@ -231,7 +230,9 @@ class Spool(Queue):
                 return
             if not head.batch.logged:
                 return
-            if heals and self._drop_expired(head, target.rules.ttl_ms):
+            overdue = self._overdue(head, target) if heals else 0
+            if overdue and target.rules.dead_letter_exchange is None:
+                self._drop_expired(head, overdue)
                 continue  # Also while there is no room for the others, which may be enough to have it.
             if spools.shortage(target):
                 self._stop()
@@ -240,17 +241,17 @@ class Spool(Queue):
                 spools.stalled[self] = None
                 return
             spools.flights_left -= 1
-            self._send(head, target)
+            self._send(head, target, overdue)
         if self.flights and self.ready and isinstance(self.ready[0], Gap):
             self.want(self.ready[0])  # What is next is read while others are under way.
         if not self.count and not self.refused:
             self._finish()
 
-    def _drop_expired(self, head: Span, ttl_ms: int | None) -> bool:
-        """Drop those at the front whose time is up. True: there are some."""
-        batch, at, now_ms = head.batch, head.lo, self.host.wall_ms
-        if ttl_ms is None and not batch.expires:
-            return False
+    def _overdue(self, head: Span, target: AnyQueue) -> int:
+        """Of how many at the front the time is up."""
+        batch, at, now_ms, ttl_ms = head.batch, head.lo, self.host.wall_ms, target.rules.ttl_ms
+        if (ttl_ms is None and not batch.expires) or is_stream(target.spec.arguments):
+            return 0
         while at < head.hi:
             came_ms, end = batch.time_at(at) if batch.times else (now_ms, head.hi)
             own_ms = own_ttl_ms(batch, at)
@@ -258,16 +259,16 @@ class Spool(Queue):
             if came_ms + lives_ms > now_ms:
                 break
             at = at + 1 if batch.expires else min(end, head.hi)
-        if at == head.lo:
-            return False
-        lo, count = head.lo, at - head.lo
-        size = sum(map(len, batch.contents[lo:at]))
+        return at - head.lo
+
+    def _drop_expired(self, head: Span, count: int) -> None:
+        """Where nobody wants dead letters."""
+        batch, lo, hi = head.batch, head.lo, head.lo + count
         self._take_first(head, count)
         self.expired += count
-        self.settle(batch, lo, at)
-        self._count(-size)
+        self.settle(batch, lo, hi)
+        self._count(-sum(map(len, batch.contents[lo:hi])))
         self.spools.on_progress()
-        return True
 
     def _take_first(self, head: Span, count: int) -> None:
         head.lo += count
@@ -275,10 +276,11 @@ class Spool(Queue):
         if head.lo == head.hi:
             self.ready.popleft()
 
-    def _send(self, head: Span, target: AnyQueue) -> None:
+    def _send(self, head: Span, target: AnyQueue, overdue: int) -> None:
+        """`overdue`: of so many the time is up, and their queue is to send their dead letters."""
         batch, lo = head.batch, head.lo
-        hi, kind = self._cut(head), batch.kinds[lo]
-        flight = Flight(self, batch, lo, hi, None if target.is_local else target.edge)
+        hi, kind = self._cut(head, overdue), batch.kinds[lo]
+        flight = Flight(self, batch, lo, hi, overdue > 0)
         self._take_first(head, hi - lo)
         origin = Origin(self.name, flight.first, self.previous)
         self.previous = flight.last
@@ -288,15 +290,16 @@ class Spool(Queue):
         kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
         if flight.first <= self.doubtful and not is_stream(target.spec.arguments):  # A stream shows what is safe.
             kind |= REDELIVERED
+        kind |= KEPT | OVERDUE if overdue else KEPT
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
-        target.enqueue_from(origin, contents, keys, kind | KEPT, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
+        target.enqueue_from(origin, contents, keys, kind, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
         if not flight.waiting:
             self.on_complete(flight)
 
-    def _cut(self, head: Span) -> int:
+    def _cut(self, head: Span, overdue: int) -> int:
         """Up to where messages of one kind make up a flight."""
         batch, lo, size = head.batch, head.lo, 0
-        end = min(head.hi, lo + FLIGHT_MESSAGES)
+        end = min(lo + overdue if overdue else head.hi, lo + FLIGHT_MESSAGES)
         if batch.first + lo <= self.doubtful:
             end = min(end, self.doubtful - batch.first + 1)
         for at in range(lo, end):
@@ -318,7 +321,10 @@ class Spool(Queue):
         else:
             self.flows = not self.refused
             self.flying_count -= pending.count
-            self.sent += pending.count
+            if pending.is_overdue:
+                self.expired += pending.count
+            else:
+                self.sent += pending.count
             self.settle(pending.batch, pending.lo, pending.hi)
             self._count(-pending.size)
             self.spools.on_progress()

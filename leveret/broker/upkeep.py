@@ -102,6 +102,20 @@ def _due(queue: Queue, head: Span) -> tuple[int | None, int]:
     return (None if ttl_ms is None else came_ms + ttl_ms), end
 
 
+def bury_last(queue: Queue, count: int) -> None:
+    """The last messages were overdue before they came. They never wait, so they push no others out."""
+    last = queue.ready[-1] if queue.ready else None
+    if queue.departure is not None or not isinstance(last, Span):
+        return  # What is about to move waits where it will be: it lives once more, and is not lost.
+    batch, hi = last.batch, last.hi
+    last.hi -= count
+    if last.lo == last.hi:
+        queue.ready.pop()
+    queue.ready_count -= count
+    queue.take_bytes(batch, hi - count, hi)
+    queue.bury(batch, hi - count, hi, "expired")
+
+
 def own_ttl_ms(batch: Batch, at: int) -> int | None:
     """The time to live that a message brought with it. It was checked when it came."""
     if not batch.kinds[at] & EXPIRES:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from leveret.amqp import methods as m
+from leveret.amqp.tables import Field
 from leveret.broker import peerwire as w
 from leveret.broker import spools
 from leveret.broker.spool import SPOOL, Spool
@@ -536,6 +537,45 @@ def test_autoheal_goes_by_the_time_to_live_of_the_queue(cluster: Cluster) -> Non
     join(cluster)
     assert waiting(cluster) == [b"3"] and figures(cluster).expired == 2
     client.take()
+
+
+def test_autoheal_has_the_queue_send_dead_letters(cluster: Cluster) -> None:
+    """They neither wait in the queue, nor push out what does."""
+    set_handling(cluster, AUTOHEAL)
+    client = publisher_at_a(cluster)
+    rules: dict[str, Json] = {
+        "message-ttl": 1_000, "max-length": 1, "dead-letter-exchange": "", "dead-letter-routing-key": "dead"
+    }  # fmt: skip
+    cluster.apply(c.SetPolicy("/", "rules", "^q$", "queues", 0, rules))
+    cluster["a"].client().declare("dead")
+    cut(cluster)
+    send(client, b"1", b"2", delivery_mode=2)
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    at_home = cluster["b"].client()
+    at_home.feed(publish(1, "", "q", b"0", at_home.frame_max))
+    send(client, b"3", delivery_mode=1, expiration="600")
+    for member in cluster.members.values():
+        member.broker.wall_ms += 700
+    client.take()
+    join(cluster)
+    assert waiting(cluster) == [b"0"] and figures(cluster)[5:] == (0, 0, 0, 0, 3, 0)
+    dead = cluster["b"].queue("dead")
+    contents = [content for entry in dead.ready for content in entry.batch.contents[entry.lo : entry.hi]]  # type: ignore[union-attr]
+    assert [content[-2:-1] for content in contents] == [b"1", b"2", b"3"]
+    assert all(b"expired" in content and b"x-death" in content for content in contents)
+
+
+def test_streams_know_no_expiration(cluster: Cluster) -> None:
+    set_handling(cluster, AUTOHEAL)
+    client = publisher_at_a(cluster, arguments={"x-queue-type": Field("S", "stream")})
+    cut(cluster)
+    send(client, b"1", expiration="1000")
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    client.take()
+    join(cluster)
+    assert figures(cluster).sent == 1 and cluster["b"].queue("q").ready_count == 1
 
 
 def test_ignore_sends_on_what_has_expired(cluster: Cluster) -> None:
