@@ -149,7 +149,7 @@ class Fates(Ledger):
         ttl_ms = self.features_of(message.queue).ttl_of(message.extras.expires_ms)
         if ttl_ms is None or message.confirmed_at is None:
             return
-        # What a node has kept is dated when it comes to its queue; that a node has sent it was not seen if it fell then.
+        # What a node has kept is dated when it comes to its queue. If the node fell then, nobody saw that it sent it.
         number, dated_at = message.number, message.confirmed_at
         if number in self.spooled:
             dated_at = max(dated_at, self.under_way.get(number, self.clock()))
