@@ -149,13 +149,9 @@ class Fates(Ledger):
         ttl_ms = self.features_of(message.queue).ttl_of(message.extras.expires_ms)
         if ttl_ms is None or message.confirmed_at is None:
             return
-        # What a node has kept is dated when it comes to its queue. If the node fell then, nobody saw that it sent it.
-        number, dated_at = message.number, message.confirmed_at
-        if number in self.spooled:
-            dated_at = max(dated_at, self.under_way.get(number, self.clock()))
         self.ages += 1
         slack_ms = HOME_MS if self._is_home(delivery) else DISTURBED_MS if self.is_disturbed() else AWAY_MS
-        age_ms = (delivery.written_at - dated_at) * 1000
+        age_ms = (delivery.written_at - self.came_by(message)) * 1000
         if age_ms > ttl_ms + slack_ms + self.skew_ms:
             self.fail(
                 f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, "

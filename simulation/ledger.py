@@ -166,6 +166,14 @@ class Ledger:
         at = self.spooled.get(message.number, message.published_at)
         return message.published_at if at == float("inf") else at
 
+    def came_by(self, message: Message) -> float:
+        """When it was in its queue, if it ever was and is confirmed. If a node fell just when it sent on what it had
+        kept, nobody saw it."""
+        assert message.confirmed_at is not None
+        if message.number not in self.spooled:
+            return message.confirmed_at
+        return max(message.confirmed_at, self.under_way.get(message.number, self.clock()))
+
     # -- What clients tell ---------------------------------------------------------------------------------------
 
     def on_session_lost(self, session: str, node: str, why: str) -> None:

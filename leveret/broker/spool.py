@@ -148,7 +148,7 @@ class Spool(Queue):
     def begin(self) -> None:
         """It has never been, or what the log had of it has been read."""
         self.name = self.marks.get(NAME, b"")
-        if not self.name:
+        if not self.name or not self.count:  # An empty one may have lost its last number with what was not synced.
             prefix = f"spool {self.spec.node} ".encode()[: NAME_BYTES_MAX - 32].decode(errors="ignore")
             self.name = self.spools.broker.unique_name(prefix).encode()
             self.mark(NAME, self.name)

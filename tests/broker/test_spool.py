@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -410,6 +410,26 @@ def test_a_limit_in_bytes(cluster: Cluster) -> None:
     assert sorted(confirmed(client)) == [("ack", 2), ("nack", 3)]
     join(cluster)
     assert cluster["b"].queue("q").ready_count == 2
+
+
+class Stored(NamedTuple):
+    """What the log has of a queue."""
+
+    count: int
+
+
+def test_a_spool_may_begin_before_those_of_before_the_start_are_taken_up(cluster: Cluster) -> None:
+    """By a dead letter of a queue of this node, while that is catching up."""
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
+    client.take()
+    begun, spools = spool(cluster), cluster["a"].broker.spools
+    assert spools.open({SPOOL | begun.target: Stored(1)}) == {SPOOL | begun.target} and spool(cluster) is begun
+    send(client, b"2", delivery_mode=2)
+    client.take()
+    join(cluster)
+    assert waiting(cluster) == [b"1", b"2"]
 
 
 def test_queue_deleted_meanwhile(cluster: Cluster) -> None:

@@ -107,6 +107,7 @@ def test_seeds_with_mirrors(seed: int) -> None:
         pytest.param(
             Plan(50008, 2, mirrored=True, varied=True, featured=True, spooled=True), id="dead letters of what is kept"
         ),
+        pytest.param(Plan(50121, 3, featured=True, spooled=True), id="dead letters while a node catches up"),
     ],
 )
 def test_seeds_with_features(plan: Plan) -> None:
