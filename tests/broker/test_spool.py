@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -412,7 +412,8 @@ def test_a_limit_in_bytes(cluster: Cluster) -> None:
     assert cluster["b"].queue("q").ready_count == 2
 
 
-class Stored(NamedTuple):
+@dataclass
+class Stored:
     """What the log has of a queue."""
 
     count: int
