@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
@@ -340,11 +340,12 @@ def test_a_lease_that_has_an_owner(channel: Any, client: DataClient, node: lever
     channel.queue_declare("owned", durable=True)
     channel.basic_publish("", "owned", b"1")
     assert client.lease_open("owned", "job", owner="one").owner == client.leases("owned")[0].owner == "one"
-    for act in (
+    acts: list[Callable[[], object]] = [
         lambda: client.lease_open("owned", "job", owner="two"),
         lambda: client.lease_take("owned", "job", 1),
         lambda: client.lease_ack("owned", "job", 0, owner="two"),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(Refused, match="belongs to another reader, one") as refused:
             act()
         assert refused.value.status == 423
