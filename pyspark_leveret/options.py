@@ -36,10 +36,11 @@ SOURCE: Final = (
     "includeHeaders",
 )  # fmt: skip
 BATCH: Final = ("endingOffsets", "endingOffsetsByTimestamp")
-STREAM: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "lease", "leaseTimeout")
+STREAM: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "lease", "leaseTimeout", "leaseTakeover")
 # What a plain RabbitMQ cannot do: it is read from the head, by name.
 LEVERETS: Final = (
     "subscribePattern", "startingOffsets", "startingOffsetsByTimestamp", "failOnDataLoss", "lease", "leaseTimeout",
+    "leaseTakeover",
 )  # fmt: skip
 SINK: Final = ("exchange", "routingKey", "mandatory", "sortRows")
 SPARKS: Final = ("checkpointLocation", "queryName", "path")  # Spark passes its own on.
@@ -115,6 +116,7 @@ class SourceOptions:
     max_bytes: int | None
     lease: str | None
     lease_timeout_ms: int
+    lease_takeover: bool  # Also if it is another query's.
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,9 @@ class Options:
             raise BadOption("load() takes no path: name queues with .option('subscribe', 'queue1,queue2')")
         queues, pattern = self._subscribed()
         lease = self.given.get("lease")
-        if lease is None and "leaseTimeout" in self.given:
-            raise BadOption("option 'leaseTimeout' needs option 'lease', the name of the lease")
+        for option in ("leaseTimeout", "leaseTakeover"):
+            if lease is None and option in self.given:
+                raise BadOption(f"option '{option}' needs option 'lease', the name of the lease")
         if lease is not None and not 0 < len(lease.encode()) <= 128:
             raise BadOption("option 'lease' is a name of 1 to 128 bytes")
         access = self._access(("", "http", "https", "amqp", "amqps"))
@@ -170,6 +173,7 @@ class Options:
             max_bytes=self._size("maxBytesPerTrigger"),
             lease=lease,
             lease_timeout_ms=self._time_ms("leaseTimeout", LEASE_TIMEOUT_MS),
+            lease_takeover=self._boolean("leaseTakeover", False),
         )
 
     def sink(self) -> SinkOptions:

@@ -7,7 +7,7 @@ formed. If it dies anywhere in between, it asks again for the same two ends. Hen
 **Spark's checkpoint is the only truth.** Nothing is remembered here that cannot be asked for. A batch is a function of
 its end, and of nothing else:
 
-    {"queues": {"orders": {"id": 7, "from": 900, "next": 1200}}, "split": 4, "settled": false, "tail": 0}
+    {"queues": {"orders": {"id": 7, "from": 900, "next": 1200}}, "split": 4, "settled": false, "tail": 0, "reader": "…"}
 
 This batch has the messages 900 to 1199 of a queue. They are counted as offsets for a stream, and for any other queue
 as places in the lease. `id` is the queue's: one that was deleted and declared anew counts from the beginning, and is
@@ -18,6 +18,12 @@ as it was before: the sink tells rows apart by task and position.
 is lost. A lease gives them places for good, until they are acknowledged. `latestOffset` takes messages into the lease,
 which may be repeated: what was taken and is in no batch yet comes first in the next one. Tasks look up which messages
 have their places, as numbers change when a queue moves to another node. `commit` acknowledges all below an end.
+
+**Whose lease.** A reader is told nothing of its query or its checkpoint, but what it says comes back from there. So the
+first offset draws a name, `reader`, and each one after it has the same. `partitions` is called with an end that Spark
+has written down: from then on the lease belongs to that reader. Another query that uses the lease has another name, and
+is refused; the same one, started again after whatever happened, has its own. If it dies before anything was written
+down, the next one has another name, and the lease belongs to nobody yet.
 
 **The tail.** Since `commit` is called for a batch only when the next one is formed, the last batch of a query that has
 nothing more to do would stay unacknowledged: for ever, if the query ends there (availableNow). So if there is nothing
@@ -33,7 +39,9 @@ comes, or after `POLL_S`, which is short because Spark asks the sources of a que
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -45,7 +53,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from leveret.data.client import DataClient, LeaseView, QueueInfo
+from leveret.data.client import DataClient, LeaseView, QueueInfo, Refused
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client, explained
 from pyspark_leveret.options import SourceOptions
 from pyspark_leveret.planning import checked, find_queues, lose, message_bytes, position, shares
@@ -59,6 +67,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.5
 PIECE_ROWS: Final = 200_000  # More than so many in a batch are several tasks.
 TOUCHES: Final = 10  # A lease is touched so often within the time after which it would be released.
+LOCKED: Final = 423  # The lease is another's.
 RUNS_MAX: Final = 1_000  # A lease in so many pieces is to be acknowledged first; a node refuses more than two thousand.
 
 Offset = dict[str, Any]
@@ -74,6 +83,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._leases: dict[str, tuple[LeaseView, float]] = {}  # As last seen, and when it was last touched.
         self._nexts: dict[str, int] = {}  # By queue: the number to wait for.
         self._watch: Watch | None = None
+        self._reader = ""  # Whose leases these are, as far as it is known yet.
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors, which only read."""
@@ -83,6 +93,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         asked = client(self.options.access, PLANNING_PATIENCE_S)
+        self._reader = uuid.uuid4().hex
         ends: Ends = {}
         for info in self._queues(asked).values():
             if self._is_leased(info):
@@ -117,7 +128,9 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: Ends = {name: about for name, about in end["queues"].items() if about["next"] > about["from"]}
         if not ends:
             return []
-        queues = self._queues(client(self.options.access))
+        asked = client(self.options.access)
+        queues = self._queues(asked)
+        self._reader = end.get("reader", "")
         pieces: list[InputPartition] = []
         for name, about in ends.items():
             info, first, after = queues.get(name), about["from"], about["next"]
@@ -126,6 +139,8 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             parts = max(-(-end["split"] // len(ends)), -(-(after - first) // PIECE_ROWS))
             lease = self.options.lease if self._is_leased(info) else None
+            if lease is not None and self._reader:
+                self._own(asked, info)
             pieces += [Piece(name, info.master, part, True, lease) for part in cut([(first, after - 1)], parts)]
         return pieces
 
@@ -137,8 +152,8 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, about in end["queues"].items():
             info = queues.get(name)
             if info is not None and info.id == about["id"] and self._is_leased(info):
-                with explained(self.options.access, f"acknowledge messages of queue '{name}'"):
-                    self._note(asked.lease_ack(name, self.options.lease, about["next"]))
+                with self._leasing("acknowledge messages", name):
+                    self._note(asked.lease_ack(name, self.options.lease, about["next"], end.get("reader", "")))
 
     def stop(self) -> None:
         if self._watch is not None:
@@ -156,6 +171,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; the start, if there is nothing for it."""
         asked = client(self.options.access)
         queues = self._queues(asked)
+        self._reader = start.get("reader") or self._reader or uuid.uuid4().hex
         self._nexts = {info.name: info.next for info in queues.values()}
         begins = self._begins(asked, start, queues)
         until = {info.name: self._available(asked, info) for info in queues.values()}
@@ -196,8 +212,8 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = begin + count - view.next
         if missing > 0 and len(view.runs) < RUNS_MAX:
             assert self.options.lease is not None
-            with explained(self.options.access, f"lease messages of queue '{info.name}'"):
-                view = self._note(asked.lease_take(info.name, self.options.lease, missing))
+            with self._leasing("lease messages", info.name):
+                view = self._note(asked.lease_take(info.name, self.options.lease, missing, owner=self._reader))
         return max(min(begin + count, view.next), begin)
 
     def _available(self, asked: DataClient, info: QueueInfo) -> int:
@@ -255,26 +271,68 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return info.type != "stream"
 
     def _lease(self, asked: DataClient, info: QueueInfo) -> LeaseView:
-        """As it is now. Touched now and then, lest it counts as abandoned while the query has nothing to do."""
+        """As it is now, unless it is another's."""
+        view = self._found(asked, info)
+        if not self._reader or view.owner in ("", self._reader):
+            return view
+        if not self.options.lease_takeover:
+            raise LeveretError(self._anothers(info.name))
+        return self._own(asked, info)
+
+    def _found(self, asked: DataClient, info: QueueInfo) -> LeaseView:
+        """Touched now and then, lest it counts as abandoned while the query has nothing to do."""
         name = self.options.lease
         assert name is not None
         known = self._leases.get(info.name)
         told = next((view for view in info.leases if view.name == name), None)
         due_s = self.options.lease_timeout_ms / 1000 / TOUCHES
         if told is None or known is None or time.monotonic() - known[1] > due_s:
-            with explained(self.options.access, f"open lease '{name}' of queue '{info.name}'"):
+            with self._leasing(f"open lease '{name}'", info.name):
                 return self._note(asked.lease_open(info.name, name, self.options.lease_timeout_ms))
-        if told.next > known[0].next or told.acked > known[0].acked:
+        is_new = told.owner != known[0].owner and known[0].owner != self._reader
+        if told.next > known[0].next or told.acked > known[0].acked or is_new:
             self._leases[info.name] = (told, known[1])
             return told
         return known[0]
+
+    def _own(self, asked: DataClient, info: QueueInfo) -> LeaseView:
+        """From now on, nobody else may use it."""
+        known = self._leases.get(info.name)
+        if known is not None and known[0].owner == self._reader:
+            return known[0]
+        name, timeout_ms = self.options.lease, self.options.lease_timeout_ms
+        assert name is not None
+        with self._leasing(f"have lease '{name}'", info.name):
+            return self._note(
+                asked.lease_open(info.name, name, timeout_ms, self._reader, self.options.lease_takeover)
+            )
+
+    @contextmanager
+    def _leasing(self, what: str, queue: str) -> Iterator[None]:
+        with explained(self.options.access, f"{what} of queue '{queue}'"):
+            try:
+                yield
+            except Refused as error:
+                if error.status == LOCKED:
+                    raise LeveretError(self._anothers(queue)) from None
+                raise
+
+    def _anothers(self, queue: str) -> str:
+        lease = self.options.lease
+        return (
+            f"lease '{lease}' of queue '{queue}' belongs to another query, or to this one with another checkpoint. "
+            "Give each query a lease of its own. If this one is to go on in place of the other, set option "
+            "'leaseTakeover' to true for one start, or release the lease: "
+            f"leveretctl release_lease {queue} {lease}"
+        )
 
     def _note(self, view: LeaseView) -> LeaseView:
         self._leases[view.queue] = (view, time.monotonic())
         return view
 
     def _offset(self, ends: Ends, tail: int, settled: bool = False) -> Offset:
-        return {"queues": ends, "split": self.options.min_partitions, "settled": settled, "tail": tail}
+        about: Offset = {"queues": ends, "split": self.options.min_partitions, "settled": settled, "tail": tail}
+        return about if self.options.lease is None else about | {"reader": self._reader}
 
     def _wait(self) -> None:
         if self._watch is None:

@@ -18,7 +18,8 @@ has lost his turn gets another one from the same master.
 
 **Clocks.** A node's clock jumps, and every message is dated by one node and judged by another. `skew` is how far apart
 any two of them have ever been. The earliest moment at which a message can have been dated is when it was sent; the
-latest is when it was confirmed. So the checks leave as much room as these two and the skew, and no more.
+latest is when it was confirmed, or was last on its way from the node that had kept it. So the checks leave as much room
+as these two and the skew, and no more.
 """
 
 from __future__ import annotations
@@ -150,11 +151,11 @@ class Fates(Ledger):
             return
         self.ages += 1
         slack_ms = HOME_MS if self._is_home(delivery) else DISTURBED_MS if self.is_disturbed() else AWAY_MS
-        age_ms = (delivery.written_at - message.confirmed_at) * 1000
+        age_ms = (delivery.written_at - self.came_by(message)) * 1000
         if age_ms > ttl_ms + slack_ms + self.skew_ms:
             self.fail(
                 f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, "
-                f"{age_ms:.0f} ms after it was confirmed; it had to go after {ttl_ms} ms"
+                f"{age_ms:.0f} ms after it came to its queue; it had to go after {ttl_ms} ms"
             )
 
     def _is_home(self, delivery: Delivery) -> bool:
@@ -232,6 +233,7 @@ class Fates(Ledger):
                 continue
             # With priorities, those may come behind that were there before.
             came_later = other.confirmed_at is None or other.confirmed_at >= message.published_at
+            came_later = came_later or other.number in self.spooled  # It was somewhere else at first.
             if came_later or features.priorities:
                 behind += 1
                 size += len(other.body)

@@ -100,7 +100,8 @@ class Ledger:
         self.crashes: list[tuple[float, str]] = []
         self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
         self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
-        self.spooled: dict[int, float] = {}  # What nodes kept, and when it was first sent on (inf: it was not yet).
+        self.spooled: dict[int, float] = {}  # What nodes kept, and when it was first sent on (inf: it was not yet),
+        self.under_way: dict[int, float] = {}  # and when it was last seen to be on its way.
         self.redelivered = 0
         self.late = 0
         self.on_heard: Callable[[str, float, str], None] = lambda node, written_at, what: None
@@ -158,11 +159,20 @@ class Ledger:
     def on_sent_on(self, number: int, at: float) -> None:
         """What was kept is on its way to its queue."""
         self.spooled[number] = min(self.spooled[number], at)
+        self.under_way[number] = at
 
     def entered_at(self, message: Message) -> float:
         """Before that it was not in its queue. A node may have died before it was seen that it sent something on."""
         at = self.spooled.get(message.number, message.published_at)
         return message.published_at if at == float("inf") else at
+
+    def came_by(self, message: Message) -> float:
+        """When it was in its queue, if it ever was and is confirmed. If a node fell just when it sent on what it had
+        kept, nobody saw it."""
+        assert message.confirmed_at is not None
+        if message.number not in self.spooled:
+            return message.confirmed_at
+        return max(message.confirmed_at, self.under_way.get(message.number, self.clock()))
 
     # -- What clients tell ---------------------------------------------------------------------------------------
 

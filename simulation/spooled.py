@@ -133,6 +133,7 @@ class Spooled:
     def begin_spools(self) -> None:
         self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
         self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
+        self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # Likewise: what is on its way.
         self.last_kept: dict[bytes, int] = {}
         self.ambushes: list[dict[str, Any]] = []
         self.tightenings: list[tuple[float, float]] = []
@@ -170,8 +171,16 @@ class Spooled:
             self.last_kept[spool.name] = seq
         kept += new
         front = spool.ready[0].first if spool.ready else spool.next_seq
+        sending = self.sending.setdefault(spool.name, deque())
+        while sending and sending[-1][0] >= front:
+            kept.appendleft(sending.pop())  # It is to be sent again.
         while kept and kept[0][0] < front:
-            self.ledger.on_sent_on(kept.popleft()[1], self.scheduler.now)
+            sending.append(kept.popleft())
+            self.ledger.on_sent_on(sending[-1][1], self.scheduler.now)
+        while len(sending) > spool.flying_count:
+            sending.popleft()
+        for _, number in sending:
+            self.ledger.on_sent_on(number, self.scheduler.now)
 
     def fault_tighten(self, share: float, seconds: float) -> None:
         self.tightenings.append((share, seconds))

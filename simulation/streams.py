@@ -136,7 +136,7 @@ class Streams:
         elif reader.start in ("next", "time"):
             message = self.fates.messages[book.at[offset]]
             since = reader.asked_at if reader.start == "next" else reader.value - ROUNDING_S
-            old = message.confirmed_at is not None and message.confirmed_at < since
+            old = message.confirmed_at is not None and self.fates.came_by(message) < since
             if old and (reader.start == "next" or not self.fates.skew_ms):
                 self.fail(f"{reader.name} wanted {book.name} from {reader.start} {since:.3f} on, and got {message}, "
                           f"which was confirmed at {message.confirmed_at:.3f}")  # fmt: skip

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
-from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, Run
+from leveret.log.block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED, Run
 
 if TYPE_CHECKING:
     from leveret.log.ranges import RangeSet
@@ -76,6 +76,15 @@ class Batch(Run):
 
     def average_bytes(self) -> int:
         return self.size // (len(self.contents) - self.gone) or 1
+
+    def note_kind(self, kind: int, count: int) -> int:
+        """What the kind of the last `count` tells of all of them. Gives what of it is to be kept."""
+        self.redelivered |= kind & REDELIVERED > 0
+        self.expires |= kind & EXPIRES > 0
+        if kind & (KEPT | OVERDUE):
+            kind &= ~(KEPT | OVERDUE)
+            self.kinds[-count:] = bytes((kind,)) * count
+        return kind
 
     def mark_redelivered(self, lo: int, hi: int) -> None:
         kinds = self.kinds

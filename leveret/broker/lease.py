@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from leveret.broker.batch import Batch
 
 PREFIX: Final = b"lease:"
+OWNER: Final = b"lease-owner:"  # A mark of its own: what was written before leases had owners is read as ever.
 NAME_BYTES_MAX: Final = 128
+OWNER_BYTES_MAX: Final = 64
 TIMEOUT_MS: Final = 24 * 3600 * 1000
 HEAD: Final = Struct("<QQQQQ")  # acked, next, top, timeout (0: closed), touched
 RUN_BYTES_MAX: Final = 30  # Three numbers, at their longest.
@@ -28,6 +30,7 @@ class LeaseView(NamedTuple):
     runs: list[tuple[int, int, int]]  # What is out, by places: the place of the first, first and last number.
     timeout_ms: int
     touched_ms: int  # When it was last used, by the wall clock.
+    owner: str = ""  # Who alone may take and acknowledge; "": whoever knows its name.
 
     @property
     def out(self) -> int:
@@ -37,12 +40,13 @@ class LeaseView(NamedTuple):
 
 class Lease:
     __slots__ = (
-        "acked", "held", "lost", "name", "next", "noted_ms", "runs", "shown", "timeout_ms", "top", "touched_ms",
-        "untold",
+        "acked", "held", "lost", "name", "next", "noted_ms", "owner", "runs", "shown", "timeout_ms", "top",
+        "touched_ms", "untold",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.owner = ""
         self.acked = 0
         self.next = 0
         self.top = 0  # The highest number that it ever had.
@@ -59,8 +63,13 @@ class Lease:
     def key(self) -> bytes:
         return PREFIX + self.name.encode()
 
+    @property
+    def owner_key(self) -> bytes:
+        return OWNER + self.name.encode()
+
     def view(self) -> LeaseView:
-        return LeaseView(self.name, self.acked, self.next, list(self.runs), self.timeout_ms, self.touched_ms)
+        runs = list(self.runs)
+        return LeaseView(self.name, self.acked, self.next, runs, self.timeout_ms, self.touched_ms, self.owner)
 
     def add(self, first: int, last: int) -> None:
         """These messages get the next places."""

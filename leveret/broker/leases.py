@@ -34,6 +34,10 @@ queue goes on behind them. Where the queue moves to, its messages have other num
 **Memory.** A lease may hold millions: it is a list of runs, without contents. Of what lies in memory when it is taken,
 contents are forgotten as soon as the log has them; until then, and where it never will, they are kept (`held`).
 
+**Owner.** Two jobs that use one name would each read everything, and neither would know. So a job that has something to
+be known by, in its own checkpoint, can say so when it opens the lease: from then on nobody else takes or acknowledges.
+Whoever is to go on in its place says that, and the former one is refused. A lease that is released has no owner.
+
 **Time.** A lease that nobody touched (open, take, ack) for its time limit is released, so that a job that was given up
 does not keep its messages for ever. Touching alone is noted in the log now and then only, so that a reader that asks a
 hundred times a second does not make a hundred blocks: another master may know of a time that is a little older.
@@ -55,6 +59,7 @@ from leveret.broker.edge import unreachable
 from leveret.broker.lease import (
     HEAD,
     NAME_BYTES_MAX,
+    OWNER_BYTES_MAX,
     PREFIX,
     RUN_BYTES_MAX,
     TIMEOUT_MS,
@@ -110,8 +115,12 @@ class Leases:
 
     # -- What may be asked ---------------------------------------------------------------------------------------
 
-    def open(self, name: str, timeout_ms: int | None) -> Lease | Refusal:
+    def open(self, name: str, timeout_ms: int | None, owner: str = "", takeover: bool = False) -> Lease | Refusal:
         lease = self.all.get(name)
+        if owner and not (len(owner.encode("utf-8", "replace")) <= OWNER_BYTES_MAX and owner.isprintable()):
+            return Refusal(406, f"a lease's owner is text of 1 to {OWNER_BYTES_MAX} bytes")
+        if lease is not None and owner and not takeover and (refusal := self._not_its(lease, owner)) is not None:
+            return refusal
         if timeout_ms is not None and not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
             return Refusal(406, f"a lease's timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
         if lease is None:
@@ -128,7 +137,20 @@ class Leases:
         if timeout_ms is not None:
             lease.timeout_ms = timeout_ms
         self._touch(lease, changed)
+        return self._own(lease, owner) if owner and owner != lease.owner else lease
+
+    def _own(self, lease: Lease, owner: str) -> Lease | Refusal:
+        value = owner.encode()
+        if not fits(self.queue.marks, lease.owner_key, value):
+            return Refusal(406, f"{self._of()} has no room for the owner of a lease")
+        lease.owner = owner
+        self.queue.mark(lease.owner_key, value)
         return lease
+
+    def _not_its(self, lease: Lease, owner: str) -> Refusal | None:
+        if lease.owner in ("", owner):
+            return None
+        return Refusal(530, f"lease '{lease.name}' of {self._of()} belongs to another reader, {lease.owner}")
 
     def _has_room(self, lease: Lease) -> bool:
         packed = pack_lease(lease)
@@ -142,11 +164,13 @@ class Leases:
         del self.closed[lease.name]
         self.queue.mark(lease.key, b"")
 
-    def take(self, name: str, count_max: int, bytes_max: int) -> Lease | Refusal | Gap:
+    def take(self, name: str, count_max: int, bytes_max: int, owner: str = "") -> Lease | Refusal | Gap:
         """A gap: it has to be read first, for nobody knows its order."""
         lease = self._get(name)
         if isinstance(lease, Refusal):
             return lease
+        if (refusal := self._not_its(lease, owner)) is not None:
+            return refusal
         if count_max < 1 or bytes_max < 1:
             return Refusal(406, "a lease takes at least one message, and one byte")
         runs_max = self._runs_max(lease)
@@ -163,10 +187,12 @@ class Leases:
         self._touch(lease, changed=lease.next != before)
         return lease
 
-    def ack(self, name: str, through: int) -> Lease | Refusal:
+    def ack(self, name: str, through: int, owner: str = "") -> Lease | Refusal:
         lease = self._get(name)
         if isinstance(lease, Refusal):
             return lease
+        if (refusal := self._not_its(lease, owner)) is not None:
+            return refusal
         if not 0 <= through <= lease.next:
             return Refusal(406, f"lease '{name}' of {self._of()} has given {lease.next} places, not {through}")
         if through > lease.acked:
@@ -211,6 +237,9 @@ class Leases:
             lease.next += 1
         lease.runs, lease.lost = [], RangeSet()
         lease.acked, lease.timeout_ms, lease.shown = lease.next, 0, None
+        if lease.owner:
+            lease.owner = ""
+            self.queue.mark(lease.owner_key, b"")
         lease.touched_ms = self.queue.host.wall_ms
         self.closed[lease.name] = self.all.pop(lease.name)
         self.queue.mark(lease.key, pack_lease(lease))
@@ -304,8 +333,12 @@ class Leases:
                 self.all[name] = lease
                 # Before it is shown to anybody, this state has to be safe, too: it may be that of a block which only
                 # this node has.
+                owner = queue.marks.get(lease.owner_key, b"")
+                lease.owner = owner.decode("utf-8", "replace")
                 if queue.logs != NEVER:
                     queue.unmarked[key] = value
+                    if owner:
+                        queue.unmarked[lease.owner_key] = owner
                 lease.untold += 1
                 queue.when_safe(partial(self._on_restored, lease, lease.view()))
         self.closed = dict(sorted(self.closed.items(), key=lambda item: item[1].touched_ms))
@@ -438,19 +471,34 @@ class Leasing(Marking):
 
     leases: Leases | None  # Where there was one since the queue came to this node.
 
-    def lease_open(self, name: str, timeout_ms: int | None, then: Callable[[LeaseView | Refusal], None]) -> None:
-        """Have a lease of that name, new or as it is. Without a timeout, its own stays, or is a day."""
-        _ask(cast("Queue", self), lambda leases: leases.open(name, timeout_ms), then)
+    def lease_open(
+        self,
+        name: str,
+        timeout_ms: int | None,
+        then: Callable[[LeaseView | Refusal], None],
+        owner: str = "",
+        takeover: bool = False,
+    ) -> None:
+        """Have a lease of that name, new or as it is. Without a timeout, its own stays, or is a day. With an owner, it
+        is his from now on; if it is another's, only with `takeover`."""
+        _ask(cast("Queue", self), lambda leases: leases.open(name, timeout_ms, owner, takeover), then)
 
     def lease_take(
-        self, name: str, count_max: int, bytes_max: int, then: Callable[[LeaseView | Refusal], None]
+        self,
+        name: str,
+        count_max: int,
+        bytes_max: int,
+        then: Callable[[LeaseView | Refusal], None],
+        owner: str = "",
     ) -> None:
         """Move some of those that wait into the lease. What it has then is in the answer, old and new."""
-        _ask(cast("Queue", self), lambda leases: leases.take(name, count_max, bytes_max), then)
+        _ask(cast("Queue", self), lambda leases: leases.take(name, count_max, bytes_max, owner), then)
 
-    def lease_ack(self, name: str, through: int, then: Callable[[LeaseView | Refusal], None]) -> None:
+    def lease_ack(
+        self, name: str, through: int, then: Callable[[LeaseView | Refusal], None], owner: str = ""
+    ) -> None:
         """The places below `through` are done with."""
-        _ask(cast("Queue", self), lambda leases: leases.ack(name, through), then)
+        _ask(cast("Queue", self), lambda leases: leases.ack(name, through, owner), then)
 
     def lease_release(self, name: str, then: Callable[[LeaseView | Refusal], None]) -> None:
         """Give back what was not acknowledged, and forget the lease."""

@@ -137,7 +137,7 @@ class Letters:
                 self.broker.replies.answer(None, addresses, key, made)
         return len(cuts) + 1
 
-    def send_refused(self, queue: Queue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
+    def send_refused(self, queue: AnyQueue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
         """What never entered the queue, because it was full."""
         if not self.has_exchange(queue):
             return
@@ -158,10 +158,10 @@ class Letters:
         self.stranded[way] = None
         self.broker.notes.letters_stranded(queue.spec, *way[1:])
 
-    def has_exchange(self, queue: Queue) -> bool:
+    def has_exchange(self, queue: AnyQueue) -> bool:
         return (queue.spec.vhost, queue.rules.dead_letter_exchange) in self.broker.metadata.exchanges
 
-    def _way(self, queue: Queue, old: bytes, key: bytes, reason: str) -> Way:
+    def _way(self, queue: AnyQueue, old: bytes, key: bytes, reason: str) -> Way:
         rules = queue.rules
         assert rules.dead_letter_exchange is not None
         made, keys, headers = self._make(queue, old, key, reason)
@@ -173,7 +173,7 @@ class Letters:
         addresses = [] if rules.dead_letter_exchange else [one for one in keys if one.startswith(PREFIX)]
         return made, _short(rules.dead_letter_exchange) + _short(keys[0]), queues, addresses
 
-    def _make(self, queue: Queue, old: bytes, key: bytes, reason: str) -> tuple[bytes, list[str], Table]:
+    def _make(self, queue: AnyQueue, old: bytes, key: bytes, reason: str) -> tuple[bytes, list[str], Table]:
         """The letter, the keys it is routed by, and its headers."""
         properties = decode_content(old, HEADER_AT)
         headers = properties.headers or {}

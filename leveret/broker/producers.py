@@ -45,7 +45,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from leveret.broker import upkeep
 from leveret.broker.batch import MESSAGE_OVERHEAD
+from leveret.log.block import OVERDUE
 from leveret.log.marks import fits
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ def take(
         slow = queue.enqueue(contents, keys, kind, size, pending)
         if queue.next_seq == following:
             return slow  # It is full, and has refused them.
+        if kind & OVERDUE:
+            upkeep.bury_last(queue, len(contents))
         taken = last
     queue.mark(name, ENTRY.pack(taken, queue.host.wall_ms))
     if not is_new and queue.unmarked:  # Else the queue has no log, and whoever sent the first one did not wait either.

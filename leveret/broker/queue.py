@@ -37,7 +37,7 @@ from leveret.broker.traffic import Traffic
 from leveret.broker.turns import Turns
 from leveret.cluster.queue_rules import PLAIN
 from leveret.cluster.refusals import Refusal, not_found, resource
-from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, Block
+from leveret.log.block import EXPIRES, NOTED, PERSISTENT, Block
 from leveret.log.ranges import merged
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ class Queue(Leasing):
         batch.contents += contents
         batch.keys += keys
         batch.kinds += bytes((kind,)) * count
-        if kind & (REDELIVERED | EXPIRES):
-            self._note_kind(batch, kind)
+        if kind & NOTED:
+            kind = self._note_kind(batch, kind, count)
         batch.left += count
         batch.size += size
         self.memory_bytes += size
@@ -202,11 +202,10 @@ class Queue(Leasing):
             self.ready_bytes += upkeep.bodies(contents)
         return False
 
-    def _note_kind(self, batch: Batch, kind: int) -> None:
-        if kind & REDELIVERED:
-            batch.redelivered = True
+    def _note_kind(self, batch: Batch, kind: int, count: int) -> int:
         if kind & EXPIRES:
-            batch.expires = self.timed = self.tended = True
+            self.timed = self.tended = True
+        return batch.note_kind(kind, count)
 
     def came_at(self, times: list[tuple[int, int]], count: int) -> None:
         """The last `count` messages came at these times: for each stretch the place of its first message, and when.

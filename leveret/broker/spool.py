@@ -34,11 +34,12 @@ clients of its own node it is out of reach, too: `Spools.on_majority` has a `Rem
 a queue that has come to this node while others wait in its spool: until they have entered it, the `RemoteQueue` that
 stood for it still does.
 
-**What is not given up.** A queue that is full and rejects publishes refuses a flight like any other reason does, and it
-is tried again each second: the publisher was told that its message is safe, and nobody could tell it otherwise now. A
-message is dropped in two cases. If its queue is deleted: then it shares the fate of all others that were in there. And
-where the strategy says so (`heals`), if it has outlived its time to live, which then counts from when it came here;
-without that, it begins with the queue. Both are counted, and told in the log.
+**What is not given up.** The publisher was told that its message is safe, and nobody could tell it otherwise now. So a
+queue that rejects publishes when it is full takes what was kept all the same (`KEPT`): if that had to wait, publishers
+that are nearer would fill every gap before it. To make up for it, a spool rejects what exceeds the limits of its queue,
+as that would, whatever is in there. A message is dropped in two cases. If its queue is deleted: then it shares the fate
+of all others that were in there. And where the strategy says so (`heals`), if it has outlived its time to live, which
+then counts from when it came here; without that, it begins with the queue. Both are counted, and told in the log.
 
 **What is not kept.** Publishes for queues that are exclusive or not durable: these may not outlive the partition.
 Publishes of named producers: they send again by themselves, and their own numbers are what keeps theirs apart. What was
@@ -58,14 +59,14 @@ from leveret.broker.producers import NAME_BYTES_MAX, Origin
 from leveret.broker.queue import Queue
 from leveret.broker.upkeep import own_ttl_ms
 from leveret.cluster.mirroring import is_stream
+from leveret.cluster.queue_rules import REJECT_TO_DLX
 from leveret.cluster.specs import QueueSpec
-from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED
+from leveret.log.block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED
 from leveret.log.ranges import Wanted
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue
-    from leveret.broker.edge import Edge
     from leveret.broker.remote import RemoteQueue
     from leveret.broker.spools import Spools
     from leveret.cluster.queue_rules import QueueRules
@@ -87,14 +88,14 @@ SINCE: Final = b"since"  # and when the first message came into it, by the wall 
 class Flight(Pending):
     """Messages on their way to the queue: lo..hi - 1 of a batch."""
 
-    __slots__ = ("batch", "hi", "link", "lo", "size")
+    __slots__ = ("batch", "hi", "is_overdue", "lo", "size")
 
-    def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int, link: Edge | None) -> None:
+    def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int, is_overdue: bool) -> None:
         super().__init__(spool, batch.first + lo, batch.first + hi - 1)
         self.batch = batch
         self.lo = lo
         self.hi = hi
-        self.link = link  # None: the queue is at this node.
+        self.is_overdue = is_overdue
         self.size = sum(map(len, batch.contents[lo:hi]))
 
 
@@ -147,7 +148,7 @@ class Spool(Queue):
     def begin(self) -> None:
         """It has never been, or what the log had of it has been read."""
         self.name = self.marks.get(NAME, b"")
-        if not self.name:
+        if not self.name or not self.count:  # An empty one may have lost its last number with what was not synced.
             prefix = f"spool {self.spec.node} ".encode()[: NAME_BYTES_MAX - 32].decode(errors="ignore")
             self.name = self.spools.broker.unique_name(prefix).encode()
             self.mark(NAME, self.name)
@@ -165,7 +166,7 @@ class Spool(Queue):
         if self.held is not None:
             return park(self.held, contents, keys, kind, size, pending)
         spools = self.spools
-        if not spools.may_keep(self, size):
+        if not spools.may_keep(self, size) or self._turns_away(contents, keys, kind):
             self.turned_away += len(contents)
             if pending is not None:
                 pending.refused = True
@@ -174,6 +175,19 @@ class Spool(Queue):
         self.is_paced = self.flows
         self.enqueue(contents, keys, kind, size, pending)
         return self.is_paced
+
+    def _turns_away(self, contents: list[bytes], keys: list[bytes], kind: int) -> bool:
+        """Whether this is more than the queue itself would take. Publishes to one that rejects some come one by one."""
+        target = self.spools.broker.queues_by_id.get(self.target)
+        if target is None or not target.rules.rejects:
+            return False
+        rules, size = target.rules, sum(map(len, contents))
+        is_long = rules.max_length is not None and self.count + len(contents) > rules.max_length
+        if not is_long and (rules.max_bytes is None or self.content_bytes + size <= rules.max_bytes):
+            return False
+        if rules.overflow == REJECT_TO_DLX:
+            self.spools.broker.letters.send_refused(target, contents, keys, kind)
+        return True
 
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
         kind |= PERSISTENT if kind & PERSISTENT else PERSISTENT | TRANSIENT
@@ -216,7 +230,9 @@ class Spool(Queue):
                 return
             if not head.batch.logged:
                 return
-            if heals and self._drop_expired(head, target.rules.ttl_ms):
+            overdue = self._overdue(head, target) if heals else 0
+            if overdue and target.rules.dead_letter_exchange is None:
+                self._drop_expired(head, overdue)
                 continue  # Also while there is no room for the others, which may be enough to have it.
             if spools.shortage(target):
                 self._stop()
@@ -225,17 +241,17 @@ class Spool(Queue):
                 spools.stalled[self] = None
                 return
             spools.flights_left -= 1
-            self._send(head, target)
+            self._send(head, target, overdue)
         if self.flights and self.ready and isinstance(self.ready[0], Gap):
             self.want(self.ready[0])  # What is next is read while others are under way.
         if not self.count and not self.refused:
             self._finish()
 
-    def _drop_expired(self, head: Span, ttl_ms: int | None) -> bool:
-        """Drop those at the front whose time is up. True: there are some."""
-        batch, at, now_ms = head.batch, head.lo, self.host.wall_ms
-        if ttl_ms is None and not batch.expires:
-            return False
+    def _overdue(self, head: Span, target: AnyQueue) -> int:
+        """Of how many at the front the time is up."""
+        batch, at, now_ms, ttl_ms = head.batch, head.lo, self.host.wall_ms, target.rules.ttl_ms
+        if (ttl_ms is None and not batch.expires) or is_stream(target.spec.arguments):
+            return 0
         while at < head.hi:
             came_ms, end = batch.time_at(at) if batch.times else (now_ms, head.hi)
             own_ms = own_ttl_ms(batch, at)
@@ -243,16 +259,16 @@ class Spool(Queue):
             if came_ms + lives_ms > now_ms:
                 break
             at = at + 1 if batch.expires else min(end, head.hi)
-        if at == head.lo:
-            return False
-        lo, count = head.lo, at - head.lo
-        size = sum(map(len, batch.contents[lo:at]))
+        return at - head.lo
+
+    def _drop_expired(self, head: Span, count: int) -> None:
+        """Where nobody wants dead letters."""
+        batch, lo, hi = head.batch, head.lo, head.lo + count
         self._take_first(head, count)
         self.expired += count
-        self.settle(batch, lo, at)
-        self._count(-size)
+        self.settle(batch, lo, hi)
+        self._count(-sum(map(len, batch.contents[lo:hi])))
         self.spools.on_progress()
-        return True
 
     def _take_first(self, head: Span, count: int) -> None:
         head.lo += count
@@ -260,10 +276,11 @@ class Spool(Queue):
         if head.lo == head.hi:
             self.ready.popleft()
 
-    def _send(self, head: Span, target: AnyQueue) -> None:
+    def _send(self, head: Span, target: AnyQueue, overdue: int) -> None:
+        """`overdue`: of so many the time is up, and their queue is to send their dead letters."""
         batch, lo = head.batch, head.lo
-        hi, kind = self._cut(head, target.rules.rejects), batch.kinds[lo]
-        flight = Flight(self, batch, lo, hi, None if target.is_local else target.edge)
+        hi, kind = self._cut(head, overdue), batch.kinds[lo]
+        flight = Flight(self, batch, lo, hi, overdue > 0)
         self._take_first(head, hi - lo)
         origin = Origin(self.name, flight.first, self.previous)
         self.previous = flight.last
@@ -273,17 +290,16 @@ class Spool(Queue):
         kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
         if flight.first <= self.doubtful and not is_stream(target.spec.arguments):  # A stream shows what is safe.
             kind |= REDELIVERED
+        kind |= KEPT | OVERDUE if overdue else KEPT
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
         target.enqueue_from(origin, contents, keys, kind, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
         if not flight.waiting:
             self.on_complete(flight)
 
-    def _cut(self, head: Span, alone: bool) -> int:
-        """Up to where messages of one kind make up a flight. What may refuse a message gets each by itself."""
+    def _cut(self, head: Span, overdue: int) -> int:
+        """Up to where messages of one kind make up a flight."""
         batch, lo, size = head.batch, head.lo, 0
-        if alone:
-            return lo + 1
-        end = min(head.hi, lo + FLIGHT_MESSAGES)
+        end = min(lo + overdue if overdue else head.hi, lo + FLIGHT_MESSAGES)
         if batch.first + lo <= self.doubtful:
             end = min(end, self.doubtful - batch.first + 1)
         for at in range(lo, end):
@@ -305,7 +321,10 @@ class Spool(Queue):
         else:
             self.flows = not self.refused
             self.flying_count -= pending.count
-            self.sent += pending.count
+            if pending.is_overdue:
+                self.expired += pending.count
+            else:
+                self.sent += pending.count
             self.settle(pending.batch, pending.lo, pending.hi)
             self._count(-pending.size)
             self.spools.on_progress()
@@ -315,10 +334,8 @@ class Spool(Queue):
 
     def _begin_anew(self) -> None:
         """Something was refused, and all others have come back."""
-        target = self.spools.broker.queues_by_id.get(self.target)
         for flight in self.refused:
-            if not _was_full(target, flight):
-                self.doubtful = max(self.doubtful, flight.last)
+            self.doubtful = max(self.doubtful, flight.last)
             self.flying_count -= flight.count
             self.ready_count += flight.count
             self.put_back(Span(flight.batch, flight.lo, flight.hi))
@@ -358,11 +375,3 @@ class Spool(Queue):
         for one in held or ():  # Whoever deleted the queue has taken care of its messages.
             if one.pending is not None:
                 one.pending.on_safe()
-
-
-def _was_full(target: AnyQueue | None, flight: Flight) -> bool:
-    """Whether a flight was refused by a queue that never took it in. One that rejects publishes gets each message by
-    itself, so that it is only about this one; unless the link broke, or the queue has moved, meanwhile."""
-    if target is None or not target.rules.rejects:
-        return False
-    return flight.link is (None if target.is_local else target.edge)

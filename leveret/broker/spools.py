@@ -94,10 +94,11 @@ class Spools:
     # -- Making and ending ---------------------------------------------------------------------------------------
 
     def open(self, numbers: Mapping[int, Stored]) -> set[int]:
-        """At the start: take up what the log holds. Gives which of its numbers are still needed."""
-        kept = set()
+        """At the start: take up what the log holds. Gives which of its numbers are still needed. A dead letter may have
+        been earlier: queues work by themselves while a node catches up."""
+        kept = {spool.spec.id for spool in self.by_target.values()}
         for number, stored in list(numbers.items()):
-            if not number & SPOOL or not stored.count:
+            if not number & SPOOL or not stored.count or number in kept:
                 continue  # What was sent needs no memory of it: the next one has another name.
             queue = self.broker.queues_by_id.get(number & ~SPOOL)
             if queue is None:
@@ -105,17 +106,19 @@ class Spools:
                 self._note("warning", f"{stored.count} messages kept for a queue are dropped: it was deleted meanwhile")
                 continue
             kept.add(number)
-            spool = self._make(queue)
-            self.broker.shell.adopt(spool)
-            spool.begin()
-            self.content_bytes += spool.content_bytes
-            self.activate(spool)
+            self._make(queue)
             if not queue.is_local:
                 queue.spool = self.attach(queue)
         return kept
 
     def _make(self, queue: AnyQueue) -> Spool:
+        """With what the log has of it: were it taken for a new one, its numbers would be given twice."""
         spool = self.by_target[queue.spec.id] = Spool(self, queue.spec)
+        self.broker.shell.adopt(spool)
+        spool.begin()
+        if spool.count:
+            self.content_bytes += spool.content_bytes
+            self.activate(spool)
         return spool
 
     def attach(self, remote: RemoteQueue) -> Spool | None:
@@ -140,7 +143,6 @@ class Spools:
         spool = self.by_target.get(remote.spec.id)
         if spool is None:
             spool = self._make(remote)
-            spool.begin()
         remote.spool = spool
         spool.fronts.append(remote)
         return spool
@@ -299,15 +301,15 @@ class Spools:
 
     def tick(self) -> None:
         """Once a second."""
+        self.ticks = self.ticks + 1 if self.active else 0
+        if self.ticks and self.ticks % REMINDER_TICKS == 0:
+            self._remind()  # Before they try again, and seem to be on their way.
         for spool in self.active:
             spool.resting = False
         self.wake()
         if self.short:
             self._survey()  # Nobody else would, once nothing is left that waits for it.
         self._look()
-        self.ticks = self.ticks + 1 if self.active else 0
-        if self.ticks and self.ticks % REMINDER_TICKS == 0:
-            self._remind()
 
     def _remind(self) -> None:
         for one in self.figures():

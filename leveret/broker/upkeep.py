@@ -24,7 +24,7 @@ from leveret.amqp.properties import body_size, expiration
 from leveret.broker.batch import Gap, Span
 from leveret.broker.returns import bury_overdue
 from leveret.cluster.queue_rules import DROP_HEAD, REJECT_TO_DLX
-from leveret.log.block import EXPIRES
+from leveret.log.block import EXPIRES, KEPT
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
@@ -100,6 +100,20 @@ def _due(queue: Queue, head: Span) -> tuple[int | None, int]:
             ttl_ms = own_ms
         end = lo + 1
     return (None if ttl_ms is None else came_ms + ttl_ms), end
+
+
+def bury_last(queue: Queue, count: int) -> None:
+    """The last messages were overdue before they came. They never wait, so they push no others out."""
+    last = queue.ready[-1] if queue.ready else None
+    if queue.departure is not None or not isinstance(last, Span):
+        return  # What is about to move waits where it will be: it lives once more, and is not lost.
+    batch, hi = last.batch, last.hi
+    last.hi -= count
+    if last.lo == last.hi:
+        queue.ready.pop()
+    queue.ready_count -= count
+    queue.take_bytes(batch, hi - count, hi)
+    queue.bury(batch, hi - count, hi, "expired")
 
 
 def own_ttl_ms(batch: Batch, at: int) -> int | None:
@@ -197,7 +211,7 @@ def turn_away(
     Publishes to such a queue come one by one (`Route.is_plain` is false), so that each has a fate of its own.
     """
     rules = queue.rules
-    if not _is_full(queue, contents):
+    if kind & KEPT or not _is_full(queue, contents):
         return False
     queue.pump()  # Consumers may have made room in this turn.
     if not _is_full(queue, contents):

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from leveret.cluster.store import Metadata
 
 
+def has_copy(spec: QueueSpec, node: str) -> bool:
+    """Whether a node has the queue, or mirrors it."""
+    return spec.node == node or (spec.view is not None and node in spec.view.ring)
+
+
+def has_queues(metadata: Metadata, node: str) -> bool:
+    return any(has_copy(spec, node) for spec in metadata.queues.values())
+
+
 def change_view(metadata: Metadata, command: c.ChangeView, events: list[e.Event]) -> Refusal | None:
     queue = metadata.queues.get((command.vhost, command.name))
     if queue is None or queue.id != command.id:

@@ -81,6 +81,7 @@ class LeaseView(NamedTuple):
     runs: tuple[tuple[int, int, int], ...]  # (place, first number, last number) of what is out, ascending by place.
     timeout_ms: int
     touched_ms: int  # When it was last used, in ms since 1970.
+    owner: str = ""  # Who alone may take and acknowledge; "": whoever knows its name.
 
 
 class QueueInfo(NamedTuple):
@@ -192,26 +193,33 @@ class DataClient:
         path = f"/api/leases/{_quoted(self.vhost)}" + (f"/{_quoted(queue)}" if queue is not None else "")
         return [_lease_view(one) for one in self._ask(queue or "", "GET", path)]
 
-    def lease_open(self, queue: str, name: str, timeout_ms: int | None = None) -> LeaseView:
-        """Make a lease, or go on with the one that there is."""
-        given = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
+    def lease_open(
+        self, queue: str, name: str, timeout_ms: int | None = None, owner: str = "", takeover: bool = False
+    ) -> LeaseView:
+        """Make a lease, or go on with the one that there is. With an owner, nobody else takes or acknowledges from now
+        on; refused (423) if it is another's, unless it is to be taken over."""
+        given: dict[str, Any] = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
+        if owner:
+            given |= {"owner": owner, "takeover": takeover}
         return self._lease(queue, name, "PUT", "", given)
 
-    def lease_take(self, queue: str, name: str, count: int, bytes_max: int | None = None) -> LeaseView:
+    def lease_take(
+        self, queue: str, name: str, count: int, bytes_max: int | None = None, owner: str = ""
+    ) -> LeaseView:
         """Move up to so many waiting messages into the lease."""
-        given = {"count": count} if bytes_max is None else {"count": count, "bytes": bytes_max}
-        return self._lease(queue, name, "POST", "/take", given)
+        given: dict[str, Any] = {"count": count} if bytes_max is None else {"count": count, "bytes": bytes_max}
+        return self._lease(queue, name, "POST", "/take", given | ({"owner": owner} if owner else {}))
 
-    def lease_ack(self, queue: str, name: str, through: int) -> LeaseView:
+    def lease_ack(self, queue: str, name: str, through: int, owner: str = "") -> LeaseView:
         """All places below `through` are settled."""
-        return self._lease(queue, name, "POST", "/ack", {"through": through})
+        return self._lease(queue, name, "POST", "/ack", {"through": through} | ({"owner": owner} if owner else {}))
 
     def lease_release(self, queue: str, name: str) -> None:
         """The lease is gone, and what it had waits in the queue again. Refused (404) if there is none."""
         path = f"/api/leases/{_quoted(self.vhost)}/{_quoted(queue)}/{_quoted(name)}"
         self._request(queue, "DELETE", path, (), None, _ignore)
 
-    def _lease(self, queue: str, name: str, method: str, action: str, given: Mapping[str, int]) -> LeaseView:
+    def _lease(self, queue: str, name: str, method: str, action: str, given: Mapping[str, Any]) -> LeaseView:
         path = f"/api/leases/{_quoted(self.vhost)}/{_quoted(queue)}/{_quoted(name)}{action}"
         return _lease_view(self._ask(queue, method, path, (), given))
 
@@ -406,4 +414,7 @@ def _queue_info(one: Mapping[str, Any]) -> QueueInfo:
 
 def _lease_view(one: Mapping[str, Any]) -> LeaseView:
     runs = tuple((place, first, last) for place, first, last in one["runs"])
-    return LeaseView(one["queue"], one["name"], one["acked"], one["next"], runs, one["timeout_ms"], one["touched_ms"])
+    return LeaseView(
+        one["queue"], one["name"], one["acked"], one["next"], runs, one["timeout_ms"], one["touched_ms"],
+        one.get("owner", ""),
+    )  # fmt: skip

@@ -12,6 +12,9 @@ PERSISTENT = 1  # Kept over a restart: written to the log.
 REDELIVERED = 2  # May have been delivered before.
 EXPIRES = 8  # Has a time to live of its own, among its properties.
 SHARED = 4  # The same content object also goes to other queues in this batch: stored once.
+KEPT = 16  # Its publisher was told that it is safe: no limit turns it away. Means nothing once it is in its queue.
+OVERDUE = 32  # Its time was up before it came: its queue only sends its dead letter. Likewise.
+NOTED = REDELIVERED | EXPIRES | KEPT | OVERDUE
 
 # As a table for `bytes.translate`: what of a kind means something outside the batch in which the message came.
 LASTING_KIND = bytes(kind & (PERSISTENT | REDELIVERED | EXPIRES) for kind in range(256))

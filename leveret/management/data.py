@@ -45,7 +45,7 @@ WAIT_S_MAX: Final = 60.0
 RANGES_MAX: Final = 50_000  # In one answer.
 QUEUES_MAX: Final = 10_000  # In one answer.
 PATTERN_CHARACTERS_MAX: Final = 1_000
-STATUS_OF: Final = {403: 401, 404: 404, 405: 409, 406: 400, 540: 400, 311: 400}
+STATUS_OF: Final = {403: 401, 404: 404, 405: 409, 406: 400, 530: 423, 540: 400, 311: 400}
 
 
 class DataHandlers:
@@ -250,17 +250,26 @@ class DataHandlers:
     async def open_lease(self, request: Request) -> Response:
         asked = request.json()
         timeout_ms = _number(asked, "timeout_ms", None, 1, TIMEOUT_MS_MAX) if "timeout_ms" in asked else None
-        return await self._lease(request, lambda queue, name, then: queue.lease_open(name, timeout_ms, then))
+        owner, takeover = _owner(asked), asked.get("takeover", False)
+        if not isinstance(takeover, bool) or (takeover and not owner):
+            raise bad_request("takeover is true or false, and needs an owner")
+        return await self._lease(
+            request, lambda queue, name, then: queue.lease_open(name, timeout_ms, then, owner, takeover)
+        )
 
     async def take(self, request: Request) -> Response:
         asked = request.json()
         count = _number(asked, "count", None, 1, NUMBER_MAX)
         bytes_max = _number(asked, "bytes", NUMBER_MAX, 1, NUMBER_MAX)
-        return await self._lease(request, lambda queue, name, then: queue.lease_take(name, count, bytes_max, then))
+        owner = _owner(asked)
+        return await self._lease(
+            request, lambda queue, name, then: queue.lease_take(name, count, bytes_max, then, owner)
+        )
 
     async def ack(self, request: Request) -> Response:
-        through = _number(request.json(), "through", None, 0, NUMBER_MAX)
-        return await self._lease(request, lambda queue, name, then: queue.lease_ack(name, through, then))
+        asked = request.json()
+        through, owner = _number(asked, "through", None, 0, NUMBER_MAX), _owner(asked)
+        return await self._lease(request, lambda queue, name, then: queue.lease_ack(name, through, then, owner))
 
     async def release(self, request: Request) -> Response:
         await self._lease(request, lambda queue, name, then: queue.lease_release(name, then))
@@ -317,3 +326,11 @@ def _number(asked: dict[str, Any], name: str, default: int | None, low: int, hig
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise bad_request(f"{name} must be a whole number from {low} to {high}")
     return value
+
+
+def _owner(asked: dict[str, Any]) -> str:
+    """Whose the lease is, or is to be; "": nobody says so."""
+    owner = asked.get("owner", "")
+    if not isinstance(owner, str):
+        raise bad_request("owner is text")
+    return owner

@@ -1,8 +1,9 @@
 """This node as a member of its cluster: who is there, who may come and who must go.
 
 Beyond Raft's own, a leader has these duties, looked after in each tick: a learner that has caught up becomes a voter;
-a voter of higher priority gets the leadership; and when a node has been gone for `LOST_S`, its exclusive and transient
-queues are given up, which a node that only lost a link for a moment should not have to pay.
+a voter of higher priority gets the leadership; a node that gets another name has it everywhere (`cluster.renaming`);
+and when a node has been gone for `LOST_S`, its exclusive and transient queues are given up, which a node that only lost
+a link for a moment should not have to pay.
 
 **Partial partitions.** A leader that cannot reach a node is no proof that nobody can. Nodes tell each other whom they
 are in contact with (`broker.governing`), and the leader heeds it three times. A node that another one sees keeps its
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.cluster import commands as c
 from leveret.cluster.frames import JOIN, LEAVE, RENAME
+from leveret.cluster.homes import has_queues
 from leveret.cluster.maintenance import MAINTENANCE, out_of_service
 from leveret.cluster.placement import LABELS
 from leveret.cluster.raft import (
@@ -36,8 +38,10 @@ from leveret.cluster.raft import (
     Replace,
     Update,
 )
+from leveret.cluster.renaming import RENAMING, Renaming, renamings
 from leveret.cluster.store import Applied
 from leveret.node.consensus import AdminError, Consensus, TryAgain, split_address
+from leveret.node.emptying import forget_node
 from leveret.node.folder import UNKNOWN_ID
 from leveret.node.peers import NOT_A_MEMBER
 
@@ -53,6 +57,7 @@ HAND_OVER_S: Final = 1.0
 RETRY_S: Final = 0.5
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 CALL_S: Final = 5.0
+QUEUE_S: Final = 0.002  # What a queue adds to that where many of them are given up: see `emptying`.
 CLUSTER_ID: Final = "internal_cluster_id"  # The global parameter that RabbitMQ has it in.
 
 
@@ -168,6 +173,8 @@ class Cluster(Consensus):
             if now - since >= LOST_S and not self.shell.witnesses(name):
                 del self.lost_at[name]
                 self._give_up_transient(name)
+        for renaming in renamings(self.metadata):
+            self._go_on_renaming(renaming)
 
     def _successor(self, now: float) -> str | None:
         """The id of the voter that should lead instead of this one: it sees more, or has a higher priority, or this one
@@ -205,6 +212,8 @@ class Cluster(Consensus):
         """As the leader: take a member in, or note that it has moved. `replaces`: the id of its former self, which it
         comes in place of (see `recovering`). Raises `AdminError`, `NotLeader`."""
         self._lead_or_raise()
+        if any(member.id == one.id or member.name in one[:2] for one in renamings(self.metadata)):
+            raise TryAgain(f"a node is being renamed: {member.name}")
         membership = self.raft.membership
         known = membership.get(member.id)
         if known is not None:
@@ -244,7 +253,7 @@ class Cluster(Consensus):
         and queues of it."""
         self._lead_or_raise()
         member = self._member(name)
-        if member is None and not self._has_queues(name):
+        if member is None and not has_queues(self.metadata, name):
             raise AdminError(f"node {name} is not a member of this cluster")
         if name in self.connected and not by_itself:
             raise AdminError(f"node {name} is running: stop it first, or run there: leveretctl stop_app, then reset")
@@ -254,7 +263,7 @@ class Cluster(Consensus):
             )
         if member is not None:
             await self.change_membership(Remove(member.id))
-        applied = await self.change(c.ForgetNode(name))
+        applied = await forget_node(self, self.metadata, name)
         if applied.refused is not None:
             raise AdminError(applied.refused.text)
         await self._drop_labels(name)
@@ -262,9 +271,11 @@ class Cluster(Consensus):
 
     async def _drop_labels(self, name: str) -> None:
         """Nobody has that name any more."""
-        for parameter in (LABELS + name, MAINTENANCE + name):
-            if parameter in self.metadata.global_parameters:
-                await self.change(c.ClearGlobalParameter(parameter))
+        for parameter in self._labels(name):
+            await self.change(c.ClearGlobalParameter(parameter))
+
+    def _labels(self, name: str) -> list[str]:
+        return [one for one in (LABELS + name, MAINTENANCE + name) if one in self.metadata.global_parameters]
 
     def _lead_or_raise(self, name: str | None = None) -> Member:
         if not self.raft.is_leader:
@@ -278,10 +289,6 @@ class Cluster(Consensus):
 
     def _member(self, name: str) -> Member | None:
         return next((one for one in self.raft.membership.members if one.name == name), None)
-
-    def _has_queues(self, name: str) -> bool:
-        queues = self.metadata.queues.values()
-        return any(one.node == name or (one.view is not None and name in one.view.ring) for one in queues)
 
     async def forget(self, name: str) -> None:
         """Remove another node, for good, with the queues that only it has."""
@@ -297,28 +304,77 @@ class Cluster(Consensus):
 
     async def rename(self, old: str, new: str) -> None:
         """A node that is stopped will come back under another name."""
-        await self._at_leader(RENAME, {"old": old, "new": new})
+        member = self._member(old)
+        try:
+            await self._at_leader(RENAME, {"old": old, "new": new})
+        except AdminError:
+            # Its answer, or that of the leader before, may have been lost, and not the name.
+            if member is None or not self._is_renamed(member.id, new):
+                raise
+
+    def _is_renamed(self, member_id: str, new: str) -> bool:
+        member = self.raft.membership.get(member_id)
+        is_done = not any(one.id == member_id for one in renamings(self.metadata))
+        return is_done and member is not None and member.name == new
 
     async def _rename(self, old: str, new: str) -> None:
-        member = self._lead_or_raise(old)
-        if old in self.connected or old == self.me.name:
-            raise AdminError(f"node {old} is running: stop it, rename it, then start it with --name {new}")
-        if self.is_member(new):
-            raise AdminError(f"there is a node {new} already")
-        await self.change_membership(Update(member._replace(name=new)))
-        applied = await self.change(c.RenameNode(old, new))
-        if applied.refused is not None:
-            raise AdminError(applied.refused.text)
-        await self._drop_labels(old)  # It will tell them by its new name.
+        """As the leader: say that it is to be, which the leader's duties do the rest of."""
+        self._lead_or_raise()
+        renaming = next((one for one in renamings(self.metadata) if one[:2] == (old, new)), None)
+        if renaming is None:
+            renaming = Renaming(old, new, self._lead_or_raise(old).id)
+            if old == self.me.name or self._is_seen(old):
+                raise AdminError(f"node {old} is running: stop it, rename it, then start it with --name {new}")
+            if self.is_member(new) or any(new in one[:2] or old in one[:2] for one in renamings(self.metadata)):
+                raise AdminError(f"there is a node {new} already, or one of them is being renamed")
+            applied = await self.change(c.SetGlobalParameter(RENAMING + old, renaming.to_json()))
+            if applied.refused is not None:
+                raise AdminError(applied.refused.text)
+        id_, seconds = renaming.id, self.settings.operation_timeout_ms / 1000
+        if not await self.until(lambda: not any(one.id == id_ for one in renamings(self.metadata)), seconds):
+            raise TryAgain("no majority of the cluster's nodes agreed within the operation timeout; it is tried again")
+        if not self._is_renamed(id_, new):
+            raise AdminError(f"node {old} was started, or is no member any more, or there is a node {new} by now")
+
+    def _is_seen(self, name: str) -> bool:
+        return name in self.connected or bool(self.shell.witnesses(name))
+
+    def _go_on_renaming(self, renaming: Renaming) -> None:
+        """One step after the other is agreed on. A command outlives its leader, and what a leader has written may not:
+        so none of them is on its way before what it rests on is sure."""
+        old, new, id_ = renaming
+        latest, agreed = self.raft.membership.get(id_), self.raft.log.agreed.membership.get(id_)
+        if old in self.renaming or latest != agreed:
+            return
+        if agreed is not None and agreed.name == new:
+            # It will tell the labels by its new name.
+            ends = [*self._labels(old), RENAMING + old]
+            self._propose_in_turn(old, [c.RenameNode(old, new), *map(c.ClearGlobalParameter, ends)])
+        elif agreed is None or self._is_seen(old) or self.is_member(new):
+            self._propose_in_turn(old, [c.ClearGlobalParameter(RENAMING + old)])
+        else:
+            self._try(Update(agreed._replace(name=new)))
+
+    def _propose_in_turn(self, old: str, commands: list[c.Command]) -> None:
+        """Each when the one before is agreed on. If one is not, then the next tick begins anew."""
+        self.renaming.add(old)
+
+        def then(applied: Applied) -> None:
+            self.renaming.discard(old)
+            if applied.refused is None and commands[1:]:
+                self._propose_in_turn(old, commands[1:])
+
+        self.proposals.propose(commands[0], then)
 
     async def _at_leader(self, kind: int, request: dict[str, Any]) -> None:
         """Do something here, if this node leads, or have the leader do it."""
-        deadline = self.world.loop.time() + self.settings.operation_timeout_ms / 1000
+        more_s = QUEUE_S * len(self.metadata.queues) if kind == LEAVE else 0.0
+        deadline = self.world.loop.time() + self.settings.operation_timeout_ms / 1000 + more_s
         while True:
             if self.raft.is_leader:
                 answer = await self.answer(kind, request)
             else:
-                answer = await self._ask_leader(kind, request)
+                answer = await self._ask_leader(kind, request, 2 * CALL_S + more_s)
             if "error" in answer:
                 raise AdminError(str(answer["error"]))
             if answer.get("ok"):
@@ -329,14 +385,14 @@ class Cluster(Consensus):
             if not await self.until_changed(lambda: self.leadership, min(left, RETRY_S)) and left <= 0:
                 raise AdminError("the cluster has no leader: is a majority of its nodes running?")
 
-    async def _ask_leader(self, kind: int, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_leader(self, kind: int, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         leader = self.raft.membership.get(self.raft.leader) if self.raft.leader is not None else None
         if leader is None:
             return {}
         from leveret.node.wire import CallFailed
 
         try:
-            data = await self.peers.call(split_address(leader.address), kind, json.dumps(request).encode(), 2 * CALL_S)
+            data = await self.peers.call(split_address(leader.address), kind, json.dumps(request).encode(), seconds)
         except CallFailed as error:
             logger.info("asking %s, which leads, failed: %s", leader.name, error)
             return {}

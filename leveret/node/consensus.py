@@ -153,6 +153,7 @@ class Consensus:
         self.telling: Placed | None = None  # and the newest that it has told them.
         self.leadership: tuple[str | None, int] = (None, 0)
         self.transfer_at = 0.0  # When another node may be asked to lead.
+        self.renaming: set[str] = set()  # Nodes for whose other names something is on its way.
         self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
         self.sights = Sights()
         self.watchers: list[asyncio.Future[None]] = []  # Of anything that happens: see `until`.

@@ -16,9 +16,11 @@ from leveret import __version__
 from leveret.amqp.handshake import COMPATIBLE_VERSION
 from leveret.cluster.commands import SetGlobalParameter
 from leveret.cluster.frames import CONTROL
+from leveret.cluster.homes import has_queues
 from leveret.cluster.link import SELF
 from leveret.cluster.maintenance import DRAINING, LEAVING, state_of
 from leveret.cluster.placement import own_labels
+from leveret.cluster.renaming import renamings
 from leveret.node import control_partitions
 from leveret.node.alarms import sockets_limit
 from leveret.node.control_frame import (
@@ -167,9 +169,9 @@ async def force_boot(control: Control) -> None:
 @COMMANDS.add(RUNNING, name=TEXT)
 async def forget_cluster_node(control: Control, name: str) -> None:
     member = control.member(name)
-    if member is None:
+    if member is None and not has_queues(control.node.metadata, name):
         raise Refused(UNAVAILABLE, f"The node selected is not in the cluster: {name}")
-    if member.running:
+    if member is not None and member.running:
         text = f"Leveret on node {name} must be stopped with 'leveretctl -n {name} stop_app' before it can be removed"
         raise Refused(UNAVAILABLE, text)
     await control.node.cluster.forget(name)
@@ -177,9 +179,10 @@ async def forget_cluster_node(control: Control, name: str) -> None:
 
 @COMMANDS.add(RUNNING, old=TEXT, new=TEXT)
 async def rename_cluster_node(control: Control, old: str, new: str) -> None:
-    if control.member(old) is None:
+    is_begun = any(one[:2] == (old, new) for one in renamings(control.node.metadata))
+    if control.member(old) is None and not is_begun:
         raise Refused(UNAVAILABLE, f"The node selected is not in the cluster: {old}")
-    if control.member(new) is not None:
+    if control.member(new) is not None and not is_begun:
         raise Refused(UNAVAILABLE, f"There is a node of that name in the cluster: {new}")
     if not new or len(new.encode("utf-8", "replace")) > 255:
         raise Refused(DATA_ERROR, "the name of a node has 1 to 255 bytes")

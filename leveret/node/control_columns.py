@@ -45,7 +45,7 @@ CONSUMERS: Final = (
 SPOOLS: Final = (
     "node", "queue", "vhost", "home", "state", "reason", "messages", "bytes", "oldest", "sent", "expired", "refused",
 )  # fmt: skip
-LEASES: Final = ("name", "queue", "acked", "next", "out", "runs", "age", "timeout", "node")
+LEASES: Final = ("name", "queue", "acked", "next", "out", "runs", "age", "timeout", "node", "owner")
 
 QUEUES_SHOWN: Final = ("name", "messages")
 MIRRORS_SHOWN: Final = ("queue", "node", "role", "state", "lag_messages", "lag_bytes", "lag_seconds")

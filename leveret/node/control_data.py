@@ -54,4 +54,5 @@ def lease_row(spec: QueueSpec, view: LeaseView) -> dict[str, Any]:
         "runs": [list(run) for run in view.runs],
         "timeout_ms": view.timeout_ms,
         "touched_ms": view.touched_ms,
+        "owner": view.owner,
     }

@@ -44,6 +44,7 @@ def _row(queue: Queue, view: LeaseView) -> dict[str, Any]:
         "age": max(queue.host.wall_ms - view.touched_ms, 0) // 1000,
         "timeout": view.timeout_ms // 1000,
         "node": queue.spec.node,
+        "owner": view.owner,
     }
 
 

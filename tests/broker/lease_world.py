@@ -154,14 +154,14 @@ class Home:
         (answer,) = answers
         return answer
 
-    def open(self, name: str = "l", timeout_ms: int | None = None) -> Any:
-        return self.ask(lambda then: self.queue.lease_open(name, timeout_ms, then))
+    def open(self, name: str = "l", timeout_ms: int | None = None, owner: str = "", takeover: bool = False) -> Any:
+        return self.ask(lambda then: self.queue.lease_open(name, timeout_ms, then, owner, takeover))
 
-    def take(self, count: int = 1 << 30, bytes_max: int = 1 << 40, name: str = "l") -> Any:
-        return self.ask(lambda then: self.queue.lease_take(name, count, bytes_max, then))
+    def take(self, count: int = 1 << 30, bytes_max: int = 1 << 40, name: str = "l", owner: str = "") -> Any:
+        return self.ask(lambda then: self.queue.lease_take(name, count, bytes_max, then, owner))
 
-    def ack(self, through: int, name: str = "l") -> Any:
-        return self.ask(lambda then: self.queue.lease_ack(name, through, then))
+    def ack(self, through: int, name: str = "l", owner: str = "") -> Any:
+        return self.ask(lambda then: self.queue.lease_ack(name, through, then, owner))
 
     def release(self, name: str = "l") -> Any:
         return self.ask(lambda then: self.queue.lease_release(name, then))

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.broker import leases
 from leveret.broker.batch import Gap
-from leveret.broker.lease import Lease, LeaseView, pack_lease, unpack_lease
+from leveret.broker.lease import OWNER, Lease, LeaseView, pack_lease, unpack_lease
 from leveret.cluster.queue_rules import QueueRules
 from leveret.cluster.refusals import Refusal
 from leveret.log.errors import FormatError
@@ -375,3 +375,62 @@ def test_views_are_copies() -> None:
     view = home.take(1)
     view.runs.clear()
     assert isinstance(home.open(), LeaseView) and home.open().runs == [(0, 1, 1)]
+
+
+# -- Owners ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_with_an_owner_is_his_alone() -> None:
+    home = filled()
+    assert home.open(owner="one").owner == "one"
+    refused = Refusal(530, "lease 'l' of queue 'q' in vhost '/' belongs to another reader, one")
+    assert home.take(4, owner="one").next == 4
+    for owner in ("", "two"):
+        assert home.take(4, owner=owner) == home.ack(1, owner=owner) == refused
+    assert home.open(owner="two") == refused
+    assert home.open().owner == "one", "to look at it is no harm"
+    assert home.ack(2, owner="one").acked == 2 and home.queue.lease_views()[0].next == 4
+
+
+def test_a_lease_is_taken_over_and_the_former_owner_refused() -> None:
+    home = filled()
+    home.open(owner="one")
+    home.take(4, owner="one")
+    view = home.open(owner="two", takeover=True)
+    assert (view.owner, view.runs) == ("two", [(0, 1, 4)])
+    assert home.ack(4, owner="one").code == 530 and home.ack(4, owner="two").acked == 4
+
+
+def test_a_restart_knows_the_owner() -> None:
+    home = filled()
+    home.open(owner="one")
+    home.crash()
+    assert home.take(1, owner="two").code == 530
+    assert home.take(1, owner="one").owner == "one"
+
+
+def test_who_has_none_may_get_one() -> None:
+    home = filled()
+    home.take(2)
+    assert home.open(owner="one").runs == [(0, 1, 2)] and home.take(1).code == 530
+
+
+@pytest.mark.parametrize("by", ["release", "time"])
+def test_a_lease_that_was_released_is_nobodys(by: str) -> None:
+    home = filled()
+    home.open(owner="one", timeout_ms=1_000)
+    if by == "release":
+        home.release()
+    else:
+        home.wall_ms += 2_000
+        assert home.queue.leases is not None
+        home.queue.leases.check_time()
+    home.commit()
+    home.crash()
+    assert home.open().owner == "" and home.take(1, owner="two").next == 1
+    assert not [key for key in home.queue.marks if key.startswith(OWNER)]
+
+
+@pytest.mark.parametrize("owner", ["x" * 65, "line\nbreak"])
+def test_owners_that_cannot_be(owner: str) -> None:
+    assert filled().open(owner=owner) == Refusal(406, "a lease's owner is text of 1 to 64 bytes")

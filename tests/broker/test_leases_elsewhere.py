@@ -28,6 +28,15 @@ def ask(cluster: Cluster, node: str, what: str, *arguments: Any) -> Any:
     return answers[0] if answers else None
 
 
+def own(cluster: Cluster, node: str, owner: str) -> Any:
+    answers: list[LeaseView | Refusal] = []
+    queue = cluster[node].queue("q")
+    assert isinstance(queue, Queue)
+    queue.lease_open("job", 60_000, answers.append, owner)
+    cluster.run()
+    return answers[0]
+
+
 def publish(cluster: Cluster, *bodies: bytes) -> None:
     client = cluster["a"].client()
     for body in bodies:
@@ -76,6 +85,16 @@ def test_the_next_master_has_the_lease_and_gives_its_messages_to_nobody(rings: R
         rings.mend()
 
 
+def test_the_next_master_knows_whose_the_lease_is(rings: Rings) -> None:
+    assert own(rings, "a", "one").owner == "one"
+    rings.lose("a")
+    rings.pass_time()
+    assert own(rings, rings.master, "two").code == ask(rings, rings.master, "take", 1, 1 << 20).code == 530
+    assert own(rings, rings.master, "one").owner == "one"
+    ask(rings, rings.master, "release")
+    rings.mend()
+
+
 def test_who_asked_a_master_that_is_deposed_is_refused(rings: Rings) -> None:
     ask(rings, "a", "open", 60_000)
     answers: list[Any] = []
@@ -122,6 +141,14 @@ def test_a_lease_moves_with_its_messages(cluster: Cluster) -> None:
     assert ask(cluster, "b", "ack", 3).runs == [(3, LIFE + 2, LIFE + 2)]
     ask(cluster, "b", "release")
     assert waiting(cluster, "b") == [LIFE + 2, LIFE + 3, LIFE + 4]
+
+
+def test_its_owner_moves_with_it(cluster: Cluster) -> None:
+    own(cluster, "a", "one")
+    move(cluster["a"].queue("q"), "b", lambda problem: None)
+    cluster.run()
+    assert own(cluster, "b", "two").code == 530 and own(cluster, "b", "one").owner == "one"
+    ask(cluster, "b", "release")
 
 
 def test_a_move_that_fails_leaves_the_lease_as_it_was(cluster: Cluster) -> None:

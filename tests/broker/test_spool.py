@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from leveret.amqp import methods as m
+from leveret.amqp.tables import Field
 from leveret.broker import peerwire as w
 from leveret.broker import spools
 from leveret.broker.spool import SPOOL, Spool
@@ -17,7 +18,7 @@ from leveret.cluster import commands as c
 from leveret.cluster import frames
 from leveret.cluster.partitions import PartitionHandling, Strategy
 from leveret.cluster.specs import Json
-from leveret.log.block import PERSISTENT, REDELIVERED
+from leveret.log.block import KEPT, PERSISTENT, REDELIVERED
 from leveret.mirror.view import View
 from tests.amqp.remote import client_with_queue, confirming, remote_queue
 from tests.brokers import Cluster
@@ -355,21 +356,81 @@ def test_as_long_as_more_is_left_each_publish_waits_for_a_flight(cluster: Cluste
     assert waiting(cluster) == [b"1", b"2", b"3"] and not remote_queue(cluster).is_crowded()
 
 
-def test_a_full_queue_that_rejects_is_tried_until_it_takes_them(cluster: Cluster) -> None:
-    limit: dict[str, Json] = {"max-length": 1, "overflow": "reject-publish"}
+def limited(cluster: Cluster, overflow: str, **more: Json) -> Client:
+    """The queue has a limit of two, and one message; the link is cut."""
     client = publisher_at_a(cluster)
+    limit: dict[str, Json] = {"max-length": 2, "overflow": overflow, **more}
+    cluster.apply(c.SetPolicy("/", "limit", "q", "queues", 0, limit))
+    send(client, b"0", delivery_mode=2)
+    cut(cluster)
+    client.take()
+    return client
+
+
+def test_a_full_queue_that_rejects_takes_what_was_confirmed_and_nothing_more(cluster: Cluster) -> None:
+    client = limited(cluster, "reject-publish")
+    send(client, b"1", b"2", b"3", delivery_mode=2)
+    cluster.run()
+    assert sorted(confirmed(client)) == [("ack", 3), ("nack", 4)], "a spool holds no more than its queue would"
+    assert figures(cluster).refused == 1
+    join(cluster)
+    assert waiting(cluster) == [b"0", b"1", b"2"] and figures(cluster).state == "empty"
+    assert kinds(cluster) == [PERSISTENT] * 3
+    send(client, b"4", delivery_mode=2)
+    cluster.run()
+    assert confirmed(client) == [("nack", 5)]
+    assert cluster["b"].queue("q").purge() == 3
+    send(client, b"5", delivery_mode=2)
+    cluster.run()
+    assert confirmed(client) == [("ack", 6)] and waiting(cluster) == [b"5"]
+
+
+def test_a_full_spool_sends_dead_letters_as_its_queue_would(cluster: Cluster) -> None:
+    client = limited(cluster, "reject-publish-dlx", **{"dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
+    cluster.home = "a"
+    cluster["a"].client().declare("dead")
+    send(client, b"1", b"2", b"3", delivery_mode=2)
+    cluster.run()
+    assert sorted(confirmed(client)) == [("ack", 3), ("nack", 4)]
+    assert cluster["a"].queue("dead").ready_count == 1
+    join(cluster)
+    cluster.tick()
+    assert waiting(cluster) == [b"0", b"1", b"2"], "what was confirmed is in its queue"
+    assert cluster["a"].queue("dead").ready_count == 1, "and is not with the dead as well"
+
+
+def test_a_limit_in_bytes(cluster: Cluster) -> None:
+    """What comes with a body counts as well: about twenty bytes here."""
+    client = publisher_at_a(cluster)
+    limit: dict[str, Json] = {"max-length-bytes": 150, "overflow": "reject-publish"}
     cluster.apply(c.SetPolicy("/", "limit", "q", "queues", 0, limit))
     cut(cluster)
-    send(client, b"1", b"2", b"3", delivery_mode=2)
+    send(client, bytes(40), bytes(40), bytes(40), delivery_mode=2)
+    cluster.run()
+    assert sorted(confirmed(client)) == [("ack", 2), ("nack", 3)]
     join(cluster)
-    assert waiting(cluster) == [b"1"] and figures(cluster)[3:6] == ("waiting", "its queue refuses them", 2)
-    for body in (b"2", b"3"):
-        assert cluster["b"].queue("q").purge() == 1
-        cluster.tick()
-        assert waiting(cluster) == [body]
-        assert kinds(cluster) == [PERSISTENT], "a queue that is full has shown it to nobody"
-    assert figures(cluster).state == "empty"
+    assert cluster["b"].queue("q").ready_count == 2
+
+
+@dataclass
+class Stored:
+    """What the log has of a queue."""
+
+    count: int
+
+
+def test_a_spool_may_begin_before_those_of_before_the_start_are_taken_up(cluster: Cluster) -> None:
+    """By a dead letter of a queue of this node, while that is catching up."""
+    client = publisher_at_a(cluster)
+    cut(cluster)
+    send(client, b"1", delivery_mode=2)
     client.take()
+    begun, spools = spool(cluster), cluster["a"].broker.spools
+    assert spools.open({SPOOL | begun.target: Stored(1)}) == {SPOOL | begun.target} and spool(cluster) is begun
+    send(client, b"2", delivery_mode=2)
+    client.take()
+    join(cluster)
+    assert waiting(cluster) == [b"1", b"2"]
 
 
 def test_queue_deleted_meanwhile(cluster: Cluster) -> None:
@@ -441,7 +502,7 @@ def test_only_the_log_has_them(cluster: Cluster) -> None:
     join(cluster)
     cluster.tick()
     assert cluster["b"].queue("q").ready_count == 30 and figures(cluster).sent == 30
-    assert sum(queue_kinds(cluster)) == 21 * PERSISTENT
+    assert sum(queue_kinds(cluster)) == 30 * KEPT + 21 * PERSISTENT
 
 
 def test_what_came_over_a_link_is_not_kept(cluster: Cluster) -> None:
@@ -497,6 +558,45 @@ def test_autoheal_goes_by_the_time_to_live_of_the_queue(cluster: Cluster) -> Non
     join(cluster)
     assert waiting(cluster) == [b"3"] and figures(cluster).expired == 2
     client.take()
+
+
+def test_autoheal_has_the_queue_send_dead_letters(cluster: Cluster) -> None:
+    """They neither wait in the queue, nor push out what does."""
+    set_handling(cluster, AUTOHEAL)
+    client = publisher_at_a(cluster)
+    rules: dict[str, Json] = {
+        "message-ttl": 1_000, "max-length": 1, "dead-letter-exchange": "", "dead-letter-routing-key": "dead"
+    }  # fmt: skip
+    cluster.apply(c.SetPolicy("/", "rules", "^q$", "queues", 0, rules))
+    cluster["a"].client().declare("dead")
+    cut(cluster)
+    send(client, b"1", b"2", delivery_mode=2)
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    at_home = cluster["b"].client()
+    at_home.feed(publish(1, "", "q", b"0", at_home.frame_max))
+    send(client, b"3", delivery_mode=1, expiration="600")
+    for member in cluster.members.values():
+        member.broker.wall_ms += 700
+    client.take()
+    join(cluster)
+    assert waiting(cluster) == [b"0"] and figures(cluster)[5:] == (0, 0, 0, 0, 3, 0)
+    dead = cluster["b"].queue("dead")
+    contents = [content for entry in dead.ready for content in entry.batch.contents[entry.lo : entry.hi]]  # type: ignore[union-attr]
+    assert [content[-2:-1] for content in contents] == [b"1", b"2", b"3"]
+    assert all(b"expired" in content and b"x-death" in content for content in contents)
+
+
+def test_streams_know_no_expiration(cluster: Cluster) -> None:
+    set_handling(cluster, AUTOHEAL)
+    client = publisher_at_a(cluster, arguments={"x-queue-type": Field("S", "stream")})
+    cut(cluster)
+    send(client, b"1", expiration="1000")
+    for member in cluster.members.values():
+        member.broker.wall_ms += 2_000
+    client.take()
+    join(cluster)
+    assert figures(cluster).sent == 1 and cluster["b"].queue("q").ready_count == 1
 
 
 def test_ignore_sends_on_what_has_expired(cluster: Cluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
@@ -334,6 +334,27 @@ def test_a_lease_from_its_beginning_to_its_end(channel: Any, client: DataClient,
     assert (body, method.redelivered) == (b"4", True)
     with pytest.raises(Refused, match="no lease 'job/1'"):
         client.lease_release("tasks", "job/1")
+
+
+def test_a_lease_that_has_an_owner(channel: Any, client: DataClient, node: leveret.testing.Broker) -> None:
+    channel.queue_declare("owned", durable=True)
+    channel.basic_publish("", "owned", b"1")
+    assert client.lease_open("owned", "job", owner="one").owner == client.leases("owned")[0].owner == "one"
+    acts: list[Callable[[], object]] = [
+        lambda: client.lease_open("owned", "job", owner="two"),
+        lambda: client.lease_take("owned", "job", 1),
+        lambda: client.lease_ack("owned", "job", 0, owner="two"),
+    ]
+    for act in acts:
+        with pytest.raises(Refused, match="belongs to another reader, one") as refused:
+            act()
+        assert refused.value.status == 423
+    assert client.lease_take("owned", "job", 1, owner="one").next == 1
+    assert client.lease_open("owned", "job", owner="two", takeover=True).owner == "two"
+    assert client.lease_ack("owned", "job", 1, owner="two").acked == 1
+    for given in ({"owner": 1}, {"takeover": "yes", "owner": "x"}, {"takeover": True}):
+        assert ask(node, "PUT", "/api/leases/%2F/owned/job", json.dumps(given).encode())[0] == 400
+    client.lease_release("owned", "job")
 
 
 def test_what_is_leased_and_only_in_memory_can_be_read(channel: Any, client: DataClient) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.cluster.commands import SetGlobalParameter
+from leveret.cluster.commands import DeclareQueue, SetGlobalParameter
 from leveret.node.consensus import AdminError
 from leveret.node.doors import StartFailed
 from tests.node.control_world import FakeServer, ask, cluster, refusal
@@ -110,6 +110,19 @@ async def test_forget(pair: list[FakeServer]) -> None:
     await ask(two, "stop_app")
     await ask(one, "forget_cluster_node", name="two@host")
     assert one.node is not None and one.node.cluster.forgotten == ["two@host"]
+
+
+async def test_who_is_half_forgotten_or_half_renamed_can_be_asked_for_again(pair: list[FakeServer]) -> None:
+    """No member of that name is left, but queues, or the word that it is to have another name."""
+    one = pair[0]
+    assert one.node is not None
+    one.world.apply(DeclareQueue("/", "left", node="gone@host"))
+    await ask(one, "forget_cluster_node", name="gone@host")
+    assert one.node.cluster.forgotten == ["gone@host"]
+    one.world.apply(SetGlobalParameter("node_renaming:was@host", {"new": "two@host", "id": "1"}))
+    await ask(one, "rename_cluster_node", old="was@host", new="two@host")
+    assert one.node.cluster.renamed == [("was@host", "two@host")]
+    assert (await refusal(one, "rename_cluster_node", old="was@host", new="one@host"))[0] == 69
 
 
 async def test_rename(pair: list[FakeServer]) -> None:

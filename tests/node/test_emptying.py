@@ -9,7 +9,8 @@ import pytest
 from leveret.cluster import commands as c
 from leveret.cluster.refusals import Refusal
 from leveret.cluster.store import Applied, Metadata
-from leveret.node.emptying import AT_ONCE, delete_vhost
+from leveret.mirror.view import View
+from leveret.node.emptying import AT_ONCE, delete_vhost, forget_node
 
 
 class Agreeing:
@@ -78,3 +79,60 @@ async def test_what_is_refused_ends_it(cluster: Agreeing) -> None:
 
 async def test_one_that_is_not_there(cluster: Agreeing) -> None:
     assert (await delete_vhost(cluster, cluster.metadata, "shops")).refused is not None
+
+
+# -- Of a node -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_with_few_queues_goes_at_once(cluster: Agreeing) -> None:
+    assert (await forget_node(cluster, cluster.metadata, "one@host")).refused is None
+    assert cluster.batches == [[c.ForgetNode("one@host")]] and not cluster.metadata.queues
+
+
+def mirrored(cluster: Agreeing, name: str, in_sync: tuple[str, ...], *others: str) -> None:
+    disks = tuple((node, f"disk of {node}") for node in in_sync)
+    view = View(1, 1, in_sync[0], (*in_sync, *others), disks)
+    assert cluster.apply(c.DeclareQueue("shop", name, node=in_sync[0], view=view)).refused is None
+
+
+async def test_a_node_with_many_goes_in_pieces(cluster: Agreeing) -> None:
+    """With the same outcome as in one."""
+    whole = Agreeing()
+    whole.apply(c.AddVhost("other"))
+    for one in (cluster, whole):
+        one.apply(c.AddVhost("shop"))
+        for number in range(AT_ONCE):
+            one.apply(c.DeclareQueue("shop", f"own{number}", node="one@host"))
+            one.apply(c.DeclareQueue("shop", f"other{number}", node="two@host"))
+            mirrored(one, f"led{number}", ("one@host", "two@host"), "three@host")
+            mirrored(one, f"mirrored{number}", ("two@host",), "one@host")
+        mirrored(one, "alone", ("one@host",))
+        mirrored(one, "not in sync", ("one@host",), "two@host")
+    whole.apply(c.DeclareQueue("other", "q", node="two@host"))
+    cluster.apply(c.DeleteQueue("shop", "q"))
+    cluster.apply(c.DeleteQueue("other", "q"))
+    cluster.apply(c.DeclareQueue("other", "q", node="two@host"))
+    assert (await forget_node(cluster, cluster.metadata, "one@host")).refused is None
+    assert [len(batch) for batch in cluster.batches] == [AT_ONCE, AT_ONCE, AT_ONCE, 1, 1]
+    whole.apply(c.ForgetNode("one@host"))
+
+    def state(one: Agreeing) -> dict[tuple[str, str], tuple[str, View | None]]:
+        return {key: (spec.node, spec.view) for key, spec in one.metadata.queues.items()}
+
+    assert state(cluster) == state(whole) and len(state(whole)) == 3 * AT_ONCE + 1
+
+
+async def test_a_queue_that_another_node_gets_meanwhile_is_not_lost(cluster: Agreeing) -> None:
+    for number in range(AT_ONCE):
+        mirrored(cluster, f"q{number}", ("one@host",), "two@host")
+    mirrored(cluster, "filled", ("one@host",), "two@host")
+    forgetting = asyncio.create_task(forget_node(cluster, cluster.metadata, "one@host"))
+    await asyncio.sleep(0)
+    spec = cluster.metadata.queues["shop", "filled"]
+    assert spec.view is not None
+    filled = spec.view._replace(version=2, in_sync=(*spec.view.in_sync, ("two@host", "disk of two@host")))
+    assert cluster.apply(c.ChangeView("shop", "filled", spec.id, filled)).refused is None
+    assert (await forgetting).refused is None
+    assert [(key, spec.node) for key, spec in cluster.metadata.queues.items() if key[0] == "shop"] == [
+        (("shop", "filled"), "two@host")
+    ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from leveret.cluster.raft.membership import Remove
+from leveret.node.consensus import TryAgain
 from simulation.plan import Plan
 from simulation.world import World, quiet
 
@@ -71,6 +74,68 @@ def test_who_is_half_forgotten_can_be_forgotten() -> None:
             unknown = asked.loop.create_task(cluster.forget(gone.node_name))
             world._must(60.0, unknown.done, lambda: "he waits for ever")
             assert str(unknown.exception()) == f"node {gone.node_name} is not a member of this cluster"
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("asked", [1, 0], ids=["another is asked", "the leader is asked"])
+@pytest.mark.parametrize("delay_ms", [1, 4, 10, 20, 40])
+def test_a_node_has_one_name_if_the_leader_falls_while_it_gets_another(asked: int, delay_ms: int) -> None:
+    """Its queues are where the members are, whenever that happens, and whoever asked has a true answer."""
+    world = World(Plan(1, 5, 0))
+    leader, renamed, driver = world.machines[0], world.machines[3], world.machines[asked]
+    old, new = renamed.node_name, "leveret@other"
+    try:
+        with quiet():
+            world._begin()
+            world.ledger.on_disturbed(1_000.0)
+            renamed.kill(power=True)
+            world._must(60.0, lambda: _lead(world, leader.node_name), lambda: "it does not lead")
+            world._run(5.0)
+            assert driver.server is not None and driver.server.node is not None and driver.loop is not None
+            assert any(one.node == old for one in driver.server.node.metadata.queues.values())
+            task = driver.loop.create_task(driver.server.node.cluster.rename(old, new))
+            world._run(delay_ms / 1000)
+            leader.kill(power=True)
+            world._run(20.0)
+            node = world.machines[2].server.node  # type: ignore[union-attr]
+            assert node is not None
+            members = {one.name for one in node.cluster.raft.membership.members}
+            assert len(members & {old, new}) == 1
+            assert {one.node for one in node.metadata.queues.values()} <= members
+            if asked:
+                assert task.done() and task.exception() is None and new in members
+    finally:
+        world.close()
+
+
+def test_who_gets_another_name_is_let_in_when_he_has_it_everywhere() -> None:
+    world = World(Plan(1, 3, 0))
+    renamed, asked = world.machines[2], world.machines[0]
+    old, new = renamed.node_name, "leveret@other"
+    try:
+        with quiet():
+            world._begin()
+            world.ledger.on_disturbed(1_000.0)
+            renamed.kill(power=True)
+            world._must(60.0, lambda: _lead(world, asked.node_name), lambda: "it does not lead")
+            world._run(5.0)
+            assert asked.server is not None and asked.server.node is not None and asked.loop is not None
+            cluster = asked.server.node.cluster
+            member = next(one for one in cluster.raft.membership.members if one.name == old)
+            cluster.renaming.add(old)  # So that it goes no further than its first word.
+            task = asked.loop.create_task(cluster.rename(old, new))
+            world._run(1.0)
+            for one in (member, member._replace(name=new), member._replace(id="0" * 32, name=new)):
+                early = asked.loop.create_task(cluster.admit(one))
+                world._must(10.0, early.done, lambda: "he waits for ever")
+                assert isinstance(early.exception(), TryAgain)
+            cluster.renaming.clear()
+            world._must(10.0, task.done, lambda: "it gets no name")
+            assert task.exception() is None
+            late = asked.loop.create_task(cluster.admit(member._replace(name=new)))
+            world._must(10.0, late.done, lambda: "he waits for ever")
+            assert late.exception() is None
     finally:
         world.close()
 

@@ -100,12 +100,37 @@ def test_seeds_with_mirrors(seed: int) -> None:
     run(Plan(seed, 3, mirrored=True, spooled=True))
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(Plan(100, 3, featured=True, special=True, spooled=True), id="a full queue rejects"),
+        pytest.param(
+            Plan(50008, 2, mirrored=True, varied=True, featured=True, spooled=True), id="dead letters of what is kept"
+        ),
+        pytest.param(Plan(50121, 3, featured=True, spooled=True), id="dead letters while a node catches up"),
+    ],
+)
+def test_seeds_with_features(plan: Plan) -> None:
+    """Queues that do something by themselves, whatever else they have got."""
+    run(plan)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("nodes", [2, 3, 5])
 def test_many_seeds(mirrored: bool, nodes: int) -> None:
     for seed in range(40):
         run(Plan(seed, nodes, mirrored=mirrored, spooled=True))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "mirrored", "varied"])
+@pytest.mark.parametrize("nodes", [2, 3, 5])
+def test_many_seeds_with_features(special: bool, kind: str, nodes: int) -> None:
+    mirrored, varied = kind != "plain", kind == "varied"
+    for seed in range(20):
+        run(Plan(seed, nodes, mirrored=mirrored, varied=varied, featured=True, special=special, spooled=True))
 
 
 @pytest.mark.parametrize(

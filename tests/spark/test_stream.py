@@ -283,13 +283,64 @@ def test_a_lease_that_held_nothing_may_be_released(data_broker: Server, data_cha
     assert view.acked == view.next
 
 
-def test_two_queries_with_one_lease_are_noticed(data_broker: Server, data_channel: Any, name: str) -> None:
+def test_a_second_query_with_one_lease_is_refused(data_broker: Server, data_channel: Any, name: str) -> None:
+    """Whenever it begins; and what it did before changes nothing for the first."""
     data_channel.queue_declare(name, durable=True)
     publish(data_channel, name, 0, 10)
     one, other = (Query(data_broker, name, lease="job", maxOffsetsPerTrigger="4") for _ in range(2))
+    ends = [one.plan(), other.plan()]
+    one.run(ends[0])
+    with pytest.raises(LeveretError, match=f"lease 'job' of queue '{name}' belongs to another query") as told:
+        other.run(ends[1])
+    assert f"leveretctl release_lease {name} job" in str(told.value)
+    for _ in range(2):
+        with pytest.raises(LeveretError, match="belongs to another query"):
+            other.plan()
+        other.restart()
+    with pytest.raises(LeveretError, match="belongs to another query"):
+        Query(data_broker, name, lease="job")
+    assert lease_of(data_broker, name).owner == one.start["reader"]
+    one.restart()
     one.run_all()
-    with pytest.raises(LeveretError, match="do two queries use it"):
-        other.plan()
+    assert one.read == list(range(10)) and other.read == []
+
+
+def test_a_query_that_wrote_nothing_down_owns_nothing(data_broker: Server, data_channel: Any, name: str) -> None:
+    data_channel.queue_declare(name, durable=True)
+    publish(data_channel, name, 0, 5)
+    Query(data_broker, name, lease="job").plan()  # It has taken messages, and dies before its checkpoint has them.
+    again = Query(data_broker, name, lease="job")
+    again.run_all()
+    assert again.read == list(range(5))
+
+
+def test_a_query_takes_a_lease_over(data_broker: Server, data_channel: Any, name: str) -> None:
+    data_channel.queue_declare(name, durable=True)
+    publish(data_channel, name, 0, 10)
+    one = Query(data_broker, name, lease="job", maxOffsetsPerTrigger="4")
+    one.batch()
+    one.batch()
+    other = Query(data_broker, name, lease="job", leaseTakeover="true")
+    other.run_all()
+    assert one.read == list(range(8)) and other.read == list(range(4, 10)), "from where the first had been settled"
+    with pytest.raises(LeveretError, match="belongs to another query"):
+        one.run(one.start)
+    with pytest.raises(LeveretError, match="belongs to another query"):
+        one.plan()
+
+
+def test_a_checkpoint_from_before_leases_had_owners(data_broker: Server, data_channel: Any, name: str) -> None:
+    data_channel.queue_declare(name, durable=True)
+    publish(data_channel, name, 0, 8)
+    query = Query(data_broker, name, lease="job", maxOffsetsPerTrigger="4")
+    end = query.plan()
+    for offset in (query.start, end):
+        del offset["reader"]
+    query.run(end)
+    assert lease_of(data_broker, name).owner == ""
+    query.restart()
+    query.run_all()
+    assert query.read == list(range(8)) and lease_of(data_broker, name).owner == query.start["reader"]
 
 
 def test_a_lease_in_many_pieces(
