@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from leveret.data.sheet import Part, encode
 from leveret.log.block import LASTING_KIND, REDELIVERED, Run

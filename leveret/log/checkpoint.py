@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Collection
 from struct import Struct
 from struct import error as StructError
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from .errors import FormatError
 from .format import pack_u64, unpack_u64

@@ -23,7 +23,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
 from struct import Struct
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from .block import EXPIRES, LASTING_KIND, PERSISTENT, REDELIVERED, SHARED, Run
 from .errors import FormatError

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from .block import Block, Run
 from .errors import Damage, FormatError, LogDamaged

@@ -16,7 +16,8 @@ has no such witness: a bit that flips in there after the sync looks like a torn 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from .disk import Disk
 from .errors import Damage, FormatError

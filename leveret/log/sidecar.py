@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from array import array
 from struct import Struct
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from .errors import FormatError
 from .marks import pack_marks, unpack_marks

@@ -7,7 +7,7 @@ somebody asks. Many blocks pass a mirror without that ever happening.
 
 from __future__ import annotations
 
-from zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from leveret.log.block import LASTING_KIND, PERSISTENT, Block, Run
 from leveret.log.errors import FormatError
