@@ -35,7 +35,8 @@ def cluster(sound: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("fragile"), "cluster.operation_timeout = 5000")
+    # Who comes back often is taken back ever later, in proportion to this. A busy machine stands still for a second.
+    cluster = Cluster(tmp_path_factory.mktemp("fragile"), "net_ticktime = 2\ncluster.operation_timeout = 5000")
     try:
         yield cluster
     finally:
