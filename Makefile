@@ -8,6 +8,7 @@ EXTRAS ?= test,bench
 # Only folders that hold Python: mypy refuses an empty one.
 CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simulation benchmarks tests))))
 NODE_CLIENTS := node_modules/.amqplib
+PROCESSES := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 8))')
 
 .PHONY: install run test lint types pytest node-clients rabbitmq-c chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
 
@@ -33,11 +34,12 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(PY) -m mypy $(CODE)
 
-# In as many processes as there are cores. Each begins with a part of the files in their order, and takes over what
-# others have not come to when it is done: the tests of a file mostly stay together and share what they have started.
+# In one process more than there are cores, since tests of clusters mostly wait. Each begins with a part of the files in
+# their order, and takes over what others have not come to when it is done: the tests of a file mostly stay together and
+# share what they have started.
 # `$(PY) -m pytest FILE ...` alone runs in one, where a debugger works.
 pytest: $(STAMP) node-clients rabbitmq-c chromium java
-	$(PY) -m pytest -r fEs --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal
 
 # amqplib, for tests/clients/node. Those tests are skipped where it is missing, and say so.
 node-clients:
@@ -99,7 +101,7 @@ bench-spark: $(STAMP) java
 
 # Tests that take too long for every change: all deliberate bugs, more seeds, the audit, Spark's own clusters.
 long: $(STAMP) java
-	$(PY) -m pytest -r fEs -m long --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(PY) -m pytest -r fEs -m long --numprocesses $(PROCESSES) --dist worksteal
 
 MINUTES ?= 10
 soak: $(STAMP) long

@@ -12,6 +12,7 @@ from leveret.perf.wire import BrokerError, Connection
 
 READ: Final = selectors.EVENT_READ
 WRITE: Final = selectors.EVENT_WRITE
+CLOSED: Final = "the broker closed the connection"
 NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -33,7 +34,7 @@ class Endpoint(ABC):
         try:
             self.rest = self.on_data(self.rest)  # What came along with the last answer; perhaps nothing follows.
         except (OSError, BrokerError) as error:
-            self.fail(str(error))
+            self.fail(_said(error))
         else:
             self.update_interest()
 
@@ -52,7 +53,7 @@ class Endpoint(ABC):
         except NOT_NOW:
             pass  # Ready a moment ago, not any more: the selector will say when it is.
         except (OSError, BrokerError) as error:
-            self.fail(str(error))
+            self.fail(_said(error))
             return
         self.update_interest()
 
@@ -67,7 +68,7 @@ class Endpoint(ABC):
         look."""
         data = self.socket.recv(wire.RECEIVE_BYTES)
         if not data:
-            raise BrokerError("the broker closed the connection")
+            raise BrokerError(CLOSED)
         self.rest = self.on_data(self.rest + data if self.rest else data)
 
     def send_unsent(self) -> None:
@@ -87,3 +88,8 @@ class Endpoint(ABC):
 
     @abstractmethod
     def on_writable(self) -> None: ...
+
+
+def _said(error: Exception) -> str:
+    """That a connection was closed is seen as its end, a reset or a broken pipe: whichever the kernel tells first."""
+    return CLOSED if isinstance(error, ConnectionError) else str(error)
