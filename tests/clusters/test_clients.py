@@ -144,9 +144,11 @@ async def test_aio_pika_robust_connection_goes_on_at_another_node(nodes: Cluster
     await queue.bind(exchange, "key")
     await exchange.publish(aio_pika.Message(b"before", delivery_mode=2), "key")
     received: asyncio.Queue[bytes] = asyncio.Queue()
+    shown = asyncio.Event()
 
     async def on_message(message: AbstractIncomingMessage) -> None:
-        if nodes[0].is_running:
+        if not shown.is_set():
+            shown.set()
             return  # Not acknowledged: to come again.
         await message.ack()
         await received.put(message.body)
@@ -154,8 +156,9 @@ async def test_aio_pika_robust_connection_goes_on_at_another_node(nodes: Cluster
     reconnected = asyncio.Event()
     connection.reconnect_callbacks.add(lambda *_: reconnected.set())
     await queue.consume(on_message)
-    await asyncio.to_thread(nodes[0].kill)
     async with asyncio.timeout(SECONDS):
+        await shown.wait()
+        await asyncio.to_thread(nodes[0].kill)
         await reconnected.wait()
         await exchange.publish(aio_pika.Message(b"after", delivery_mode=2), "key")
         assert [await received.get(), await received.get()] == [b"before", b"after"]

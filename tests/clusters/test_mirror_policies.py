@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
 from tests.clients.consumer import fill, get_all, numbers, waiting
@@ -43,6 +44,15 @@ def filled(nodes: Cluster, name: str) -> Iterator[tuple[Cluster, str]]:
     fill(channel, name, range(10), properties=PERSISTENT)
     yield nodes, name
     nodes.mend()
+
+
+def is_served(node: Member, name: str) -> bool:
+    try:
+        node.channel().queue_declare(name, passive=True)
+    except pika.exceptions.ChannelClosedByBroker as error:
+        assert error.reply_code == 404
+        return False
+    return True
 
 
 def declare_down(node: Member, name: str) -> int:
@@ -114,8 +124,8 @@ def test_when_synced_a_stopped_master_is_waited_for(filled: tuple[Cluster, str])
     assert nodes[0].stop() == 0
     assert declare_down(nodes[1], name) == 404
     nodes[0].start()
-    until(lambda: row(nodes[1], name)[0] == "n1", "its master")
-    assert waiting(nodes[1].channel(), name) == 10
+    until(lambda: is_served(nodes[1], name), "its master is back")
+    assert row(nodes[1], name)[0] == "n1" and waiting(nodes[1].channel(), name) == 10
 
 
 def test_on_shutdown_always_promotes_what_is_there(filled: tuple[Cluster, str]) -> None:
