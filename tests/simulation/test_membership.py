@@ -6,6 +6,7 @@ import pytest
 
 from leveret.cluster.raft.membership import Remove
 from leveret.node.consensus import TryAgain
+from simulation.machine import Machine
 from simulation.plan import Plan
 from simulation.world import World, quiet
 
@@ -57,10 +58,7 @@ def test_who_is_half_forgotten_can_be_forgotten() -> None:
     gone, asked = world.machines[2], world.machines[0]
     try:
         with quiet():
-            world._begin()
-            world.ledger.on_disturbed(1_000.0)
-            gone.kill(power=True)
-            world._must(60.0, lambda: _lead(world, asked.node_name), lambda: "it does not lead")
+            _begin_without(world, gone, asked)
             assert asked.server is not None and asked.server.node is not None and asked.loop is not None
             cluster, metadata = asked.server.node.cluster, asked.server.node.metadata
             member = next(one for one in cluster.raft.membership.members if one.name == gone.node_name)
@@ -87,10 +85,7 @@ def test_a_node_has_one_name_if_the_leader_falls_while_it_gets_another(asked: in
     old, new = renamed.node_name, "leveret@other"
     try:
         with quiet():
-            world._begin()
-            world.ledger.on_disturbed(1_000.0)
-            renamed.kill(power=True)
-            world._must(60.0, lambda: _lead(world, leader.node_name), lambda: "it does not lead")
+            _begin_without(world, renamed, leader)
             world._run(5.0)
             assert driver.server is not None and driver.server.node is not None and driver.loop is not None
             assert any(one.node == old for one in driver.server.node.metadata.queues.values())
@@ -115,10 +110,7 @@ def test_who_gets_another_name_is_let_in_when_he_has_it_everywhere() -> None:
     old, new = renamed.node_name, "leveret@other"
     try:
         with quiet():
-            world._begin()
-            world.ledger.on_disturbed(1_000.0)
-            renamed.kill(power=True)
-            world._must(60.0, lambda: _lead(world, asked.node_name), lambda: "it does not lead")
+            _begin_without(world, renamed, asked)
             world._run(5.0)
             assert asked.server is not None and asked.server.node is not None and asked.loop is not None
             cluster = asked.server.node.cluster
@@ -138,6 +130,14 @@ def test_who_gets_another_name_is_let_in_when_he_has_it_everywhere() -> None:
             assert late.exception() is None
     finally:
         world.close()
+
+
+def _begin_without(world: World, lost: Machine, leader: Machine) -> None:
+    """A node is lost, and that one leads the others."""
+    world._begin()
+    world.ledger.on_disturbed(1_000.0)
+    lost.kill(power=True)
+    world._must(60.0, lambda: _lead(world, leader.node_name), lambda: "it does not lead")
 
 
 def _lead(world: World, name: str) -> bool:
