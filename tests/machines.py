@@ -21,6 +21,7 @@ unless its first line is `a connect`. Besides methods there are
     a frame 1, 0, b'payload'                                                              any frame: type, channel
     a bytes b'AMQP'                                                                       any bytes
     a lost                                                                                the socket is gone
+    a1 publish routing_key='q' body='x' && a1 basic.get queue='q'                         both in one write
 
 Names that the server makes up are numbered as they come; an address for replies can be used by its number. A `#` starts
 a comment, a line that starts with `=` a new conversation. Names begin with `m-`, so that the server that
@@ -521,6 +522,7 @@ def publish(
 FOSSILS: Final = frozenset({"ticket", "out_of_band", "channel_id", "known_hosts", "cluster_id", "server_properties"})
 BY_NAME: Final = {made.name: made for made in m.METHODS.values()}
 LINE: Final = re.compile(r"([a-z])(\d*)\s+(\S+)\s*(.*)")
+ONE_WRITE: Final = " && "  # Between what a client sends in one write.
 _MADE_UP: Final = re.compile(r"(amq\.(?:gen|ctag)-)[\w-]{22}|(amq\.rabbitmq\.reply-to\.)[^'\"\s,}]+")
 _NUMBERED: Final = re.compile(r"amq\.rabbitmq\.reply-to\.\d+\b")
 
@@ -624,6 +626,29 @@ def wire_of(channel: int, word: str, text: str) -> bytes:
     )
 
 
+class Said(NamedTuple):
+    """One thing that a client sends."""
+
+    who: str
+    channel: int
+    word: str
+    text: str
+
+    def wire(self) -> bytes:
+        return wire_of(self.channel, self.word, self.text)
+
+
+def parts_of(line: str) -> list[Said]:
+    """What a line sends, which is more than one thing where they travel in one write. All are of one client."""
+    parts: list[Said] = []
+    for part in line.split(ONE_WRITE):
+        match = LINE.fullmatch(part)
+        assert match is not None, line
+        parts.append(Said(match[1], int(match[2] or 0), match[3], match[4]))
+    assert len({part.who for part in parts}) == 1, line
+    return parts
+
+
 class Conversation(NamedTuple):
     title: str
     lines: list[str]
@@ -681,18 +706,17 @@ def converse(conversation: Conversation, *worlds: World) -> list[str]:
     over: set[str] = set()
     transcript = Transcript()
     for line in client_lines(conversation):
-        match = LINE.fullmatch(line)
-        assert match is not None, line
-        who, channel, word, text = match[1], int(match[2] or 0), match[3], match[4]
+        transcript.sent(line)
+        parts = parts_of(transcript.understood(line))
+        who, word = parts[0].who, parts[0].word
         if who not in clients:
             world = worlds[len(clients) % len(worlds)]
             clients[who] = Client(world) if word == "connect" else world.client()
-        transcript.sent(line)
         if word == "lost":
             clients[who].lose()
             over.add(who)
         elif word != "connect":
-            clients[who].feed(wire_of(channel, word, transcript.understood(text)))
+            clients[who].feed(b"".join(part.wire() for part in parts))
         worlds[0].turn()
         for name, client in sorted(clients.items()):
             if client.reader.greeting:

@@ -52,14 +52,16 @@ class Channel(Topology):
     """One channel of a connection."""
 
     __slots__ = (
-        "asks", "body", "body_left", "confirms", "consumed", "consumers", "copies", "delivery_tag", "forgiven",
-        "generation", "header", "inbox", "new_consumer_prefetch", "prefetch", "route", "traffic", "transaction",
-        "unacked",
+        "asks", "body", "body_left", "cancelled", "confirms", "consumed", "consumers", "copies", "delivery_tag",
+        "forgiven", "generation", "header", "inbox", "last_served", "new_consumer_prefetch", "prefetch", "route",
+        "traffic", "transaction", "unacked",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
         super().__init__(connection, number)
         self.consumers: dict[str, ChannelConsumer] = {}
+        self.last_served: ChannelConsumer | None = None  # Of those that share a prefetch; the next one's turn is next.
+        self.cancelled: list[str] | None = None  # Consumers that end while the channel itself deletes their queue.
         self.delivery_tag = 0
         self.unacked = Unacked()
         self.consumed = 0  # Unacknowledged deliveries to consumers; those of basic.get do not count.
@@ -346,10 +348,11 @@ class Channel(Topology):
                 # Where the consumer is now: its queue may have another home than when this was delivered.
                 dirty[consumer.queue if isinstance(consumer, ChannelConsumer) else delivered.queue] = None
         if self.prefetch:
-            for each in self.consumers.values():
-                dirty[each.queue] = None
+            self._share_prefetch()
 
     def _on_nack(self, tag: int, multiple: bool, requeue: bool, method: type[m.Method]) -> None:
+        if requeue:
+            self._catch_up()
         taken = self._take(tag, multiple, method)
         action = self.take_back if requeue else self._discard
         if self.transaction is None:
@@ -375,6 +378,32 @@ class Channel(Topology):
         """These are no longer the client's: its queues have them again."""
         self._on_taken(taken)
         self._requeue(taken)
+
+    def _catch_up(self) -> None:
+        """Lets the queues that the channel consumes from hand out what came before: see `Queue.catch_up`."""
+        for consumer in list(self.consumers.values()):
+            if consumer.queue.is_local:
+                consumer.queue.catch_up()
+
+    def unsubscribe_all(self, then: Callable[[bool], None]) -> None:
+        """Ends the subscriptions at other nodes, after what came before has been handed out there and here.
+
+        Without that, messages under way to a consumer without acknowledgements would reach nobody.
+        """
+        self._catch_up()
+        remote = [consumer for consumer in self.consumers.values() if not consumer.queue.is_local]
+        waiting = len(remote)
+        if not waiting:
+            then(True)
+
+        def on_ended() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                then(True)
+
+        for consumer in remote:
+            consumer.queue.unsubscribe(consumer, on_ended)
 
     def release_all(self) -> None:
         """The channel ends: its consumers go, what was out comes back."""
@@ -404,8 +433,11 @@ class Channel(Topology):
         raise protocol_error(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", method)
 
     def on_close(self, method: m.ChannelClose) -> None:
-        self.connection.on_channel_closed(self)
-        self._reply(m.ChannelCloseOk())
+        def then(_: bool) -> None:
+            self.connection.on_channel_closed(self)
+            self._reply(m.ChannelCloseOk())
+
+        self._ask(self.unsubscribe_all, method, then)
 
     def on_close_ok(self, method: m.ChannelCloseOk) -> None:
         pass  # To a close that we did not send; nothing to close.
@@ -431,6 +463,7 @@ class Channel(Topology):
         if not method.requeue:
             raise protocol_error(ReplyCode.NOT_IMPLEMENTED, "requeue=false", method)
         refuse_return(self.unacked, method.name, method)
+        self._catch_up()
         self.take_back(self.unacked.take_all())
         if isinstance(method, m.BasicRecover):
             self._reply(m.BasicRecoverOk())
@@ -440,8 +473,8 @@ class Channel(Topology):
             raise protocol_error(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})", method)
         if method.global_:
             self.prefetch = method.prefetch_count
+            self._share_prefetch()
             for consumer in self.consumers.values():
-                self.broker.dirty[consumer.queue] = None
                 consumer.queue.set_limit(consumer)
         else:
             self.new_consumer_prefetch = method.prefetch_count
@@ -476,6 +509,39 @@ class Channel(Topology):
             self._reply(m.ConfirmSelectOk())
 
     # -- Consuming -----------------------------------------------------------------------------------------------
+
+    def _share_prefetch(self) -> None:
+        """The prefetch that all consumers share has room: their queues are asked in turn, beginning behind the last.
+
+        The broker's turn begins with the queue that was touched last.
+        """
+        dirty, order = self.broker.dirty, list(self.consumers.values())
+        if self.last_served in order:
+            at = order.index(self.last_served) + 1
+            order = order[at:] + order[:at]
+        for consumer in reversed(order):
+            dirty.pop(consumer.queue, None)
+            dirty[consumer.queue] = None
+
+    def on_consumer_ended(self, consumer: ChannelConsumer) -> None:
+        """The queue of a consumer is gone."""
+        self.consumers.pop(consumer.tag, None)
+        if self.cancelled is not None:
+            self.cancelled.append(consumer.tag)
+        else:
+            self._tell_cancelled(consumer.tag)
+
+    def _tell_cancelled(self, tag: str) -> None:
+        if self.connection.capabilities.get("consumer_cancel_notify"):
+            self._reply(m.BasicCancel(tag, True))
+
+    def _begin_deleting(self) -> None:
+        self.cancelled = []
+
+    def _end_deleting(self) -> None:
+        cancelled, self.cancelled = self.cancelled or [], None
+        for tag in cancelled:
+            self._tell_cancelled(tag)
 
     def _open_inbox(self, method: m.BasicConsume) -> None:
         """Consume from the pseudo-queue of direct reply-to."""

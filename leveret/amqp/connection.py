@@ -55,9 +55,10 @@ class Connection(Intake):
         self.closing = False  # A close was sent; only its answer is of interest.
         self.closed = False  # The shell may drop the socket once `out` is written.
         self.close_reason = ""
-        self.leaving = False  # The client has closed; the answer waits for
-        self.deleting = 0  # so many exclusive queues to be gone,
-        self.leaving_ticks = 0  # but not for ever.
+        self.leaving = False  # The client has closed, and waits for the answer.
+        self.unsubscribing = 0  # Channels whose consumers at other nodes have yet to end before that.
+        self.deleting = 0  # Exclusive queues that have yet to be deleted before that.
+        self.leaving_ticks = 0  # How long the answer has waited, which is not for ever.
         self.frame_max = limits.initial_frame_max
         self.channel_max = 0
         self.heartbeat_s = 0
@@ -256,11 +257,9 @@ class Connection(Intake):
     def _on_connection_method(self, method: m.Method) -> None:
         if isinstance(method, m.ConnectionClose):
             self.submit()
-            self.release_all()
             self.close_reason = f"closed by the client: {method.reply_code} {method.reply_text}"
             self.leaving = self.held = True
-            if not self.deleting:
-                self._leave()
+            self._unsubscribe_all()
         elif self.handshake is not None:
             self.handshake.on_method(method)
         elif isinstance(method, m.ConnectionUpdateSecret):
@@ -271,10 +270,25 @@ class Connection(Intake):
             text = "unexpected method in connection state running"
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, text, *ids_of(method))
 
+    def _unsubscribe_all(self) -> None:
+        """The client closes: its consumers get what was published before, then all that it holds is given back."""
+        channels = [channel for channel in self.channels.values() if not channel.closing]
+        self.unsubscribing = len(channels) + 1
+        for channel in channels:
+            channel.unsubscribe_all(self._on_unsubscribed)
+        self._on_unsubscribed(True)
+
+    def _on_unsubscribed(self, _: bool) -> None:
+        self.unsubscribing -= 1
+        if not self.unsubscribing and not self.closed:
+            self.release_all()
+            if not self.deleting:
+                self._leave()
+
     def on_exclusive_deleted(self) -> None:
         """One of the queues is gone that only this connection could use."""
         self.deleting -= 1
-        if self.leaving and not self.deleting:
+        if self.leaving and not self.deleting and not self.unsubscribing:
             self._leave()
 
     def _leave(self) -> None:
@@ -360,8 +374,8 @@ class Connection(Intake):
             return False
         for inbox in list(self.inboxes):
             inbox.on_room()
-        self.broker.dirty.update(self.stalled)
-        self.stalled.clear()
+        if self.stalled:
+            self.broker.touch_stalled(self.stalled)
         if self.full:
             self.full = False
             self._go_on()
@@ -411,6 +425,7 @@ class Connection(Intake):
         if self.leaving:
             self.leaving_ticks += 1
             if self.leaving_ticks > LEAVE_TICKS_MAX:
+                self.release_all()
                 self._leave()
             return True
         if self.received_since_tick or self.blocked or self.held or not listening:

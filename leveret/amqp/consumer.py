@@ -15,7 +15,6 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp import methods as m
 from leveret.amqp.frames import END_BYTE, HEAD, METHOD, reframe
 from leveret.log.block import REDELIVERED
 
@@ -82,12 +81,15 @@ class ChannelConsumer:
     def room(self, average_bytes: int) -> int:
         channel = self.channel
         room = channel.connection.room(self.queue, average_bytes)
-        if room <= 0 or self.no_ack:
+        if room <= 0:
             return room
+        if channel.prefetch:
+            shared = channel.prefetch - channel.consumed
+            # Consumers without acknowledgements use up nothing of it, yet wait with the others while it is used up.
+            if shared <= 0 or not self.no_ack:
+                room = min(room, shared)
         if self.prefetch:
             room = min(room, self.prefetch - self.unacked)
-        if channel.prefetch:
-            room = min(room, channel.prefetch - channel.consumed)
         return room
 
     def limit(self) -> int:
@@ -118,6 +120,8 @@ class ChannelConsumer:
             if batch.redelivered and queue.is_local and queue.returns is not None:  # Else its own node has done so.
                 contents = queue.returns.labelled(batch, lo, hi)
             pieces = self._one_by_one(first_tag, contents, keys, kinds)
+        if channel.prefetch:
+            channel.last_served = self
         connection = channel.connection
         connection.out += pieces
         connection.out_bytes += batch.average_bytes() * count  # A delivery's method is about as long as our overhead.
@@ -153,7 +157,4 @@ class ChannelConsumer:
         self.key, self.head, self.tail = key, head, key + END_BYTE
 
     def on_queue_deleted(self) -> None:
-        channel = self.channel
-        channel.consumers.pop(self.tag, None)
-        if channel.connection.capabilities.get("consumer_cancel_notify"):
-            channel.connection.send(channel.number, m.BasicCancel(self.tag, True))
+        self.channel.on_consumer_ended(self)

@@ -58,6 +58,14 @@ class Topology:
         """End the channel."""
         raise NotImplementedError
 
+    def _begin_deleting(self) -> None:
+        """The channel deletes a queue, perhaps one that it consumes from."""
+        raise NotImplementedError
+
+    def _end_deleting(self) -> None:
+        """It is gone, and the client was told."""
+        raise NotImplementedError
+
     # -- Common ground -------------------------------------------------------------------------------------------
 
     def _reply(self, method: m.Method) -> None:
@@ -345,12 +353,18 @@ class Topology:
         self._ask(self._status_of(queue), method, then)
 
     def _delete_queue(self, method: m.QueueDelete, queue: AnyQueue, count: int) -> None:
-        """What comes into the queue from now until this is agreed on counts as having come after it: nobody's."""
+        """What comes into the queue from now until this is agreed on counts as having come after it: nobody's.
+
+        The answer comes before the end of this channel's own consumers is told. Clients that wait for the answer take
+        no other method on the channel for it.
+        """
 
         def on_deleted() -> None:
             if not method.nowait:
                 self._reply(m.QueueDeleteOk(count))
+            self._end_deleting()
 
+        self._begin_deleting()
         command = c.DeleteQueue(queue.spec.vhost, queue.spec.name, queue.spec.id)
         self._propose(command, method, on_deleted, missing_is_done=True)
 

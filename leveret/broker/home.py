@@ -308,8 +308,8 @@ class Home:
 
     def on_room(self) -> None:
         """The link, or a subscription's window, takes more."""
-        self.broker.dirty.update(self.stalled)
-        self.stalled.clear()
+        if self.stalled:
+            self.broker.touch_stalled(self.stalled)
 
     # -- Questions -----------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class Home:
         _, number, what, queue_id = w.unpack_one(w.ASK_HEAD, payload)
         rest = payload[w.ASK_HEAD.size :]
         if what == w.CANCEL:
-            self._on_cancel(number, *w.unpack_one(w.U64, rest))
+            self._on_cancel(number, w.unpack_one(w.U64, rest)[0], rest[w.U64.size :] == w.IN_ORDER)
             return
         if what == w.ADOPT:
             adopted = self.broker.arrivals.adopt(queue_id, self.peer, *w.unpack_one(w.U64, rest))
@@ -397,9 +397,11 @@ class Home:
 
         queue.subscribe(consumer, then)
 
-    def _on_cancel(self, number: int, subscription: int) -> None:
+    def _on_cancel(self, number: int, subscription: int, in_order: bool) -> None:
         consumer = self.consumers.pop(subscription, None)
         if consumer is not None and not consumer.queue.deleted:
+            if in_order:
+                consumer.queue.catch_up()
             consumer.queue.remove_consumer(consumer)
         self._answer(number)
 

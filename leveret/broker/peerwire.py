@@ -58,10 +58,12 @@ STATUS: Final = 1
 PURGE: Final = 2
 GET: Final = 3
 SUBSCRIBE: Final = 4
-CANCEL: Final = 5
+CANCEL: Final = 5  # The subscription; with `IN_ORDER` if its client goes on and is to have what came before.
 ADOPT: Final = 6  # Get ready to become a queue's home.
 ABANDON: Final = 7  # It stays where it is.
 BRING: Final = 8  # All its messages are there: here are its marks.
+
+IN_ORDER: Final = b"\x01"
 
 # A code that is no AMQP: the queue has gone to another node, of which the edge will hear.
 MOVED: Final = 1

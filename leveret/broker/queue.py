@@ -258,6 +258,15 @@ class Queue(Leasing):
     # Answered at once, unless the queue is about to go, or to have another home. At another node (`RemoteQueue`) they
     # take a while, hence the form.
 
+    def catch_up(self) -> None:
+        """Lets all that was done to the queue in this turn take effect: limits, times to live, hand-out.
+
+        Publishes gather until the end of the turn. A method that asks or changes something must not come before them:
+        a get would take what a waiting consumer is to have, and a purge would count what a limit has dropped.
+        """
+        if (self.consumers or self.tended) and self in self.host.dirty and not self.deleted:
+            self.host.pump_one(self)
+
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the question is put off until it is clear where the queue is. An answer of now might not hold there."""
         if self.parked is None and self.departure is None and not self.doomed:
@@ -274,10 +283,12 @@ class Queue(Leasing):
         if self.departure is not None and self.parked is None:  # That may take long, and so much is known.
             then(Status(self.ready_count + self.departure.unacked, len(self.departure.consumers)))
         elif not self.later(lambda queue: queue.status(then)):
+            self.catch_up()
             then(self._gone() if self.deleted else Status(self.ready_count, len(self.consumers)))
 
     def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
         if not self.later(lambda queue: queue.purge_all(then)):
+            self.catch_up()
             then(self._gone() if self.deleted else self.purge())
 
     def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
@@ -298,6 +309,7 @@ class Queue(Leasing):
             then(unreachable(self.spec))
             return
         self.used_ms = self.host.now_ms
+        self.catch_up()
         got = self.get()
         if isinstance(got, Gap):
             self.host.when_loaded(self, lambda: self.fetch(no_ack, wanted, then))
@@ -328,6 +340,7 @@ class Queue(Leasing):
         if self.exclusive_consumer is not None or alone:
             then(Refusal(403, f"{resource('queue', self.spec.name, self.spec.vhost)} in exclusive use"))
             return
+        self.catch_up()
         self.add_consumer(consumer)
         then(None)
 
@@ -339,6 +352,8 @@ class Queue(Leasing):
             queue.subscribe(consumer, then)
 
     def unsubscribe(self, consumer: Consumer, then: Callable[[], None]) -> None:
+        """Ends a subscription, after what came before has been handed out."""
+        self.catch_up()
         then()
         self.remove_consumer(consumer)
 
@@ -448,15 +463,19 @@ class Queue(Leasing):
         """Several consumers: in turn, one message each. False if none has room."""
         consumers = self.consumers
         average_bytes = head.batch.average_bytes()
-        served, last = 0, consumers[0]
+        served, passed_over, last = 0, 0, consumers[0]
         for _ in range(len(consumers)):
             consumer = consumers[0]
             consumers.rotate(-1)
             if consumer.room(average_bytes) > 0:
                 self.hand_over(consumer, head, 1)
-                served, last = served + 1, consumer
+                served, passed_over, last = served + 1, 0, consumer
                 if head.lo == head.hi or head.first > self.open_through:
                     return True
+            else:
+                passed_over += 1
+        # Those behind the last one served are next. Where consumers share a prefetch, one would take all of it else.
+        consumers.rotate(passed_over)
         if served == 1:  # Nobody to share with: all it can take, at once.
             room = last.room(average_bytes)
             if room > 0:

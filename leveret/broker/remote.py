@@ -227,6 +227,7 @@ class RemoteQueue:
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
+            self.pump()  # What was delivered before the answer was made comes before it.
             if isinstance(answer, Refusal):
                 then(answer)
             else:
@@ -240,6 +241,7 @@ class RemoteQueue:
             return
 
         def on_answer(answer: bytes | Refusal) -> None:
+            self.pump()
             then(answer if isinstance(answer, Refusal) else min(w.unpack_one(w.U64, answer)[0], COUNT_MAX))
 
         self._ask(w.PURGE, b"", on_answer, lambda queue: queue.purge_all(then))
@@ -253,6 +255,7 @@ class RemoteQueue:
             queue.fetch(no_ack, wanted, then)
 
         def on_answer(answer: bytes | Refusal) -> None:
+            self.pump()
             if isinstance(answer, Refusal) and answer.code == w.MOVED:
                 self._follow(edge, again)
             elif isinstance(answer, Refusal):
@@ -333,7 +336,7 @@ class RemoteQueue:
             then()
 
         subscription.ends = True
-        self._ask(w.CANCEL, w.U64.pack(subscription.number), on_answer)
+        self._ask(w.CANCEL, w.U64.pack(subscription.number) + w.IN_ORDER, on_answer)
 
     def remove_consumer(self, consumer: Subscriber) -> None:
         """End a subscription without waiting: its channel is gone."""

@@ -20,6 +20,11 @@ def test_exchanges(conversation: Conversation) -> None:
     assert converse(conversation) == conversation.lines
 
 
+@pytest.mark.parametrize("conversation", written_conversations("one-write"))
+def test_several_things_in_one_write(conversation: Conversation) -> None:
+    assert converse(conversation) == conversation.lines
+
+
 @pytest.mark.parametrize("conversation", written_conversations("routes"))
 def test_routes(conversation: Conversation) -> None:
     assert converse(conversation) == conversation.lines

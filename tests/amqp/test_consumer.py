@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.connection import OUT_BYTES_MAX
+from leveret.amqp.tables import Field
 from leveret.broker import paging
 from tests.machines import Client, Conversation, World, converse, publish, written_conversations
 
@@ -31,7 +34,7 @@ def test_a_consumer_with_small_frames_gets_them_small(channel: int, size: int) -
     (reply,) = consumer.take()
     assert reply.body == body and reply.properties is not None and reply.properties.message_id == "m"
     assert consumer.reader.largest_frame <= 4096
-    consumer.send(m.BasicNack(1), m.BasicCancel("c"), channel=channel)
+    consumer.send(m.BasicCancel("c"), m.BasicNack(1), channel=channel)
     consumer.take()
     consumer.send(m.BasicGet(queue="q"), channel=channel)
     assert consumer.take()[-1].body == body
@@ -241,3 +244,122 @@ def test_gets_and_consumers_share_what_is_read(paged: World) -> None:
     assert sorted(bodies) == [b"%d" % number for number in range(10)]
     assert not getter.connection.held
     assert paged.broker.content_bytes == 0
+
+
+# -- Who is served -------------------------------------------------------------------------------------------------
+
+
+def tags_served(client: Client, count: int, acks: int) -> Counter[str]:
+    """By consumer, the deliveries of a client that acknowledges `acks` of them in one write."""
+    served: Counter[str] = Counter()
+    tags: list[int] = []
+    while served.total() < count:
+        for method in client.methods():
+            assert isinstance(method, m.BasicDeliver)
+            served[method.consumer_tag] += 1
+            tags.append(method.delivery_tag)
+        assert tags, "nothing more is delivered"
+        client.send(*map(m.BasicAck, tags[:acks]))
+        del tags[:acks]
+    return served
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_two_consumers_of_a_queue_share_a_prefetch(prefetch: int) -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.call(m.BasicQos(prefetch_count=prefetch, global_=True))
+    client.consume("q", "c")
+    client.consume("q", "d")
+    for _ in range(20):
+        client.publish("q")
+    assert tags_served(client, 20, 1) == {"c": 10, "d": 10}
+
+
+@pytest.mark.parametrize("acks", [1, 2, 3, 9])
+@pytest.mark.parametrize("prefetch", [1, 9])
+def test_queues_share_a_prefetch(prefetch: int, acks: int) -> None:
+    world = World()
+    client = world.client()
+    client.call(m.BasicQos(prefetch_count=prefetch, global_=True))
+    for name in "pqr":
+        client.declare(name)
+        client.feed(publish(1, "", name, b"x") * 100)
+    client.send(*(m.BasicConsume(queue=name, consumer_tag=name, nowait=True) for name in "pqr"))
+    served = tags_served(client, 180, min(acks, prefetch))
+    assert all(abs(served[name] - 60) <= prefetch for name in "pqr"), served
+
+
+def test_consumers_without_acknowledgements_wait_for_a_shared_prefetch() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.declare("free")
+    client.call(m.BasicQos(prefetch_count=1, global_=True))
+    client.consume("q", "c")
+    client.consume("free", "f", no_ack=True)
+    client.publish("free")
+    client.publish("free")
+    assert [reply.method.consumer_tag for reply in client.take()] == ["f", "f"]  # type: ignore[union-attr]
+    client.publish("q")
+    client.publish("free")
+    assert [reply.method.consumer_tag for reply in client.take()] == ["c"]  # type: ignore[union-attr]
+    client.send(m.BasicAck(3))
+    assert [reply.method.consumer_tag for reply in client.take()] == ["f"]  # type: ignore[union-attr]
+
+
+def test_no_queue_starves_behind_a_slow_client() -> None:
+    """One queue at a time fills what the client takes; the others come before it next time."""
+    world = World()
+    client = world.client()
+    for name in "pqr":
+        client.declare(name)
+        for _ in range(12):
+            client.publish(name, bytes(400_000))
+    client.send(*(m.BasicConsume(queue=name, consumer_tag=name, nowait=True) for name in "pqr"))
+    order = [reply.method.consumer_tag for reply in client.take()]  # type: ignore[union-attr]
+    assert len(order) == 36
+    assert set(order[:9]) == set("pqr"), order
+
+
+# -- What gathers in a turn ----------------------------------------------------------------------------------------
+
+
+def test_a_declaration_counts_what_the_limit_leaves() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q", arguments={"x-max-length": Field("I", 1)})
+    client.feed(publish(1, "", "q", b"x") * 3)
+    assert client.call(m.QueueDeclare(queue="q", passive=True)) == m.QueueDeclareOk("q", 1, 0)
+
+
+def test_what_another_client_published_before_is_handed_out_first() -> None:
+    world = World()
+    publisher, getter, consumer = world.client(), world.client(), world.client()
+    publisher.declare("q")
+    consumer.consume("q")
+    publisher.feed(publish(1, "", "q", b"x"))
+    assert getter.call(m.BasicGet(queue="q")) == m.BasicGetEmpty()
+    assert consumer.bodies() == [b"x"]
+
+
+def test_a_connection_that_closes_has_its_deliveries_first() -> None:
+    world = World()
+    client, other = world.client(), world.client()
+    client.declare("q")
+    client.consume("q", no_ack=True)
+    client.feed(publish(1, "", "q", b"x") + m.encode(0, m.ConnectionClose(200, "bye")))
+    world.turn()
+    assert [type(method) for method in client.methods()] == [m.BasicDeliver, m.ConnectionCloseOk]
+    assert other.call(m.QueueDeclare(queue="q", passive=True)) == m.QueueDeclareOk("q", 0, 0)
+
+
+def test_a_client_that_is_gone_takes_nothing_with_it() -> None:
+    world = World()
+    client, other = world.client(), world.client()
+    client.declare("q")
+    client.consume("q", no_ack=True)
+    client.feed(publish(1, "", "q", b"x"))
+    client.lose()
+    assert other.call(m.QueueDeclare(queue="q", passive=True)) == m.QueueDeclareOk("q", 1, 0)

@@ -10,7 +10,8 @@ from tests.brokers import Cluster
 from tests.machines import Conversation, converse, written_conversations
 
 FILES: Final = (
-    "connection", "consumers", "contents", "exchanges", "handshake", "queues", "replies", "routes", "transactions",
+    "connection", "consumers", "contents", "exchanges", "handshake", "one-write", "queues", "replies", "routes",
+    "transactions",
 )  # fmt: skip
 CONVERSATIONS: Final[list[Any]] = [each for name in FILES for each in written_conversations(name)]
 

@@ -8,6 +8,7 @@ client a, who is logged in when it first says something. Besides the methods by 
     a open user='limited' heartbeat=1           log in otherwise than as guest; `a connect` does not log in at all
     a capabilities                              those in the server's greeting
     a lost                                      the socket is closed without a word
+    a1 publish routing_key='q' && a1 basic.get queue='q'                               both in one write
     wait 300                                    milliseconds pass; what comes meanwhile is noted
     ctl set_policy p ^q '{"max-length": 1}'     rabbitmqctl or leveretctl, in the vhost of the conversation
 

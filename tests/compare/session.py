@@ -16,12 +16,14 @@ from leveret.amqp.properties import BadProperties
 from tests.compare.printing import Names, reply_text, table
 from tests.machines import (
     ALL_CAPABILITIES,
-    LINE,
+    ONE_WRITE,
     Conversation,
     Reader,
     Reply,
+    Said,
     arguments_of,
     hello,
+    parts_of,
     wire_of,
 )
 
@@ -185,9 +187,8 @@ class Session:
         self._hear_out(line, notes)
 
     def _say(self, line: str) -> None:
-        match = LINE.fullmatch(self.names.understand(line))
-        assert match is not None, line
-        who, channel, word, text = match[1], int(match[2] or 0), match[3], match[4]
+        parts = parts_of(self.names.understand(line))
+        who, channel, word, text = parts[0]
         if who not in self.peers:
             self.peers[who] = Peer(self.target.port)
             if word != "connect":
@@ -201,8 +202,9 @@ class Session:
         elif word not in ("connect", "open"):
             if word == "connection.open":
                 text = text.replace("virtual_host='/'", f"virtual_host='{self.vhost}'")
-            peer.send(wire_of(channel, word, text))
-            peer.sent(channel, word, text)
+            peer.send(b"".join(part.wire() for part in (Said(who, channel, word, text), *parts[1:])))
+            for part in parts:
+                peer.sent(part.channel, part.word, part.text)
 
     def _open(self, peer: Peer, **given: Any) -> None:
         user = given.get("user", "guest")
@@ -254,7 +256,7 @@ class Session:
             _drop_ticket(peer, channel, wanted)
 
     def _hear_out(self, line: str, notes: list[str]) -> None:
-        word = line.partition(" ")[2].partition(" ")[0]
+        word = line.rpartition(ONE_WRITE)[2].partition(" ")[2].partition(" ")[0]
         if word == "lost":
             Event().wait(self.target.behind_s)  # It may have been the only one to listen to.
         if word in ASKED_ALONE:
@@ -272,9 +274,8 @@ class Session:
         self.steps.append((line, notes + self._take()))
 
     def _await_answer(self, line: str) -> None:
-        match = LINE.fullmatch(line)
-        assert match is not None
-        peer, channel = self.peers[match[1]], int(match[2] or 0)
+        who, channel, _, _ = parts_of(line)[-1]
+        peer = self.peers[who]
         self._listen(time.monotonic() + ANSWER_S, lambda: self._heard() > 0 or channel not in peer.fenceable())
 
     def _is_closed(self) -> bool:
