@@ -158,7 +158,7 @@ class Broker(Ruling):
         """Deliver what can be delivered."""
         if self.outdated:
             self.refresh_some()
-        dirty = self.dirty
+        dirty, unlogged = self.dirty, self.unlogged
         while dirty or self.tapped:
             if not dirty:
                 self.tapped.popitem()[0].flush()
@@ -166,27 +166,21 @@ class Broker(Ruling):
             queue, _ = dirty.popitem()
             if queue.deleted:
                 continue
-            if queue.is_local:
-                self.pump_one(queue)
-            else:
-                queue.pump()
-                dirty.pop(queue, None)
+            if queue.ruled != self.ruled and queue.is_local:
+                self.refresh(queue)
+            queue.pump()
+            dirty.pop(queue, None)  # Settling without acks touches it again.
+            if not queue.is_local:
+                continue
+            queue.active_ms = self.now_ms
+            queue.close_batch()
+            if self.content_bytes > self.spill_bytes_max:
+                queue.page_out()
+            if queue.has_changes():
+                unlogged[queue] = None
+            elif queue.delivered_through > queue.noted_through and queue.durable:
+                self.delivering[queue] = None
         self.spools.on_turn()
-
-    def pump_one(self, queue: Queue) -> None:
-        """Applies limits and times to live to a queue of this node, and hands out what its consumers have room for."""
-        if queue.ruled != self.ruled:
-            self.refresh(queue)
-        queue.pump()
-        self.dirty.pop(queue, None)  # Settling without acks touches it again.
-        queue.active_ms = self.now_ms
-        queue.close_batch()
-        if self.content_bytes > self.spill_bytes_max:
-            queue.page_out()
-        if queue.has_changes():
-            self.unlogged[queue] = None
-        elif queue.delivered_through > queue.noted_through and queue.durable:
-            self.delivering[queue] = None
 
     def touch_stalled(self, stalled: dict[AnyQueue, None]) -> None:
         """Queues that had more for a client than it could take go on, as it takes more: each is the first in turn.

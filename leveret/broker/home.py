@@ -266,16 +266,21 @@ class Home:
         back: dict[int, list[Delivered]] = {w.REQUEUED: [], w.RETURNED: []}
         for verdict, first, last in verdicts:
             taken = unacked.take_range(first, last)
-            self._on_taken(taken)
             if verdict == w.ACKED:
+                self._on_taken(taken)
                 for one in taken:
                     one.queue.settle_delivered(one.batch, one.lo, one.hi)
             elif verdict == w.DISCARDED:
+                self._on_taken(taken)
                 for one in taken:
                     one.queue.discard(one.batch, one.lo, one.hi)
             else:
                 back[verdict] += taken
+        for queue in {one.queue for one in back[w.REQUEUED]}:
+            if queue.is_local:
+                queue.catch_up()  # Before the consumers have room for more.
         for verdict, taken in back.items():  # All at once: each goes to its old place among those that wait.
+            self._on_taken(taken)
             self._requeue(taken, shown=verdict == w.REQUEUED)
 
     def _on_taken(self, taken: list[Delivered]) -> None:

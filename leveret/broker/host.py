@@ -37,9 +37,6 @@ class Host(Protocol):
     vhosts: dict[str, Vhost]
     ruled: int  # How often policies have changed.
 
-    def pump_one(self, queue: Queue) -> None:
-        """Does at once what the end of the turn would do to this queue."""
-
     def refresh(self, queue: Queue) -> None:
         """They have since this queue was last told what holds for it."""
 

@@ -265,7 +265,8 @@ class Queue(Leasing):
         a get would take what a waiting consumer is to have, and a purge would count what a limit has dropped.
         """
         if (self.consumers or self.tended) and self in self.host.dirty and not self.deleted:
-            self.host.pump_one(self)
+            self.heed()
+            self.pump()
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the question is put off until it is clear where the queue is. An answer of now might not hold there."""

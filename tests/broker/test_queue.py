@@ -53,10 +53,6 @@ class Host:
     def refresh(self, queue: Queue) -> None:
         raise AssertionError("there are no policies here")
 
-    def pump_one(self, queue: Queue) -> None:
-        queue.pump()
-        self.dirty.pop(queue, None)
-
     def load(self, queue: Queue, gap: Gap) -> None:
         self.wanted.append((queue, gap))
 
