@@ -276,7 +276,7 @@ class Home:
                     one.queue.discard(one.batch, one.lo, one.hi)
             else:
                 back[verdict] += taken
-        for queue in {one.queue for one in back[w.REQUEUED]}:
+        for queue in dict.fromkeys(one.queue for one in back[w.REQUEUED]):
             if queue.is_local:
                 queue.catch_up()  # Before the consumers have room for more.
         for verdict, taken in back.items():  # All at once: each goes to its old place among those that wait.
