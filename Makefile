@@ -10,7 +10,7 @@ CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simula
 NODE_CLIENTS := node_modules/.amqplib
 PROCESSES := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 8))')
 
-.PHONY: install run test lint types pytest node-clients rabbitmq-c chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
+.PHONY: install run test lint types pytest node-clients debian-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
 
 install: $(STAMP)
 
@@ -38,7 +38,7 @@ types: $(STAMP)
 # their order, and takes over what others have not come to when it is done: the tests of a file mostly stay together and
 # share what they have started.
 # `$(PY) -m pytest FILE ...` alone runs in one, where a debugger works.
-pytest: $(STAMP) node-clients rabbitmq-c chromium java
+pytest: $(STAMP) node-clients debian-clients chromium java
 	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal
 
 # amqplib, for tests/clients/node. Those tests are skipped where it is missing, and say so.
@@ -52,14 +52,17 @@ node-clients:
 	    echo "node-clients: npm could not install amqplib, so the tests with it are skipped"; \
 	fi
 
-# rabbitmq-c's tools, for tests/clients/test_rabbitmq_c.py. Those tests are skipped where they are missing, and say so.
-rabbitmq-c:
-	@if command -v amqp-publish >/dev/null; then :; \
+# Clients in C, Go and Java, and the specification that txAMQP reads, as Debian has them. The tests with those that are
+# missing are skipped, and say so.
+DEBIAN_CLIENTS := amqp-tools amqp-specs golang-go golang-github-rabbitmq-amqp091-go-dev librabbitmq-client-java \
+    libslf4j-java
+debian-clients:
+	@if dpkg --status $(DEBIAN_CLIENTS) >/dev/null 2>&1; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	    { apt-get install --yes --quiet --no-install-recommends amqp-tools || \
-	      { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends amqp-tools; }; } >/dev/null 2>&1; then :; \
+	    { apt-get install --yes --quiet --no-install-recommends $(DEBIAN_CLIENTS) || \
+	      { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends $(DEBIAN_CLIENTS); }; } >/dev/null 2>&1; then :; \
 	else \
-	    echo "rabbitmq-c: its tools are not here (Debian: amqp-tools), so the tests with them are skipped"; \
+	    echo "debian-clients: not all of $(DEBIAN_CLIENTS) are here, so the tests with those that are missing are skipped"; \
 	fi
 
 # The browser of tests/page. Those tests are skipped where there is none, and say so.

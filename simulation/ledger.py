@@ -268,7 +268,8 @@ class Ledger:
 
     def _check_flag(self, message: Message, delivery: Delivery) -> None:
         for other in message.deliveries:
-            first, second = sorted((other, delivery), key=lambda one: one.written_at)
+            # A client that closes gets what was published before, and at the same moment another gets it, marked.
+            first, second = sorted((other, delivery), key=lambda one: (one.written_at, one.redelivered))
             at_home = first.node == self.queue(message.queue).owner
             since = first.written_at if at_home else message.published_at  # It left the queue's node before that.
             if not second.redelivered and not self._crashed(message.queue, since, second.written_at):

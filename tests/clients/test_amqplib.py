@@ -32,6 +32,7 @@ CASES = [
     "prefetch",
     "replies",
     "cancelled",
+    "closing",
     "errors",
     "heartbeat",
 ]

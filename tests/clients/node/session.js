@@ -241,6 +241,15 @@ const cases = {
     await assert.rejects(amqp.connect(`amqp://guest:wrong@127.0.0.1:${port}`), /ACCESS_REFUSED/);
   },
 
+  async closing() {
+    // The close goes out behind publishes that the server has yet to read.
+    const connection = await amqp.connect(url);
+    const channel = await connection.createChannel();
+    const { queue } = await channel.assertQueue('', { exclusive: true });
+    for (let number = 0; number < 2047; number++) channel.sendToQueue(queue, Buffer.alloc(1000));
+    await connection.close();
+  },
+
   async heartbeat() {
     const connection = await amqp.connect(`${url}?heartbeat=1`);
     const failed = new Promise((_, reject) => connection.on('error', reject));
