@@ -19,7 +19,10 @@ between the two nodes, gathered over a turn of the node, in frames (see `peerwir
 The other end of the conversation is in `home`.
 
 **Order.** Frames of one link arrive in order. Publishes that gathered leave before any question that came after them,
-and so do settlements; so a client that publishes, then asks for the number of messages, finds its own counted.
+and so do settlements; so a client that publishes, then asks for the number of messages, finds its own counted. At the
+home a question lets the queue hand out first (`Queue.catch_up`), and what is handed out leaves before the answer. A
+client that cancels or closes waits for the answer, and so has all that its consumer was given. Where the client is
+lost, nothing more is handed out to it.
 
 **What the home does not know yet.** The edge may have applied the command that made a queue before the queue's home
 has. So publishes and questions carry the edge's number of applied commands, and the home waits until it is as far:
