@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from leveret.amqp import methods as m
 from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode
-from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
+from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, PROTOCOL_HEADERS
 from leveret.amqp.handshake import Handshake
 from leveret.amqp.intake import Intake, frame_error, octets
 from leveret.amqp.producing import Producer, ProducerChannel
@@ -131,7 +131,7 @@ class Connection(Intake):
 
     def _process(self, data: bytes) -> None:
         if not self.greeted:
-            if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
+            if len(data) < len(PROTOCOL_HEADER) and any(header.startswith(data) for header in PROTOCOL_HEADERS):
                 self.rest = data
                 return
             if not self._greet(data):
@@ -159,7 +159,7 @@ class Connection(Intake):
             self.generation = vhost.generation
 
     def _greet(self, data: bytes) -> bool:
-        if not data.startswith(PROTOCOL_HEADER):
+        if not data.startswith(PROTOCOL_HEADERS):
             self.out.append(PROTOCOL_HEADER)  # "This is what I speak."
             self._shut(f"{{bad_header,{octets(data[:8]).removeprefix('all octets = ')}}}")
             self.broker.writers[self] = None
