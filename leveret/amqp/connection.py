@@ -53,7 +53,8 @@ class Connection(Intake):
         self.handshake: Handshake | None = None  # Until the vhost is open.
         self.greeted = False
         self.closing = False  # A close was sent; only its answer is of interest.
-        self.closed = False  # The shell may drop the socket once `out` is written.
+        self.closed = False  # Nothing further is read or made. The shell ends the socket once `out` is written.
+        self.was_asked_to_close = False  # By the client, who closes the socket when it has the answer.
         self.close_reason = ""
         self.leaving = False  # The client has closed; the answer waits for
         self.deleting = 0  # so many exclusive queues to be gone,
@@ -280,6 +281,7 @@ class Connection(Intake):
     def _leave(self) -> None:
         """Answer the client's close: whoever comes after it will find its exclusive queues gone."""
         if not self.closed:
+            self.was_asked_to_close = True
             self.send(0, m.ConnectionCloseOk())
             self._shut(self.close_reason)
 
@@ -287,6 +289,7 @@ class Connection(Intake):
         if kind == METHOD and number == 0:
             method = self._decode(payload)
             if isinstance(method, m.ConnectionClose):
+                self.was_asked_to_close = True
                 self.send(0, m.ConnectionCloseOk())
             if isinstance(method, m.ConnectionClose | m.ConnectionCloseOk):
                 self._shut(self.close_reason)

@@ -37,10 +37,11 @@ from leveret.log.log import Log, LogOptions
 from leveret.log.measure import measure
 from leveret.log.ranges import Measured, Wanted
 from leveret.node import consensus
-from leveret.node.alarms import Alarms
+from leveret.node.alarms import Alarms, sockets_limit
 from leveret.node.client import AWAY, BEHIND, BLOCKED, PACE_S, PACED, Client
 from leveret.node.cluster import CLUSTER_ID, Cluster
 from leveret.node.folder import MESSAGES
+from leveret.node.lingering import Lingerers
 from leveret.node.maintenance import Maintenance
 from leveret.node.pausing import Pausing
 from leveret.node.reads import Reads
@@ -98,6 +99,7 @@ class Node(consensus.Shell):
         )
         self.clients: dict[Client, None] = {}
         self.by_connection: dict[object, Client] = {}
+        self.lingerers = Lingerers(self.loop)
         self.paced: dict[Client, Queue] = {}
         self.away: dict[Client, RemoteQueue | BusyLink] = {}
         self.behind: dict[Client, None] = {}
@@ -304,8 +306,10 @@ class Node(consensus.Shell):
                 "connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max
             )
             return False
-        if not self.alarms.has_room(len(self.clients), self.world.descriptors_max()):
+        descriptors_max = self.world.descriptors_max()
+        if not self.alarms.has_room(len(self.clients), descriptors_max):
             return False
+        self.lingerers.keep(sockets_limit(descriptors_max) - len(self.clients) - 1)
         self.clients[client] = None
         self.by_connection[client.connection] = client
         return True
@@ -666,5 +670,6 @@ class Node(consensus.Shell):
             await self.storage.drained(self.broker)
         for client in list(self.clients):
             client.transport.close()
+        self.lingerers.close()
         self.cluster.stop()
         self.storage.stop()
