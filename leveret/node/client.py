@@ -1,10 +1,10 @@
 """A client's socket: moves bytes between the transport and the connection machine, and says when to stop reading.
 
-Not reading is the only brake on a publisher, and TCP carries it to the other end. There are six reasons for it, each
+Not reading is the only brake on a publisher, and TCP carries it to the other end. There are five reasons for it, each
 with its own end:
 
-- *held*: the connection waits for the answer to what it asked last.
-- *blocked*: memory or disk are short (an alarm). The client is told with connection.blocked.
+- *held*: the connection waits for the answer to what it asked last; or it has published while memory or disk are short
+  (an alarm), was told so with connection.blocked, and waits for the end of the alarm.
 - *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
   after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
 - *behind*: too much waits for the disk.
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.connection")
 
 HELD: Final = 1
-BLOCKED: Final = 2
-PACED: Final = 4
-BEHIND: Final = 8
-DEAF: Final = 16
-AWAY: Final = 32
+PACED: Final = 2
+BEHIND: Final = 4
+DEAF: Final = 8
+AWAY: Final = 16
 
 UNSENT_BYTES_MAX: Final = 512 * 1024
 UNHEARD_BYTES_MAX: Final = 8 << 20
@@ -90,7 +89,7 @@ class Client(asyncio.Protocol):
                 self.pause(PACED)
                 node.paced[self] = queue
                 node.loop.call_later(PACE_S, self._on_paced)
-            else:
+            elif node.broker.alarm is None:  # Otherwise it is read until it publishes again.
                 self.pause(AWAY)
                 node.away[self] = queue
         if connection.has_published and not connection.closing:
