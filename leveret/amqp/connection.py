@@ -11,6 +11,9 @@ Where an operation must wait (metadata to be committed, a message to be read fro
 stops reading frames, keeps the rest, and goes on when `release` is called. So a client sees its frames processed in
 order, and no handler ever has to cope with a half-done predecessor.
 
+During an alarm (memory or disk are short) a connection goes on until its next publish. That one makes it *blocked*,
+which is one more reason to be held: the publish and all behind it waits for the end of the alarm.
+
 What a stranger may cost: until login a frame is at most `initial_frame_max` bytes; later at most the negotiated size,
 refused by its head, before it is gathered. `rest` is less than one frame. A content under assembly is limited by the
 size its header states, and that by `max_message_size`.
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from leveret.amqp import methods as m
 from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode
-from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER
+from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, PROTOCOL_HEADERS
 from leveret.amqp.handshake import Handshake
 from leveret.amqp.intake import Intake, frame_error, octets
 from leveret.amqp.producing import Producer, ProducerChannel
@@ -53,7 +56,8 @@ class Connection(Intake):
         self.handshake: Handshake | None = None  # Until the vhost is open.
         self.greeted = False
         self.closing = False  # A close was sent; only its answer is of interest.
-        self.closed = False  # The shell may drop the socket once `out` is written.
+        self.closed = False  # Nothing further is read or made. The shell ends the socket once `out` is written.
+        self.was_asked_to_close = False  # By the client, who closes the socket when it has the answer.
         self.close_reason = ""
         self.leaving = False  # The client has closed, and waits for the answer.
         self.unsubscribing = 0  # Channels whose consumers at other nodes have yet to end before that.
@@ -81,7 +85,7 @@ class Connection(Intake):
         self.waits = 0  # Held because so many answers have not come that something asked is waiting for.
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
-        self.blocked = False  # An alarm keeps the shell from reading.
+        self.blocked = False  # Held because it has published during an alarm.
         self.crowding: AnyQueue | BusyLink | None = None  # A queue this connection fills faster than it empties.
 
         self.generation = -1
@@ -119,7 +123,7 @@ class Connection(Intake):
 
     def _go_on(self) -> None:
         """Process what came meanwhile, if nothing holds the connection any longer."""
-        if (self.waits or self.full or self.leaving) and not self.closed:
+        if (self.waits or self.full or self.leaving or self.blocked) and not self.closed:
             return
         self.held = False
         if self.closed:
@@ -132,7 +136,7 @@ class Connection(Intake):
 
     def _process(self, data: bytes) -> None:
         if not self.greeted:
-            if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
+            if len(data) < len(PROTOCOL_HEADER) and any(header.startswith(data) for header in PROTOCOL_HEADERS):
                 self.rest = data
                 return
             if not self._greet(data):
@@ -141,7 +145,10 @@ class Connection(Intake):
         self._check_routes()
         while not self.closed:
             try:
-                at = self._frames(data)
+                if self.broker.alarm is None or self.closing:
+                    at = self._frames(data, 0, len(data))
+                else:
+                    at = self._frames_before_publish(data)
                 self.submit()
                 if not self.closed:
                     self.rest = data[at:]
@@ -160,7 +167,7 @@ class Connection(Intake):
             self.generation = vhost.generation
 
     def _greet(self, data: bytes) -> bool:
-        if not data.startswith(PROTOCOL_HEADER):
+        if not data.startswith(PROTOCOL_HEADERS):
             self.out.append(PROTOCOL_HEADER)  # "This is what I speak."
             self._shut(f"{{bad_header,{octets(data[:8]).removeprefix('all octets = ')}}}")
             self.broker.writers[self] = None
@@ -170,6 +177,33 @@ class Connection(Intake):
         self.handshake = Handshake(self)
         self.out.append(m.encode(0, self.handshake.start()))
         return True
+
+    # -- Alarms --------------------------------------------------------------------------------------------------
+
+    def _frames_before_publish(self, data: bytes) -> int:
+        """During an alarm: process what comes before the next publish. The publish and all behind it waits."""
+        size = len(data)
+        stop = self.find_publish(data)
+        at = self._frames(data, 0, stop)
+        if at < stop or stop == size or self.held or self.closed:
+            return at
+        if self.vhost is None:
+            return self._frames(data, stop, size)  # It may not publish yet, and is told so.
+        assert self.broker.alarm is not None
+        self.blocked = self.held = self.has_published = True
+        self._tell_blocked(m.ConnectionBlocked(self.broker.alarm))
+        return stop
+
+    def unblock(self) -> None:
+        """The alarm is over, or the connection is about to be: go on with what came meanwhile."""
+        if self.blocked and not self.closed:
+            self.blocked = False
+            self._tell_blocked(m.ConnectionUnblocked())
+            self._go_on()
+
+    def _tell_blocked(self, method: m.ConnectionBlocked | m.ConnectionUnblocked) -> None:
+        if self.capabilities.get("connection.blocked") and not self.closing:
+            self.send(0, method)
 
     # -- Frames off the hot path ---------------------------------------------------------------------------------
 
@@ -294,6 +328,7 @@ class Connection(Intake):
     def _leave(self) -> None:
         """Answer the client's close: whoever comes after it will find its exclusive queues gone."""
         if not self.closed:
+            self.was_asked_to_close = True
             self.send(0, m.ConnectionCloseOk())
             self._shut(self.close_reason)
 
@@ -301,6 +336,7 @@ class Connection(Intake):
         if kind == METHOD and number == 0:
             method = self._decode(payload)
             if isinstance(method, m.ConnectionClose):
+                self.was_asked_to_close = True
                 self.send(0, m.ConnectionCloseOk())
             if isinstance(method, m.ConnectionClose | m.ConnectionCloseOk):
                 self._shut(self.close_reason)
@@ -391,6 +427,7 @@ class Connection(Intake):
         """The broker ends the connection (shutdown, an operator, a vhost deleted)."""
         if not self.closing and not self.closed:
             self.close_with(ConnectionFault(code, text))
+            self.unblock()  # So that its answer is read.
 
     def on_socket_lost(self) -> None:
         """The peer is gone without a word, or the shell gave up on it."""
@@ -414,12 +451,6 @@ class Connection(Intake):
             self.rest = b""
             self.broker.on_connection_closed(self)
 
-    def on_blocked(self, reason: str | None) -> None:
-        """An alarm began (its reason) or ended (None)."""
-        self.blocked = reason is not None
-        if self.capabilities.get("connection.blocked") and self.vhost is not None and not self.closing:
-            self.send(0, m.ConnectionUnblocked() if reason is None else m.ConnectionBlocked(reason))
-
     def on_tick(self, now_ms: int, listening: bool = True) -> bool:
         """Time for heartbeats. False: the client has been silent for two of its intervals while it was listened to."""
         if self.leaving:
@@ -428,7 +459,7 @@ class Connection(Intake):
                 self.release_all()
                 self._leave()
             return True
-        if self.received_since_tick or self.blocked or self.held or not listening:
+        if self.received_since_tick or self.held or not listening:
             self.received_ms, self.received_since_tick = now_ms, False
         else:
             # If the node itself was held up, what the client sent meanwhile has yet to be read: to take that time for

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from typing import Final
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+# A client may also announce AMQP 0-9. It is near enough to 0-9-1 to be served as such, as RabbitMQ does.
+PROTOCOL_HEADERS: Final = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")
 
 METHOD: Final = 1
 HEADER: Final = 2

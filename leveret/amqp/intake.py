@@ -79,9 +79,8 @@ class Intake:
     def _guard(self, channel: Channel, action: Callable[..., object], *arguments: object) -> bool:
         raise NotImplementedError
 
-    def _frames(self, data: bytes) -> int:
-        """Process whole frames; return where the first incomplete one begins."""
-        at, size = 0, len(data)
+    def _frames(self, data: bytes, at: int, size: int) -> int:
+        """Process the whole frames in `at`..`size`; return where the first incomplete one begins."""
         end: int = size
         try:
             while True:
@@ -125,6 +124,25 @@ class Intake:
             self.submit()
             self.resume_at = end
             raise
+
+    def find_publish(self, data: bytes) -> int:
+        """Where the first publish begins, or the rest of one whose content comes in several frames; the size of `data`
+        if there is none."""
+        at, size = 0, len(data)
+        while size - at > 7:
+            kind, number, length = HEAD.unpack_from(data, at)
+            end = at + length + 8
+            if end > size:
+                break
+            if kind == METHOD:
+                if data.startswith(PUBLISH, at + 7):
+                    return at
+            elif kind in (HEADER, BODY):
+                channel = self.channels.get(number)
+                if channel is not None and channel.route is not None:
+                    return at
+            at = end
+        return size
 
     def _repeated(self, data: bytes, at: int, size: int) -> int:
         """As many messages as look just like the one before."""

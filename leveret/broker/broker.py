@@ -94,6 +94,7 @@ class Broker(Ruling):
         self.now_ms = 0  # Of a clock that never jumps; as of this turn.
         self.opened_ms = 0  # When clients could first come, by the same clock.
         self.wall_ms = 0  # The time of day, as of this turn.
+        self.alarm: str | None = None  # What the cluster is low on, in the words of connection.blocked.
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.

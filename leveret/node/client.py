@@ -1,10 +1,10 @@
 """A client's socket: moves bytes between the transport and the connection machine, and says when to stop reading.
 
-Not reading is the only brake on a publisher, and TCP carries it to the other end. There are six reasons for it, each
+Not reading is the only brake on a publisher, and TCP carries it to the other end. There are five reasons for it, each
 with its own end:
 
-- *held*: the connection waits for the answer to what it asked last.
-- *blocked*: memory or disk are short (an alarm). The client is told with connection.blocked.
+- *held*: the connection waits for the answer to what it asked last; or it has published while memory or disk are short
+  (an alarm), was told so with connection.blocked, and waits for the end of the alarm.
 - *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
   after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
 - *behind*: too much waits for the disk.
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 from leveret.amqp.connection import Connection
 from leveret.amqp.limits import Peer
 from leveret.node.certificates import LoginFrom, login_name
+from leveret.node.lingering import asked_s
 
 if TYPE_CHECKING:
     from leveret.node.node import Node
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.connection")
 
 HELD: Final = 1
-BLOCKED: Final = 2
-PACED: Final = 4
-BEHIND: Final = 8
-DEAF: Final = 16
-AWAY: Final = 32
+PACED: Final = 2
+BEHIND: Final = 4
+DEAF: Final = 8
+AWAY: Final = 16
 
 UNSENT_BYTES_MAX: Final = 512 * 1024
 UNHEARD_BYTES_MAX: Final = 8 << 20
@@ -89,10 +89,10 @@ class Client(asyncio.Protocol):
                 self.pause(PACED)
                 node.paced[self] = queue
                 node.loop.call_later(PACE_S, self._on_paced)
-            else:
+            elif node.broker.alarm is None:  # Otherwise it is read until it publishes again.
                 self.pause(AWAY)
                 node.away[self] = queue
-        if connection.has_published:
+        if connection.has_published and not connection.closing:
             node.on_published(self)
         node.schedule()
 
@@ -103,7 +103,9 @@ class Client(asyncio.Protocol):
         connection = self.connection
         connection.writable = True
         self.resume(DEAF)
-        if connection.on_room():
+        if connection.closed:
+            self.flush()  # Its last answer first, if that is not written yet.
+        elif connection.on_room():
             self.node.schedule()
 
     def eof_received(self) -> bool:
@@ -157,15 +159,28 @@ class Client(asyncio.Protocol):
             connection.sent_since_tick = True
             if not connection.writable and self.transport.get_write_buffer_size() > UNHEARD_BYTES_MAX:
                 self.pause(DEAF)
-        if connection.closed:
-            self.transport.close()
-        elif connection.closing and self.closing_at is None:
+        if connection.closed and connection.writable:
+            self._linger()
+        elif (connection.closed or connection.closing) and self.closing_at is None:
             self.closing_at = self.node.loop.time()
+            self.resume(~HELD)  # The answer to the close is read, and all before it is overheard.
         elif connection.writable and connection.on_room():
             self.node.schedule()
 
+    def _linger(self) -> None:
+        """The connection is over and all of its output is written, or nearly: it counts no more, and its socket is left
+        for the client to close."""
+        transport, connection = self.transport, self.connection
+        if self.paused and not transport.is_closing():
+            transport.resume_reading()
+        self.paused = 0
+        self.connection_lost(None)
+        if not transport.is_closing():
+            seconds = asked_s(connection.heartbeat_s) if connection.was_asked_to_close else None
+            self.node.lingerers.add(transport, seconds)
+
     def on_tick(self, now_ms: int) -> None:
-        """Heartbeats, and the end of a client that does not answer a close."""
+        """Heartbeats, and the end of a client that does not answer a close, or does not read the answer to its own."""
         if self.closing_at is not None:
             if self.node.loop.time() - self.closing_at > CLOSE_TIMEOUT_S:
                 self.transport.abort()

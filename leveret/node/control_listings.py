@@ -222,7 +222,9 @@ def channel_pid_of(control: Control, consumer: Any) -> str:
 def _state(connection: Connection) -> str:
     if connection.closing:
         return "closing"
-    return "blocked" if connection.blocked else "running"
+    if connection.blocked:
+        return "blocked"
+    return "running" if connection.broker.alarm is None else "blocking"  # It is, as soon as it publishes.
 
 
 def _tls_of(control: Control, connection: Connection, read: Callable[[Any], Any]) -> Any:

@@ -13,6 +13,7 @@ import logging
 import platform
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -37,10 +38,11 @@ from leveret.log.log import Log, LogOptions
 from leveret.log.measure import measure
 from leveret.log.ranges import Measured, Wanted
 from leveret.node import consensus
-from leveret.node.alarms import Alarms
-from leveret.node.client import AWAY, BEHIND, BLOCKED, PACE_S, PACED, Client
+from leveret.node.alarms import Alarms, sockets_limit
+from leveret.node.client import AWAY, BEHIND, PACE_S, PACED, Client
 from leveret.node.cluster import CLUSTER_ID, Cluster
 from leveret.node.folder import MESSAGES
+from leveret.node.lingering import Lingerers
 from leveret.node.maintenance import Maintenance
 from leveret.node.pausing import Pausing
 from leveret.node.reads import Reads
@@ -68,6 +70,7 @@ TICK_S: Final = 1.0
 SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
 # While the nodes elect a leader, which takes seconds at worst, masters go on: to step back would depose them all.
 LEADERLESS_TICKS_MAX: Final = 250
+UNBLOCKED_MAX: Final = 16  # Publishers that go on in one turn after an alarm.
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
 
@@ -98,9 +101,11 @@ class Node(consensus.Shell):
         )
         self.clients: dict[Client, None] = {}
         self.by_connection: dict[object, Client] = {}
+        self.lingerers = Lingerers(self.loop)
         self.paced: dict[Client, Queue] = {}
         self.away: dict[Client, RemoteQueue | BusyLink] = {}
         self.behind: dict[Client, None] = {}
+        self.unblocking: deque[Client] = deque()  # They were blocked by an alarm that is over.
         self.told_alarms: dict[str, frozenset[str]] = {}
         self.told_room: dict[str, int] = {}
         self.scheduled = False
@@ -231,6 +236,8 @@ class Node(consensus.Shell):
                 self.storage.on_confirmed(broker, confirmed)
         if self.placing.looking and not self.pausing.paused:
             self.placing.go_on()
+        if self.unblocking and broker.alarm is None and not self.storage.is_crowded(broker):
+            self._unblock()
         broker.pump()
         if broker.linked:
             broker.flush_links()
@@ -304,8 +311,10 @@ class Node(consensus.Shell):
                 "connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max
             )
             return False
-        if not self.alarms.has_room(len(self.clients), self.world.descriptors_max()):
+        descriptors_max = self.world.descriptors_max()
+        if not self.alarms.has_room(len(self.clients), descriptors_max):
             return False
+        self.lingerers.keep(sockets_limit(descriptors_max) - len(self.clients) - 1)
         self.clients[client] = None
         self.by_connection[client.connection] = client
         return True
@@ -322,13 +331,9 @@ class Node(consensus.Shell):
 
     def on_published(self, client: Client) -> None:
         """Called after each bundle of input of a connection that publishes."""
-        if self.storage.is_crowded(self.broker):
+        if self.broker.alarm is None and self.storage.is_crowded(self.broker):
             client.pause(BEHIND)
             self.behind[client] = None
-        if not client.connection.blocked:
-            reason = self.alarms.reason()
-            if reason is not None:
-                self._block(client, reason)
 
     def set_socket_options(self, sock: socket.socket) -> None:
         settings = self.settings
@@ -393,7 +398,6 @@ class Node(consensus.Shell):
         A fast publisher can fill the disk between two looks that only the clock decides on. Then the acks that would
         make space again wait behind publishes that do not fit, and the node is stuck until somebody makes space.
         """
-        before = self.alarms.reason()
         if self.alarms.memory:
             self.world.release_memory()
         self.alarms.check()
@@ -401,12 +405,11 @@ class Node(consensus.Shell):
         self.look_at_bytes = self.storage.log.appended_bytes + max(LOOK_BYTES_MIN, above_bytes // 4)
         if self.alarms.disk or self.alarms.disk_full:
             self.storage.release_spares()
-        self._on_alarms(before)
+        self._on_alarms()
 
     def _on_disk_full(self, full: bool) -> None:
-        before = self.alarms.reason()
         self.alarms.disk_full = full
-        self._on_alarms(before)
+        self._on_alarms()
 
     def _tell_alarms(self) -> None:
         """Let the other nodes know what is short here, and how far the disk is from that."""
@@ -419,24 +422,30 @@ class Node(consensus.Shell):
                 self.told_alarms[peer] = own
                 self.peers.send(peer, frames.ALARM, " ".join(sorted(own)).encode())
 
-    def _on_alarms(self, before: str | None) -> None:
+    def _on_alarms(self) -> None:
+        """Something may be short, or no longer, here or at another node. Connections see it when they next publish."""
         self._tell_alarms()
         for line in self.alarms.news(self.settings.node_name):
             logger.warning("%s", line)
-        reason = self.alarms.reason()
-        if reason == before:
-            return
-        for client in list(self.clients):
-            if reason is not None and client.connection.has_published and not client.connection.blocked:
-                self._block(client, reason)
-            elif reason is None and client.connection.blocked:
-                client.connection.on_blocked(None)
-                client.resume(BLOCKED)
-        self.schedule()
+        before, self.broker.alarm = self.broker.alarm, self.alarms.reason()
+        if before is None and self.broker.alarm is not None:
+            # Publishers that wait for the disk or for another node might wait for as long as the alarm lasts. They are
+            # read instead, so that their acks are heard, and that they are told of the alarm when they publish.
+            for client in (*self.behind, *self.away):
+                client.resume(BEHIND | AWAY)
+            self.behind.clear()
+            self.away.clear()
+        elif before is not None and self.broker.alarm is None:
+            self.unblocking = deque(client for client in self.clients if client.connection.blocked)
+            self.schedule()
 
-    def _block(self, client: Client, reason: str) -> None:
-        client.connection.on_blocked(reason)
-        client.pause(BLOCKED)
+    def _unblock(self) -> None:
+        """Let publishers go on that an alarm has stopped: a few in each turn, since each has input that waits. The rest
+        stays blocked if the next alarm comes before its turn."""
+        for _ in range(min(len(self.unblocking), UNBLOCKED_MAX)):
+            self.unblocking.popleft().connection.unblock()
+        if self.unblocking:
+            self.schedule()
 
     def on_fatal(self, text: str) -> None:
         logger.critical("%s", text)
@@ -550,12 +559,11 @@ class Node(consensus.Shell):
         self.schedule()
 
     def _on_alarm_of(self, peer: str, short: frozenset[str]) -> None:
-        before = self.alarms.reason()
         if short:
             self.alarms.others[peer] = short
         else:
             self.alarms.others.pop(peer, None)
-        self._on_alarms(before)
+        self._on_alarms()
 
     def _on_room_of(self, peer: str, payload: bytes) -> None:
         if len(payload) != 8:
@@ -666,5 +674,6 @@ class Node(consensus.Shell):
             await self.storage.drained(self.broker)
         for client in list(self.clients):
             client.transport.close()
+        self.lingerers.close()
         self.cluster.stop()
         self.storage.stop()

@@ -1,7 +1,7 @@
 """What can go wrong with a broker, on demand.
 
     with broker.faults.raise_alarm("memory"):
-        ...                                  # publishers have got connection.blocked
+        ...                                  # who publishes gets connection.blocked
                                              # and now connection.unblocked
     fault = broker.faults.refuse_connections()
     ...
@@ -69,7 +69,8 @@ class Faults:
         return Fault(lambda on: self._call("part", nodes=names, on=on))
 
     def raise_alarm(self, resource: Literal["memory", "disk"]) -> Fault:
-        """Publishers are not read from. Those that can be told are, with connection.blocked, when they next publish."""
+        """A connection that publishes is told so with connection.blocked. Its publish, and all that it sends behind it,
+        waits for the end of the alarm."""
         return Fault(lambda on: self._call("set_alarm", resource=resource, on=on))
 
     def clear(self) -> None:

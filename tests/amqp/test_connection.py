@@ -7,7 +7,16 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.frames import HEARTBEAT_FRAME
 from leveret.cluster import commands as c
-from tests.machines import Conversation, World, converse, publish, written_conversations
+from tests.machines import (
+    ALL_CAPABILITIES,
+    Client,
+    Conversation,
+    World,
+    converse,
+    hello,
+    publish,
+    written_conversations,
+)
 
 
 def test_an_updated_secret_is_noted() -> None:
@@ -328,9 +337,120 @@ def test_who_is_not_listened_to_is_not_silent() -> None:
 def test_alarms_are_told_to_those_who_understand() -> None:
     world = World()
     told, untold = world.client(), world.client(capabilities={})
+    world.broker.alarm = "low on memory"
     for client in (told, untold):
-        client.connection.on_blocked("low on memory")
-        client.connection.on_blocked(None)
+        client.publish("nowhere")
+    world.broker.alarm = None
+    for client in (told, untold):
+        client.connection.unblock()
     world.turn()
     assert told.methods() == [m.ConnectionBlocked("low on memory"), m.ConnectionUnblocked()]
     assert untold.methods() == []
+
+
+def test_during_an_alarm_a_connection_goes_on_until_it_publishes() -> None:
+    """As RabbitMQ does: who has published before is not told, and may get, acknowledge and declare."""
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.publish("q", b"1")
+    world.broker.alarm = "low on memory"
+    assert client.take() == []
+    client.send(m.BasicGet(queue="q"))
+    assert client.bodies() == [b"1"]
+    client.send(m.BasicAck(1))
+    assert client.call(m.QueueDeclare(queue="q", passive=True)) == m.QueueDeclareOk("q", 0, 0)
+    assert not client.connection.blocked and not client.connection.held
+    client.feed(m.encode(1, m.QueueDeclare(queue="q", passive=True)) + publish(1, "", "q", b"2"))
+    client.feed(m.encode(1, m.BasicGet(queue="q", no_ack=True)))
+    world.turn()
+    assert client.methods() == [m.QueueDeclareOk("q", 0, 0), m.ConnectionBlocked("low on memory")]
+    assert client.connection.blocked and client.connection.held and world.queue("q").ready_count == 0
+    world.broker.alarm = None
+    client.connection.unblock()
+    world.turn()
+    unblocked, got = client.take()
+    assert unblocked.method == m.ConnectionUnblocked() and got.body == b"2"
+    assert not client.connection.held and client.connection.rest == b""
+
+
+@pytest.mark.parametrize("size", [1, 5, 7, 64, 10_000])
+@pytest.mark.parametrize("frame_max", [131_072, 108])
+def test_what_waits_for_the_end_of_an_alarm_is_kept_in_order(size: int, frame_max: int) -> None:
+    """However the network cuts it, and whether or not the first publish was under way when the alarm began."""
+    bodies = [b"%03d" % number * 100 for number in range(20)]
+    messages = b"".join(publish(1, "", "q", body, frame_max) for body in bodies)
+    for begun in (0, 30, 60, 400):
+        world = World()
+        client = world.client()
+        client.declare("q")
+        client.feed(messages[:begun])
+        world.turn()
+        before = world.queue("q").ready_count
+        world.broker.alarm = "low on disk"
+        for at in range(begun, len(messages), size):
+            client.feed(messages[at : at + size])
+        client.feed(m.encode(1, m.QueueDeclare(queue="q", passive=True)))
+        world.turn()
+        assert client.methods() == [m.ConnectionBlocked("low on disk")]
+        assert world.queue("q").ready_count == before
+        world.broker.alarm = None
+        client.connection.unblock()
+        world.turn()
+        assert client.methods() == [m.ConnectionUnblocked(), m.QueueDeclareOk("q", 20, 0)]
+        client.consume("q", no_ack=True)
+        assert client.bodies() == bodies
+
+
+def test_a_client_that_publishes_with_its_first_bytes_is_blocked() -> None:
+    world = World()
+    world.broker.alarm = "low on memory"
+    client = Client(world)
+    words = hello("guest", "guest", "/", ALL_CAPABILITIES, 131_072, 2047, 0, (1,))
+    client.feed(words + publish(1, "", "q", b"x"))
+    world.turn()
+    assert names(client.methods())[-2:] == ["ChannelOpenOk", "ConnectionBlocked"]
+
+
+def test_a_publish_before_the_vhost_is_open_is_refused_during_an_alarm_too() -> None:
+    world = World()
+    world.broker.alarm = "low on memory"
+    client = Client(world)
+    client.feed(b"AMQP\x00\x00\x09\x01" + publish(1, "", "q", b"x"))
+    world.turn()
+    assert names(client.methods()) == ["ConnectionStart", "ConnectionClose"]
+
+
+def test_a_blocked_connection_that_is_closed_hears_its_answer() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    world.broker.alarm = "low on memory"
+    client.feed(publish(1, "", "q", b"x") + m.encode(0, m.ConnectionCloseOk()))
+    client.connection.close(320, "broker forced connection closure with reason 'shutdown'")
+    world.turn()
+    assert names(client.methods()) == ["ConnectionBlocked", "ConnectionClose"]
+    assert client.connection.closed and world.queue("q").ready_count == 0
+
+
+def test_a_blocked_connection_is_not_silent() -> None:
+    world = World()
+    client = world.client(heartbeat=1)
+    world.broker.alarm = "low on memory"
+    client.publish("nowhere")
+    assert all(client.connection.on_tick(now_ms) for now_ms in range(0, 60_000, 1000))
+
+
+def test_who_asked_for_the_end() -> None:
+    """The client closes its socket itself if it asked, also if both asked at once; otherwise the broker does."""
+    world = World()
+    asking, crossing, told, stranger = world.client(), world.client(), world.client(), Client(world)
+    asking.send(m.ConnectionClose(200, "bye"), channel=0)
+    for client in (crossing, told):
+        client.connection.close(320, "shutdown")
+    crossing.send(m.ConnectionClose(200, "bye"), channel=0)
+    told.send(m.ConnectionCloseOk(), channel=0)
+    stranger.feed(b"GET / HTTP/1.1")
+    clients = (asking, crossing, told, stranger)
+    assert all(client.connection.closed for client in clients)
+    assert [client.connection.was_asked_to_close for client in clients] == [True, True, False, False]

@@ -16,8 +16,11 @@ import aio_pika
 import pika
 import pytest
 
+import leveret.testing
 from leveret.amqp import methods as m
+from leveret.amqp.frames import HEARTBEAT
 from leveret.node.alarms import UNLIMITED, Alarms, sockets_limit
+from leveret.testing import Broker
 from tests.clients.consumer import Consumer, get_all, waiting
 from tests.conftest import Start
 from tests.raw import RawClient, publish_frames
@@ -55,8 +58,6 @@ async def test_aio_pika_is_told(start: Start) -> None:
     connection = await aio_pika.connect(server.url)
     channel = await connection.channel(publisher_confirms=True)
     await channel.declare_queue("q")
-    first = await channel.default_exchange.publish(aio_pika.Message(b"taken in before the brake holds"), "q")
-    assert first is not None
     waits = asyncio.ensure_future(channel.default_exchange.publish(aio_pika.Message(b"waits"), "q"))
     done, _ = await asyncio.wait([waits], timeout=0.5)
     assert not done
@@ -90,15 +91,30 @@ def test_consumers_go_on(start: Start) -> None:
             [(method, _, body)] = consumer.take(1)
             assert body == b"%d" % number
             taker.basic_ack(method.delivery_tag)
-        assert consumer.bodies(2) == [b"one more"] * 2  # Taken in with the first one, before anyone was told.
+        assert waiting(taker, "q") == 0 and consumer.is_idle()  # Not even the first that was published is taken in.
         assert not told
 
 
-def test_clients_that_would_not_understand_are_not_told(start: Start) -> None:
-    server = start(LOW_ON_MEMORY)
-    channel = server.channel()
-    channel.queue_declare("q")
-    with RawClient(server.port) as client:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Broker]:
+    with leveret.testing.broker(where="inside") as running:
+        yield running
+
+
+@pytest.fixture
+def subject(shared: Broker) -> Iterator[Broker]:
+    """A broker whose alarms a test sets."""
+    yield shared
+    shared.faults.clear()
+    shared.admin.delete_all()
+
+
+def states(subject: Broker) -> list[str]:
+    return sorted(one.state for one in subject.admin.connections())
+
+
+def test_clients_that_would_not_understand_are_not_told(subject: Broker) -> None:
+    with RawClient(subject.port) as client:
         client.begin()
         client.method(m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"), 0)
         client.expect(m.ConnectionTune)
@@ -107,11 +123,88 @@ def test_clients_that_would_not_understand_are_not_told(start: Start) -> None:
         client.method(m.ChannelOpen())
         client.expect(m.ConnectionOpenOk)
         client.expect(m.ChannelOpenOk)
-        client.send(publish_frames("", "q", b"x"))
-        until(lambda: waiting(channel, "q") == 1, "the message")
-        client.socket.settimeout(1.0)
-        with pytest.raises(TimeoutError):
-            client.frame()
+        with subject.faults.raise_alarm("memory"):
+            client.method(m.QueueDeclare(queue="q"))
+            client.expect(m.QueueDeclareOk)
+            client.send(publish_frames("", "q", b"x"))
+            until(lambda: states(subject) == ["blocked"], "the alarm to be noticed")
+        client.method(m.QueueDeclare(queue="q", passive=True))
+        assert client.expect(m.QueueDeclareOk).message_count == 1
+
+
+@pytest.mark.parametrize("resource", ["memory", "disk"])
+def test_a_connection_is_blocked_when_it_publishes_and_not_before(subject: Broker, resource: Any) -> None:
+    """What it does besides may be what ends the alarm. What it publishes waits, with all that comes behind it."""
+    with RawClient(subject.port) as client:
+        client.open()
+        client.method(m.QueueDeclare(queue="q"))
+        client.expect(m.QueueDeclareOk)
+        client.send(publish_frames("", "q", b"before") * 2)
+        client.method(m.QueueDeclare(queue="q", passive=True))
+        assert client.expect(m.QueueDeclareOk).message_count == 2
+        assert states(subject) == ["running"]
+        with subject.faults.raise_alarm(resource):
+            client.method(m.BasicGet(queue="q"))
+            assert client.expect(m.BasicGetOk).delivery_tag == 1
+            client.frame(), client.frame()
+            client.method(m.BasicAck(1))
+            client.method(m.QueuePurge(queue="q"))
+            assert client.expect(m.QueuePurgeOk).message_count == 1
+            assert states(subject) == ["blocking"]
+            message = publish_frames("", "q", b"meanwhile")
+            client.send(message * 1_000)
+            client.method(m.QueueDeclare(queue="q", passive=True))
+            assert client.expect(m.ConnectionBlocked).reason == f"low on {resource}"
+            assert states(subject) == ["blocked"]
+            client.send(message * 1_000)
+            assert subject.admin.queue("q").messages == 0
+        client.expect(m.ConnectionUnblocked)
+        assert client.expect(m.QueueDeclareOk).message_count == 1_000
+        client.method(m.QueueDeclare(queue="q", passive=True))
+        assert client.expect(m.QueueDeclareOk).message_count == 2_000
+
+
+def test_many_blocked_publishers_go_on(subject: Broker) -> None:
+    """More than are let go in one turn."""
+    clients = [RawClient(subject.port).open() for _ in range(50)]
+    clients[0].method(m.QueueDeclare(queue="q"))
+    clients[0].expect(m.QueueDeclareOk)
+    with subject.faults.raise_alarm("disk"):
+        for client in clients:
+            client.send(publish_frames("", "q", b"x") * 10)
+            client.expect(m.ConnectionBlocked)
+        assert subject.admin.queue("q").messages == 0
+    for client in clients:
+        client.expect(m.ConnectionUnblocked)
+        client.method(m.BasicQos())
+        client.expect(m.BasicQosOk)
+        client.socket.close()
+    assert subject.admin.queue("q").messages == 500
+
+
+def test_blocked_clients_are_told_of_a_forced_close(subject: Broker) -> None:
+    with RawClient(subject.port) as client, subject.faults.raise_alarm("memory"):
+        client.open()
+        client.send(publish_frames("", "q", b"x") * 100)
+        client.expect(m.ConnectionBlocked)
+        assert subject.admin.close_connections() == 1
+        assert client.expect(m.ConnectionClose).reply_code == 320
+        client.method(m.ConnectionCloseOk(), 0)
+        assert client.is_cut()
+
+
+def test_heartbeats_do_not_cut_a_blocked_client(subject: Broker) -> None:
+    """It is not read from, so nobody can say that it is silent."""
+    with RawClient(subject.port) as client:
+        client.open(heartbeat_s=1)
+        with subject.faults.raise_alarm("memory"):
+            client.send(publish_frames("", "nowhere", b"x"))
+            client.expect(m.ConnectionBlocked)
+            for _ in range(5):  # One each second; two missed ones would be the end.
+                assert client.frame()[0] == HEARTBEAT
+        client.expect(m.ConnectionUnblocked)
+        client.method(m.BasicQos())
+        client.expect(m.BasicQosOk)
 
 
 def test_memory_comes_back(start: Start) -> None:

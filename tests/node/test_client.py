@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import Any
 
@@ -69,6 +70,7 @@ def test_closing_by_the_client(broker: Server) -> None:
         client.open()
         client.method(m.ConnectionClose(200, "bye"), 0)
         client.expect(m.ConnectionCloseOk)
+        client.socket.shutdown(socket.SHUT_WR)  # It is the client's part to end the socket.
         assert client.is_cut()
 
 

@@ -50,7 +50,7 @@ MUTATIONS = (
         "broker.leases",
         "            copy.runs = [run for old in lease.runs for run in there.translate(*old)]\n",
         "            copy.runs = list(lease.runs)\n",
-        first=25,
+        first=53,
     ),
     Mutation(
         "what moves does not bring its marks",

@@ -88,9 +88,9 @@ def test_alarms(subject: Broker, resource: Any) -> None:
     channel.basic_publish("", "q", b"before")
     channel.queue_declare("q", passive=True)
     fault = subject.faults.raise_alarm(resource)
+    channel.basic_publish("", "q", b"held back")
     while not told:
         connection.process_data_events(10)
-    channel.basic_publish("", "q", b"held back")
     assert subject.admin.queue("q").messages == 1
     fault.clear()
     while len(told) < 2:
