@@ -20,4 +20,4 @@ def test_a_session(broker: Server, name: str) -> None:
     """In a process of its own, for Twisted's reactor runs only once."""
     command = [sys.executable, str(SESSION), str(SPECIFICATION), str(broker.port), name]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (run.returncode, run.stdout) == (0, "got b'hello'\n"), run.stderr
+    assert (run.returncode, run.stdout) == (0, "got 'hello'\n"), run.stderr
