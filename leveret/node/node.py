@@ -49,6 +49,7 @@ from leveret.node.reads import Reads
 from leveret.node.samples import Samples
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
+from leveret.node.transient import Transient
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Gap
@@ -148,6 +149,7 @@ class Node(consensus.Shell):
         self.broker.run = self.cluster.run
         self.pausing = Pausing(self)
         self.maintenance = Maintenance(self)
+        self.transient = Transient(self)
         self.reads = Reads(self)
         self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
@@ -158,6 +160,7 @@ class Node(consensus.Shell):
         # A node that joins counts from here on. If it served clients before, its cluster could lose its majority with
         # the loss of one node, though three were started.
         await self.cluster.until(lambda: self.cluster.is_voter)
+        await self.transient.settle()
         await self.maintenance.reset()
         if CLUSTER_ID not in self.metadata.global_parameters:
             name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"

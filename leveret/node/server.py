@@ -54,6 +54,7 @@ from leveret.node.folder import (
 from leveret.node.node import Node
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
 from leveret.node.surroundings import Reality
+from leveret.node.transient import KNOWN
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
@@ -473,6 +474,7 @@ class Server(Doors):
             "uuid": self.uuid,
             "cluster": cluster.hex() if any(cluster) else None,
             "founded": self.prepared,
+            KNOWN: self.node is not None and self.node.transient.is_known,
             "fingerprint": discovery.fingerprint(self.settings.discovery),
         }
 
