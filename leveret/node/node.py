@@ -91,15 +91,7 @@ class Node(consensus.Shell):
         self.world = world
         self.loop = world.loop
         self.peers = peers
-        self.limits = Limits(
-            frame_max=settings.frame_max,
-            initial_frame_max=settings.initial_frame_max,
-            channel_max=settings.channel_max,
-            heartbeat_s=settings.heartbeat_s,
-            message_bytes_max=settings.max_message_size,
-            mechanisms=settings.auth_mechanisms,
-            loopback_users=settings.loopback_users,
-        )
+        self.limits = _limits(settings)
         self.clients: dict[Client, None] = {}
         self.by_connection: dict[object, Client] = {}
         self.lingerers = Lingerers(self.loop)
@@ -153,6 +145,11 @@ class Node(consensus.Shell):
         self.reads = Reads(self)
         self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Clients that come from now on have the new limits."""
+        self.settings = settings
+        self.limits = _limits(settings)
 
     async def prepare(self) -> None:
         """Catch up with the cluster, or begin it. Afterwards the node may serve clients."""
@@ -680,3 +677,15 @@ class Node(consensus.Shell):
         self.lingerers.close()
         self.cluster.stop()
         self.storage.stop()
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        frame_max=settings.frame_max,
+        initial_frame_max=settings.initial_frame_max,
+        channel_max=settings.channel_max,
+        heartbeat_s=settings.heartbeat_s,
+        message_bytes_max=settings.max_message_size,
+        mechanisms=settings.auth_mechanisms,
+        loopback_users=settings.loopback_users,
+    )

@@ -81,6 +81,7 @@ class Server(Doors):
 
     def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
         super().__init__(settings, world.loop)
+        self.configured = settings  # Without what was changed since: see `control_env`.
         self.world = world
         self.cookie = cookie
         self.node: Node | None = None
@@ -336,6 +337,14 @@ class Server(Doors):
         else:
             if await node.cluster.until(lambda: node.cluster.raft.is_leader):
                 await node.cluster.change_membership(Update(me))
+
+    def change_settings(self, settings: Settings) -> None:
+        """They hold until the process ends, for what looks at them from now on."""
+        self.settings = settings
+        if self.node is not None:
+            self.node.change_settings(settings)
+        if self.management is not None:
+            self.management.gate.loopback_users = settings.loopback_users
 
     # -- What operators ask --------------------------------------------------------------------------------------
 
