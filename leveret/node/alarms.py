@@ -75,8 +75,9 @@ class Alarms:
         self.by_hand.add(resource)
 
     def clear_by_hand(self, resource: str) -> None:
-        logger.warning("%s alarm is no longer set by hand", resource)
-        self.by_hand.discard(resource)
+        if resource in self.by_hand:
+            logger.warning("%s alarm is no longer set by hand", resource)
+            self.by_hand.remove(resource)
 
     def news(self, name: str) -> list[str]:
         """What changed since the last call, for the log of the node of that name: RabbitMQ's lines."""

@@ -59,8 +59,10 @@ async def clear_env(control: Control, name: str, everywhere: bool | None) -> Any
     field = _field(name)
     if everywhere:
         return await _everywhere(control, "clear_env", {"name": name})
-    _change(control, field, getattr(control.server.configured, field))
-    logger.info("%s was set back to its configured value by leveretctl", name)
+    value = getattr(control.server.configured, field)
+    if value != getattr(control.server.settings, field):
+        _change(control, field, value)
+        logger.info("%s was set back to its configured value by leveretctl", name)
     return {"nodes": [control.name], "missing": []}
 
 
