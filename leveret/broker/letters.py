@@ -23,6 +23,7 @@ it would go round for ever with nobody looking: it does not go there.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -258,24 +259,52 @@ _LETTER_KIND: Final = bytes(LASTING_KIND[kind] & ~REDELIVERED & PERSISTENT for k
 def note_death(headers: Table, death: Table) -> None:
     """Add a death to the headers of a message, as its latest."""
     known = headers.get("x-death")
-    deaths: list[Field] = known.value if known is not None and known.kind == "A" else []
+    is_known = known is not None and known.kind == "A"
     if known is None:
         headers["x-first-death-reason"] = death["reason"]
         headers["x-first-death-queue"] = death["queue"]
         headers["x-first-death-exchange"] = death["exchange"]
-    same = [one for one in deaths if _is_same(one, death)]
-    others = [one for one in deaths if not _is_same(one, death)]
-    count = min(sum(_count(one) for one in same) + 1, COUNT_MAX)  # A publisher may have made it up.
-    latest = {**(same[0].value if same else death), "count": Field("l", count)}
-    if known is not None and known.kind == "A":  # Only then RabbitMQ sorts it.
+    deaths = _merged(known.value) if known is not None and is_known else []
+    same = next((one for one in deaths if one.kind == "F" and _place(one) == _place(Field("F", death))), None)
+    others = [one for one in deaths if one is not same]
+    count = 1 if same is None else min(_count(same) + 1, COUNT_MAX)  # A publisher may have made it up.
+    latest = {**(death if same is None else same.value), "count": Field("l", count)}
+    if is_known:  # Only then RabbitMQ sorts it.
         latest = dict(sorted(latest.items()))
     else:
         latest = {"count": latest["count"], **latest}
     headers["x-death"] = Field("A", [Field("F", latest), *others])
 
 
-def _is_same(one: Field, death: Table) -> bool:
-    return one.kind == "F" and all(one.value.get(name) == death[name] for name in ("queue", "reason"))
+def _merged(deaths: Sequence[Field]) -> list[Field]:
+    """One entry for each queue and reason: the first, with its own count or, if it has none, the number of entries.
+
+    Brokers before RabbitMQ 3.5.2 wrote an entry for each death, and clients make up what they like.
+    """
+    if len(deaths) < 2:
+        return list(deaths)
+    places = [_place(one) for one in deaths]
+    times = Counter(places)
+    merged = []
+    for one, place in zip(deaths, places, strict=True):
+        entries = times.pop(place, 0)
+        if one.kind != "F":
+            merged.append(one)
+        elif entries:
+            merged.append(one if "count" in one.value else Field("F", {"count": Field("l", entries), **one.value}))
+    return merged
+
+
+def _place(one: Field) -> tuple[str, ...]:
+    """Queue and reason of an entry, to be compared by their values. Field types do not matter to RabbitMQ."""
+    if one.kind != "F":
+        return ()
+    found = [one.value.get(name) for name in ("queue", "reason")]
+    return tuple("" if field is None else repr(_plain(field.value)) for field in found)
+
+
+def _plain(value: object) -> object:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
 def _count(one: Field) -> int:

@@ -272,8 +272,9 @@ class NodeStarted:
     """Remove what did not outlive the node's last run: its exclusive and non-durable queues.
 
     The node says so itself before it serves anybody, and the leader when the node is lost.
-    With `alone`, no other node was up that could have kept them, so non-durable exchanges are gone as well. `run` names
-    the run that begins.
+    With `alone`, no node was up that could have kept them, so non-durable exchanges are gone as well: a single node
+    says so itself, in a cluster the leader, without a node's name (see `leveret.node.transient`). `run` names the run
+    that begins.
     """
 
     node: str

@@ -113,7 +113,8 @@ class Management:
 
     async def handle(self, request: Request) -> Response:
         if request.method == "OPTIONS":
-            return self._told(request, Response(200, headers=[("allow", METHODS)]))
+            allowed = ", ".join(self.router.allowed(request.path)) or METHODS
+            return self._told(request, Response(200, headers=[("allow", allowed)]))
         try:
             handler, request.parameters = self.router.find(request.method, request.path)
             return self._told(request, await handler(request))

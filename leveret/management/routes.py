@@ -57,18 +57,28 @@ class Router:
 
     def find(self, method: str, path: str) -> Found:
         """Raises Problem. What answers GET answers HEAD."""
-        if not path.startswith(self.prefix + "/"):
-            raise not_found()
         values: list[str] = []
-        branch = _walk(self._root, path[len(self.prefix) :].strip("/").split("/"), 0, values)
+        branch = self._branch(path, values)
         if branch is None:
             raise not_found()
         route = branch.handlers.get("GET" if method == "HEAD" else method)
         if route is None:
             problem = Problem(405, "Method Not Allowed", "Method Not Allowed")
-            problem.headers.append(("allow", ", ".join(sorted({*branch.handlers, "HEAD", "OPTIONS"}))))
+            problem.headers.append(("allow", ", ".join(self.allowed(path))))
             raise problem
         return Found(route.handler, dict(zip(route.names, values, strict=True)))
+
+    def allowed(self, path: str) -> list[str]:
+        """The methods that are answered at a path; none where there is nothing."""
+        branch = self._branch(path, [])
+        if branch is None:
+            return []
+        return sorted({*branch.handlers, "OPTIONS", *(("HEAD",) if "GET" in branch.handlers else ())})
+
+    def _branch(self, path: str, values: list[str]) -> Branch | None:
+        if not path.startswith(self.prefix + "/"):
+            return None
+        return _walk(self._root, path[len(self.prefix) :].strip("/").split("/"), 0, values)
 
 
 def _walk(branch: Branch, words: list[str], at: int, values: list[str]) -> Branch | None:

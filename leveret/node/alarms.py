@@ -20,6 +20,7 @@ from collections.abc import Callable
 logger = logging.getLogger("leveret")
 
 UNLIMITED = 1 << 30
+RESOURCES = ("memory", "disk")
 STARS = "*" * 58
 BANNER = f"{STARS}\n*** Publishers will be blocked until this alarm clears ***\n{STARS}"
 NO_ENTRY = f"{STARS}\n*** New connections will not be accepted until this alarm clears ***\n{STARS}"
@@ -52,6 +53,7 @@ class Alarms:
         self.memory = False
         self.disk = False
         self.disk_full = False  # A write failed for want of space, whatever the system says is free.
+        self.by_hand: set[str] = set()  # What somebody has declared short, for a drill.
         self.crowded = False  # There are as many clients as descriptors allow for.
         self.others: dict[str, frozenset[str]] = {}  # What is short at other nodes,
         self.rooms: dict[str, int] = {}  # and how many bytes those that are in contact may write: see `room_bytes`.
@@ -66,14 +68,23 @@ class Alarms:
     def own(self) -> frozenset[str]:
         """What is short here."""
         resources = (("memory", self.memory), ("disk", self.disk or self.disk_full))
-        return frozenset(name for name, is_short in resources if is_short)
+        return frozenset(name for name, is_short in resources if is_short) | self.by_hand
+
+    def set_by_hand(self, resource: str) -> None:
+        logger.warning("%s alarm is set by hand", resource)
+        self.by_hand.add(resource)
+
+    def clear_by_hand(self, resource: str) -> None:
+        if resource in self.by_hand:
+            logger.warning("%s alarm is no longer set by hand", resource)
+            self.by_hand.remove(resource)
 
     def news(self, name: str) -> list[str]:
         """What changed since the last call, for the log of the node of that name: RabbitMQ's lines."""
         now = {(one, name) for one in self.own()} | {(one, node) for node in self.others for one in self.others[node]}
         lines = []
         for what, node in sorted(now - self._told):
-            if node == name:
+            if node == name and what not in self.by_hand:
                 lines.append(self._measured(what))
             lines.append(f"{what} resource limit alarm set on node {node}.\n\n{BANNER}\n")
         for what, node in sorted(self._told - now):

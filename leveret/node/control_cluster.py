@@ -22,7 +22,7 @@ from leveret.cluster.maintenance import DRAINING, LEAVING, state_of
 from leveret.cluster.placement import own_labels
 from leveret.cluster.renaming import renamings
 from leveret.node import control_partitions
-from leveret.node.alarms import sockets_limit
+from leveret.node.alarms import RESOURCES, sockets_limit
 from leveret.node.control_frame import (
     ALWAYS,
     DATA_ERROR,
@@ -347,9 +347,9 @@ def _open_files() -> int | None:
 
 
 def local_alarms(control: Control) -> list[dict[str, str]]:
-    alarms = control.node.alarms
-    short = (("memory", alarms.memory), ("disk", alarms.disk or alarms.disk_full))
-    return [{"type": "resource_limit", "resource": name, "node": control.name} for name, is_short in short if is_short]
+    own = control.node.alarms.own()
+    short = [name for name in RESOURCES if name in own]
+    return [{"type": "resource_limit", "resource": name, "node": control.name} for name in short]
 
 
 def listeners(control: Control) -> list[dict[str, Any]]:

@@ -49,6 +49,7 @@ from leveret.node.reads import Reads
 from leveret.node.samples import Samples
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
+from leveret.node.transient import Transient
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Gap
@@ -90,15 +91,7 @@ class Node(consensus.Shell):
         self.world = world
         self.loop = world.loop
         self.peers = peers
-        self.limits = Limits(
-            frame_max=settings.frame_max,
-            initial_frame_max=settings.initial_frame_max,
-            channel_max=settings.channel_max,
-            heartbeat_s=settings.heartbeat_s,
-            message_bytes_max=settings.max_message_size,
-            mechanisms=settings.auth_mechanisms,
-            loopback_users=settings.loopback_users,
-        )
+        self.limits = _limits(settings)
         self.clients: dict[Client, None] = {}
         self.by_connection: dict[object, Client] = {}
         self.lingerers = Lingerers(self.loop)
@@ -148,9 +141,15 @@ class Node(consensus.Shell):
         self.broker.run = self.cluster.run
         self.pausing = Pausing(self)
         self.maintenance = Maintenance(self)
+        self.transient = Transient(self)
         self.reads = Reads(self)
         self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Clients that come from now on have the new limits."""
+        self.settings = settings
+        self.limits = _limits(settings)
 
     async def prepare(self) -> None:
         """Catch up with the cluster, or begin it. Afterwards the node may serve clients."""
@@ -158,6 +157,7 @@ class Node(consensus.Shell):
         # A node that joins counts from here on. If it served clients before, its cluster could lose its majority with
         # the loss of one node, though three were started.
         await self.cluster.until(lambda: self.cluster.is_voter)
+        await self.transient.settle()
         await self.maintenance.reset()
         if CLUSTER_ID not in self.metadata.global_parameters:
             name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"
@@ -677,3 +677,15 @@ class Node(consensus.Shell):
         self.lingerers.close()
         self.cluster.stop()
         self.storage.stop()
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        frame_max=settings.frame_max,
+        initial_frame_max=settings.initial_frame_max,
+        channel_max=settings.channel_max,
+        heartbeat_s=settings.heartbeat_s,
+        message_bytes_max=settings.max_message_size,
+        mechanisms=settings.auth_mechanisms,
+        loopback_users=settings.loopback_users,
+    )

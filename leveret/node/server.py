@@ -54,6 +54,7 @@ from leveret.node.folder import (
 from leveret.node.node import Node
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
 from leveret.node.surroundings import Reality
+from leveret.node.transient import KNOWN
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Server(Doors):
 
     def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
         super().__init__(settings, world.loop)
+        self.configured = settings  # Without what was changed since: see `control_env`.
         self.world = world
         self.cookie = cookie
         self.node: Node | None = None
@@ -336,6 +338,14 @@ class Server(Doors):
             if await node.cluster.until(lambda: node.cluster.raft.is_leader):
                 await node.cluster.change_membership(Update(me))
 
+    def change_settings(self, settings: Settings) -> None:
+        """They hold until the process ends, for what looks at them from now on."""
+        self.settings = settings
+        if self.node is not None:
+            self.node.change_settings(settings)
+        if self.management is not None:
+            self.management.gate.loopback_users = settings.loopback_users
+
     # -- What operators ask --------------------------------------------------------------------------------------
 
     async def join(self, address: tuple[str, int]) -> None:
@@ -473,6 +483,7 @@ class Server(Doors):
             "uuid": self.uuid,
             "cluster": cluster.hex() if any(cluster) else None,
             "founded": self.prepared,
+            KNOWN: self.node is not None and self.node.transient.is_known,
             "fingerprint": discovery.fingerprint(self.settings.discovery),
         }
 

@@ -127,6 +127,10 @@ class Admin:
         """In order, with CONNECTION_FORCED; to cut them, see `Faults.drop_connections`."""
         return int(self.call("close_connections", vhost=None, user=None, reason=reason)["closed"])
 
+    def close_clients(self, products: list[str] | None, reason: str = "closed by a test") -> int:
+        """The same for connections whose client library has one of these names (its property `product`)."""
+        return int(self.call("close_clients", products=products, reason=reason)["closed"])
+
     def purge(self, queue: str, vhost: str = EVERYWHERE) -> int:
         """How many messages went; those that are out with consumers stay."""
         return int(self.call("purge_queue", vhost=vhost, name=queue)["messages"])

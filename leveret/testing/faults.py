@@ -71,7 +71,7 @@ class Faults:
     def raise_alarm(self, resource: Literal["memory", "disk"]) -> Fault:
         """A connection that publishes is told so with connection.blocked. Its publish, and all that it sends behind it,
         waits for the end of the alarm."""
-        return Fault(lambda on: self._call("set_alarm", resource=resource, on=on))
+        return Fault(lambda on: self._call("be_short", resource=resource, on=on))
 
     def clear(self) -> None:
         """All of them."""

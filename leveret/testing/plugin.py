@@ -6,7 +6,9 @@
 `leveret_broker` is one broker for the whole run (for each worker of pytest-xdist, one), empty at the start of each
 test: what a test declared or set is deleted after it, faults are cleared, and a broker that it stopped or killed is
 started again. The URL stays the same, so that an application can be configured once. Connections stay open, since many
-suites share one; what they consumed from is gone, and their consumers are told (basic.cancel).
+suites share one; what they consumed from is gone, and their consumers are told (basic.cancel). Only those of kombu, and
+so of Celery, are closed: kombu remembers for each connection what it has declared, would never declare it again, and
+opens a new connection by itself.
 
 `leveret_server` is the same broker without that care, for fixtures of a wider scope than one test. A broker of one's
 own is `leveret.testing.broker()`.
@@ -15,6 +17,7 @@ own is `leveret.testing.broker()`.
     leveret_scope = "module"                # a new one for each (session)
     leveret_where = "beside"                # in a process of its own; inside is the default
     leveret_config = ["heartbeat = 10"]     # lines as in rabbitmq.conf
+    leveret_close = "all"                   # which connections a test's end closes; or "none", or "kombu"
 
 or --leveret-scope and --leveret-where on the command line.
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 SCOPES: Final = ("session", "package", "module", "class", "function")
 PLACES: Final = ("inside", "beside")
+CLOSED: Final = ("kombu", "all", "none")
+KOMBU: Final = "py-amqp"  # As its connections call themselves.
 LOG_CHARACTERS_SHOWN: Final = 8_000
 
 
@@ -43,12 +48,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--leveret-where", choices=PLACES, help="a broker inside the process, or beside it (inside)")
     parser.addini("leveret_scope", "how long a leveret_broker lives: session, package, module, class or function")
     parser.addini("leveret_where", "a broker inside the test's process, or beside it")
+    parser.addini("leveret_close", "connections that are closed after each test: kombu (its own), all or none")
     parser.addini("leveret_config", "lines of configuration for it, as in rabbitmq.conf", type="linelist")
 
 
 def _chosen(config: pytest.Config, name: str, allowed: tuple[str, ...]) -> str:
     """What the command line says, else the ini-file, else the first of those allowed."""
-    chosen = str(config.getoption(name) or config.getini(name) or allowed[0])
+    chosen = str(config.getoption(name, None) or config.getini(name) or allowed[0])
     if chosen not in allowed:
         raise pytest.UsageError(f"{name} must be one of {', '.join(allowed)}, not {chosen!r}")
     return chosen
@@ -70,13 +76,16 @@ def leveret_server(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def leveret_broker(leveret_server: Broker) -> Iterator[Broker]:
+def leveret_broker(request: pytest.FixtureRequest, leveret_server: Broker) -> Iterator[Broker]:
     """A running Leveret broker, empty: its url, port, admin and faults."""
+    closed = _chosen(request.config, "leveret_close", CLOSED)
     leveret_server.start()
     yield leveret_server
     leveret_server.start()
     leveret_server.faults.clear()
     leveret_server.admin.delete_all()
+    if closed != "none":  # Afterwards: a client that comes back at once declares what nobody deletes.
+        leveret_server.admin.close_clients(None if closed == "all" else [KOMBU], "the test is over")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,7 +19,7 @@ from leveret.cluster.passwords import SALT_BYTES, verify_password
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import PREDECLARED
 from leveret.log.disk import FileDisk
-from leveret.node import control
+from leveret.node import control, control_env
 from leveret.node.cluster import CLUSTER_ID
 from leveret.node.control_frame import FLAG, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
 from leveret.node.server import Server
@@ -144,7 +144,8 @@ async def part(control: Control, nodes: list[str], on: bool) -> None:
 
 
 @COMMANDS.add(RUNNING, resource=TEXT, on=FLAG)
-async def set_alarm(control: Control, resource: str, on: bool) -> None:
+async def be_short(control: Control, resource: str, on: bool) -> None:
+    """The node measures that a resource is short, and sets its alarm by itself."""
     if resource not in RESOURCES:
         raise Refused(USAGE, f"an alarm is about {' or '.join(RESOURCES)}, not {resource}")
     _, node, stage = _parts(control)
@@ -162,6 +163,8 @@ async def clear_faults(control: Control) -> None:
     if server.peers is not None:
         server.peers.bar(frozenset())
     stage.memory_is_short = stage.stage_disk.is_short = False
+    for resource in RESOURCES:
+        node.alarms.clear_by_hand(resource)
     node.look()
     await refuse_connections(control, on=False)
 
@@ -173,11 +176,26 @@ async def clear_faults(control: Control) -> None:
 async def delete_everything(control: Control) -> None:
     """All that was declared or set since the first boot. Connections stay, but for those to a vhost that goes."""
     server, node, _ = _parts(control)
+    for name in control_env.NAMES:
+        await control_env.clear_env(control, name, everywhere=False)
     salt = server.world.random_bytes(SALT_BYTES)
     for step in fresh_start(node.metadata, server.settings, salt):
         for applied in await asyncio.gather(*(_change(control, command) for command in step)):
             if applied.refused is not None and applied.refused.code != NOT_FOUND:  # Something else took it along.
                 raise Refused(UNAVAILABLE, applied.refused.text)
+
+
+@COMMANDS.add(RUNNING, products=TEXTS.or_none(), reason=TEXT)
+async def close_clients(control: Control, products: list[str] | None, reason: str) -> Any:
+    """In order, and on all connections, or those whose client library calls itself so."""
+    _, node, _ = _parts(control)
+    closed = 0
+    for connection in list(node.broker.connections):
+        if products is None or connection.client_properties.get("product") in products:
+            connection.close(320, reason)
+            closed += 1
+    node.turn()  # A client that publishes next looks whether its connection was closed: it must have been told.
+    return {"closed": closed}
 
 
 async def _change(control: Control, command: c.Command) -> Applied:

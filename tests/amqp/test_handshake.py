@@ -175,6 +175,23 @@ def test_a_frame_before_login_is_small() -> None:
     assert method.reply_text == "FRAME_ERROR - type 1, all octets = <<>>: {frame_too_large,8193,8184}"
 
 
+@pytest.mark.parametrize("most", [4_096, 8_192, 16_384])
+def test_the_largest_start_ok(most: int) -> None:
+    """Its payload has as many bytes as the setting says, not its frame: so it is with RabbitMQ for each of these."""
+    for size, answer in ((most, m.ConnectionTune), (most + 1, m.ConnectionClose)):
+        client = Client(World(Limits(initial_frame_max=most)))
+        made = m.encode(0, _start_ok(b""))
+        made = m.encode(0, _start_ok(b"x" * (size - (len(made) - 8))))
+        assert len(made) == size + 8
+        client.feed(b"AMQP\x00\x00\x09\x01" + made)
+        client.world.turn()
+        assert isinstance(client.methods()[-1], answer)
+
+
+def _start_ok(token: bytes) -> m.ConnectionStartOk:
+    return m.ConnectionStartOk({"token": Field("x", token)}, "PLAIN", b"\0guest\0guest", "en_US")
+
+
 @pytest.mark.parametrize("data", [b"\xff" * 20, b"AMQP\x00\x00\x09\x01" + b"\xff" * 20])
 def test_bytes_that_stand_for_nothing_inside(data: bytes) -> None:
     """The mark for "no publish to repeat" must not be taken for one when a stranger sends it."""

@@ -254,7 +254,16 @@ def test_deaths_of_one_kind_are_counted_and_come_first() -> None:
     note_death(table, again)
     first, second = table["x-death"].value
     assert (first.value["queue"].value, first.value["count"]) == ("q", Field("l", 2))
-    assert second == death("other", "expired")
+    assert second.value == {"count": Field("l", 1), **death("other", "expired").value}
+
+
+def test_entries_of_other_queues_are_merged() -> None:
+    """Their latest stays first: whether a message goes round in circles is told from their order."""
+    old = [death(f"q{number % 5}", "expired") for number in range(23)]
+    table = {"x-death": Field("A", old)}
+    note_death(table, {"queue": Field("S", "q"), "reason": Field("S", "rejected"), "exchange": Field("S", "")})
+    found = [(one.value["queue"].value, one.value["count"].value) for one in table["x-death"].value]
+    assert found == [("q", 1), ("q0", 5), ("q1", 5), ("q2", 5), ("q3", 4), ("q4", 4)]
 
 
 @pytest.mark.parametrize("kind", ["l", "T"])

@@ -45,6 +45,85 @@ def test_all_stopped_and_started(nodes: Cluster, name: str, how: str) -> None:
         assert refusal(nodes[1].channel().queue_declare, f"{queue}-transient", passive=True)[0] == 404
 
 
+def declare_transient(nodes: Cluster, name: str) -> None:
+    """A non-durable exchange between durable ones, bound to a durable queue."""
+    channel = nodes[0].channel()
+    channel.exchange_declare(name, "fanout", durable=False)
+    channel.exchange_declare(f"{name}-durable", "fanout", durable=True)
+    channel.queue_declare(name, durable=True)
+    channel.queue_bind(name, name)
+    channel.queue_bind(name, f"{name}-durable")
+    channel.exchange_bind(name, f"{name}-durable")
+
+
+def kept(nodes: Cluster, name: str) -> list[bool]:
+    """Whether each node has the non-durable exchange with its bindings. The durable one must be there in any case."""
+    found = []
+    for node in nodes:
+        channel = node.channel(confirms=True)
+        channel.queue_purge(name)
+        channel.basic_publish(f"{name}-durable", "", b"", PERSISTENT, mandatory=True)
+        is_there = True
+        try:
+            channel.basic_publish(name, "", b"", PERSISTENT, mandatory=True)
+        except pika.exceptions.ChannelClosedByBroker as error:
+            assert error.reply_code == 404
+            is_there = False
+        assert waiting(node.channel(), name) == 1 + is_there
+        found.append(is_there)
+    return found
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_non_durable_exchanges_end_with_the_last_node(nodes: Cluster, name: str, how: str) -> None:
+    declare_transient(nodes, name)
+    assert kept(nodes, name) == [True, True, True]
+    for node in nodes:
+        assert node.stop() == 0 if how == "stop" else node.kill() is None
+    for node in nodes:
+        node.spawn()
+    for node in nodes:
+        node.wait_until_ready()
+    nodes.wait_until_whole()
+    assert kept(nodes, name) == [False, False, False]
+    declare_transient(nodes, name)  # As another type, too, it could be declared: nothing is left of it.
+    assert kept(nodes, name) == [True, True, True]
+
+
+def test_non_durable_exchanges_end_although_a_node_stays_away(nodes: Cluster, name: str) -> None:
+    declare_transient(nodes, name)
+    for node in nodes:
+        node.kill()
+    first, second, third = nodes
+    first.spawn()
+    second.start()
+    first.wait_until_ready()
+    assert refusal(first.channel().exchange_declare, name, passive=True)[0] == 404
+    first.channel().exchange_declare(name, "direct")  # Of this time, and not the third's to take away.
+    third.start()
+    nodes.wait_until_whole()
+    for node in nodes:
+        node.channel().exchange_declare(name, "direct")
+
+
+def test_non_durable_exchanges_outlive_single_nodes(nodes: Cluster, name: str) -> None:
+    """One after the other is restarted, and then two of three at the same time."""
+    declare_transient(nodes, name)
+    for node in nodes:
+        assert node.stop() == 0
+        node.start()
+        nodes.wait_until_whole()
+    assert kept(nodes, name) == [True, True, True]
+    for node in nodes.nodes[1:]:
+        node.kill()
+    for node in nodes.nodes[1:]:
+        node.spawn()
+    for node in nodes.nodes[1:]:
+        node.wait_until_ready()
+    nodes.wait_until_whole()
+    assert kept(nodes, name) == [True, True, True]
+
+
 def test_restarted_under_load(nodes: Cluster, name: str) -> None:
     """A node goes and comes five times while others publish to its queues and theirs; nothing confirmed is lost."""
     victim, one, other = nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -12,6 +13,9 @@ import leveret.testing
 from tests.management.actions import RECORDED, Asker, cases
 
 CASES: Final = list(cases())
+ROUTES: Final = [
+    line.split(" ", 1) for line in (RECORDED.parent / "routes.txt").read_text().splitlines() if line[0] == "/"
+]
 # Where ours is another answer on purpose: its status, and what is in its body.
 OURS: Final[dict[str, tuple[int, str]]] = {
     "- GET /api/whoami": (401, "not_authorized"),
@@ -35,6 +39,8 @@ OURS: Final[dict[str, tuple[int, str]]] = {
     "guest GET /api/definitions/vi": (200, "original_vhost_name"),
     'guest POST /api/exchanges/none/amq.default/publish {"properties": {}, "routing_key": "q1", "payload": "a", '
     '"payload_encoding": "string"}': (404, "Not Found"),
+    # Who guesses passwords must not be able to wipe that out with a user that only looks.
+    "mon DELETE /api/auth/attempts/NODE/source": (401, "Not administrator user"),
 }  # fmt: skip
 
 
@@ -69,3 +75,31 @@ def test_answer(number: int, recorded: list[dict[str, Any]], answers: list[dict[
     else:
         assert (ours["status"], ours["location"]) == (theirs["status"], theirs["location"])
         assert ours["status"] == 405 or ours["json"] == theirs["json"]
+
+
+# -- What can be asked -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[http.client.HTTPConnection]:
+    with leveret.testing.broker(config="management_port = 0") as node:
+        yield http.client.HTTPConnection("127.0.0.1", node.ports["management"], timeout=60)
+
+
+@pytest.mark.parametrize(("path", "methods"), ROUTES, ids=[path for path, _ in ROUTES])
+def test_whatever_rabbitmq_can_be_asked(path: str, methods: str, connection: http.client.HTTPConnection) -> None:
+    """OPTIONS tells which methods a path has. One kind of path is Erlang's alone."""
+    filled = path.replace("{dtype}", "q").replace("{", "").replace("}", "")
+    connection.request("OPTIONS", filled)
+    response = connection.getresponse()
+    response.read()
+    assert response.status == 200
+    allowed = response.headers["allow"].split(", ")
+    connection.request("PATCH", filled, headers={"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    unknown = connection.getresponse()
+    unknown.read()
+    if "/memory/ets" in path:
+        assert unknown.status == 404
+    else:
+        assert set(methods.split()) <= set(allowed)
+        assert (unknown.status, unknown.headers["allow"].split(", ")) == (405, allowed)

@@ -64,4 +64,4 @@ def test_a_method_that_there_is_not(router: Router) -> None:
     with pytest.raises(Problem) as caught:
         router.find("POST", "/broker/api/leases/v/q/n")
     assert caught.value.status == 405
-    assert caught.value.headers == [("allow", "DELETE, HEAD, OPTIONS, PUT")]
+    assert caught.value.headers == [("allow", "DELETE, OPTIONS, PUT")], "who does not answer GET does not answer HEAD"

@@ -167,7 +167,7 @@ class FakeServer:
         self.address = f"127.0.0.1:{port}"
         self.uuid = f"uuid-of-{name}"
         self.world = World(name=name)
-        self.settings = Settings(node_name=name, data_dir="/data", cluster_name="founded")
+        self.settings = self.configured = Settings(node_name=name, data_dir="/data", cluster_name="founded")
         self.peers = FakePeers(all_, name)
         self.ports = {"cluster": port, "amqp": port - 20_000}
         self.node: FakeNode | None = FakeNode(all_, self)
@@ -218,6 +218,9 @@ class FakeServer:
     @property
     def is_suspended(self) -> bool:
         return not self.listeners
+
+    def change_settings(self, settings: Settings) -> None:
+        self.settings = settings
 
     def close_doors(self) -> None:
         self.listeners.clear()

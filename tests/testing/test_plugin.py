@@ -203,3 +203,77 @@ def test_kombu(leveret_broker: Broker, transport: str) -> None:
         with connection.Consumer(queue, callbacks=[on_task]):
             connection.drain_events(timeout=60)
     assert received == [{"n": 1}]
+
+
+# -- Celery --------------------------------------------------------------------------------------------------------
+
+SHOP = """
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+
+app = Celery("shop", backend="rpc://", broker_connection_retry_on_startup=True)
+
+@app.task
+def add(one, other):
+    return one + other
+
+@pytest.fixture(scope="session", autouse=True)
+def configured(leveret_server):
+    app.conf.broker_url = leveret_server.url
+"""
+
+
+def test_celery_declares_its_queue_in_each_test(pytester: pytest.Pytester) -> None:
+    """kombu remembers what it has declared on a connection, for as long as that is open."""
+    pytester.makepyfile(
+        SHOP
+        + """
+@pytest.mark.parametrize("number", range(3))
+def test_it_is_sent(leveret_broker, number):
+    assert leveret_broker.admin.queues() == []
+    add.delay(1, number)
+    assert leveret_broker.admin.queue("celery").messages == 1
+"""
+    )
+    pytester.runpytest_subprocess("-p", "no:asyncio").assert_outcomes(passed=3)
+
+
+def test_a_worker_of_celery_for_all_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        SHOP
+        + """
+@pytest.fixture(scope="session")
+def worker(configured):
+    with start_worker(app, perform_ping_check=False, pool="solo"):
+        yield
+
+@pytest.mark.parametrize("number", range(3))
+def test_it_is_done(leveret_broker, worker, number):
+    assert add.delay(1, number).get(timeout=60) == 1 + number
+"""
+    )
+    pytester.runpytest_subprocess("-p", "no:asyncio").assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize(("closed", "left"), [("kombu", 1), ("all", 0), ("none", 2)])
+def test_which_connections_are_closed(pytester: pytest.Pytester, closed: str, left: int) -> None:
+    pytester.makepyfile(
+        HEAD
+        + """
+import kombu
+
+@pytest.fixture(scope="session")
+def connections(leveret_server):
+    return [connect(leveret_server), kombu.Connection(leveret_server.url).connect()]
+
+@pytest.mark.parametrize("number", range(2))
+def test_who_is_there(leveret_broker, connections, number):
+    found = [one.name for one in leveret_broker.admin.connections() if one.state == "running"]
+    print(f"test {number} finds {len(found)} connections")
+"""
+    )
+    pytester.makeini(f"[pytest]\nleveret_close = {closed}")
+    result = pytester.runpytest("-p", "no:asyncio", "-s")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*test 0 finds 2 connections", f"*test 1 finds {left} connections"])

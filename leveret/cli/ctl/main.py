@@ -1,8 +1,9 @@
 """`leveretctl`: one command to one node, in rabbitmqctl's words, with its output and its exit codes.
 
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
-`settings`, `definitions`, `lists`, `leases`, `spools`, `mirrors`, `balance`, `checks`, `runtime`, `report`, `upgrade`)
-asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in `leveret.node.control`.
+`settings`, `definitions`, `lists`, `leases`, `spools`, `mirrors`, `balance`, `checks`, `runtime`, `env`, `report`,
+`upgrade`) asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in
+`leveret.node.control`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from leveret.cli.ctl import (
     checks,
     cluster,
     definitions,
+    env,
     help,
     leases,
     lists,
@@ -123,6 +125,7 @@ ALL: Final = (
     *balance.COMMANDS,
     *checks.COMMANDS,
     *runtime.COMMANDS,
+    *env.COMMANDS,
     *report.COMMANDS,
 )
 COMMANDS: Final[dict[str, Command]] = {command.name: command for command in ALL}

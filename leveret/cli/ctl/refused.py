@@ -17,7 +17,7 @@ _MOVING: Final = "messages are not moved between brokers here; docs/migrating-fr
 _TRACKING: Final = "attempts to log in are told in the log, and not counted by where they came from"
 
 REFUSED: Final[dict[str, str]] = {
-    "eval": "it runs Erlang code in the node",
+    "eval": "it runs Erlang code in the node. To change a setting or set an alarm: leveretctl help set_env, set_alarm",
     "eval_file": "it runs Erlang code in the node",
     "exec": "it runs Elixir code in the tool",
     "remote_shell": _ERLANG,

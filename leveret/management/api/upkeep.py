@@ -48,6 +48,7 @@ class UpkeepHandlers(Handlers):
         router.add("GET", "/api/auth/attempts/{node}", self.attempts)
         router.add("DELETE", "/api/auth/attempts/{node}", self.clear_attempts)
         router.add("GET", "/api/auth/attempts/{node}/source", self.attempts_by_source)
+        router.add("DELETE", "/api/auth/attempts/{node}/source", self.clear_attempts)
 
     # -- Connections ---------------------------------------------------------------------------------------------
 

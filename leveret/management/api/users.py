@@ -53,9 +53,10 @@ class UserHandlers(Handlers):
         router.add("PUT", "/api/permissions/{vhost}/{user}", self.put_permission)
         router.add("DELETE", "/api/permissions/{vhost}/{user}", self.delete_permission)
         router.add("GET", "/api/topic-permissions", self.topic_permissions)
-        router.add("GET", "/api/topic-permissions/{vhost}/{user}", self.topic_permission)
-        router.add("PUT", "/api/topic-permissions/{vhost}/{user}", self.put_topic_permission)
-        router.add("DELETE", "/api/topic-permissions/{vhost}/{user}", self.delete_topic_permission)
+        for path in ("/api/topic-permissions/{vhost}/{user}", "/api/topic-permissions/{vhost}/{user}/{exchange}"):
+            router.add("GET", path, self.topic_permission)
+            router.add("PUT", path, self.put_topic_permission)
+            router.add("DELETE", path, self.delete_topic_permission)
 
     # -- Who asks ------------------------------------------------------------------------------------------------
 
@@ -234,6 +235,7 @@ class UserHandlers(Handlers):
         return await self.listed(request, self._topic_permissions(self._spec(request).name))
 
     async def topic_permission(self, request: Request) -> Response:
+        """All of a user in a vhost: as in RabbitMQ, an exchange in the path matters to DELETE alone."""
         user, vhost = self._party(request)
         found = self._topic_permissions(user, vhost)
         if not found:
@@ -253,7 +255,7 @@ class UserHandlers(Handlers):
         user, vhost = self._party(request)
         if (user, vhost) not in self.metadata.topic_permissions:
             raise not_found()
-        await self.change(c.ClearTopicPermissions(user, vhost))
+        await self.change(c.ClearTopicPermissions(user, vhost, request.parameters.get("exchange")))
         return done()
 
 
