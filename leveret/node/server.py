@@ -54,6 +54,7 @@ from leveret.node.folder import (
 from leveret.node.node import Node
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
 from leveret.node.surroundings import Reality
+from leveret.node.watch import Watch
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Server(Doors):
         self.peers: Peers | None = None
         self.cluster_port = settings.cluster_listener.port
         self.control = Control(self)
+        self.watch = Watch()  # Started by whoever runs the loop, if its time is real.
         self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -112,6 +114,7 @@ class Server(Doors):
             task.cancel()
         if self.peers is not None:
             await self.peers.close()
+        self.watch.stop()
         self.world.close()
 
     def request_stop(self) -> None:
@@ -545,6 +548,7 @@ async def serve(settings: Settings) -> int:
     cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
     server = Server(settings, Reality(loop, settings.data_dir), cookie)
     server.can_restart = True
+    server.watch.start(loop)
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.request_stop)
     if settings.log_file is not None or not os.isatty(0):  # Otherwise a node ends with its terminal.
