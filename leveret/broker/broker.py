@@ -48,6 +48,7 @@ from leveret.cluster.proposals import BadFrame
 from leveret.cluster.refusals import resource
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.ranges import Wanted
+from leveret.visible import visible
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
@@ -642,7 +643,7 @@ class Broker(Ruling):
         return self.shell.measure(queue.spec.id, wanted)
 
     def note(self, text: str) -> None:
-        self.shell.note("queue", "info", text)
+        self.shell.note("queue", "info", visible(text))
 
     def on_unused(self, queue: AnyQueue) -> None:
         self._delete(queue)

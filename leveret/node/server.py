@@ -514,10 +514,10 @@ def run(settings: Settings) -> int:
     except (LogDamaged, ConsensusLogDamaged) as error:
         from leveret.node.recovering import refusal  # Few starts need it.
 
-        logger.critical("this node does not start: %s", refusal(settings.data_dir, error))
+        logger.critical("this node does not start: %s", logs.lines(refusal(settings.data_dir, error)))
         return EX_DATAERR
     except StartFailed as error:
-        logger.critical("%s", error)
+        logger.critical("%s", logs.lines(error))
         return EX_UNAVAILABLE
 
 
@@ -568,7 +568,7 @@ async def serve(settings: Settings) -> int:
             service_manager.tell("READY=1")
             await server.stopped
     finally:
-        logger.info("restarting" if server.restarting else "stopping")
+        logger.info("%s", "restarting" if server.restarting else "stopping")
         service_manager.tell(service_manager.reloading() if server.restarting else "STOPPING=1")
         registry.withdraw(settings.node_name)
         await server.stop()
