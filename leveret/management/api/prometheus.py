@@ -322,6 +322,7 @@ class Exporter:
     def admit(self, request: Request) -> Response | None:
         if request.method not in ("GET", "HEAD"):
             return Problem(405, "Method Not Allowed", "Method Not Allowed").response()
+        request.body_bytes_max = 0
         return None
 
     async def handle(self, request: Request) -> Response:
