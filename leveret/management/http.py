@@ -270,6 +270,8 @@ class HttpConnection(asyncio.Protocol):
 
     async def _respond(self, response: Response, is_head: bool) -> None:
         try:
+            if response.late_s:
+                await asyncio.sleep(response.late_s)
             async with asyncio.timeout(None) as patience:
                 await self._write(response, is_head, patience)
         except (ConnectionError, TimeoutError, h11.LocalProtocolError) as error:

@@ -82,6 +82,7 @@ class Response:
     caching: str = "no-store"  # Answers hold names, figures, hashes of passwords: nobody keeps them on the way.
     close: bool = False  # The connection, afterwards.
     on_sent: Callable[[], None] | None = None  # Called once, whether it could be sent or not.
+    late_s: float = 0.0  # So long it is held back.
 
 
 class Problem(Exception):
@@ -94,10 +95,12 @@ class Problem(Exception):
         self.reason = reason
         self.more = more
         self.headers: list[tuple[str, str]] = []
+        self.late_s = 0.0
 
     def response(self) -> Response:
         response = json_response({"error": self.error, "reason": self.reason, **self.more}, self.status)
         response.headers = self.headers
+        response.late_s = self.late_s
         return response
 
 

@@ -137,7 +137,8 @@ DEEP = b'{"arguments":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     ("method", "path"),
     [
         ("POST", "/api/bindings/%2F/e/amq.direct/q/mine"), ("PUT", "/api/queues/%2F/q"),
-        ("PUT", "/api/exchanges/%2F/x"), ("PUT", "/api/users/u"), ("PUT", "/api/policies/%2F/p"), ("PUT", "/api/parameters/c/%2F/n"),
+        ("PUT", "/api/exchanges/%2F/x"), ("PUT", "/api/users/u"), ("PUT", "/api/policies/%2F/p"),
+        ("PUT", "/api/parameters/c/%2F/n"),
         ("PUT", "/api/vhosts/v"), ("POST", "/api/queues/%2F/mine/get"), ("POST", "/api/queues/%2F/mine/actions"),
         ("POST", "/api/users/bulk-delete"), ("POST", PUBLISH), ("POST", "/api/definitions"),
         ("POST", "/api/definitions/%2F"), ("PUT", "/api/cluster-name"), ("PUT", "/api/vhost-limits/%2F/max-queues"),
