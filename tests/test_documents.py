@@ -16,7 +16,7 @@ from leveret.node import schema
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMES = ("operations.md", "migrating-from-rabbitmq.md")
-LINKED = (*NAMES, "reliability.md")
+LINKED = (*NAMES, "reliability.md", "security.md")
 
 
 def lines(name: str) -> list[str]:

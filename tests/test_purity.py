@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PURE_PACKAGES = ("amqp", "broker", "mirror", "cluster")
-PURE_MODULES = ("log/block.py", "log/errors.py", "log/format.py", "log/marks.py", "log/ranges.py")
+PURE_MODULES = ("log/block.py", "log/errors.py", "log/format.py", "log/marks.py", "log/ranges.py", "visible.py")
 IMPURE = frozenset(
     {
         "asyncio", "concurrent", "datetime", "ftplib", "http", "importlib", "io", "logging", "multiprocessing", "os",

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("leveret", "pyspark_leveret", "simulation", "benchmarks", "tests", "docs", "packaging", ".ci")
 TEXTS = (".py", ".md", ".toml", ".js", ".txt", ".conf", ".yaml", ".service", "")
 FUNCTION_LINES_MAX = 90
+LOG_METHODS = ("debug", "info", "warning", "error", "critical", "exception", "log")
 
 # What only holds on the machine somebody wrote it on. Put together here, so that this file does not name one.
 MACHINE_PATH = re.compile("|".join(rf"(?<![\w.]){re.escape('/' + name + '/')}" for name in ("work", "root")))
@@ -52,6 +53,8 @@ def test_module(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert silent_handlers(tree) == [], "an error is hidden"
     assert long_functions(tree) == [], "a function fits on a screen"
+    if file.is_relative_to(ROOT / "leveret"):
+        assert raw_entries(tree) == [], "what is logged is put into a text of ours as an argument"
     if file.is_relative_to(ROOT / "tests"):
         assert sleeps(tree) == [], "await an event instead"
 
@@ -65,6 +68,21 @@ def silent_handlers(tree: ast.AST) -> list[int]:
         names = {one.id for one in ast.walk(node.type) if isinstance(one, ast.Name)} if node.type else set()
         idle = all(isinstance(line, ast.Pass | ast.Continue) or _is_ellipsis(line) for line in node.body)
         if node.type is None or (idle and names & {"Exception", "BaseException"}):
+            found.append(node.lineno)
+    return found
+
+
+def raw_entries(tree: ast.AST) -> list[int]:
+    """Lines that log a text made at run time, in which what strangers sent could not be told from our own."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        method, owner = node.func.attr, ast.unparse(node.func.value)
+        if method not in LOG_METHODS or "logger" not in owner.lower():
+            continue
+        text = node.args[method == "log"]
+        if not isinstance(text, ast.Constant):
             found.append(node.lineno)
     return found
 
@@ -102,6 +120,9 @@ def sleeps(tree: ast.AST) -> list[int]:
         (silent_handlers, "try: ...\nexcept: raise"),
         (silent_handlers, "try: ...\nexcept Exception: pass"),
         (silent_handlers, "for x in y:\n try: ...\n except (ValueError, BaseException): continue"),
+        (raw_entries, 'logger.info(f"{name}")'),
+        (raw_entries, "logger.log(level, text)"),
+        (raw_entries, 'logging.getLogger("x").warning("a " + b)'),
         (sleeps, "time.sleep(1)"),
         (sleeps, "async def f(): await sleep(delay)"),
         (long_functions, "def f():\n" + " x\n" * FUNCTION_LINES_MAX),

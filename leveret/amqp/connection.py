@@ -453,6 +453,9 @@ class Connection(Intake):
 
     def on_tick(self, now_ms: int, listening: bool = True) -> bool:
         """Time for heartbeats. False: the client has been silent for two of its intervals while it was listened to."""
+        if self.handshake is not None and self.handshake.fault is not None:
+            self.handshake.on_tick(now_ms)
+            return True
         if self.leaving:
             self.leaving_ticks += 1
             if self.leaving_ticks > LEAVE_TICKS_MAX:

@@ -1,7 +1,8 @@
 """From the greeting to an open virtual host: who is it, how shall we talk, where does it want to go.
 
 A client that fails to log in is closed with ACCESS_REFUSED if it announced `authentication_failure_close`, and else
-without a word, as RabbitMQ does; the log tells the operator why, the client never learns whether the user exists.
+without a word, as RabbitMQ does; the log tells the operator why, the client never learns whether the user exists. Who
+tries out passwords is answered late (`broker.logins`); what it sends meanwhile waits.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ STATES: Final[dict[type[m.Method], str]] = {
 class Handshake:
     """The state of a connection that is not open yet."""
 
-    __slots__ = ("connection", "expected", "refused")
+    __slots__ = ("connection", "due_ms", "expected", "fault", "refused")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.expected: type[m.Method] = m.ConnectionStartOk
         self.refused = False
+        self.fault: ConnectionFault | None = None  # How the login is answered at `due_ms`.
+        self.due_ms = 0
 
     @property
     def state(self) -> str:
@@ -106,13 +109,24 @@ class Handshake:
                 method.method_id,
             )
         user, password = self._credentials(method)
-        reason = connection.broker.refuse_login(user, password)
+        broker, host = connection.broker, connection.peer.host
+        if broker.logins.is_barred(host, user, broker.now_ms):
+            self._refuse(method, f"user '{user}' - too many failed logins from {host}")
+        reason = broker.refuse_login(user, password)
         if reason is None and user in limits.loopback_users and not connection.peer.is_loopback:
             reason = f"user '{user}' can only connect via localhost"
-        connection.broker.totals.logins += 1
+        broker.totals.logins += 1
         if reason is not None:
-            connection.broker.totals.logins_refused += 1
-            self._refuse(method, user, reason)
+            broker.totals.logins_refused += 1
+            late_ms = broker.logins.failed(host, user, broker.now_ms)
+            try:
+                self._refuse(method, reason)
+            except ConnectionFault as fault:
+                if not late_ms:
+                    raise
+                self.fault, self.due_ms = fault, broker.now_ms + late_ms
+                connection.hold()
+            return
         connection.user, connection.mechanism = user, method.mechanism
         try:
             connection.producer = producer_of(connection.client_properties)
@@ -122,28 +136,35 @@ class Handshake:
         self.expected = m.ConnectionTuneOk
         connection.send(0, m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
 
+    def on_tick(self, now_ms: int) -> None:
+        fault = self.fault
+        if fault is not None and now_ms >= self.due_ms:
+            self.fault = None
+            self.connection.close_with(fault)
+            self.connection.release()
+
     def _credentials(self, method: m.ConnectionStartOk) -> tuple[str, str | None]:
         response = method.response
         if method.mechanism == EXTERNAL:
             name = self.connection.peer.certificate
             if name is None:
-                self._refuse(method, "", "the client has no certificate with a name, or it was not checked")
+                self._refuse(method, "the client has no certificate with a name, or it was not checked")
             return name, None
         if method.mechanism == "AMQPLAIN":
             try:  # A table without its length.
                 table, _ = decode_table(len(response).to_bytes(4, "big") + response)
             except BadTable as error:
-                self._refuse(method, "", f"malformed AMQPLAIN response: {error}")
+                self._refuse(method, f"malformed AMQPLAIN response: {error}")
             login, password = table.get("LOGIN"), table.get("PASSWORD")
             if login is None or password is None or login.kind != "S" or password.kind != "S":
-                self._refuse(method, "", "AMQPLAIN response without LOGIN and PASSWORD")
+                self._refuse(method, "AMQPLAIN response without LOGIN and PASSWORD")
             return login.value, password.value
         parts = response.split(b"\0")
         if len(parts) != 3 or parts[0]:  # Nobody acts for somebody else here.
-            self._refuse(method, "", "malformed PLAIN response")
+            self._refuse(method, "malformed PLAIN response")
         return parts[1].decode("utf-8", "surrogateescape"), parts[2].decode("utf-8", "surrogateescape")
 
-    def _refuse(self, method: m.ConnectionStartOk, user: str, reason: str) -> NoReturn:
+    def _refuse(self, method: m.ConnectionStartOk, reason: str) -> NoReturn:
         self.refused = True
         self.connection.broker.notes.login_refused(self.connection, method.mechanism, reason)
         raise ConnectionFault(

@@ -24,6 +24,7 @@ from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
 from leveret.broker.journal import Journal, Options
 from leveret.broker.letters import Letters
+from leveret.broker.logins import Logins
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
 from leveret.broker.notes import Notes
@@ -48,6 +49,7 @@ from leveret.cluster.proposals import BadFrame
 from leveret.cluster.refusals import resource
 from leveret.cluster.store import Applied, Metadata
 from leveret.log.ranges import Wanted
+from leveret.visible import visible
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
@@ -106,6 +108,7 @@ class Broker(Ruling):
         self.replies = Replies(self)
         self.census = Census(self)
         self.notes = Notes(shell)
+        self.logins = Logins()
         self.content_bytes = 0
         self.uncommitted_bytes = 0  # Of publishes that wait for their commit, of all transactions.
         self.unlogged_bytes = 0
@@ -642,7 +645,7 @@ class Broker(Ruling):
         return self.shell.measure(queue.spec.id, wanted)
 
     def note(self, text: str) -> None:
-        self.shell.note("queue", "info", text)
+        self.shell.note("queue", "info", visible(text))
 
     def on_unused(self, queue: AnyQueue) -> None:
         self._delete(queue)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.mirror_status import Counts, copy_pid, is_syncing, lacking
-from leveret.broker.notes import visible
+from leveret.visible import visible
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker

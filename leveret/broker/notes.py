@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.methods import METHODS
+from leveret.visible import visible
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
 
 LOST: Final = "client unexpectedly closed TCP connection"
 CONNECTION_PID: Final = 1
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
-
-
-def visible(text: object) -> str:
-    """A name that somebody chose, without what would make a line of its own of it."""
-    return str(text).translate(_CONTROLS)
 
 
 def connection_pid(connection: Connection, channel: int = 0) -> str:
@@ -84,11 +79,11 @@ class Notes:
 
     def login_refused(self, connection: Connection, mechanism: str, reason: str) -> None:
         called = _called(connection, state="starting")
-        self._say("error", f"Error on AMQP connection {called}:\n{mechanism} login refused: {visible(reason)}")
+        self._say("error", f"Error on AMQP connection {called}:\n{visible(mechanism)} login refused: {visible(reason)}")
 
     def secret_updated(self, connection: Connection, reason: str) -> None:
-        called = f"{connection_pid(connection)} ({connection.peer})"
-        self._say("info", f"connection {called}: user '{visible(connection.user)}' updated secret, reason: {reason!r}")
+        called = f"{connection_pid(connection)} ({connection.peer}): user '{visible(connection.user)}'"
+        self._say("info", f"connection {called} updated secret, reason: {visible(repr(reason))}")
 
     def connection_error(self, connection: Connection, error: ProtocolError) -> None:
         handshake = connection.handshake
@@ -106,10 +101,7 @@ class Notes:
     def letters_stranded(self, queue: QueueSpec, exchange: str | None, key: str | None, exists: bool) -> None:
         """Dead letters that must not be lost lead nowhere."""
         vhost = visible(queue.vhost)
-        start = (
-            f"Cannot forward any dead-letter messages from source queue '{visible(queue.name)}' in vhost "
-            f"'{vhost}'"
-        )
+        start = f"Cannot forward any dead-letter messages from source queue '{visible(queue.name)}' in vhost '{vhost}'"
         named = f"configured dead-letter-exchange exchange '{visible(exchange)}' in vhost '{vhost}'"
         if exists:
             given = "undefined" if key is None else visible(key)

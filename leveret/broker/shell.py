@@ -76,4 +76,4 @@ class Shell(Protocol):
         """A number to make choices by; another one each time."""
 
     def note(self, category: str, level: str, text: str) -> None:
-        """A line for the log that people read."""
+        """An entry for the log that people read. Its lines are ours: names in it have passed `visible`."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from leveret.broker.remote import RemoteQueue
 from leveret.broker.spool import SPOOL, Spool
 from leveret.cluster.refusals import resource
+from leveret.visible import visible
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
@@ -344,7 +345,7 @@ class Spools:
         )  # fmt: skip
 
     def _note(self, level: str, text: str) -> None:
-        self.broker.shell.note("queue", level, text)
+        self.broker.shell.note("queue", level, visible(text))
 
 
 def _takers(target: AnyQueue) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.management")
 
 CLOSE_S: Final = 5.0
+BODIES_BYTES_MAX: Final = 64 << 20
+DECODED_AT_ONCE: Final = 4  # Long bodies of requests: each takes a millisecond of a turn.
 ACTIONS: Final = (
     UserHandlers, VhostHandlers, PolicyHandlers, TopologyHandlers, ContentHandlers, DefinitionHandlers, HealthHandlers,
     UpkeepHandlers,
@@ -69,10 +71,12 @@ class Management:
         self.router = Router(settings.management_prefix)
         limits = Limits(
             body_bytes=settings.management_body_bytes_max,
+            bodies_bytes=max(BODIES_BYTES_MAX, 2 * settings.management_body_bytes_max),
             request_s=settings.management_request_ms / 1000,
             idle_s=settings.management_idle_ms / 1000,
         )
         self.http = HttpServer(node.loop, self, limits)
+        self.decoding = asyncio.Semaphore(DECODED_AT_ONCE)
         self._urls: dict[str, tuple[str, str]] = {}  # By node: its run, and its URL.
         self.background: set[asyncio.Task[Any]] = set()  # What goes on without whoever asked for it.
         DataHandlers(self).add_to(self.router)
@@ -98,8 +102,14 @@ class Management:
     def admit(self, request: Request) -> Response | None:
         try:
             self.origins.check(request)
-            if request.method != "OPTIONS" and not self.page.is_open(request) and not self._is_open(request):
+            if request.method == "OPTIONS":
+                return None
+            if not self.page.is_open(request) and not self._is_open(request):
                 self.gate.check(request)
+            route, request.parameters = self.router.route(request.method, request.path)
+            request.handler, request.body_bytes_max = route.handler, route.body_bytes_max
+            request.decoding = self.decoding
+            route.allow(request)
         except Problem as problem:
             return self._told(request, problem.response())
         return None
@@ -116,8 +126,8 @@ class Management:
             allowed = ", ".join(self.router.allowed(request.path)) or METHODS
             return self._told(request, Response(200, headers=[("allow", allowed)]))
         try:
-            handler, request.parameters = self.router.find(request.method, request.path)
-            return self._told(request, await handler(request))
+            assert request.handler is not None  # It was admitted.
+            return self._told(request, await request.handler(request))
         except Problem as problem:
             return self._told(request, problem.response())
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 SHEET_BYTES_MAX: Final = 8 << 20
 ANSWERS_MAX: Final = 8
+BODY_BYTES_MAX: Final = 16 << 10  # Of what is asked about a lease.
 NUMBER_MAX: Final = (1 << 63) - 1
 WAIT_S_MAX: Final = 60.0
 RANGES_MAX: Final = 50_000  # In one answer.
@@ -64,9 +65,9 @@ class DataHandlers:
         router.add("GET", "/api/leases", self.leases)
         router.add("GET", "/api/leases/{vhost}", self.leases)
         router.add("GET", "/api/leases/{vhost}/{queue}", self.leases)
-        router.add("PUT", "/api/leases/{vhost}/{queue}/{name}", self.open_lease)
-        router.add("POST", "/api/leases/{vhost}/{queue}/{name}/take", self.take)
-        router.add("POST", "/api/leases/{vhost}/{queue}/{name}/ack", self.ack)
+        router.add("PUT", "/api/leases/{vhost}/{queue}/{name}", self.open_lease, BODY_BYTES_MAX)
+        router.add("POST", "/api/leases/{vhost}/{queue}/{name}/take", self.take, BODY_BYTES_MAX)
+        router.add("POST", "/api/leases/{vhost}/{queue}/{name}/ack", self.ack, BODY_BYTES_MAX)
         router.add("DELETE", "/api/leases/{vhost}/{queue}/{name}", self.release)
 
     # -- Finding queues ------------------------------------------------------------------------------------------
@@ -248,7 +249,8 @@ class DataHandlers:
         return json_response([lease for spec in specs for lease in known[spec.id]["leases"]])
 
     async def open_lease(self, request: Request) -> Response:
-        asked = request.json()
+        self._spec(request)  # Whether there is such a queue, and the user may read it, before anything else.
+        asked = await request.json()
         timeout_ms = _number(asked, "timeout_ms", None, 1, TIMEOUT_MS_MAX) if "timeout_ms" in asked else None
         owner, takeover = _owner(asked), asked.get("takeover", False)
         if not isinstance(takeover, bool) or (takeover and not owner):
@@ -258,7 +260,8 @@ class DataHandlers:
         )
 
     async def take(self, request: Request) -> Response:
-        asked = request.json()
+        self._spec(request)
+        asked = await request.json()
         count = _number(asked, "count", None, 1, NUMBER_MAX)
         bytes_max = _number(asked, "bytes", NUMBER_MAX, 1, NUMBER_MAX)
         owner = _owner(asked)
@@ -267,7 +270,8 @@ class DataHandlers:
         )
 
     async def ack(self, request: Request) -> Response:
-        asked = request.json()
+        self._spec(request)
+        asked = await request.json()
         through, owner = _number(asked, "through", None, 0, NUMBER_MAX), _owner(asked)
         return await self._lease(request, lambda queue, name, then: queue.lease_ack(name, through, then, owner))
 

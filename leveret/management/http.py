@@ -4,7 +4,9 @@ One request of a connection is dealt with at a time. What a client sends ahead w
 it is not read: TCP holds such a client back. Whatever a client can make grow or last has a limit (`Limits`):
 
 - *the head* of a request, in bytes (431); its *body* (413). Who asks is checked by the head alone (`Service.admit`), so
-  that nobody has a body taken in who may not even ask.
+  that nobody has a body taken in who may not even ask; it also says how large the body may be, for most requests say
+  little.
+- *the bodies* of all requests that are under way, in bytes (503).
 - *the time* from a request's first byte, or from the connection, to its last byte, however steadily bytes trickle in
   (408); the time between two requests; the time in which nothing of an answer is taken.
 - *connections*, of all clients (503).
@@ -31,7 +33,7 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from leveret.management.messages import Buffer, Problem, Request, Response
+from leveret.management.messages import NO_SNIFFING, Buffer, Problem, Request, Response
 
 logger = logging.getLogger("leveret.management")
 
@@ -39,6 +41,7 @@ UNSENT_BYTES_HIGH: Final = 1 << 20
 PIECE_BYTES: Final = 1 << 20  # Written before it is looked whether the client takes it.
 AHEAD_BYTES_MAX: Final = 64 << 10
 LINGER_S: Final = 1.0
+LENGTH_DIGITS_MAX: Final = 20
 QUERY_FIELDS_MAX: Final = 1_000
 SERVER: Final = b"leveret"
 REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -48,6 +51,7 @@ REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 class Limits:
     head_bytes: int = 16 << 10
     body_bytes: int = 10 << 20
+    bodies_bytes: int = 64 << 20  # Of all requests that are under way.
     request_s: float = 30.0
     idle_s: float = 60.0
     send_s: float = 60.0
@@ -58,7 +62,7 @@ class Service(Protocol):
     """Who answers."""
 
     def admit(self, request: Request) -> Response | None:
-        """By its head: an answer that needs no body to be read, or None. Must not wait."""
+        """By its head: an answer that needs no body to be read, or None. Must not wait. Sets `body_bytes_max`."""
 
     async def handle(self, request: Request) -> Response:
         """The answer. Raises Problem."""
@@ -72,6 +76,7 @@ class HttpServer:
         self.service = service
         self.limits = limits
         self.connections: dict[HttpConnection, None] = {}
+        self.held_bytes = 0  # Of bodies.
 
     def accept(self) -> HttpConnection:
         return HttpConnection(self)
@@ -93,8 +98,8 @@ class HttpConnection(asyncio.Protocol):
     """One client's connection."""
 
     __slots__ = (
-        "ahead", "body", "drained", "h11", "head", "is_last", "is_reading", "received", "refusal", "server", "task",
-        "timer", "transport",
+        "ahead", "body", "body_bytes_max", "drained", "h11", "head", "held_bytes", "is_last", "is_reading", "received",
+        "refusal", "server", "task", "timer", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -104,7 +109,9 @@ class HttpConnection(asyncio.Protocol):
         self.h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=server.limits.head_bytes)
         self.head: Request | None = None  # Of the request that is being received.
         self.body: list[bytes] = []
+        self.body_bytes_max = 0  # That this request may have.
         self.received = 0  # Bytes of the body.
+        self.held_bytes = 0  # The same, until the request is answered.
         self.ahead = 0  # Bytes that came while a request was being answered.
         self.task: asyncio.Task[None] | None = None  # Answers the request that was received.
         self.timer: asyncio.TimerHandle | None = None
@@ -141,6 +148,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.server.connections.pop(self, None)
+        self._let_go()
         self._disarm()
         if self.drained is not None and not self.drained.done():
             self.drained.set_exception(ConnectionResetError("the client has gone"))
@@ -181,11 +189,7 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(event, h11.Request):
             self._on_head(event)
         elif isinstance(event, h11.Data):
-            self.received += len(event.data)
-            if self.received > self.server.limits.body_bytes:
-                self._refuse_body()
-            else:
-                self.body.append(bytes(event.data))
+            self._on_data(bytes(event.data))
         elif isinstance(event, h11.EndOfMessage):
             request = self.head
             assert request is not None
@@ -194,6 +198,25 @@ class HttpConnection(asyncio.Protocol):
             self._disarm()
             self.task = self.server.loop.create_task(self._answer(request, self.refusal))
             self.refusal = None
+
+    def _on_data(self, data: bytes) -> None:
+        server = self.server
+        self.received += len(data)
+        self.held_bytes += len(data)
+        server.held_bytes += len(data)
+        if self.received > self.body_bytes_max:
+            self._refuse_body()
+        elif server.held_bytes > server.limits.bodies_bytes:
+            self.is_last = True
+            logger.warning("refused a body from %s: all have %d bytes", self._peer()[0], server.held_bytes)
+            self._answer_now(Problem(503, "service_unavailable", "too many large requests at once").response())
+        else:
+            self.body.append(data)
+
+    def _let_go(self) -> None:
+        """The body of the request is no longer needed."""
+        self.server.held_bytes -= self.held_bytes
+        self.held_bytes = 0
 
     def _on_head(self, event: h11.Request) -> None:
         target = event.target.decode("ascii", "replace")
@@ -211,14 +234,16 @@ class HttpConnection(asyncio.Protocol):
             self.is_last = True  # Rather than to read what nobody wants.
             self._answer_now(self.refusal)
             return
-        if length.isdecimal() and int(length) > self.server.limits.body_bytes:
+        most = self.server.limits.body_bytes
+        self.body_bytes_max = most if request.body_bytes_max is None else min(most, request.body_bytes_max)
+        if length.isdecimal() and (len(length) > LENGTH_DIGITS_MAX or int(length) > self.body_bytes_max):
             self._refuse_body()
             return
         self.head = request
 
     def _refuse_body(self) -> None:
         self.is_last = True
-        reason = f"the body has more than {self.server.limits.body_bytes} bytes"
+        reason = f"the body has more than {self.body_bytes_max} bytes"
         self._answer_now(Problem(413, "request_entity_too_large", reason).response())
 
     def _peer(self) -> tuple[str, bool]:
@@ -230,6 +255,7 @@ class HttpConnection(asyncio.Protocol):
     def _answer_now(self, response: Response) -> None:
         """Without asking anybody."""
         self.head, self.body, self.received = None, [], 0
+        self._let_go()
         self.task = self.server.loop.create_task(self._respond(response, is_head=False))
 
     async def _answer(self, request: Request, refusal: Response | None) -> None:
@@ -244,6 +270,8 @@ class HttpConnection(asyncio.Protocol):
 
     async def _respond(self, response: Response, is_head: bool) -> None:
         try:
+            if response.late_s:
+                await asyncio.sleep(response.late_s)
             async with asyncio.timeout(None) as patience:
                 await self._write(response, is_head, patience)
         except (ConnectionError, TimeoutError, h11.LocalProtocolError) as error:
@@ -254,6 +282,7 @@ class HttpConnection(asyncio.Protocol):
             self.transport.abort()
         finally:
             self.task = None
+            self._let_go()
             if response.on_sent is not None:
                 response.on_sent()
         self._go_on()
@@ -262,10 +291,12 @@ class HttpConnection(asyncio.Protocol):
         body = response.body
         headers = [
             (b"server", SERVER),
-            (b"cache-control", b"no-cache"),
+            (b"cache-control", response.caching.encode("ascii")),
             (b"content-type", response.type.encode("latin-1")),
             *((name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers),
         ]
+        if NO_SNIFFING not in response.headers:
+            headers.append((b"x-content-type-options", b"nosniff"))
         if isinstance(body, bytes):
             body = [body]
         if isinstance(body, list) and response.status != 204:

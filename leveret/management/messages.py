@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.management.decoding import VALUES_MAX, WINDOW, BadJson, decoded
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from leveret.management.routes import Handler
 
 JSON: Final = "application/json"
+NO_SNIFFING: Final = ("x-content-type-options", "nosniff")  # A browser takes an answer for what it is said to be.
 
 Buffer = bytes | bytearray | memoryview
 
@@ -25,6 +33,9 @@ class Request:
     body: bytes = b""
     user: str = ""  # Set by the check of credentials.
     parameters: dict[str, str] = field(default_factory=dict)  # What stood for the names in the route's pattern.
+    body_bytes_max: int | None = None  # Set by who admits it; None: as much as the server takes.
+    handler: Handler | None = None  # Likewise: who answers it.
+    decoding: asyncio.Semaphore | None = None  # Of how many long bodies are read at a time.
 
     def asked(self, name: str) -> str | None:
         """The last value of a parameter of the query."""
@@ -39,13 +50,20 @@ class Request:
             raise bad_request(f"{name} must be a whole number from {low} to {high}")
         return int(text)
 
-    def json(self) -> dict[str, Any]:
+    async def decoded(self, values_max: int = VALUES_MAX) -> Any:
+        """The body, which is JSON. Raises BadJson."""
+        if len(self.body) <= WINDOW or self.decoding is None:
+            return await decoded(self.body, values_max)
+        async with self.decoding:
+            return await decoded(self.body, values_max)
+
+    async def json(self) -> dict[str, Any]:
         """The body as an object; an empty one if there is none. Raises Problem."""
         if not self.body:
             return {}
         try:
-            value = json.loads(self.body)
-        except (ValueError, RecursionError) as error:
+            value = await self.decoded()
+        except BadJson as error:
             raise bad_request(f"the body is no JSON: {error}") from None
         if not isinstance(value, dict):
             raise bad_request("the body must be a JSON object")
@@ -61,8 +79,10 @@ class Response:
     body: bytes | list[Buffer] | AsyncIterator[Buffer] = b""
     type: str = JSON
     headers: list[tuple[str, str]] = field(default_factory=list)
+    caching: str = "no-store"  # Answers hold names, figures, hashes of passwords: nobody keeps them on the way.
     close: bool = False  # The connection, afterwards.
     on_sent: Callable[[], None] | None = None  # Called once, whether it could be sent or not.
+    late_s: float = 0.0  # So long it is held back.
 
 
 class Problem(Exception):
@@ -75,10 +95,12 @@ class Problem(Exception):
         self.reason = reason
         self.more = more
         self.headers: list[tuple[str, str]] = []
+        self.late_s = 0.0
 
     def response(self) -> Response:
         response = json_response({"error": self.error, "reason": self.reason, **self.more}, self.status)
         response.headers = self.headers
+        response.late_s = self.late_s
         return response
 
 

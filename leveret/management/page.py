@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leveret.management.messages import Request, Response, not_found
+from leveret.management.messages import NO_SNIFFING, Request, Response, not_found
 from leveret.management.routes import Router
 
 FOLDER: Final = Path(__file__).with_name("page")
@@ -34,9 +34,10 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+CACHING: Final = "no-cache"
 HEADERS: Final = (
     ("content-security-policy", POLICY),
-    ("x-content-type-options", "nosniff"),
+    NO_SNIFFING,
     ("x-frame-options", "DENY"),
     ("referrer-policy", "no-referrer"),
 )
@@ -86,8 +87,8 @@ def _answer(request: Request, name: str) -> Response:
         raise not_found()
     headers = [*HEADERS, ("etag", file.tag)]
     if _is_known(file.tag, request.headers.get("if-none-match", "")):
-        return Response(304, type=file.type, headers=headers)
-    return Response(200, file.data, file.type, headers)
+        return Response(304, type=file.type, headers=headers, caching=CACHING)
+    return Response(200, file.data, file.type, headers, CACHING)
 
 
 def _is_known(tag: str, wanted: str) -> bool:

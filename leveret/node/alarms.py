@@ -17,6 +17,8 @@ import os
 import resource
 from collections.abc import Callable
 
+from leveret.node.logs import lines
+
 logger = logging.getLogger("leveret")
 
 UNLIMITED = 1 << 30
@@ -111,7 +113,7 @@ class Alarms:
             logger.warning("file descriptor limit alarm cleared")
         elif not self.crowded and clients >= limit:
             self.crowded = True
-            logger.warning("file descriptor limit alarm set.\n\n%s\n", NO_ENTRY)
+            logger.warning("file descriptor limit alarm set.\n\n%s\n", lines(NO_ENTRY))
         return not self.crowded
 
     def room_bytes(self) -> int:

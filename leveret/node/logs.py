@@ -8,6 +8,12 @@ An entry looks as RabbitMQ's do, because people have patterns for those:
 Where Erlang has the process that writes, here is the number of the node's process. A text of several lines has the
 same head before each of them, so that `grep` finds whole entries; in JSON they stay one line.
 
+Much of what is logged was sent by strangers: names, reasons, paths. `Form` is what every entry passes, and it takes the
+arguments of an entry for theirs: newlines and control characters in them are escaped, and each is cut to
+`visible.CHARACTERS_MAX`. So nobody forges an entry, sends a terminal a command, or fills a disk with one request. The
+text that the arguments are put into is the node's own, and may have lines; `lines` says so of an argument. An entry as
+a whole is bounded, too, with the traceback that it may have.
+
 Which entries there are is decided twice. A *category* (`log.connection.level`) has a level, and so has each *output*
 (`log.file.level`); an entry must pass both. `set_log_level` changes the levels of categories while the node runs.
 
@@ -29,9 +35,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from leveret.node.schema import ROTATION_DATE
 from leveret.node.settings import LOG_CATEGORIES, LOG_LEVELS, LogForm, Rotation
+from leveret.visible import visible, visible_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from leveret.node.settings import Settings
 
@@ -45,6 +52,8 @@ SHORT: Final = {
     "error": ("err", "erro"),
     "critical": ("crt", "crit"),
 }
+ENTRY_CHARACTERS_MAX: Final = 32 << 10
+ENTRY_LINES_MAX: Final = 200
 TAIL_BYTES: Final = 1 << 20  # As much of a file is looked through for its last lines.
 
 
@@ -53,6 +62,39 @@ class NoLogFile(Exception):
 
 
 # -- Forms ---------------------------------------------------------------------------------------------------------
+
+
+class lines(str):
+    """An argument of an entry whose lines are the node's own."""
+
+
+class _Argument:
+    """An argument of an entry, as it is shown."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return visible(self.value)
+
+    def __repr__(self) -> str:
+        return visible(repr(self.value))
+
+
+def _shown(value: object) -> object:
+    return value if value is None or isinstance(value, int | float | lines) else _Argument(value)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """What an entry says, without its traceback."""
+    arguments: tuple[object, ...] | Mapping[str, object] | None = record.args
+    if not arguments:
+        return str(record.msg)
+    if isinstance(arguments, tuple):
+        return str(record.msg) % tuple(map(_shown, arguments))
+    return str(record.msg) % {name: _shown(value) for name, value in arguments.items()}
 
 
 class Form(logging.Formatter):
@@ -64,9 +106,10 @@ class Form(logging.Formatter):
         self.pid = f"<0.{pid}.0>"
 
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
+        text = message_of(record)
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
+        text = visible_lines(text, ENTRY_CHARACTERS_MAX, ENTRY_LINES_MAX)
         time, level = self.time_of(record.created), self.level_of(record.levelname)
         if self.form.json:
             domain = record.name.replace(ROOT, "rabbitmq", 1)

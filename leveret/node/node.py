@@ -37,7 +37,7 @@ from leveret.cluster.store import Applied, Metadata
 from leveret.log.log import Log, LogOptions
 from leveret.log.measure import measure
 from leveret.log.ranges import Measured, Wanted
-from leveret.node import consensus
+from leveret.node import consensus, logs
 from leveret.node.alarms import Alarms, sockets_limit
 from leveret.node.client import AWAY, BEHIND, PACE_S, PACED, Client
 from leveret.node.cluster import CLUSTER_ID, Cluster
@@ -426,7 +426,7 @@ class Node(consensus.Shell):
         """Something may be short, or no longer, here or at another node. Connections see it when they next publish."""
         self._tell_alarms()
         for line in self.alarms.news(self.settings.node_name):
-            logger.warning("%s", line)
+            logger.warning("%s", logs.lines(line))
         before, self.broker.alarm = self.broker.alarm, self.alarms.reason()
         if before is None and self.broker.alarm is not None:
             # Publishers that wait for the disk or for another node might wait for as long as the alarm lasts. They are
@@ -535,7 +535,7 @@ class Node(consensus.Shell):
         return int.from_bytes(self.world.random_bytes(8), "big")
 
     def note(self, category: str, level: str, text: str) -> None:
-        logger.getChild(category).log(LOG_LEVELS[level], text)
+        logger.getChild(category).log(LOG_LEVELS[level], "%s", logs.lines(text))
 
     # -- Other nodes ---------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ from leveret.node.node import Node
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
 from leveret.node.surroundings import Reality
 from leveret.node.transient import KNOWN
+from leveret.node.watch import Watch
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Server(Doors):
         self.peers: Peers | None = None
         self.cluster_port = settings.cluster_listener.port
         self.control = Control(self)
+        self.watch = Watch()  # Started by whoever runs the loop, if its time is real.
         self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -114,6 +116,7 @@ class Server(Doors):
             task.cancel()
         if self.peers is not None:
             await self.peers.close()
+        self.watch.stop()
         self.world.close()
 
     def request_stop(self) -> None:
@@ -522,10 +525,10 @@ def run(settings: Settings) -> int:
     except (LogDamaged, ConsensusLogDamaged) as error:
         from leveret.node.recovering import refusal  # Few starts need it.
 
-        logger.critical("this node does not start: %s", refusal(settings.data_dir, error))
+        logger.critical("this node does not start: %s", logs.lines(refusal(settings.data_dir, error)))
         return EX_DATAERR
     except StartFailed as error:
-        logger.critical("%s", error)
+        logger.critical("%s", logs.lines(error))
         return EX_UNAVAILABLE
 
 
@@ -556,6 +559,7 @@ async def serve(settings: Settings) -> int:
     cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
     server = Server(settings, Reality(loop, settings.data_dir), cookie)
     server.can_restart = True
+    server.watch.start(loop)
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, server.request_stop)
     if settings.log_file is not None or not os.isatty(0):  # Otherwise a node ends with its terminal.
@@ -575,7 +579,7 @@ async def serve(settings: Settings) -> int:
             service_manager.tell("READY=1")
             await server.stopped
     finally:
-        logger.info("restarting" if server.restarting else "stopping")
+        logger.info("%s", "restarting" if server.restarting else "stopping")
         service_manager.tell(service_manager.reloading() if server.restarting else "STOPPING=1")
         registry.withdraw(settings.node_name)
         await server.stop()

@@ -52,6 +52,7 @@ async def serve(settings: Settings, synced: bool) -> None:
     server = make_server(
         settings, find_cookie(settings.data_dir, settings.cookie_file, settings.cookie), synced, shared=False
     )
+    server.watch.start(loop)
     loop.add_signal_handler(signal.SIGTERM, server.request_stop)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is for the test run, which will see to this one.
 

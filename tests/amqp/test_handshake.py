@@ -9,6 +9,7 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.limits import Limits, Peer
 from leveret.amqp.tables import Field, table_from_python, to_python
+from leveret.broker.logins import FAILURES_MAX, LATE_MS, WAITING_MAX
 from leveret.cluster import commands as c
 from tests.machines import (
     ALL_CAPABILITIES,
@@ -199,3 +200,46 @@ def test_bytes_that_stand_for_nothing_inside(data: bytes) -> None:
     client.feed(data)
     client.world.turn()
     assert client.connection.closed or client.connection.closing
+
+
+def test_who_tries_out_passwords_is_answered_late() -> None:
+    world = World()
+    refused = m.ConnectionClose(
+        403,
+        "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile.",
+        0,
+        0,
+    )
+    for _ in range(FAILURES_MAX):
+        assert greet(world, password="x").methods()[-1] == refused
+    client = greet(world, password="x")
+    assert client.connection.held and [type(one) for one in client.methods()] == [m.ConnectionStart]
+    assert client.connection.on_tick(world.broker.now_ms + LATE_MS - 1)
+    assert client.methods() == []
+    assert client.connection.on_tick(world.broker.now_ms + LATE_MS)
+    world.turn()
+    assert client.methods() == [refused]
+    assert not client.connection.held  # The client's answer to the close is read.
+    client.feed(m.encode(0, m.ConnectionCloseOk()))
+    assert client.connection.closed
+    assert isinstance(greet(world).methods()[-1], m.ConnectionOpenOk)  # A right password gets in at once.
+
+
+def test_who_tries_out_many_at_once_is_refused_unread() -> None:
+    world = World()
+    for _ in range(FAILURES_MAX + WAITING_MAX):
+        greet(world, password="x")
+    assert isinstance(greet(world).methods()[-1], m.ConnectionClose)
+    assert isinstance(greet(world, replace(LOOPBACK, host="127.0.0.2")).methods()[-1], m.ConnectionOpenOk)
+    world.broker.now_ms += LATE_MS
+    assert isinstance(greet(world).methods()[-1], m.ConnectionOpenOk)
+
+
+def test_a_client_that_goes_before_it_is_answered() -> None:
+    world = World()
+    for _ in range(FAILURES_MAX):
+        greet(world, password="x")
+    client = greet(world, password="x")
+    client.connection.on_socket_lost()
+    assert client.connection.closed
+    assert client.connection.on_tick(world.broker.now_ms + LATE_MS)

@@ -293,3 +293,28 @@ async def test_a_fault_in_the_middle_of_an_answer_ends_the_connection(caplog: py
         assert reader.at_eof() or reader.exception() is not None
         assert door.echo.sent == 1 and "ended in the middle: internal error" in caplog.text
         writer.close()
+
+
+async def test_the_bodies_of_all_requests_are_bounded() -> None:
+    async with Door(Limits(body_bytes=1000, bodies_bytes=1500)) as door:
+        slow = [await door.connect() for _ in range(2)]
+        door.echo.begun.clear()
+        slow[0][1].write(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\n" + b"x" * 900)
+        await door.echo.begun.wait()
+        slow[1][1].write(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 700\r\n\r\n" + b"x" * 700)
+        assert (await answer(slow[1][0]))[0] == 503
+        assert door.http.held_bytes == 900
+        door.echo.gate.set()
+        assert (await answer(slow[0][0]))[0] == 200
+        assert door.http.held_bytes == 0
+        reader, writer = await door.connect()  # There is room again; and what a lost client had sent is let go.
+        writer.write(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\n" + b"x" * 900)
+        assert (await answer(reader))[0] == 200
+        door.echo.gate.clear()
+        door.echo.begun.clear()
+        writer.write(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\n" + b"x" * 900)
+        await door.echo.begun.wait()
+        for _, one in (*slow, (reader, writer)):
+            one.close()
+        await asyncio.wait_for(door.echo.cancelled.wait(), 60)
+        assert door.http.held_bytes == 0

@@ -98,6 +98,52 @@ def test_a_fault_is_shown_with_where() -> None:
     assert "ValueError: no" in Form(LogForm(), 1).format(made)
 
 
+def entry(text: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    made = record(text)
+    made.args = arguments
+    if error is not None:
+        made.exc_info = (type(error), error, error.__traceback__)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("ann\n2026-03-01 [info] <0.1.0> forged", "ann\\x0a2026-03-01 [info] <0.1.0> forged"),
+        ("\x1b]0;owned\x07\x9b31m", "\\x1b]0;owned\\x07\\x9b31m"),
+        ("\r\x00\x7f", "\\x0d\\x00\\x7f"),
+        ("\u202egnp.exe\u2028", "\\u202egnp.exe\\u2028"),
+        ("grün \u3000 \U0001f407", "grün \u3000 \U0001f407"),
+        ("x" * 1_001, "x" * 1_000 + "… (1 more characters)"),
+    ],
+)
+@pytest.mark.parametrize("form", [LogForm(time="epoch_secs"), LogForm(json=True)])
+def test_what_strangers_send_is_escaped_and_bounded(form: LogForm, name: str, shown: str) -> None:
+    for argument in (name, ValueError(name)):
+        line = Form(form, 1).format(entry("user '%s'\nis %d of %r", argument, 7, "us"))
+        text = json.loads(line)["msg"] if form.json else line.replace("1700000000 [info] <0.1.0> ", "")
+        assert text == f"user '{shown}'\nis 7 of 'us'"
+
+
+def test_arguments_by_name_are_escaped_too() -> None:
+    made = entry("%(user)s at %(port)d")
+    made.args = {"user": "a\nb", "port": 1}
+    assert Form(LogForm(single_line=True), 1).format(made).endswith("> a\\x0ab at 1")
+
+
+def test_an_argument_may_have_lines_of_our_own() -> None:
+    text = Form(LogForm(time="epoch_secs"), 1).format(entry("%s", logs.lines("one\n\x1btwo")))
+    assert text == "1700000000 [info] <0.1.0> one\n1700000000 [info] <0.1.0> \\x1btwo"
+
+
+def test_an_entry_is_bounded_as_a_whole() -> None:
+    form = Form(LogForm(), 1)
+    many = form.format(entry("failed", error=ValueError("\n" * 1_000_000))).split("\n")
+    assert len(many) < 1_000 and sum(map(len, many)) < 100_000
+    long = form.format(entry("%s" * 100, *["y" * 5_000] * 100))
+    assert len(long) < 40_000
+
+
 # -- Files ---------------------------------------------------------------------------------------------------------
 
 

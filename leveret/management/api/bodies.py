@@ -7,53 +7,32 @@ reason is a sentence.
 
 from __future__ import annotations
 
-import json
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.amqp.tables import Table
 from leveret.cluster.definitions import BadDefinition, to_table
+from leveret.management.decoding import BadJson
 from leveret.management.messages import Problem, bad_request
+from leveret.visible import shortened
 
 if TYPE_CHECKING:
     from leveret.management.messages import Request
 
 LINE: Final = 80
+SHOWN_CHARACTERS_MAX: Final = 1_000  # Of what was wrong.
 DOUBLY: Final = "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?"
-OBJECT_BYTES_MAX: Final = 256 << 10  # What becomes metadata is kept in the memory of every node.
 NAME_BYTES_MAX: Final = 255
 INTEGER_CHARACTERS_MAX: Final = 20
 
 
-def parsed(data: bytes) -> Any:
-    """JSON, without what only Python's reader takes for it: numbers that are none, and halves of characters, which no
-    protocol could carry on. (Bytes of a name that are no UTF-8 are told as halves, too; these stay.) Raises ValueError,
-    RecursionError."""
-    value = json.loads(data, parse_constant=_no_number, parse_float=_finite)
-    if b"\\ud" in data or b"\\uD" in data:
-        json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
-    return value
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if isfinite(value) else _no_number(text)
-
-
-def object_of(request: Request, *required: str, bytes_max: int | None = OBJECT_BYTES_MAX) -> dict[str, Any]:
+async def object_of(request: Request, *required: str) -> dict[str, Any]:
     """The body as an object that has these keys; an empty one if there is none, or `null`. Raises Problem."""
-    if bytes_max is not None and len(request.body) > bytes_max:
-        raise Problem(413, "request_entity_too_large", f"the body has more than {bytes_max} bytes")
     if not request.body:
         value: Any = {}
     else:
         try:
-            value = parsed(request.body)
-        except (ValueError, RecursionError):
+            value = await request.decoded()
+        except BadJson:
             raise bad_request("not_json") from None
     if value is None:
         value = {}
@@ -70,7 +49,8 @@ def object_of(request: Request, *required: str, bytes_max: int | None = OBJECT_B
 
 def reason(*words: object) -> Problem:
     """A reason of several words: what it is, and what it was found in."""
-    return Problem(400, "bad_request", list(words))
+    shown = [shortened(word, SHOWN_CHARACTERS_MAX) if isinstance(word, str) else word for word in words]
+    return Problem(400, "bad_request", shown)
 
 
 def check_name(what: str, name: str) -> None:

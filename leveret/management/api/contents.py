@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.amqp import methods as m
 from leveret.amqp.properties import Properties
 from leveret.cluster.definitions import from_table
+from leveret.cluster.permissions import refused_text
 from leveret.management.api import bodies
 from leveret.management.api.handlers import Handlers, unavailable
 from leveret.management.api.session import Closed, Got, Session
@@ -38,16 +39,23 @@ REQUEUE: Final = {
 
 class ContentHandlers(Handlers):
     def add_to(self, router: Router) -> None:
-        router.add("POST", "/api/exchanges/{vhost}/{exchange}/publish", self.publish)
+        router.add("POST", "/api/exchanges/{vhost}/{exchange}/publish", self.publish, None, self.may_publish)
         router.add("POST", "/api/queues/{vhost}/{queue}/get", self.get)
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
-    async def publish(self, request: Request) -> Response:
-        vhost, exchange = request.parameters["vhost"], request.parameters["exchange"]
+    def may_publish(self, request: Request) -> None:
+        """Before a message is taken in that may be large. Raises Problem."""
+        vhost, exchange = request.parameters["vhost"], _exchange(request.parameters["exchange"])
         self.rights.check_entry(request, vhost)
+        if not self.node.broker.permissions.check(request.user, vhost, "exchange", exchange, "write"):
+            text = refused_text(request.user, vhost, "exchange", exchange)
+            raise bad_request(f"403 ACCESS_REFUSED - {text}")  # As the channel says it.
+
+    async def publish(self, request: Request) -> Response:
+        vhost, exchange = request.parameters["vhost"], _exchange(request.parameters["exchange"])
         required = ("routing_key", "properties", "payload", "payload_encoding")
-        body = bodies.object_of(request, *required, bytes_max=None)
+        body = await bodies.object_of(request, *required)
         key, payload = bodies.text(body, "routing_key"), _payload(body)
         bodies.check_name("routing_key", key)
         properties = _properties(body["properties"])
@@ -56,7 +64,7 @@ class ContentHandlers(Handlers):
             raise unavailable(f"publishers wait: there is an alarm ({alarm})")
         try:
             async with Session(self.node, request, vhost) as session:
-                routed = await session.publish("" if exchange == DEFAULT else exchange, key, properties, payload)
+                routed = await session.publish(exchange, key, properties, payload)
         except Closed as closed:
             raise bad_request(str(closed)) from None
         return json_response({"routed": routed})
@@ -66,7 +74,7 @@ class ContentHandlers(Handlers):
     async def get(self, request: Request) -> Response:
         vhost, queue = request.parameters["vhost"], request.parameters["queue"]
         self.rights.check_entry(request, vhost)
-        body = bodies.object_of(request, "ackmode", "count", "encoding")
+        body = await bodies.object_of(request, "ackmode", "count", "encoding")
         if not isinstance(body["ackmode"], str) or body["ackmode"] not in REQUEUE:
             raise bad_request(f"ackmode must be one of {', '.join(REQUEUE)}")
         if body["encoding"] not in ("auto", "base64"):
@@ -81,6 +89,10 @@ class ContentHandlers(Handlers):
         except Closed as closed:
             raise _not_got(closed) from None
         return json_response(shown)
+
+
+def _exchange(name: str) -> str:
+    return "" if name == DEFAULT else name
 
 
 def _not_got(closed: Closed) -> Problem:

@@ -11,10 +11,11 @@ import asyncio
 import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from leveret.cluster import definitions
-from leveret.management.api.bodies import parsed
 from leveret.management.api.handlers import Handlers, done
+from leveret.management.decoding import BadJson
 from leveret.management.messages import JSON, Problem, Response, bad_request
 from leveret.node.consensus import AdminError
 from leveret.node.control_definitions import SLICE, Import, document_text
@@ -30,6 +31,7 @@ logger = logging.getLogger("leveret.management")
 
 PIECE_CHARACTERS: Final = 256 << 10
 BOUNDARY_CHARACTERS_MAX: Final = 70
+FORM_PARTS_MAX: Final = 100
 FILE_NAME: Final = re.compile(r"[\w@.,+-]{1,100}")
 
 
@@ -39,11 +41,9 @@ class DefinitionHandlers(Handlers):
         self.importing = asyncio.Lock()  # One at a time: each is checked against what the one before has made.
 
     def add_to(self, router: Router) -> None:
-        for path in ("/api/definitions", "/api/all-configuration"):
+        for path in ("/api/definitions", "/api/all-configuration", "/api/definitions/{vhost}"):
             router.add("GET", path, self.export)
-            router.add("POST", path, self.load)
-        router.add("GET", "/api/definitions/{vhost}", self.export)
-        router.add("POST", "/api/definitions/{vhost}", self.load)
+            router.add("POST", path, self.load, None, self.rights.check_administrator)
 
     # -- Out -----------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,9 @@ class DefinitionHandlers(Handlers):
         headers = []
         name = request.asked("download")
         if name is not None and FILE_NAME.fullmatch(name):
-            headers.append(("content-disposition", f"attachment; filename={name}"))
+            # What is no ASCII cannot stand in a header but quoted (RFC 6266).
+            value = f"filename={name}" if name.isascii() else f"filename*=UTF-8''{quote(name, safe='')}"
+            headers.append(("content-disposition", f"attachment; {value}"))
         sections = definitions.gather(self.metadata, vhost)
         return Response(200, _pieces(sections, vhost), JSON, headers)
 
@@ -66,12 +68,12 @@ class DefinitionHandlers(Handlers):
         vhost = request.parameters.get("vhost")
         if vhost is not None:
             self.check_vhost_exists(vhost)
-        body = _file(request)
-        if not body:
+        request.body = _file(request)
+        if not request.body:
             return done()
         try:
-            given = await asyncio.to_thread(parsed, body)  # Of megabytes: the broker goes on meanwhile.
-        except (ValueError, RecursionError):
+            given = await request.decoded(values_max=len(request.body))  # Who may import may import much.
+        except BadJson:
             raise bad_request("failed_to_parse_json") from None
         if not isinstance(given, dict):
             raise bad_request("definitions are a JSON object")
@@ -121,7 +123,7 @@ def _file(request: Request) -> bytes:
     found = re.search(r'boundary="?([^";]+)', kind)
     if found is None or len(found[1]) > BOUNDARY_CHARACTERS_MAX:
         raise bad_request("a form without a boundary")
-    for part in request.body.split(b"--" + found[1].encode("latin-1"))[1:]:
+    for part in request.body.split(b"--" + found[1].encode("latin-1"), FORM_PARTS_MAX)[1:]:
         head, _, content = part.lstrip(b"\r\n").partition(b"\r\n\r\n")
         if re.search(rb'name="?file"?', head, re.IGNORECASE):
             return content.removesuffix(b"\r\n")

@@ -68,7 +68,7 @@ class JobHandlers(Office):
         vhost, name = self._named(request)
         if len(request.body) > VALUE_BYTES_MAX:
             raise bad_request(f"a result has at most {VALUE_BYTES_MAX} bytes")
-        value = checked(request.json())
+        value = checked(await request.json())
         parameters = self.node.metadata.parameters
         if (JOBS, vhost, name) not in parameters and sum(key[0] == JOBS for key in parameters) >= JOBS_MAX:
             raise bad_request(f"there are {JOBS_MAX} jobs already; delete one that is not run any more")

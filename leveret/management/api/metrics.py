@@ -22,16 +22,19 @@ from leveret.node.control_listings import _unconfirmed, _unsent_bytes
 from leveret.node.details import head_timestamp, message_count
 from leveret.node.details_node import log_figures
 from leveret.node.samples import counted, open_files
+from leveret.node.watch import BOUNDS_S
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.connection import Connection
     from leveret.broker.queue import Queue
     from leveret.node.control import Control
+    from leveret.node.watch import Turns
 
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
 UNTYPED: Final = "untyped"
+HISTOGRAM: Final = "histogram"
 TYPES: Final = ("classic", "quorum", "stream")
 PROTOCOL: Final = 'protocol="amqp091"'
 QUEUE_BYTES: Final = 2_000
@@ -52,6 +55,7 @@ class Metric(NamedTuple):
 class Sample(NamedTuple):
     labels: str
     value: Number
+    suffix: str = ""  # Of the metric's name.
 
 
 class Figure(NamedTuple):
@@ -266,7 +270,7 @@ def _one(value: Number, labels: str = "") -> list[Sample]:
     return [Sample(labels, value)]
 
 
-def node_figures(control: Control, http_logins: tuple[int, int]) -> list[Figure]:
+def node_figures(control: Control, http_logins: tuple[int, int], turns: Turns) -> list[Figure]:
     """What is at hand, whatever there is of it."""
     return [
         *_resources(control),
@@ -275,6 +279,7 @@ def node_figures(control: Control, http_logins: tuple[int, int]) -> list[Figure]
         *_logins(control, http_logins),
         *_consensus(control),
         *_log(control),
+        *_turns(turns),
         *_partitions(control),
         *_maintenance(control),
         *_spools(control),
@@ -482,6 +487,24 @@ def _maintenance(control: Control) -> list[Figure]:
     is_out = state_of(control.node.metadata, control.name) is not None
     text = "is 1 if the node is in maintenance (drained) and takes no clients"
     return [Figure("node_maintenance", UNTYPED, text, "maintenance_metrics", _one(int(is_out)))]
+
+
+def _turns(turns: Turns) -> list[Figure]:
+    """How long the event loop's turns take: as long as one lasts, nobody else is served."""
+    samples, count = [], 0
+    for bound, there in zip((*map(str, BOUNDS_S), "+Inf"), turns.counts, strict=True):
+        count += there
+        samples.append(Sample(f'le="{bound}"', count, "_bucket"))
+    samples += [Sample("", turns.sum_s, "_sum"), Sample("", count, "_count")]
+    found = (
+        ("event_loop_turn_seconds", HISTOGRAM, "Time that turns of the event loop take, sampled 50 times a second",
+         samples),
+        ("event_loop_slow_turns_total", COUNTER, "Turns of the event loop that took longer than 100 ms",
+         _one(turns.slow)),
+        ("event_loop_longest_turn_seconds", GAUGE, "The longest turn of the event loop since the start",
+         _one(turns.longest_s)),
+    )  # fmt: skip
+    return [Figure(name, kind, text, "node_metrics", values) for name, kind, text, values in found]
 
 
 def _label(text: str) -> str:

@@ -89,7 +89,7 @@ class PolicyHandlers(Handlers):
         self._check(operator, request)
         vhost, name = request.parameters["vhost"], request.parameters["name"]
         self.check_vhost_exists(vhost)
-        body = bodies.object_of(request, "pattern", "definition")
+        body = await bodies.object_of(request, "pattern", "definition")
         pattern, definition = body["pattern"], body["definition"]
         priority, apply_to = body.get("priority", 0), body.get("apply-to", "all")
         if not isinstance(pattern, str):
@@ -158,7 +158,7 @@ class PolicyHandlers(Handlers):
         component, vhost = request.parameters["component"], request.parameters["vhost"]
         self.rights.check_policymaker(request, vhost)
         self.check_vhost_exists(vhost)
-        value = bodies.object_of(request, "value")["value"]
+        value = (await bodies.object_of(request, "value"))["value"]
         if component in RESERVED_COMPONENTS:
             raise bad_request(f"{RESERVED_COMPONENTS[component]} may not be set using this method")
         if component != LIMITS:
@@ -210,7 +210,7 @@ class PolicyHandlers(Handlers):
     async def put_global_parameter(self, request: Request) -> Response:
         self.rights.check_policymaker(request)
         name = request.parameters["name"]
-        value = bodies.object_of(request, "value")["value"]
+        value = (await bodies.object_of(request, "value"))["value"]
         existed = name in self.metadata.global_parameters
         await self.change(c.SetGlobalParameter(name, value))
         return created(existed)
@@ -227,7 +227,7 @@ class PolicyHandlers(Handlers):
 
     async def put_cluster_name(self, request: Request) -> Response:
         self.rights.check_administrator(request)
-        name = bodies.object_of(request, "name")["name"]
+        name = (await bodies.object_of(request, "name"))["name"]
         if not isinstance(name, str) or not 0 < len(name) <= CLUSTER_NAME_CHARACTERS_MAX:
             raise bad_request(f"name must be a string of 1 to {CLUSTER_NAME_CHARACTERS_MAX} characters")
         await self.change(c.SetGlobalParameter("cluster_name", name))

@@ -124,10 +124,13 @@ class MetricHandlers(Handlers):
                 channels.append((f'channel="{channel.who}"', channel))
         return connections, channels
 
+    def _node_figures(self) -> list[m.Figure]:
+        return m.node_figures(self.control, self.management.gate.counts, self.management.server.watch.turns)
+
     # -- Answers -------------------------------------------------------------------------------------------------
 
     async def _summed(self) -> AsyncIterator[str]:
-        figures = m.node_figures(self.control, self.management.gate.counts)
+        figures = self._node_figures()
         for line in self._figures(PREFIX, figures):
             yield line
         connections, channels = await self._clients()
@@ -174,7 +177,7 @@ class MetricHandlers(Handlers):
         return list(self._figures(PREFIX, found))
 
     async def _single(self) -> AsyncIterator[str]:
-        figures = m.node_figures(self.control, self.management.gate.counts)
+        figures = self._node_figures()
         for line in self._figures(PREFIX, figures):
             yield line
         connections, channels = await self._clients()
@@ -189,7 +192,7 @@ class MetricHandlers(Handlers):
             yield line
 
     async def _families(self, families: set[str], vhosts: set[str] | None) -> AsyncIterator[str]:
-        node = [one for one in m.node_figures(self.control, self.management.gate.counts) if one.family in families]
+        node = [one for one in self._node_figures() if one.family in families]
         for line in self._figures(DETAILED, node):
             yield line
         if "mirror_metrics" in families:
@@ -295,8 +298,8 @@ class MetricHandlers(Handlers):
         for figure in figures:
             name = prefix + figure.name
             yield _head(name, figure.type, figure.help)
-            for labels, value in figure.samples:
-                yield f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
+            for labels, value, suffix in figure.samples:
+                yield f"{name}{suffix}{{{labels}}} {value}\n" if labels else f"{name}{suffix} {value}\n"
 
 
 def _head(name: str, kind: str, text: str) -> str:
@@ -319,6 +322,7 @@ class Exporter:
     def admit(self, request: Request) -> Response | None:
         if request.method not in ("GET", "HEAD"):
             return Problem(405, "Method Not Allowed", "Method Not Allowed").response()
+        request.body_bytes_max = 0
         return None
 
     async def handle(self, request: Request) -> Response:

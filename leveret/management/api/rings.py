@@ -153,23 +153,24 @@ class RingHandlers(Office):
 
     # -- Another master ------------------------------------------------------------------------------------------
 
-    def _target(self, request: Request) -> tuple[QueueSpec, str, dict[str, Any]]:
+    async def _target(self, request: Request) -> tuple[QueueSpec, str, dict[str, Any]]:
         """Raises Problem. Who may configure a queue may say where it is led."""
-        spec, asked = self.spec(request), request.json()
+        spec = self.spec(request)
         self.check_configure(request, spec.vhost, spec.name)
+        asked = await request.json()
         node = asked.get("node")
         if not isinstance(node, str) or not 0 < len(node) <= NODE_CHARACTERS_MAX:
             raise bad_request("node must name a member of the cluster")
         return spec, node, asked
 
     async def move(self, request: Request) -> Response:
-        spec, node, _ = self._target(request)
+        spec, node, _ = await self._target(request)
         await self.ask("move_queue_master", vhost=spec.vhost, name=spec.name, node=node)
         return Response(204)
 
     async def promote(self, request: Request) -> Response:
         """What would be lost; with `confirmed`, it is done."""
-        spec, node, asked = self._target(request)
+        spec, node, asked = await self._target(request)
         confirmed = asked.get("confirmed", False)
         if not isinstance(confirmed, bool):
             raise bad_request("confirmed must be true or false")

@@ -25,7 +25,7 @@ from leveret.amqp.connection import Connection
 from leveret.amqp.frames import BODY, HEAD, HEADER, METHOD, OVERHEAD, content
 from leveret.amqp.limits import Peer
 from leveret.amqp.properties import Properties, decode, encode
-from leveret.management.messages import Problem, bad_request
+from leveret.management.messages import Problem, bad_request, not_found
 from leveret.management.serving import check_serving
 from leveret.node.client import Client
 
@@ -136,6 +136,8 @@ class Session:
     async def __aenter__(self) -> Session:
         client, request = self._client, self._request
         check_serving(self.node)
+        if self._vhost not in self.node.broker.vhosts:  # It was deleted while the body was read.
+            raise not_found()
         client.transport = _Wire(self)
         peer = Peer(request.host, 0, "", 0, request.is_loopback)
         connection = _Inner(self.node.broker, peer, self.node.limits)

@@ -66,7 +66,7 @@ class TopologyHandlers(Handlers):
     async def put_exchange(self, request: Request) -> Response:
         vhost, name = self._vhost_to_change(request), _exchange(request.parameters["exchange"])
         bodies.check_name("exchange", name)
-        body = bodies.object_of(request)
+        body = await bodies.object_of(request)
         existed = (vhost, name) in self.metadata.exchanges
         method = m.ExchangeDeclare(
             exchange=name,
@@ -101,7 +101,7 @@ class TopologyHandlers(Handlers):
     async def put_queue(self, request: Request) -> Response:
         vhost, name = self._vhost_to_change(request), request.parameters["queue"]
         bodies.check_name("queue", name)
-        body = bodies.object_of(request)
+        body = await bodies.object_of(request)
         existed = (vhost, name) in self.metadata.queues
         durable, auto_delete = bodies.flag(body, "durable"), bodies.flag(body, "auto_delete")
         arguments = bodies.arguments(body)
@@ -142,7 +142,7 @@ class TopologyHandlers(Handlers):
         """RabbitMQ's actions are `sync` and `cancel_sync`; `move` and `promote` to a `node` are ours."""
         self.rights.check_administrator(request)
         vhost, name = self._queue(request)
-        body = bodies.object_of(request, "action")
+        body = await bodies.object_of(request, "action")
         action = body["action"]
         if action in ("sync", "cancel_sync"):
             mirrored = self.metadata.queues[vhost, name].view is not None
@@ -169,7 +169,7 @@ class TopologyHandlers(Handlers):
     async def bind(self, kind: DestinationKind, request: Request) -> Response:
         vhost = self._vhost_to_change(request)
         source, destination = _exchange(request.parameters["source"]), request.parameters["destination"]
-        body = bodies.object_of(request)
+        body = await bodies.object_of(request)
         key, arguments = bodies.text(body, "routing_key"), bodies.arguments(body)
         bodies.check_name("routing_key", key)
         if kind == "queue":

@@ -27,6 +27,7 @@ logger = logging.getLogger("leveret.management")
 
 CLOSED: Final = "Closed via management plugin"
 REASON_CHARACTERS_MAX: Final = 200
+BODY_BYTES_MAX: Final = 16 << 10  # Of what a rebalance is asked for.
 
 
 class UpkeepHandlers(Handlers):
@@ -38,7 +39,7 @@ class UpkeepHandlers(Handlers):
     def add_to(self, router: Router) -> None:
         router.add("DELETE", "/api/connections/{connection}", self.close_connection)
         router.add("DELETE", "/api/connections/username/{user}", self.close_connections)
-        router.add("POST", "/api/rebalance/queues", self.rebalance)
+        router.add("POST", "/api/rebalance/queues", self.rebalance, BODY_BYTES_MAX)
         router.add("GET", "/api/rebalance", self.rebalance_status)
         router.add("GET", "/api/feature-flags", self.feature_flags)
         router.add("PUT", "/api/feature-flags/{flag}/enable", self.enable)
@@ -99,7 +100,7 @@ class UpkeepHandlers(Handlers):
     async def rebalance(self, request: Request) -> Response:
         """In the background, as in RabbitMQ, where nothing else can be said. A dry run is answered with the plan."""
         self.rights.check_administrator(request)
-        asked = bodies.object_of(request, bytes_max=None)
+        asked = await bodies.object_of(request)
         wrong = [name for name, value in asked.items() if name not in WANTED or not WANTED[name].fits(value)]
         if wrong:
             known = WANTED.get(wrong[0])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from leveret.management.routes import Router
 
 FORM_FIELDS_MAX: Final = 10
+LOGIN_BYTES_MAX: Final = 16 << 10  # As much as the head of a request may have, which is the other way to say it.
 BULK_MAX: Final = 10_000
 PATTERNS: Final = ("configure", "write", "read")
 
@@ -34,7 +35,7 @@ class UserHandlers(Handlers):
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/whoami", self.whoami)
         router.add("GET", "/api/auth", self.auth)
-        router.add("POST", "/api/login", self.login)
+        router.add("POST", "/api/login", self.login, LOGIN_BYTES_MAX)
         router.add("GET", "/api/auth/hash_password/{password}", self.hash_password)
         router.add("GET", "/api/users", self.users)
         router.add("GET", "/api/users/without-permissions", self.without_permissions)
@@ -109,7 +110,7 @@ class UserHandlers(Handlers):
     async def put_user(self, request: Request) -> Response:
         self.rights.check_administrator(request)
         name = request.parameters["user"]
-        body = bodies.object_of(request)
+        body = await bodies.object_of(request)
         if "tags" not in body:
             raise bad_request("tags_not_present")
         password_hash, hashing = _hash_of(body)
@@ -123,7 +124,7 @@ class UserHandlers(Handlers):
 
     async def bulk_delete(self, request: Request) -> Response:
         self.rights.check_administrator(request)
-        names = bodies.object_of(request, "users")["users"]
+        names = (await bodies.object_of(request, "users"))["users"]
         if not isinstance(names, list) or len(names) > BULK_MAX or not all(isinstance(one, str) for one in names):
             raise bad_request(f"users must be a list of at most {BULK_MAX} names")
         for name in names:  # All of them, before any is deleted.
@@ -155,7 +156,7 @@ class UserHandlers(Handlers):
     async def put_limit(self, request: Request) -> Response:
         self.rights.check_administrator(request)
         user, limit = request.parameters["user"], request.parameters["limit"]
-        value = bodies.object_of(request, "value")["value"]
+        value = (await bodies.object_of(request, "value"))["value"]
         if user not in self.metadata.users:
             raise bodies.reason("no_such_user", user)
         error = limits_error({limit: value}, USER_LIMITS, "user-limits")
@@ -213,7 +214,7 @@ class UserHandlers(Handlers):
 
     async def put_permission(self, request: Request) -> Response:
         self.rights.check_administrator(request)
-        body = bodies.object_of(request, *PATTERNS)
+        body = await bodies.object_of(request, *PATTERNS)
         user, vhost = self._party_to_change(request)
         patterns = _patterns(body, *PATTERNS)
         existed = (user, vhost) in self.metadata.permissions
@@ -244,7 +245,7 @@ class UserHandlers(Handlers):
 
     async def put_topic_permission(self, request: Request) -> Response:
         self.rights.check_administrator(request)
-        body = bodies.object_of(request, "exchange", "write", "read")
+        body = await bodies.object_of(request, "exchange", "write", "read")
         user, vhost = self._party_to_change(request)
         patterns = _patterns(body, "write", "read")
         existed = bool(self.metadata.topic_permissions.get((user, vhost)))

@@ -88,7 +88,7 @@ class VhostHandlers(Handlers):
         """Who makes a vhost may use it: RabbitMQ gives them all permissions in it."""
         self.rights.check_administrator(request)
         name = request.parameters["vhost"]
-        body = bodies.object_of(request)
+        body = await bodies.object_of(request)
         existing = self.metadata.vhosts.get(name)
         tracing = bodies.flag(body, "tracing")
         default_type = body.get("default_queue_type", "undefined")
@@ -158,7 +158,7 @@ class VhostHandlers(Handlers):
         self.rights.check_administrator(request)
         vhost, limit = request.parameters["vhost"], request.parameters["limit"]
         self.check_vhost_exists(vhost)
-        value = bodies.object_of(request, "value")["value"]
+        value = (await bodies.object_of(request, "value"))["value"]
         error = limits_error({limit: value}, VHOST_LIMITS, "limits")
         if error is not None:
             raise bad_request(f"Validation failed\n\n{error}\n")
