@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import combinations, cycle
 
 from tests.networks import why_not
 
@@ -23,11 +23,41 @@ FUZZ_INPUTS = 100_000
 RAFT_SEEDS = 200
 CLUSTER_SEEDS = 100
 RING_SEEDS = 200
+KINDS_AT_ONCE = 12
+KIND_SEEDS = 2
+KIND_S = 600  # A run that is not over by then does not end.
+# Each kind of simulation, and what goes with it anyway.
+KINDS: dict[str, tuple[str, ...]] = {
+    "mirrored": (),
+    "varied": ("mirrored",),
+    "featured": (),
+    "special": ("featured",),
+    "strategies": (),
+    "spooled": (),
+    "rebalanced": ("mirrored",),
+    "drained": ("mirrored",),
+    "ailing": (),
+}
+
+
+def all_kinds() -> list[tuple[str, ...]]:
+    """Every combination of kinds, each once."""
+    every = [some for count in range(len(KINDS) + 1) for some in combinations(KINDS, count)]
+    return [some for some in every if not any(implied in some for kind in some for implied in KINDS[kind])]
+
+
+def endless_kinds(dice: random.Random) -> Iterator[tuple[str, ...]]:
+    """All combinations, in an order of its own each time."""
+    while True:
+        kinds = all_kinds()
+        dice.shuffle(kinds)
+        yield from kinds
 
 
 def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]]:
     """For ever: what it is, what to add to the environment, what to run."""
-    for name in cycle(("log", "fuzz", "raft", "cluster", "ring", "ledger", "mirrors", "partitions")):
+    kinds = endless_kinds(dice)
+    for name in cycle(("log", "fuzz", "raft", "cluster", "kinds", "ring", "ledger", "mirrors", "partitions")):
         if name == "log":
             first = dice.randrange(10**6, 10**9)
             seeds = {"LEVERET_LOG_SEEDS": f"{first}-{first + LOG_SEEDS}"}
@@ -41,6 +71,13 @@ def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]
         elif name == "cluster":
             seed = str(dice.randrange(10**6, 10**9))
             yield f"{CLUSTER_SEEDS} clusters", {}, ["simulation", "--seed", seed, "--count", str(CLUSTER_SEEDS)]
+        elif name == "kinds":
+            for _ in range(KINDS_AT_ONCE):
+                some = next(kinds)
+                seed = str(dice.randrange(10**6, 10**9))
+                what = f"{KIND_SEEDS} clusters: {', '.join(some) or 'plain'}"
+                flags = [f"--{kind}" for kind in some]
+                yield what, {}, ["simulation", "--seed", seed, "--count", str(KIND_SEEDS), *flags]
         elif name == "ring":
             seed = str(dice.randrange(10**6, 10**9))
             yield f"{RING_SEEDS} rings", {}, ["simulation.ring", "--seed", seed, "--count", str(RING_SEEDS)]
@@ -53,6 +90,17 @@ def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]
                 yield "links cut under load", {}, ["tests.partitions.soak", "--minutes", "2", "--seed", seed]
         else:
             yield "kill -9 under load", {}, ["pytest", "-q", "-x", "tests/node/test_durability.py"]
+
+
+def run(command: list[str], environment: dict[str, str]) -> str | None:
+    """What went wrong."""
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=KIND_S
+        )  # The longest of the others takes three minutes.
+    except subprocess.TimeoutExpired:
+        return f"it is not over after {KIND_S} s"
+    return f"{done.stdout[-20_000:]} {done.stderr[-5_000:]}" if done.returncode else None
 
 
 def main() -> int:
@@ -69,9 +117,9 @@ def main() -> int:
             return 0
         print(f"{minutes:6.1f} min  part {number} (soak seed {seed}): {what}", flush=True)
         command = [sys.executable, "-m", *arguments]
-        done = subprocess.run(command, env={**os.environ, **added}, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(done.stdout[-20_000:], done.stderr[-5_000:])
+        problem = run(command, {**os.environ, **added})
+        if problem is not None:
+            print(problem)
             settings = " ".join(f"{name}={value}" for name, value in added.items())
             print(f"failed. Again: {settings} python -m {' '.join(arguments)}".replace("  ", " "))
             return 1

@@ -8,6 +8,7 @@ million is one gap.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from leveret.log.ranges import RangeSet
 
 _INDEX = itemgetter(0)
+PIECES_MAX = 8  # Of a span that is forgotten: each becomes a gap, and is read back by itself.
 MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the object's head, its places in lists.
 
 
@@ -86,6 +88,10 @@ class Batch(Run):
             self.kinds[-count:] = bytes((kind,)) * count
         return kind
 
+    def is_marked(self, at: int) -> bool:
+        """Whether this one was given out before."""
+        return self.redelivered and self.kinds[at] & REDELIVERED != 0
+
     def mark_redelivered(self, lo: int, hi: int) -> None:
         kinds = self.kinds
         self.redelivered = True
@@ -139,6 +145,19 @@ class Span:
     @property
     def count(self) -> int:
         return self.hi - self.lo
+
+    def alike(self) -> list[Span]:
+        """Its pieces, in each of which either all messages were given out before or none. A piece that becomes a gap
+        can say so. Where they would be too many, all messages count as given out: a mark too much does no harm."""
+        batch, lo, hi = self.batch, self.lo, self.hi
+        if not batch.redelivered:
+            return [self]
+        marks = [kind & REDELIVERED for kind in batch.kinds[lo:hi]]
+        ends = [lo + at for at in range(1, hi - lo) if marks[at] != marks[at - 1]]
+        if len(ends) >= PIECES_MAX:
+            batch.mark_redelivered(lo, hi)
+            return [self]
+        return [Span(batch, start, end) for start, end in pairwise((lo, *ends, hi))]
 
 
 class Gap:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import upkeep
 from leveret.broker.batch import Batch, Gap, Span
-from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
     from leveret.broker.host import Host
@@ -107,7 +106,8 @@ class Paging:
         ):
             entry = ready.pop()
             if isinstance(entry, Span) and self._may_forget(entry):
-                self._forget(entry)
+                for piece in entry.alike():
+                    self._forget(piece)
             else:
                 skipped.append(entry)
         for entry in reversed(skipped):
@@ -130,9 +130,9 @@ class Paging:
 
     def _forget(self, span: Span) -> None:
         batch = span.batch
-        # The log learns with the next block that they were given back, and may be read before.
-        redelivered = batch.redelivered and all(kind & REDELIVERED for kind in batch.kinds[span.lo : span.hi])
-        gap = Gap(span.first, span.last, span.count, redelivered)
+        # The log learns with the next block that they were given back, and may be read before. What a master had given
+        # out that is lost, the log of the next one does not know until that is started again.
+        gap = Gap(span.first, span.last, span.count, batch.is_marked(span.lo))
         if self.rules.max_bytes is not None:
             gap.body_bytes = upkeep.bodies(batch.contents[span.lo : span.hi])
         if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.

@@ -164,15 +164,17 @@ class PriorityQueue(Queue):
                     # Of one batch there may be thousands: a batch counts once.
                     skipped, batch = skipped + (entry.batch is not batch), entry.batch
                     continue
-                entry = self._forgotten(entry, is_sorted)
+                gaps = [self._forgotten(piece, is_sorted) for piece in reversed(entry.alike())]
             else:
+                gaps = [entry]
                 skipped += 1
-            after = kept[-1] if kept else None
-            joined = join(entry, after, self.loading) if isinstance(after, Gap) else None
-            if joined is not None:
-                kept[-1] = joined
-            else:
-                kept.append(entry)
+            for gap in gaps:
+                after = kept[-1] if kept else None
+                joined = join(gap, after, self.loading) if isinstance(after, Gap) else None
+                if joined is not None:
+                    kept[-1] = joined
+                else:
+                    kept.append(gap)
         row.extend(reversed(kept))
 
     def _may_forget(self, span: Span) -> bool:
@@ -189,9 +191,8 @@ class PriorityQueue(Queue):
     def _forgotten(self, span: Span, is_sorted: bool) -> Gap:
         """What stands for a span from now on. Its contents go at once, whatever else its batch still has."""
         batch, lo, hi = span.batch, span.lo, span.hi
-        redelivered = batch.redelivered and all(kind & REDELIVERED for kind in batch.kinds[lo:hi])
         ranges = RangeSet([(span.first, span.last)]) if is_sorted else None
-        gap = Gap(span.first, span.last, span.count, redelivered, ranges)
+        gap = Gap(span.first, span.last, span.count, batch.is_marked(lo), ranges)
         contents = batch.contents[lo:hi]
         if self.rules.max_bytes is not None:
             gap.body_bytes = upkeep.bodies(contents)

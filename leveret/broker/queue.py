@@ -661,8 +661,17 @@ class Queue(Leasing):
             self.delivered_through = min(first - 1, self.delivered_through)
         if self.journal is not None:
             self.journal.returned(first, last)
-        self.put_back(Gap(first, last, count, redelivered=shown) if batch.paged else Span(batch, lo, hi))
+        self._put_back_again(Span(batch, lo, hi))
         self.host.dirty[self] = None
+
+    def _put_back_again(self, span: Span) -> None:
+        """What was out with a consumer, shown or not. Contents may have been forgotten meanwhile."""
+        batch = span.batch
+        if batch.paged:
+            for piece in reversed(span.alike()):
+                self.put_back(Gap(piece.first, piece.last, piece.count, batch.is_marked(piece.lo)))
+        else:
+            self.put_back(span)
 
     def put_back(self, entry: Span | Gap) -> None:
         """To the place that its numbers have among those that wait."""

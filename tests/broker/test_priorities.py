@@ -163,6 +163,23 @@ def test_the_lowest_is_forgotten_first_although_its_batch_stays() -> None:
 
 
 @pytest.mark.usefixtures("keeps_nothing")
+def test_marks_that_the_log_does_not_know_outlive_the_contents() -> None:
+    host = Host()
+    queue = a_queue(host)
+    put(queue, *(content(b"%d" % number, 1) for number in range(5)))
+    host.flush(queue)
+    head = queue.ready[0]
+    assert isinstance(head, Span)
+    head.batch.mark_redelivered(0, 2)
+    host.content_bytes_max = 0
+    queue.page_out()
+    host.content_bytes_max = 1 << 20
+    taken = take(host, queue, 100, piece=2)
+    assert bodies(taken) == [b"%d" % number for number in range(5)]
+    assert [bool(batch.kinds[at] & REDELIVERED) for batch, at in taken] == [True, True, False, False, False]
+
+
+@pytest.mark.usefixtures("keeps_nothing")
 def test_a_purge_settles_what_is_forgotten_and_nothing_else() -> None:
     host = Host()
     queue = a_queue(host)

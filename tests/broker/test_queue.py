@@ -436,6 +436,58 @@ def test_contents_stay_as_long_as_one_of_their_batch_is_out() -> None:
 
 
 @pytest.mark.usefixtures("keeps_nothing")
+@pytest.mark.parametrize("marked", [[0, 1], [1], [0, 2, 4], [1, 2], list(range(0, 40, 2))])
+def test_marks_that_the_log_does_not_know_outlive_the_contents(marked: list[int]) -> None:
+    """A master's log does not know what was given out by the one before it."""
+    host = Host()
+    queue, count = a_queue(host), 1 + max(marked[-1], 4)
+    put(queue, *(b"%d" % number for number in range(count)))
+    host.flush(queue)
+    head = queue.ready[0]
+    assert isinstance(head, Span)
+    for at in marked:
+        head.batch.mark_redelivered(at, at + 1)
+    host.content_bytes_max = 0
+    queue.page_out()
+    assert not host.content_bytes and all(isinstance(entry, Gap) for entry in queue.ready)
+    host.content_bytes_max = 1 << 20
+    again = Taker()
+    queue.add_consumer(again)
+    queue.pump()
+    while host.wanted:
+        host.finish_load(10)
+        queue.pump()
+    assert again.bodies == [b"%d" % number for number in range(count)]
+    told = [number for number, (batch, at) in enumerate(again.got) if batch.kinds[at] & REDELIVERED]
+    assert told == marked if len(marked) < 8 else told == list(range(count))
+
+
+@pytest.mark.usefixtures("keeps_nothing")
+def test_marks_stay_with_what_comes_back_unseen_after_its_contents_were_forgotten() -> None:
+    host = Host()
+    queue, taker = a_queue(host), Taker()
+    put(queue, b"a", b"b", b"c")
+    host.flush(queue)
+    head = queue.ready[0]
+    assert isinstance(head, Span)
+    head.batch.mark_redelivered(0, 1)
+    queue.add_consumer(taker)
+    queue.pump()
+    batch, _ = taker.got[0]
+    queue.page_out_unacked(batch, 3)
+    queue.remove_consumer(taker)
+    queue.requeue(batch, 0, 3, shown=False)
+    again = Taker()
+    queue.add_consumer(again)
+    queue.pump()
+    while host.wanted:
+        host.finish_load(10)
+        queue.pump()
+    assert again.bodies == [b"a", b"b", b"c"]
+    assert [bool(batch.kinds[at] & REDELIVERED) for batch, at in again.got] == [True, False, False]
+
+
+@pytest.mark.usefixtures("keeps_nothing")
 def test_transient_contents_are_spilled_when_memory_is_very_short() -> None:
     host = Host(content_bytes_max=0, spill_bytes_max=0)
     queue = a_queue(host, durable=False)

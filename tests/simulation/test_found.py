@@ -17,6 +17,7 @@ from simulation.world import run
         pytest.param(940438, 4, True, id="a consumer went while it waited for where its queue would be"),
         pytest.param(950009, 3, False, id="transient messages, stored at last, lay where another block seemed to be"),
         pytest.param(950062, 4, True, id="a queue came to a node, and went on before that node's clients knew of it"),
+        pytest.param(93124597, 3, True, id="marks of redelivered messages went when their contents were paged out"),
     ],
 )
 def test_what_was_found_stays_mended(seed: int, nodes: int, varied: bool) -> None:
@@ -38,3 +39,10 @@ def test_of_special_queues_too(seed: int, nodes: int, mirrored: bool) -> None:
 def test_of_partitions_too() -> None:
     """A client that was about to log in when its node had to pause was let in."""
     run(Plan(980066, 4, STEPS, (), 0, mirrored=True, strategies=True))
+
+
+@pytest.mark.parametrize("seed", [92820982, 93820981])
+def test_a_run_ends_though_clocks_are_a_day_apart(seed: int) -> None:
+    """It simulated whole days, until what one node had delayed was due by the clock of another."""
+    world = run(Plan(seed, 3, STEPS, (), 0, featured=True, special=True, ailing=True))
+    assert world.scheduler.now < 3_600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from simulation.shrink import shrink
 from simulation.specials import KEEPER, draw_streams
 from simulation.specialties import SpecialFates
 from simulation.world import Violation, World, quiet, run
+from tests.soak import KINDS, all_kinds
 
 GROUP = 10
 # Seeds of each size: so many always, so many with the long ones. Those of `make soak` are others each time.
@@ -33,6 +35,14 @@ STRATEGY_GROUPS = [
 ]  # fmt: skip
 SPECIAL_GROUPS = [(1, False, 0, 4), (3, False, 0, 1), (3, True, 0, 2)]
 FEATURED_GROUPS = [(1, False, 0, 8), (3, False, 0, 4), (3, True, 0, 4), (2, True, 0, 2), (5, True, 0, 1)]
+
+
+def test_a_soak_tries_every_combination_of_kinds() -> None:
+    fields = {one.name for one in dataclasses.fields(Plan) if one.type == "bool"}
+    assert set(KINDS) == fields
+    plans = {frozenset(some).union(*(KINDS[kind] for kind in some)) for some in all_kinds()}
+    assert len(plans) == len(all_kinds())
+    assert frozenset(KINDS) in plans and frozenset() in plans
 
 
 @pytest.mark.parametrize(("nodes", "first"), GROUPS)
