@@ -75,6 +75,7 @@ class Storage:
         self.failed = False
         self.busy_at = self.loop.time()  # When the last commit began.
         self.maintaining = False
+        self.releasing = False
         self.idle: asyncio.Future[None] | None = None
         self.in_blocks: dict[tuple[int, int], tuple[Queue, Batch | None, list[Pending]]] = {}
 
@@ -257,6 +258,20 @@ class Storage:
         if self.log.spares:
             self.log.upkeep.release_spares()
             self.maintain()
+
+    def release_memory(self, then: Callable[[], None]) -> None:
+        """Let the system have what was freed, in the keeper's thread: for gigabytes it takes a second."""
+        if self.releasing:
+            return
+        self.releasing = True
+
+        def on_done(error: Exception | None) -> None:
+            self.releasing = False
+            if error is not None:
+                logger.error("freed memory could not be given back: %r", error)
+            then()
+
+        self.keeper.submit(self.world.release_memory, on_done)
 
     # -- Reading back --------------------------------------------------------------------------------------------
 
