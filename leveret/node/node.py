@@ -269,6 +269,8 @@ class Node(consensus.Shell):
         # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
         if broker.dirty or mirrors.has_work or broker.outdated or (self.placing.looking and not self.pausing.paused):
             self.schedule()
+        if broker.spreading.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
+            self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
             for client in behind:
