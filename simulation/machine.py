@@ -176,6 +176,12 @@ class SimSurroundings:
     def memory_used(self) -> int:
         return self.machine.memory_used
 
+    def memory_unused(self) -> int:
+        return 0
+
+    def has_unused_memory(self) -> bool:
+        return False
+
     def memory_total(self) -> int:
         return MEMORY_BYTES
 

@@ -151,6 +151,7 @@ class World:
         self.blocks: list[Block] = []  # Taken, not durable yet.
         self.names = 0
         self.holds_metadata = self.holds_disk = self.holds_loads = False
+        self.crowded = False  # Too much waits for the disk.
         self.proposals: list[tuple[c.Command, Callable[[Applied], None]]] = []
         self.loads: list[tuple[Queue, Gap]] = []
         self.ranges: list[tuple[int, int, int, Callable[[list[Run] | None, int], None]]] = []  # To be read.
@@ -185,7 +186,7 @@ class World:
         raise AssertionError("there is no mirror")
 
     def is_crowded(self) -> bool:
-        return False
+        return self.crowded
 
     def send(self, peer: str, kind: int, parts: list[bytes]) -> None:
         raise AssertionError("there is no other node")
@@ -292,7 +293,8 @@ class World:
             if (self.loads or self.ranges) and not self.holds_loads:
                 self.finish_loads()
             elif not broker.dirty and not broker.writers and not broker.linked:
-                return
+                if self.crowded or not broker.spreading.waiting:
+                    return
 
     def queue(self, name: str) -> Queue:
         queue = self.broker.vhosts["/"].queues[name]

@@ -31,15 +31,16 @@ from leveret.amqp.properties import (
 from leveret.amqp.streams import refuse_for_stream, refuse_return, start_of
 from leveret.amqp.topology import Topology
 from leveret.amqp.transactions import Transaction
-from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
+from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Shared
 from leveret.broker.confirms import Confirms, Pending
 from leveret.broker.delayed import delay_ms
 from leveret.broker.replies import ADDRESS
+from leveret.broker.spreading import FEW
 from leveret.broker.traffic import Traffic
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.broker.vhost import Route
 from leveret.cluster.keepers import DELAYED
-from leveret.log.block import PERSISTENT, REDELIVERED, SHARED
+from leveret.log.block import REDELIVERED, SHARED
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
@@ -197,18 +198,47 @@ class Channel(Topology):
         if journal is not None:
             journal.source = self.who
         for queues, contents, keys in bundles:
-            self.broker.totals.published += len(contents)
+            count = len(contents)
+            self.broker.totals.published += count
             if self.number != 1:
                 contents = [rechannel(content, 1) for content in contents]
-            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
-            shared = kind | SHARED if len(queues) > 1 and kind & PERSISTENT else kind
-            for queue in queues:
-                if queue.enqueue(contents, keys, shared, size, pending):
-                    self.connection.crowding = queue
+            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
+            if len(queues) == 1:
+                if queues[0].enqueue(contents, keys, kind, size, pending):
+                    self.connection.crowding = queues[0]
+            else:
+                self._spread(queues, contents, keys, kind, size, pending)
         if journal is not None:
             journal.source = ""
         if pending is not None and not pending.waiting:
             pending.confirms.on_complete(pending)
+
+    def _spread(
+        self,
+        queues: tuple[AnyQueue, ...],
+        contents: list[bytes],
+        keys: list[bytes],
+        kind: int,
+        size: int,
+        pending: Pending | None,
+    ) -> None:
+        """A bundle to several queues."""
+        broker = self.broker
+        shared = broker.sharing = Shared(broker, contents, size)
+        try:
+            for queue in queues:
+                if queue.enqueue(contents, keys, kind | SHARED, size, pending):
+                    self.connection.crowding = queue
+        finally:
+            shared.contents = broker.sharing = None
+        if len(queues) > FEW:
+            self._on_spread(len(contents) * len(queues))
+
+    def _on_spread(self, copies: int) -> None:
+        spreading = self.broker.spreading
+        spreading.left -= copies
+        if spreading.left <= 0:
+            self.connection.rest_from_spreading()
 
     def publish_one(self, route: Route, content: bytes, kind: int, further: Sequence[str] = ()) -> None:
         """A message with something special to it: it has further keys, or its route is not plain."""

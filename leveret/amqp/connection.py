@@ -83,6 +83,7 @@ class Connection(Intake):
         self.rest = b""
         self.held = False
         self.waits = 0  # Held because so many answers have not come that something asked is waiting for.
+        self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
         self.blocked = False  # Held because it has published during an alarm.
@@ -123,7 +124,7 @@ class Connection(Intake):
 
     def _go_on(self) -> None:
         """Process what came meanwhile, if nothing holds the connection any longer."""
-        if (self.waits or self.full or self.leaving or self.blocked) and not self.closed:
+        if (self.waits or self.full or self.spreads or self.leaving or self.blocked) and not self.closed:
             return
         self.held = False
         if self.closed:
@@ -177,6 +178,15 @@ class Connection(Intake):
         self.handshake = Handshake(self)
         self.out.append(m.encode(0, self.handshake.start()))
         return True
+
+    def rest_from_spreading(self) -> None:
+        """Publishes to many queues wait for another turn, with all that the client sent behind them."""
+        self.spreads = self.held = True
+        self.broker.spreading.waiting[self] = None
+
+    def on_portion(self) -> None:
+        self.spreads = False
+        self._go_on()
 
     # -- Alarms --------------------------------------------------------------------------------------------------
 

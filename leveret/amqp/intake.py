@@ -10,7 +10,7 @@ Three things keep it short:
   (and their keys in `keys`) until something else comes along, and go to the queues together (`submit`). A publisher
   that goes round many queues has one bundle for each (`aside`): order counts within a queue, not between queues. What
   goes to several queues at once would overlap, so it has no other bundle beside it. Every frame that is no publish
-  submits first.
+  submits first. What goes to very many queues is taken in as far as the turn's budget allows: see `spreading`.
 - *Contents stay bytes.* What is sliced from the input is what is stored and delivered, frame heads included.
 
 A publish is taken up when all of it is there, if its body is one frame; until then it stays in the input, which is
@@ -26,11 +26,12 @@ from leveret.amqp.codec import printed
 from leveret.amqp.errors import ConnectionFault, ReplyCode
 from leveret.amqp.frames import BODY, END, HEAD, HEADER, HEADER_AT, METHOD
 from leveret.amqp.properties import DELICATE, BadProperties, survey
+from leveret.broker.spreading import FEW
 
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.limits import Limits
-    from leveret.broker.broker import AnyQueue
+    from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.traffic import Passage
     from leveret.broker.vhost import Route, Vhost
 
@@ -45,6 +46,7 @@ INCOMPLETE: Final = -1
 class Intake:
     """The part of a connection that reads frames. What is not a publish or an ack goes to `_on_frame`."""
 
+    broker: Broker
     limits: Limits
     closed: bool
     closing: bool
@@ -62,6 +64,7 @@ class Intake:
         self.queues: tuple[AnyQueue, ...] = ()
         self.aside: dict[tuple[AnyQueue, ...], tuple[list[bytes], list[bytes]]] = {}  # Bundles for other single queues.
         self.mixes = True  # There may be such bundles.
+        self.is_wide = False  # They are bound for many queues.
         self.publisher: Channel | None = None
         self.kind = 0
         # What the last publish looked like.
@@ -76,6 +79,9 @@ class Intake:
     def _on_frame(self, kind: int, number: int, payload: bytes) -> None:
         raise NotImplementedError
 
+    def rest_from_spreading(self) -> None:
+        raise NotImplementedError
+
     def _guard(self, channel: Channel, action: Callable[..., object], *arguments: object) -> bool:
         raise NotImplementedError
 
@@ -86,6 +92,8 @@ class Intake:
             while True:
                 if data.startswith(self.repeat, at):
                     at = self._repeated(data, at, size)
+                    if self.held:
+                        return at
                 if size - at < 7:
                     return at
                 kind, number, length = HEAD.unpack_from(data, at)
@@ -106,6 +114,8 @@ class Intake:
                             if after == INCOMPLETE:
                                 return at
                             at = after
+                            if self.held:
+                                return at
                             continue
                     elif length == 13 and data.startswith(ACK, at + 7):
                         channel = self.channels.get(number)
@@ -150,6 +160,8 @@ class Intake:
         if repeat is NOTHING:
             return at  # A stranger may well send just these bytes.
         before, append = len(contents), contents.append
+        if self.is_wide:
+            size = min(size, at + length * (self.broker.spreading.portion(len(self.queues)) - before))
         while data.startswith(repeat, at):
             end = at + length
             if end > size or data[end - 1] != END:
@@ -202,6 +214,9 @@ class Intake:
             return stop
         if self.queues is not route.queues:  # type: ignore[union-attr]
             self._switch(route.queues)  # type: ignore[union-attr]
+        if self.is_wide and len(self.contents) >= self.broker.spreading.portion(len(self.queues)):
+            self.rest_from_spreading()
+            return INCOMPLETE  # To be taken in with the rest.
         if route.is_plain and channel.transaction is None:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
@@ -285,6 +300,7 @@ class Intake:
         else:
             self.submit()
         self.queues = queues
+        self.is_wide = len(queues) > FEW
 
     def submit(self) -> None:
         """Hand the gathered publishes to their queues."""

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Final
 from leveret.amqp import methods as m
 from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ReplyCode, protocol_error
-from leveret.broker.batch import MESSAGE_OVERHEAD
+from leveret.broker.batch import MESSAGE_OVERHEAD, Shared
 from leveret.broker.producers import NAME_BYTES_MAX, SEQUENCE_MAX, Origin
-from leveret.log.block import PERSISTENT, SHARED
+from leveret.broker.spreading import FEW
+from leveret.log.block import SHARED
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
@@ -130,13 +131,23 @@ class ProducerChannel(Channel):
             journal.source = self.who
         self.broker.totals.published += len(contents)
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
-        shared = kind | SHARED if len(queues) > 1 and kind & PERSISTENT else kind
-        for queue in queues:
-            previous = max(self.through.get(queue.spec.id, 0), self.hole)
-            self.through[queue.spec.id] = last
-            origin = Origin(self.producer.name, first, previous)
-            if queue.enqueue_from(origin, contents, keys, shared, size, pending):
-                self.connection.crowding = queue
+        broker = self.broker
+        shared: Shared | None = None
+        if len(queues) > 1:
+            kind |= SHARED
+            shared = broker.sharing = Shared(broker, contents, size)
+        try:
+            for queue in queues:
+                previous = max(self.through.get(queue.spec.id, 0), self.hole)
+                self.through[queue.spec.id] = last
+                origin = Origin(self.producer.name, first, previous)
+                if queue.enqueue_from(origin, contents, keys, kind, size, pending):
+                    self.connection.crowding = queue
+        finally:
+            if shared is not None:
+                shared.contents = broker.sharing = None
+        if len(queues) > FEW:
+            self._on_spread(len(contents) * len(queues))
         if journal is not None:
             journal.source = ""
         if len(self.through) > self.targets:

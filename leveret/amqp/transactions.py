@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from leveret.amqp.errors import ChannelFault, ReplyCode
 from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.confirms import Pending
+from leveret.broker.spreading import FEW
 from leveret.cluster.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -138,11 +139,19 @@ class Transaction:
 
     def _go_on(self) -> None:
         self.is_sending = True
+        spreading = self.channel.broker.spreading
         while self.publishes and self.unsafe_bytes < UNSAFE_BYTES_MAX:
+            if spreading.left <= 0 and len(self.publishes[0].queues) > FEW:
+                spreading.waiting[self] = None
+                break
             self._send(self._take_part())
         self.is_sending = False
         if not self.publishes and not self.unsafe:
             self._end()
+
+    def on_portion(self) -> None:
+        if self.done is not None:
+            self._go_on()
 
     def _take_part(self) -> list[Held]:
         """Publishes in a row that go the same way. What may refuse a message gets each alone: see `Route.is_plain`."""
@@ -150,7 +159,10 @@ class Transaction:
         first = publishes.popleft()
         part, size = [first], first.size
         alone = any(queue.rules.rejects for queue in first.queues)
-        while publishes and not alone and size < PART_BYTES and len(part) < PART_MESSAGES:
+        most = PART_MESSAGES
+        if len(first.queues) > FEW:
+            most = min(most, self.channel.broker.spreading.portion(len(first.queues)))
+        while publishes and not alone and size < PART_BYTES and len(part) < most:
             if publishes[0].queues != first.queues or publishes[0].kind != first.kind:
                 break
             part.append(publishes.popleft())

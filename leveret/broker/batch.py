@@ -15,25 +15,54 @@ from typing import TYPE_CHECKING, Self
 from leveret.log.block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED, Run
 
 if TYPE_CHECKING:
+    from leveret.broker.host import Host
     from leveret.log.ranges import RangeSet
 
 _INDEX = itemgetter(0)
 PIECES_MAX = 8  # Of a span that is forgotten: each becomes a gap, and is read back by itself.
 MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the object's head, its places in lists.
+PLACE_BYTES = 24  # Of that, the places: where several queues have one object, each has places for it.
+
+
+class Shared:
+    """The bytes of contents that go to several queues: one object each, counted once by the host.
+
+    They count from the publish on until no batch refers to this any longer, however the queues came to let go of them.
+    The bytes themselves live and die the same way.
+    """
+
+    __slots__ = ("contents", "host", "size", "unlogged_bytes")
+
+    def __init__(self, host: Host, contents: list[bytes], size: int) -> None:
+        """`size`: with `MESSAGE_OVERHEAD` for each, as everywhere."""
+        self.host = host
+        self.contents: list[bytes] | None = contents  # While they are being handed to the queues.
+        self.size = self.unlogged_bytes = size - PLACE_BYTES * len(contents)
+        host.content_bytes += self.size
+
+    def __del__(self) -> None:
+        self.host.content_bytes -= self.size
+
+    def take_unlogged(self) -> int:
+        """What waits for the log besides places: one of the queues counts it."""
+        size, self.unlogged_bytes = self.unlogged_bytes, 0
+        return size
 
 
 class Batch(Run):
     """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
 
     __slots__ = (
-        "all_logged", "expires", "gone", "left", "logged", "paged", "redelivered", "size", "stamped", "stored",
-        "thinned", "unlogged_bytes",
+        "all_logged", "expires", "gone", "left", "logged", "paged", "redelivered", "shared_bytes", "shares", "size",
+        "stamped", "stored", "thinned", "unlogged_bytes",
     )  # fmt: skip
 
     def __init__(self, first: int) -> None:
         super().__init__(first, [], [], bytearray())
         self.left = 0  # Messages that are neither settled nor paged out.
         self.size = 0  # Bytes of content held for them; 0 again once none is left.
+        self.shared_bytes = 0  # Of the size, what `shares` count for all queues together.
+        self.shares: list[Shared] = []
         self.gone = 0  # How many at the beginning `size` does not count, because none was left and then more came.
         self.unlogged_bytes = 0  # Of the size, what its queue's host counts as waiting for the log.
         self.stored = False  # At least one of them goes to the log.

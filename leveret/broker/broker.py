@@ -34,6 +34,7 @@ from leveret.broker.remote import RemoteQueue
 from leveret.broker.replies import Replies
 from leveret.broker.ruling import Ruling
 from leveret.broker.spools import Spools
+from leveret.broker.spreading import COPIES_MAX, Spreading
 from leveret.broker.stream import make_queue
 from leveret.broker.timers import Timers
 from leveret.broker.traffic import Totals, Traffic
@@ -54,6 +55,7 @@ from leveret.visible import visible
 if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.amqp.connection import Connection
+    from leveret.broker.batch import Shared
     from leveret.broker.firehose import Firehose
     from leveret.broker.placing import Placing
     from leveret.broker.shell import Shell
@@ -110,6 +112,7 @@ class Broker(Ruling):
         self.notes = Notes(shell)
         self.logins = Logins()
         self.content_bytes = 0
+        self.sharing: Shared | None = None
         self.uncommitted_bytes = 0  # Of publishes that wait for their commit, of all transactions.
         self.unlogged_bytes = 0
         self.content_bytes_max = content_bytes_max
@@ -134,6 +137,7 @@ class Broker(Ruling):
         self.arrivals = Arrivals(self)
         self.mirrors = Mirrors(self)
         self.spools = Spools(self)
+        self.spreading = Spreading()
         self.placing: Placing | None = None
         self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
@@ -162,6 +166,8 @@ class Broker(Ruling):
         """Deliver what can be delivered."""
         if self.outdated:
             self.refresh_some()
+        if self.spreading.left < COPIES_MAX:
+            self.spreading.begin_turn(self.alarm is None and self.shell.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged
         while dirty or self.tapped:
             if not dirty:

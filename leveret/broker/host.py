@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leveret.broker.batch import Gap
+    from leveret.broker.batch import Gap, Shared
     from leveret.broker.broker import AnyQueue
     from leveret.broker.journal import Journal
     from leveret.broker.letters import Letters
@@ -25,6 +25,7 @@ class Host(Protocol):
 
     dirty: dict[Any, None]  # Queues that want a pump or have something for the log.
     content_bytes: int  # Contents in memory, all queues together.
+    sharing: Shared | None  # Contents that are being handed to several queues, one after the other.
     unlogged_bytes: int  # Of those, what no block was taken of yet.
     content_bytes_max: int  # Above it, contents that the log has are forgotten.
     spill_bytes_max: int  # Above it, transient ones are put into the log to be forgotten too.

@@ -46,6 +46,7 @@ class Paging:
         "returns",
         "ruled",
         "said",
+        "shared_bytes",
         "tended",
         "timed",
         "totals",
@@ -61,6 +62,7 @@ class Paging:
     ready_count: int
     ready_bytes: int
     memory_bytes: int
+    shared_bytes: int
     timed: bool
     tended: bool
     open: Batch | None
@@ -87,10 +89,21 @@ class Paging:
     def _let_go(self, batch: Batch, count: int) -> None:
         batch.left -= count
         if batch.left <= 0:
-            self.memory_bytes -= batch.size
-            self.host.content_bytes -= batch.size
-            batch.size = 0
+            self._uncount(batch, batch.size)
             batch.gone = len(batch.contents)
+
+    def _uncount(self, batch: Batch, size: int) -> None:
+        """So many bytes of a batch are not held any longer for this queue's sake."""
+        self.memory_bytes -= size
+        batch.size -= size
+        if batch.shared_bytes:
+            shared = min(batch.shared_bytes, size)
+            batch.shared_bytes -= shared
+            self.shared_bytes -= shared
+            size -= shared
+            if not batch.size:
+                batch.shares = []
+        self.host.content_bytes -= size
 
     def page_out(self) -> None:
         """Forget contents that the log has, from the newest on, until memory is within its bounds."""
@@ -210,9 +223,7 @@ class Paging:
         if batch.all_logged and not batch.paged and batch.left == count:
             batch.paged = True
             batch.contents, batch.keys = [], []
-            self.memory_bytes -= batch.size
-            self.host.content_bytes -= batch.size
-            batch.size = 0
+            self._uncount(batch, batch.size)
 
     def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
         """After a start: what the log holds, all of it waiting."""

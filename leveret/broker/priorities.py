@@ -204,10 +204,8 @@ class PriorityQueue(Queue):
             if not batch.thinned:  # Others may have the list, such as a block that is to be sent to a mirror.
                 batch.thinned, batch.contents = True, batch.contents[:]
             batch.contents[lo:hi] = [b""] * span.count
-            batch.size -= size
             batch.gone += span.count
-            self.memory_bytes -= size
-            self.host.content_bytes -= size
+            self._uncount(batch, size)
         self._let_go(batch, span.count)
         return gap
 

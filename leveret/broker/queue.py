@@ -27,10 +27,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal, cast
 
 from leveret.broker import journal, producers, upkeep
-from leveret.broker.batch import Batch, Gap, Span
+from leveret.broker.batch import PLACE_BYTES, Batch, Gap, Span
 from leveret.broker.edge import Got, Status, unreachable
 from leveret.broker.leases import Leasing
 from leveret.broker.marking import NEVER
+from leveret.broker.paging import KEEP_BYTES
 from leveret.broker.parking import Parked, park
 from leveret.broker.returns import Returns
 from leveret.broker.traffic import Traffic
@@ -43,6 +44,7 @@ from leveret.log.ranges import merged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from leveret.broker.batch import Shared
     from leveret.broker.broker import AnyQueue
     from leveret.broker.claims import Claims
     from leveret.broker.confirms import Pending
@@ -107,6 +109,7 @@ class Queue(Leasing):
         self.ready_bytes = 0  # Of their bodies; counted only where there is a limit to it.
         self.unacked_count = 0
         self.memory_bytes = 0
+        self.shared_bytes = 0  # Of these, what is counted for all queues together that have it.
         self.delivered_through = 0
         self.noted_through = 0  # What of it the log knows.
         self.note_due = False
@@ -166,6 +169,12 @@ class Queue(Leasing):
         self.next_seq += count
         self.ready_count += count
         host = self.host
+        shared = host.sharing
+        if shared is not None:
+            if shared.contents is contents:
+                size = self._share(batch, shared, count, size)
+            else:  # A letter, because one of the queues has turned them away.
+                shared = None
         host.content_bytes += size
         ready = self.ready
         last = ready[-1] if ready else None
@@ -175,6 +184,8 @@ class Queue(Leasing):
             ready.append(Span(batch, lo, lo + count))
         if kind & self.logs == self.logs:
             batch.stored = True
+            if shared is not None:
+                size += shared.take_unlogged()
             batch.unlogged_bytes += size
             host.unlogged_bytes += size
             if pending is not None:
@@ -185,6 +196,14 @@ class Queue(Leasing):
         if self.journal is not None:
             self.journal.enqueued(count, kind, pending)
         return self.ready_count > self.crowded_at
+
+    def _share(self, batch: Batch, shared: Shared, count: int, size: int) -> int:
+        """Other queues get these contents too. Gives what they cost here besides."""
+        own = PLACE_BYTES * count
+        batch.shares.append(shared)
+        batch.shared_bytes += size - own
+        self.shared_bytes += size - own
+        return own
 
     def enqueue_from(
         self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
@@ -410,8 +429,8 @@ class Queue(Leasing):
         self.deleted = True
         self.leases = None
         self.ready.clear()
-        self.host.content_bytes -= self.memory_bytes
-        self.memory_bytes = self.ready_count = 0
+        self.host.content_bytes -= self.memory_bytes - self.shared_bytes
+        self.memory_bytes = self.shared_bytes = self.ready_count = 0
         if self.open is not None:
             self._on_taken(self.open)
         self.loading = self.open = None
@@ -734,9 +753,15 @@ class Queue(Leasing):
         batch.unlogged_bytes = 0
 
     def close_batch(self) -> None:
-        """The turn is over: a batch with nothing for the log need not stay open."""
-        if self.open is not None and not self.open.stored:
-            self.open = None
+        """The turn is over: a batch with nothing for the log need not stay open.
+
+        Nobody takes anything of it: then it does, until it has some size. A backlog of large batches costs less than
+        one of small ones, and its lists are given back to the system when it is gone: see `node.allocator`.
+        """
+        batch = self.open
+        if batch is not None and not batch.stored:
+            if self.consumers or batch.left < len(batch.contents) or batch.size >= KEEP_BYTES:
+                self.open = None
 
     def on_logged(self, batch: Batch) -> None:
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""

@@ -274,14 +274,14 @@ def encode_block(
     requeued: Ranges,
     type: int = NORMAL,
     flags: int = 0,
-    shared: tuple[int, dict[int, tuple[int, int]]] | None = None,
+    shared: SharedBody | None = None,
     note: bytes = b"",
     counts: Counts = (),
     marks: Marks = (),
 ) -> tuple[bytes, list[bytes], int]:
     """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An
-    empty `records.ranges` means that all of first..next-1 is stored. `shared`: (offset of the shared body, position
-    and crc by id of content)."""
+    empty `records.ranges` means that all of first..next-1 is stored. `shared`: where the group has contents that
+    several blocks share."""
     columns = 0
     lengths: list[int] = []
     parts: list[bytes] = []
@@ -290,11 +290,16 @@ def encode_block(
     if records is not None:
         contents = records.contents
         count = len(contents)
-        # Large contents are written from where they are; of small ones, a system call takes one piece more gladly.
-        body = contents if sum(map(len, contents)) >= APART_BYTES * count else [b"".join(contents)]
+        if shared is None:
+            sizes = pack_u32(map(len, contents))
+            # Large contents are written from where they are; of small ones, a system call takes one piece more gladly.
+            body = contents if sum(map(len, contents)) >= APART_BYTES * count else [b"".join(contents)]
+        else:
+            sizes, joined, column = shared.refer(contents, offset)
+            body = [joined]
         kinds = records.kinds
         wanted = (kinds.count(PERSISTENT) == count) if type != SPILL else (kinds.count(0) == count)
-        parts.append(pack_u32(map(len, contents)))
+        parts.append(sizes)
         columns = SIZES | KEYS
         lengths.append(4 * count)
         if not wanted:
@@ -308,9 +313,6 @@ def encode_block(
         keys = encode_keys(records.keys)
         parts.append(keys)
         lengths.append(len(keys))
-        if shared is not None:
-            joined, column = _share(contents, offset, shared)
-            body = [joined]
         for piece in body:
             body_crc = crc32(piece, body_crc)
     if settled:
@@ -370,27 +372,41 @@ def encode_again(
     return head + _U32.pack(crc) + tail, meta_length
 
 
-def _share(
-    contents: list[bytes], offset: int, shared: tuple[int, dict[int, tuple[int, int]]]
-) -> tuple[bytes, bytes]:
-    """Body and SHARES column of a block some of whose contents lie in the group's shared contents."""
-    start, places = shared
-    own: list[bytes] = []
-    numbers: list[int] = []
-    for content in contents:
-        place = places.get(id(content))
-        if place is None:
-            own.append(content)
-            numbers += (_OWN, 0)
-        else:
-            numbers += place
-    return b"".join(own), _BACK.pack(offset - start) + pack_u32(numbers)
-
-
 def stored_kinds(kinds: bytes | bytearray, type: int) -> bytes:
     if type == NORMAL:
         return bytes(kinds.translate(_STORED_KIND))
     return bytes(kinds.translate(_SPILLED_KIND if type == SPILL else LASTING_KIND))
+
+
+class SharedBody:
+    """The contents of one group that several of its blocks have: where they lie, by the object they are."""
+
+    __slots__ = ("_contents", "_numbers", "_own", "_sizes", "places", "start")
+
+    def __init__(self, start: int, places: dict[int, tuple[int, int]]) -> None:
+        self.start = start  # Offset of the body in the segment.
+        self.places = places  # Position in it, and checksum, by id of the content.
+        self._contents: list[bytes] = []  # Of the block before: in a fan-out, those of the next are the same.
+        self._sizes = self._own = self._numbers = b""
+
+    def has_some(self, contents: list[bytes]) -> bool:
+        return contents == self._contents or any(id(content) in self.places for content in contents)
+
+    def refer(self, contents: list[bytes], offset: int) -> tuple[bytes, bytes, bytes]:
+        """Column of sizes, own body and column of shares of a block at `offset` with these contents."""
+        if contents != self._contents:
+            own: list[bytes] = []
+            numbers: list[int] = []
+            for content in contents:
+                place = self.places.get(id(content))
+                if place is None:
+                    own.append(content)
+                    numbers += (_OWN, 0)
+                else:
+                    numbers += place
+            self._contents, self._sizes = contents, pack_u32(map(len, contents))
+            self._own, self._numbers = b"".join(own), pack_u32(numbers)
+        return self._sizes, self._own, _BACK.pack(offset - self.start) + self._numbers
 
 
 def share_contents(blocks: Iterable[Records]) -> tuple[list[bytes], dict[int, tuple[int, int]]]:
@@ -399,7 +415,13 @@ def share_contents(blocks: Iterable[Records]) -> tuple[list[bytes], dict[int, tu
     places: dict[int, tuple[int, int]] = {}
     contents: list[bytes] = []
     at = 0
+    before: list[bytes] = []
+    times = 0  # In a row that these were the contents.
     for records in blocks:
+        times = times + 1 if records.contents == before else 1
+        if times > 2:
+            continue
+        before = records.contents
         for content, kind in zip(records.contents, records.kinds, strict=True):
             if not kind & SHARED:
                 continue

@@ -19,6 +19,7 @@ from .format import (
     NORMAL,
     SPILL,
     Records,
+    SharedBody,
     encode_again,
     encode_block,
     encode_group_head,
@@ -43,7 +44,7 @@ class Entry:
 
     __slots__ = (
         "type", "flags", "queue", "epoch", "number", "time_ms", "first", "next", "delivered_through", "held", "settled",
-        "requeued", "counts", "marks", "bytes", "serial", "block", "source", "records",
+        "requeued", "counts", "marks", "bytes", "leans_bytes", "serial", "block", "source", "records",
     )  # fmt: skip
 
     def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
@@ -61,7 +62,8 @@ class Entry:
         self.requeued: list[tuple[int, int]] = []
         self.counts: list[tuple[int, int, int]] = []
         self.marks: list[Mark] = []  # Of the queue.
-        self.bytes = 0
+        self.bytes = 0  # That it adds to a group, about.
+        self.leans_bytes = 0  # Contents that the entry before it brings along: in another group they would be its own.
         self.serial = 0
         self.block: Block | None = None  # Durable once this entry is.
         self.source = (0, 0)  # Where the reference to its messages points until this is written.
@@ -199,17 +201,17 @@ class Write:
         self.places = []
         special = [
             entry.records for entry in self.entries
-            if entry.records is not None and entry.type != SPILL
-            and entry.records.kinds.count(PERSISTENT) != len(entry.records.kinds)
+            if entry.records is not None
+            and entry.records.kinds.count(PERSISTENT if entry.type != SPILL else 0) != len(entry.records.kinds)
         ]  # fmt: skip
-        shared: tuple[int, dict[int, tuple[int, int]]] | None = None
+        shared: SharedBody | None = None
         if special:
             contents, places = share_contents(special)
             if contents:
                 meta, body = encode_contents(self.segment, at, contents)
                 buffers += (meta, *body)
                 crcs.append(meta_crc(meta))
-                shared = (at + len(meta), places)
+                shared = SharedBody(at + len(meta), places)
                 at += len(meta) + sum(map(len, body))
         for entry in self.entries:
             meta, body, overhead = self._encode_entry(entry, at, shared)
@@ -226,7 +228,7 @@ class Write:
         return buffers
 
     def _encode_entry(
-        self, entry: Entry, at: int, shared: tuple[int, dict[int, tuple[int, int]]] | None
+        self, entry: Entry, at: int, shared: SharedBody | None
     ) -> tuple[bytes, list[bytes], int]:
         records = entry.records
         refers = False
@@ -240,7 +242,7 @@ class Write:
             entry.type == SPILL or records.kinds.count(PERSISTENT) != len(records.kinds)
         ):
             if shared is not None:
-                refers = any(id(content) in shared[1] for content in records.contents)
+                refers = shared.has_some(records.contents)
             kinds = stored_kinds(records.kinds, entry.type)
             records = Records(records.ranges, records.contents, records.keys, kinds, records.times)
         fields = (

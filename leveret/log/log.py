@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from .block import LASTING_KIND, PERSISTENT, Block, Run
+from .block import LASTING_KIND, PERSISTENT, SHARED, Block, Run
 from .disk import Disk, Job
 from .errors import LogStopped
 from .format import CONTENT_BYTES_MAX, FORGET, MIRRORED, MOVED, NORMAL, PART, SPILL, Records
@@ -129,6 +129,7 @@ class Log:
         self.serial = 0
         self.written_serial = 0
         self.gathered_bytes = 0
+        self.shared: tuple[list[bytes], int] = ([], 0)  # Contents of the last run gathered that is shared; their bytes.
         self.appended_bytes = 0  # Ever; the pace of checkpoints.
         self._writing: Write | None = None
         self._writing_bytes = 0
@@ -220,14 +221,14 @@ class Log:
         gone = queue.gone.last
         if first < queue.next_seq or (gone is not None and first <= gone):
             fresh = unknown_part(queue, first, last)
-        content_bytes = sum(map(len, run.contents))
+        content_bytes = self._content_bytes(run)
         if content_bytes > self.options.group_bytes:
             sizes = list(map(len, run.contents))
             if max(sizes) > CONTENT_BYTES_MAX:
                 raise ValueError(f"a message of {max(sizes)} bytes; the log takes {CONTENT_BYTES_MAX}")
             ends = [first + index - 1 for index in _cuts(sizes, self.options.group_bytes)]
             fresh = [part for low, high in fresh for part in _split(low, high, ends)]
-        if run.kinds.count(PERSISTENT) != len(run.kinds):
+        if not run.kinds[0] & PERSISTENT or run.kinds.count(run.kinds[0]) != len(run.kinds):
             # Should the queue be mirrored one day, its transient messages get blocks of their own, and a reference
             # must not span messages of another block.
             stored = RangeSet(_persistent(run.kinds, first))
@@ -251,10 +252,28 @@ class Log:
         entry.first, entry.next = low, high + 1
         entry.held = Records.of([held])
         content_bytes = whole_bytes if whole_bytes is not None else sum(map(len, held.contents))
-        entry.bytes += content_bytes + RECORD_OVERHEAD * len(held.contents)
+        self._weigh(entry, held, content_bytes)
         entry.source = (PENDING, (self.serial + 1) & SHORT)
         entry.queue.enqueue(low, high)
         entry.queue.refs.append(low, high - low + 1, len(held.contents), *entry.source, content_bytes)
+
+    def _content_bytes(self, run: Run) -> int:
+        contents, content_bytes = self.shared
+        if run.kinds[0] & SHARED and run.contents == contents:  # In a fan-out, they are the same objects.
+            return content_bytes
+        return sum(map(len, run.contents))
+
+    def _weigh(self, entry: Entry, run: Run, content_bytes: int) -> None:
+        """What the entry adds to its group: contents that the one before it has are written once."""
+        entry.bytes += RECORD_OVERHEAD * len(run.contents)
+        if run.kinds[0] & SHARED:
+            if run.contents == self.shared[0]:
+                entry.leans_bytes = content_bytes
+                return
+            self.shared = (run.contents, content_bytes)
+        else:
+            self.shared = ([], 0)
+        entry.bytes += content_bytes
 
     def spill(self, queue: int, runs: Iterable[Run]) -> None:
         """Put transient messages away so that their memory can be freed once a Write that holds them is done
@@ -266,8 +285,8 @@ class Log:
             entry = Entry(SPILL, 0, owner)
             entry.first, entry.next = run.first, run.last + 1
             entry.held = Records.of([run])
-            content_bytes = sum(map(len, run.contents))
-            entry.bytes = content_bytes + RECORD_OVERHEAD * len(run.contents)
+            content_bytes = self._content_bytes(run)
+            self._weigh(entry, run, content_bytes)
             entry.source = (PENDING, (self.serial + 1) & SHORT)
             assert not owner.spilled.count_within(run.first, run.last), "messages are spilled once"
             owner.spilled.add(run.first, run.last)
@@ -341,6 +360,8 @@ class Log:
         self._writing = write
         self._writing_bytes = sum(entry.bytes for entry in entries)
         self.gathered_bytes -= self._writing_bytes
+        if not self.gathered:
+            self.shared = ([], 0)
         self._sync_due = False
         return write
 
@@ -350,7 +371,7 @@ class Log:
         gathered = self.gathered
         while gathered and (not entries or gathered[0].bytes <= room):
             entry = gathered.popleft()
-            room -= entry.bytes
+            room -= entry.bytes if entries else entry.bytes + entry.leans_bytes
             entry.records = self._live_records(entry)
             entries.append(entry)
         return entries

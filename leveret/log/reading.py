@@ -106,12 +106,33 @@ def _parse(place: Place, data: memoryview) -> Header:
 
 def whole_records(disk: Disk, place: Place, header: Header, body: memoryview) -> Records:
     """All messages of a block, those too whose contents lie elsewhere. Raises FormatError."""
-    shares = {}
-    for index, (offset, size, crc) in share_places(header, place.offset).items():
-        shares[index] = disk.read(place.path, offset, size)
-        if crc32(shares[index]) != crc or len(shares[index]) != size:
-            raise FormatError("shared content checksum is wrong")
+    shares: dict[int, bytes] = {}
+    places = share_places(header, place.offset)
+    for group in _together(places):
+        start = places[group[0]][0]
+        data = disk.read(place.path, start, sum(places[index][1] for index in group))
+        for index in group:
+            offset, size, crc = places[index]
+            shares[index] = data[offset - start : offset - start + size]
+            if crc32(shares[index]) != crc or len(shares[index]) != size:
+                raise FormatError("shared content checksum is wrong")
     return decode_records(header, body, shares)
+
+
+def _together(places: dict[int, tuple[int, int, int]]) -> Iterator[list[int]]:
+    """Which shared contents, by their indexes, lie one after the other and are read by one call."""
+    group: list[int] = []
+    start = end = 0
+    for index, (offset, size, _) in places.items():
+        if group and (offset != end or offset + size - start > _READ_BYTES_MAX):
+            yield group
+            group = []
+        if not group:
+            start = offset
+        group.append(index)
+        end = offset + size
+    if group:
+        yield group
 
 
 def damage_at(place: Place, error: FormatError) -> LogDamaged:

@@ -129,19 +129,6 @@ class Alarms:
         return f"low on {' & '.join(sorted(short, reverse=True))}" if short else None
 
 
-def release_memory() -> None:
-    """Give back to the system what was freed, where the C library can.
-
-    It keeps freed memory for later. To the system that is used, so an alarm could hold for ever though all contents
-    that caused it are long consumed.
-    """
-    import ctypes
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def resident_bytes() -> int:
     """What the process occupies of the machine's memory."""
     try:

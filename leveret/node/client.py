@@ -4,7 +4,8 @@ Not reading is the only brake on a publisher, and TCP carries it to the other en
 with its own end:
 
 - *held*: the connection waits for the answer to what it asked last; or it has published while memory or disk are short
-  (an alarm), was told so with connection.blocked, and waits for the end of the alarm.
+  (an alarm), was told so with connection.blocked, and waits for the end of the alarm; or publishes to many queues have
+  used up the turn, and it waits for one of the next.
 - *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
   after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
 - *behind*: too much waits for the disk.

@@ -39,6 +39,7 @@ from leveret.node.control_frame import (
     Refused,
 )
 from leveret.node.control_mirrors import local_figures
+from leveret.node.memory import breakdown, named_for_tools
 from leveret.node.wire import CallFailed
 
 if TYPE_CHECKING:
@@ -286,10 +287,10 @@ async def alarms(control: Control) -> Any:
 
 @COMMANDS.add(RUNNING)
 async def status(control: Control) -> Any:
-    from leveret.node.control_diagnostics import log_files, memory_parts
+    from leveret.node.control_diagnostics import log_files
 
     node, settings = control.node, control.server.settings
-    node.alarms.check()
+    parts, used = await breakdown(node)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         "pid": os.getpid(),
@@ -310,7 +311,7 @@ async def status(control: Control) -> Any:
         "enabled_plugin_file": "",
         "active_plugins": [],
         "alarms": local_alarms(control),
-        "memory": {**memory_parts(control), "strategy": "rss", "total": {"rss": node.alarms.memory_used_bytes}},
+        "memory": {**named_for_tools(parts), "strategy": "rss", "total": {"rss": used}},
         "vm_memory_calculation_strategy": "rss",
         "vm_memory_high_watermark_limit": node.alarms.memory_limit_bytes,
         "vm_memory_high_watermark_setting": _watermark(settings),

@@ -19,7 +19,6 @@ import ssl
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.queue import Queue
 from leveret.cluster.maintenance import state_of
 from leveret.cluster.mirroring import is_quorum
 from leveret.node import discovery, logs
@@ -37,6 +36,7 @@ from leveret.node.control_frame import (
     Commands,
     Refused,
 )
+from leveret.node.memory import breakdown, named_for_tools
 from leveret.node.settings import LOG_CATEGORIES, LOG_LEVELS
 
 if TYPE_CHECKING:
@@ -152,23 +152,10 @@ async def all_alarms(control: Control) -> Any:
     return {"local": local_alarms(control), "global": elsewhere}
 
 
-def memory_parts(control: Control) -> dict[str, int]:
-    """What of the process's memory is for what, in RabbitMQ's words, the largest first; the rest is `other`."""
-    node = control.node
-    clients = getattr(node, "by_connection", {})
-    parts = {
-        "queue_procs": sum(one.memory_bytes for one in node.broker.queues_by_id.values() if isinstance(one, Queue)),
-        "connection_readers": sum(len(connection.rest) for connection in node.broker.connections),
-        "connection_writers": sum(int(client.transport.get_write_buffer_size()) for client in clients.values()),
-    }
-    parts["other"] = max(0, node.alarms.memory_used_bytes - sum(parts.values()))
-    return dict(sorted(parts.items(), key=lambda pair: -pair[1]))
-
-
 @COMMANDS.add(RUNNING)
 async def memory_breakdown(control: Control) -> Any:
-    control.node.alarms.check()
-    return {"total": control.node.alarms.memory_used_bytes, "parts": memory_parts(control)}
+    parts, total = await breakdown(control.node)
+    return {"total": total, "parts": named_for_tools(parts)}
 
 
 @COMMANDS.add(RUNNING)

@@ -20,6 +20,7 @@ from leveret.node import samples as s
 from leveret.node.control_frame import NUMBER, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, USAGE, Commands, Refused
 from leveret.node.details import Windows
 from leveret.node.details_clients import channel_row, connection_row, consumer_row
+from leveret.node.memory import breakdown
 from leveret.node.samples import Past
 from leveret.node.slices import Slices
 
@@ -244,27 +245,9 @@ async def local_node_row(control: Control, past: dict[str, Any] | None) -> Any:
 @COMMANDS.add(RUNNING)
 async def local_node_memory(control: Control) -> Any:
     """What of the process's memory is for what, in RabbitMQ's words."""
-    node, slices = control.node, Slices()
-    parts = {"queue_procs": 0, "connection_readers": 0, "connection_writers": 0}
-    for queue in list(node.broker.queues_by_id.values()):
-        if isinstance(queue, Queue):
-            parts["queue_procs"] += queue.memory_bytes + details.QUEUE_BYTES
-        if slices.is_over():
-            await slices.rest()
-    for client in list(node.clients):
-        parts["connection_readers"] += len(client.connection.rest)
-        parts["connection_writers"] += int(client.transport.get_write_buffer_size())
-        if slices.is_over():
-            await slices.rest()
-    node.alarms.check()
-    used = node.alarms.memory_used_bytes
-    known = sum(parts.values())
-    return {
-        **parts,
-        "other_system": max(0, used - known),
-        "strategy": "rss",
-        "total": {"erlang": known, "rss": used, "allocated": used},
-    }
+    parts, used = await breakdown(control.node)
+    known = used - parts["other_system"]
+    return {**parts, "strategy": "rss", "total": {"erlang": known, "rss": used, "allocated": used}}
 
 
 async def mirror_figures(control: Control) -> dict[str, int | float]:

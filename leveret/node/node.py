@@ -71,6 +71,7 @@ TICK_S: Final = 1.0
 SPARES_KEPT_S: Final = 60.0  # Without a write, after which the log's spare files go.
 # While the nodes elect a leader, which takes seconds at worst, masters go on: to step back would depose them all.
 LEADERLESS_TICKS_MAX: Final = 250
+CONTENT_GROWTH_MAX: Final = 64 << 20  # Contents that came to memory, after which memory is looked at.
 UNBLOCKED_MAX: Final = 16  # Publishers that go on in one turn after an alarm.
 LOOK_BYTES_MIN: Final = 1 << 20  # Written between two looks at how much disk is left.
 
@@ -102,7 +103,7 @@ class Node(consensus.Shell):
         self.told_alarms: dict[str, frozenset[str]] = {}
         self.told_room: dict[str, int] = {}
         self.scheduled = False
-        self.look_at_bytes = 0
+        self.look_at_bytes = self.looked_at_content_bytes = 0
         self.leaderless_ticks = 0
         self.fatal: str | None = None
         self.stopped: asyncio.Future[None] = self.loop.create_future()
@@ -110,6 +111,7 @@ class Node(consensus.Shell):
         self._watch: asyncio.TimerHandle | None = None
         self._syncer: asyncio.TimerHandle | None = None
         self._pacer: asyncio.TimerHandle | None = None
+        self.started_bytes = world.memory_used()  # By the interpreter and all modules: there is nothing else yet.
         total = world.memory_total()
         self.alarms = Alarms(
             settings.memory_limit_bytes(total),
@@ -246,7 +248,8 @@ class Node(consensus.Shell):
             self.schedule()
         else:
             self.storage.commit(broker)
-        if self.storage.log.appended_bytes > self.look_at_bytes:
+        grown_bytes = broker.content_bytes - self.looked_at_content_bytes
+        if self.storage.log.appended_bytes > self.look_at_bytes or grown_bytes > CONTENT_GROWTH_MAX:
             self.look()
         if broker.confirming:
             broker.tell_confirms()
@@ -265,6 +268,8 @@ class Node(consensus.Shell):
             self.reads.look()
         # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
         if broker.dirty or mirrors.has_work or broker.outdated or (self.placing.looking and not self.pausing.paused):
+            self.schedule()
+        if broker.spreading.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
             self.schedule()
         if self.behind and not self.storage.is_crowded(self.broker):
             behind, self.behind = self.behind, {}
@@ -389,23 +394,29 @@ class Node(consensus.Shell):
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     def _check_alarms(self) -> None:
+        if self.alarms.memory or self.world.has_unused_memory():
+            self.storage.release_memory(self.look)
         self.look()
         self._watch = self.loop.call_later(self.settings.memory_monitor_interval_ms / 1000, self._check_alarms)
 
     def look(self) -> None:
         """Compare memory and disk with their limits, and say how much may be written before the next look.
 
-        A fast publisher can fill the disk between two looks that only the clock decides on. Then the acks that would
-        make space again wait behind publishes that do not fit, and the node is stuck until somebody makes space.
+        A fast publisher can fill memory or disk between two looks that only the clock decides on. On a full disk, the
+        acks that would make space again wait behind publishes that do not fit, and the node is stuck until somebody
+        makes space.
         """
-        if self.alarms.memory:
-            self.world.release_memory()
         self.alarms.check()
+        self.looked_at_content_bytes = self.broker.content_bytes
         above_bytes = self.alarms.disk_free_bytes - self.alarms.disk_limit_bytes
         self.look_at_bytes = self.storage.log.appended_bytes + max(LOOK_BYTES_MIN, above_bytes // 4)
         if self.alarms.disk or self.alarms.disk_full:
             self.storage.release_spares()
         self._on_alarms()
+
+    def memory_unused(self) -> int:
+        """What was freed, and not given back to the system yet."""
+        return self.world.memory_unused()
 
     def _on_disk_full(self, full: bool) -> None:
         self.alarms.disk_full = full

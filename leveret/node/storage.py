@@ -37,6 +37,7 @@ logger = logging.getLogger("leveret")
 
 LOAD_BYTES: Final = 1 << 20
 PENDING_BYTES_MAX: Final = 16 << 20  # Waiting for the disk, above which publishers wait too.
+BLOCKS_MAX: Final = 512  # Queues whose changes one commit takes.
 GATHER_S_MAX: Final = 0.0004
 RETRY_S: Final = 1.0
 DRAIN_S: Final = 10.0
@@ -75,6 +76,7 @@ class Storage:
         self.failed = False
         self.busy_at = self.loop.time()  # When the last commit began.
         self.maintaining = False
+        self.releasing = False
         self.idle: asyncio.Future[None] | None = None
         self.in_blocks: dict[tuple[int, int], tuple[Queue, Batch | None, list[Pending]]] = {}
 
@@ -115,6 +117,10 @@ class Storage:
             stream = journal.find()
             # What it tells of is known when all blocks are taken.
             is_told = (stream is not None and unlogged.pop(stream, stream) is None) or journal.is_ready
+        if len(unlogged) > BLOCKS_MAX:  # The others are next: the loop has more to do than to commit.
+            taken = list(unlogged)[:BLOCKS_MAX]
+            broker.unlogged = unlogged
+            unlogged = {queue: broker.unlogged.pop(queue) for queue in taken}
         blocks = [self._take_block(broker, queue, now_ms) for queue in unlogged]
         if journal is not None and is_told and (stream := journal.write()) is not None:
             blocks.insert(0, self._take_block(broker, stream, now_ms))
@@ -257,6 +263,20 @@ class Storage:
         if self.log.spares:
             self.log.upkeep.release_spares()
             self.maintain()
+
+    def release_memory(self, then: Callable[[], None]) -> None:
+        """Let the system have what was freed, in the keeper's thread: for gigabytes it takes a second."""
+        if self.releasing:
+            return
+        self.releasing = True
+
+        def on_done(error: Exception | None) -> None:
+            self.releasing = False
+            if error is not None:
+                logger.error("freed memory could not be given back: %r", error)
+            then()
+
+        self.keeper.submit(self.world.release_memory, on_done)
 
     # -- Reading back --------------------------------------------------------------------------------------------
 

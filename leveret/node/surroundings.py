@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leveret.log.disk import Disk, FileDisk
-from leveret.node.alarms import release_memory, resident_bytes, total_memory_bytes
+from leveret.node.alarms import resident_bytes, total_memory_bytes
+from leveret.node.allocator import Trimmer
 from leveret.node.worker import Worker
 
 
@@ -54,8 +55,14 @@ class Surroundings(Protocol):
     def descriptors_max(self) -> int:
         """How many files and sockets there may be; -1: there is no limit."""
 
+    def memory_unused(self) -> int:
+        """How much is kept though it was freed."""
+
+    def has_unused_memory(self) -> bool:
+        """Whether that is so much that the system should have it back."""
+
     def release_memory(self) -> None:
-        """Give back to the system what was freed."""
+        """Give back to the system what was freed. That may take a while; it is done in a thread."""
 
     def yield_to_writer(self) -> None:
         """Let another thread have the interpreter now."""
@@ -72,6 +79,7 @@ class Reality:
         self.files = FileDisk(data_dir) if files is None else files
         self.disk: Disk = self.files
         self.dice = random.Random()
+        self.trimmer = Trimmer()
 
     def worker(self, name: str) -> Performer:
         return Worker(self.loop, name)
@@ -94,8 +102,15 @@ class Reality:
     def descriptors_max(self) -> int:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
+    def memory_unused(self) -> int:
+        self.trimmer.look()
+        return self.trimmer.unused_bytes
+
+    def has_unused_memory(self) -> bool:
+        return self.trimmer.look()
+
     def release_memory(self) -> None:
-        release_memory()
+        self.trimmer.trim()
 
     def yield_to_writer(self) -> None:
         time.sleep(0)

@@ -72,6 +72,9 @@ class Stage(Reality):
             return 1 << 62
         return 0 if self.shared else super().memory_used()
 
+    def has_unused_memory(self) -> bool:
+        return not self.shared and super().has_unused_memory()
+
     def release_memory(self) -> None:
         if not self.memory_is_short:
             super().release_memory()

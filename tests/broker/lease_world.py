@@ -44,6 +44,7 @@ class Home:
     def begin(self) -> None:
         self.dirty: dict[Queue, None] = {}
         self.content_bytes = self.unlogged_bytes = self.now_ms = 0
+        self.sharing = None
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.wanted: list[Gap] = []

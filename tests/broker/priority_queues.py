@@ -27,6 +27,7 @@ class Host:
     def __init__(self, log: MemoryLog | None = None) -> None:
         self.dirty: dict[Queue, None] = {}
         self.content_bytes = self.unlogged_bytes = self.now_ms = self.wall_ms = 0
+        self.sharing = None
         self.content_bytes_max = self.spill_bytes_max = UNLIMITED
         self.log = log or MemoryLog()
         self.spilled: set[int] = set()

@@ -33,6 +33,7 @@ class Host:
         self.content_bytes_max = content_bytes_max
         self.spill_bytes_max = spill_bytes_max
         self.unlogged_bytes = 0
+        self.sharing = None
         self.log = MemoryLog()
         self.wanted: list[tuple[Queue, Gap]] = []
         self.unused: list[Queue] = []

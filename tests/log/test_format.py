@@ -186,6 +186,98 @@ def test_shared_content_is_stored_once() -> None:
         assert again.queue(queue).message_bytes == len(content) + len(b"own %d" % queue)
 
 
+QUEUES = range(1, 51)
+CONTENTS = [b"%d " % number + bytes(1_000) for number in range(20)]
+
+
+def fan_out(kind: int) -> list[Run]:
+    """For each queue the same objects, in lists of their own."""
+    return [Run(1, list(CONTENTS), [b"\0\0"] * 20, bytearray((kind | SHARED,)) * 20) for _ in QUEUES]
+
+
+class CountingDisk(FaultyDisk):
+    reads = 0
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        self.reads += 1
+        return super().read(path, offset, size)
+
+
+@pytest.mark.parametrize("kind", [PERSISTENT, 0])  # Transient ones are put away where memory is short.
+def test_a_fan_out_is_written_once_and_read_in_few_calls(kind: int) -> None:
+    disk = CountingDisk(random.Random(1))
+    log = Log(disk, "log", LogOptions())
+    log.recover([])
+    for queue, run in zip(QUEUES, fan_out(kind), strict=True):
+        if kind:
+            log.append(Block(queue, 1, 1, 0, run, [], [], 0))
+        else:
+            log.spill(queue, [run])
+    assert log.pending_bytes < 22_000 + 50 * 20 * 30  # What is written once waits once.
+    write = log.take()
+    assert write is not None and log.take() is None
+    write.perform(disk)
+    log.on_done(write)
+    assert log.pending_bytes == 0
+    assert disk.size("log/segments/0000000000000001.log") < 22_000 + 50 * 20 * 30
+    for queue in QUEUES:
+        disk.reads = 0
+        job = log.load(queue, 1, 100, 1 << 20)
+        assert job is not None
+        job.perform(disk)
+        log.on_done(job)
+        assert job.runs == [Run(1, CONTENTS, [b"\0\0"] * 20, bytearray((kind,)) * 20)]
+        assert disk.reads == 2  # The block, and what it shares.
+
+
+def test_what_is_shared_is_in_every_group_that_needs_it() -> None:
+    disk = FaultyDisk(random.Random(1))
+    log = Log(disk, "log", LogOptions(group_bytes=40_000))
+    log.recover([])
+    for queue, run in zip(QUEUES, fan_out(PERSISTENT), strict=True):
+        log.append(Block(queue, 1, 1, 0, run, [], [], 0))
+    log.forget(1)  # Those that follow no longer have its contents before them.
+    groups = 0
+    while (write := log.take()) is not None:
+        write.perform(disk)
+        log.on_done(write)
+        assert write.length < 40_000 + 22_000
+        groups += 1
+    assert groups == 2 and log.gathered_bytes == 0
+    again = Log(disk, "log", LogOptions())
+    again.recover(QUEUES)
+    for queue in QUEUES[1:]:
+        job = again.load(queue, 1, 100, 1 << 20)
+        assert job is not None
+        job.perform(disk)
+        assert job.runs[0].contents == CONTENTS
+
+
+def test_equal_contents_of_other_publishes_are_no_harm() -> None:
+    """They are told apart by what they are, not by how they look; either way what is read back is the same."""
+    disk = FaultyDisk(random.Random(1))
+    log = Log(disk, "log", LogOptions())
+    log.recover([])
+    for queue in QUEUES:
+        if queue % 10 == 1:
+            contents = [bytes(bytearray(content)) for content in CONTENTS]
+        own = [b"own"] if queue % 3 == 0 else []
+        kinds = bytearray((PERSISTENT,)) * len(own) + bytearray((PERSISTENT | SHARED,)) * 20
+        run = Run(1, own + contents, [b"\0\0"] * len(kinds), kinds)
+        log.append(Block(queue, 1, 1, 0, run, [], [], 0))
+    write = log.take()
+    assert write is not None
+    write.perform(disk)
+    log.on_done(write)
+    again = Log(disk, "log", LogOptions())
+    again.recover(QUEUES)
+    for queue in QUEUES:
+        job = again.load(queue, 1, 100, 1 << 20)
+        assert job is not None
+        job.perform(disk)
+        assert job.runs[0].contents == ([b"own"] if queue % 3 == 0 else []) + CONTENTS
+
+
 def test_times_of_several_runs_begin_with_the_first_message() -> None:
     """Also where the time of the first ones is not known."""
 

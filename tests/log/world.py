@@ -194,7 +194,8 @@ class World:
 
     def append(self) -> None:
         rng = self.rng
-        shared = self.message(PERSISTENT | SHARED) if rng.random() < 0.2 else None
+        kind = SHARED if self.order % 4 == 3 else PERSISTENT | SHARED
+        shared = self.message(kind) if rng.random() < 0.2 else None
         for _ in range(rng.choice([1, 1, 3])):
             number = rng.choice([1, 2, 3, 2**63 + 5])
             if number in self.lost_forgets:

@@ -621,6 +621,7 @@ class Host:
         self.node = node
         self.dirty: dict[Any, None] = {}
         self.content_bytes = self.unlogged_bytes = 0
+        self.sharing = None
         self.content_bytes_max = self.spill_bytes_max = 1 << 40
         self.now_ms = self.ruled = 0
         self.rules = QueueRules()

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from leveret.broker.queue import Queue
@@ -141,6 +142,12 @@ class FakeNode:
         self.may_move = asyncio.Event()
         self.may_move.set()
         self.problem: AdminError | None = None
+        self.started_bytes = 20
+        self.clients: dict[Any, None] = {}
+        self.storage = SimpleNamespace(log=SimpleNamespace(pending_bytes=0, queues={}))
+
+    def memory_unused(self) -> int:
+        return 5
 
     def look(self) -> None:
         self.alarms.check()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import selectors
+from contextlib import ExitStack
+from socket import socket
 from typing import Any
 
 import pika
@@ -157,3 +159,53 @@ def test_slow_and_fast_consumers_do_not_hinder_each_other(start: Start) -> None:
             channel.basic_publish("", "q", b"x" * 10_000, pika.BasicProperties())
         until(lambda: other.connection.process_data_events(0.05) or waiting(channel, "q") == 0, "an empty queue")
         assert len(consumer.seen) > 1_000
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["transient", "persistent"])
+def test_publishers_to_very_many_queues(start: Start, persistent: bool) -> None:
+    """30 publishers, 300 queues: what one read brings would be nine million places in lists, and as many records.
+    Others are served meanwhile, and the memory is given back when the queues are gone."""
+    server = start("vm_memory_high_watermark.absolute = 2GB\n")
+    channel = server.channel()
+    for number in range(300):
+        channel.queue_declare(f"q{number}", durable=True)
+        channel.queue_bind(f"q{number}", "amq.fanout")
+    before = server.resident_bytes()
+    message = publish_frames("amq.fanout", "", b"x" * 100, persistent)
+    with ExitStack() as publishers, selectors.DefaultSelector() as ready:
+        for _ in range(30):
+            publisher = publishers.enter_context(RawClient(server.port))
+            publisher.open()
+            publisher.socket.setblocking(False)
+            ready.register(publisher.socket, selectors.EVENT_WRITE, [memoryview(message * 500)])
+        while ready.get_map():
+            channel.queue_declare("q0", passive=True)  # Somebody else is answered.
+            for key, _ in ready.select(PATIENCE_S):
+                assert isinstance(key.fileobj, socket)
+                key.data[0] = key.data[0][key.fileobj.send(key.data[0]) :]
+                if not key.data[0]:
+                    ready.unregister(key.fileobj)
+        until(lambda: waiting(channel, "q299") == 30 * 500, "all is taken in")
+        # 15,000 contents, and as many places in 300 lists.
+        assert server.resident_bytes() - before < 200 * MIB
+
+
+def test_memory_of_a_backlog_is_given_back_though_some_of_its_queues_stay(start: Start) -> None:
+    """What stays lies between what goes: in small pieces all over the heap it would keep all of it."""
+    server = start()
+    channel = server.channel()
+    for number in range(200):
+        channel.queue_declare(f"q{number}")
+        channel.queue_bind(f"q{number}", "amq.fanout")
+    before = server.resident_bytes()
+    message = publish_frames("amq.fanout", "", b"x" * 100, False)
+    with RawClient(server.port) as publisher:
+        publisher.open()
+        for _ in range(600):
+            publisher.send(message * 10)
+            publisher.method(m.BasicQos())  # It comes in many small pieces, each in a turn of its own.
+            publisher.expect(m.BasicQosOk)
+    for number in range(2, 200):
+        channel.queue_delete(f"q{number}")
+    assert waiting(channel, "q0") == waiting(channel, "q1") == 6_000
+    until(lambda: server.resident_bytes() - before < 40 * MIB, "the memory is given back")

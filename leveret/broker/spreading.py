@@ -1,0 +1,50 @@
+"""Publishes to many queues, in slices.
+
+A message for 1,500 queues is held once, but each queue has a place for it, and each writes a record of it. One read of
+a socket brings up to some thousand such messages; of a hundred publishers that would be gigabytes of places in one
+turn, and nobody else would be served meanwhile. So a turn has a budget of *copies*, which are messages times queues.
+Whoever has used it up waits: a connection keeps the rest of its input and is not read from, a transaction keeps the
+rest of its publishes. They go on in the next turns, in the order in which they began to wait, and not while too much
+waits for the disk.
+
+A message for few queues costs about what it costs to read it, so it is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+COPIES_MAX: Final = 1 << 16  # In one turn.
+FEW: Final = 8  # A publish to at most so many queues is not counted.
+
+
+class Spreader(Protocol):
+    """Publishes to many queues."""
+
+    def on_portion(self) -> None:
+        """Go on, as far as the budget of this turn allows, and wait again if something is left."""
+
+
+class Spreading:
+    """Of one broker."""
+
+    __slots__ = ("left", "waiting")
+
+    def __init__(self) -> None:
+        self.left = COPIES_MAX
+        self.waiting: dict[Spreader, None] = {}
+
+    def portion(self, queues: int) -> int:
+        """How many messages to so many queues fit into this turn. One always fits while something is left."""
+        return -(-self.left // queues) if self.left > 0 else 0
+
+    def begin_turn(self, is_crowded: bool) -> None:
+        """`is_crowded`: too much waits for the disk."""
+        waiting = self.waiting
+        self.left = 0 if is_crowded and waiting else COPIES_MAX
+        while waiting and self.left > 0:
+            first = next(iter(waiting))
+            del waiting[first]
+            first.on_portion()
+        if waiting:
+            self.left = 0  # What comes new waits behind the others.

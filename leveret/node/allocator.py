@@ -1,0 +1,97 @@
+"""The memory that was freed, and how the system gets it back.
+
+Python takes memory from two places. Objects of up to 512 bytes live in *arenas* of its own, of a megabyte each: one is
+given back when the last object in it is gone. All that is larger (contents, long lists, buffers) comes from the C
+library's `malloc`, which keeps what is freed for the next who asks, because to return it and to fetch it again costs
+time. After a backlog is gone that can be gigabytes, and to the system, to a container's limit and to our own memory
+alarm they are still in use.
+
+So the node looks every `memory_monitor_interval` at how much `malloc` keeps. If that has grown by `TRIM_BYTES` since it
+was last returned, it is returned (`malloc_trim`): whole pages, wherever in the heap they lie. A node under steady load
+has little that is free, so nothing is returned that would be fetched again at once.
+
+There are few threads here, and all but the event loop's only read and write files. Each would get a heap of its own by
+`malloc`, in which a backlog's lists and buffers might end up and stay; `limit_heaps` makes them share one.
+
+What remains are arenas of which some objects still live. They are used again before new memory is taken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final, NamedTuple
+
+TRIM_BYTES: Final = 32 << 20
+M_ARENA_MAX: Final = -8  # As glibc has it.
+
+
+class Heap(NamedTuple):
+    """What the C library says of its own."""
+
+    used_bytes: int  # Handed out.
+    free_bytes: int  # Freed. Of that, pages that were returned occupy no memory.
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function.restype, function.argtypes = result, list(arguments)
+    return function
+
+
+# None where the C library is another than glibc, or an old one.
+_MALLINFO: Final = _function("mallinfo2", _Mallinfo)
+_TRIM: Final = _function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
+_MALLOPT: Final = _function("mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int)
+
+
+def heap() -> Heap | None:
+    """None where it is not known."""
+    if _MALLINFO is None:
+        return None
+    found = _MALLINFO()
+    return Heap(found.uordblks + found.hblkhd, found.fordblks)
+
+
+def limit_heaps() -> None:
+    """One heap for all threads. To be called before there are others."""
+    if _MALLOPT is not None:
+        _MALLOPT(M_ARENA_MAX, 1)
+
+
+def release_memory() -> None:
+    """Return to the system what was freed, where the C library can."""
+    if _TRIM is not None:
+        _TRIM(0)
+
+
+class Trimmer:
+    """Knows when it is worth it."""
+
+    def __init__(self) -> None:
+        self.returned_bytes = 0  # What was free, and returned, the last time; less, if some of it is used again.
+        self.unused_bytes = 0  # What is free and still occupies memory, as of the last look.
+
+    def look(self) -> bool:
+        """Whether much has become free."""
+        now = heap()
+        if now is None:
+            return False
+        self.returned_bytes = min(self.returned_bytes, now.free_bytes)
+        self.unused_bytes = now.free_bytes - self.returned_bytes
+        return self.unused_bytes > TRIM_BYTES
+
+    def trim(self) -> None:
+        release_memory()
+        now = heap()
+        self.returned_bytes = 0 if now is None else now.free_bytes
+        self.unused_bytes = 0
