@@ -149,6 +149,7 @@ class Peers:
         self._acting = False
         self._complaints = _Complaints()
         self.barred: frozenset[str] = frozenset()  # With whom there are to be no links: a fault that tests can ask for.
+        self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # The host of a member said so.
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closing = False
@@ -568,6 +569,8 @@ class Peers:
             if member.trying is wire:
                 member.trying = None
             self._on_dial_failed(member, text)
+            if wire.nobody_listens and self._members.get(member.name) is member:
+                self.on_nobody_listens(member.name)
         elif member.trying is not wire:
             self._retry(member)  # It was turned away before this task went on, and is to try again all the same.
 

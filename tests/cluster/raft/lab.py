@@ -223,7 +223,7 @@ class Lab:
         if what == "learn":
             change = AddLearner(Member(who, f"node {who}", f"{who}:1"))
         else:
-            change = {"promote": Promote, "demote": Demote, "remove": Remove}[what](who)
+            change = Promote(who) if what == "promote" else Demote(who) if what == "demote" else Remove(who)
         self.node(name).raft.change(change)
         self.pump(name)
 
