@@ -139,6 +139,7 @@ class Peers:
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
         self._members: dict[str, _Member] = {}
+        self.is_away = False  # The node's app is stopped, and nobody is told that it was removed.
         self._up: dict[str, Wire] = {}  # outgoing
         self._wires: dict[Wire, None] = {}  # all that are open
         self._unproven: dict[Wire, None] = {}
@@ -436,6 +437,8 @@ class Peers:
         """Why somebody with the right cookie is turned away."""
         if peer.name != expected:
             return f"expected {expected} at this address, found {peer.name}"
+        if self.is_away and not self._members:
+            return f"{self.me.name} belongs to no cluster yet, or its app is stopped"
         if member is None:
             return f"{peer.name} {NOT_A_MEMBER} of {self.me.name}"
         if peer.name in self.barred:

@@ -37,7 +37,6 @@ Whoever was made a learner becomes a voter again like anybody who joins: when it
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Sequence
@@ -241,13 +240,21 @@ class Surviving:
         """Before a controlled stop: have the other one count alone."""
         cluster = self.cluster
         other = self.other
-        if other is not None and other.name in cluster.connected:
-            try:
-                async with asyncio.timeout(REST_S):
-                    await cluster.at_leader(REST, {"name": cluster.me.name})
-                    await cluster.until(lambda: not cluster.is_voter and cluster.raft.log.is_membership_committed)
-            except (AdminError, TimeoutError) as error:
-                logger.warning("node %s may wait for this one, which stops: %s", other.name, error or "no answer")
+        if other is None or other.name not in cluster.connected or not self.has_served:
+            return
+        asking = cluster.world.loop.create_task(self._rest())
+        await cluster.until(lambda: asking.done() or other.name not in cluster.connected, REST_S)
+        asking.cancel()
+        if cluster.is_voter:
+            logger.warning("node %s may wait for this one, which stops", other.name)
+
+    async def _rest(self) -> None:
+        cluster = self.cluster
+        try:
+            await cluster.at_leader(REST, {"name": cluster.me.name})
+            await cluster.until(lambda: not cluster.is_voter and cluster.raft.log.is_membership_committed)
+        except AdminError as error:
+            logger.warning("this node stops, and still counts: %s", error)
 
     async def let_rest(self, name: str) -> None:
         """As the leader: a voter of two stops. Raises `AdminError`, `NotLeader`."""
