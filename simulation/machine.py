@@ -22,6 +22,7 @@ from leveret.cluster.partitions import from_json
 from leveret.cluster.rebalancing import Schedule
 from leveret.node.server import Server
 from leveret.node.settings import Listener, Settings
+from simulation import paired
 from simulation.disk import Crashed, FaultyDisk
 from simulation.loop import NodeLoop
 from simulation.partitioned import STEADFAST
@@ -30,6 +31,7 @@ from simulation.spooled import DISK_RESERVE
 
 if TYPE_CHECKING:
     from leveret.log.disk import Disk
+    from leveret.node.folder import Place
     from simulation.world import World
 
 AMQP_PORT: Final = 5672
@@ -40,6 +42,7 @@ MEMORY_BYTES: Final = 1 << 34
 MEMORY_USED: Final = 1 << 26
 DESCRIPTORS: Final = 1 << 16
 STALL_STEP_S: Final = 0.25
+LOCK_S: Final = 0.02  # After which a start tries again to have the folder.
 DISK_BYTES: Final = 1 << 30
 
 
@@ -194,6 +197,15 @@ class SimSurroundings:
     def yield_to_writer(self) -> None:
         return None
 
+    def place(self) -> Place | None:
+        return paired.place_of(self.machine)
+
+    def is_held(self, place: Place) -> bool:
+        return paired.is_held(self.machine, place)
+
+    def take(self, place: Place) -> paired.Borrowed | None:
+        return paired.take(self.machine, self._loop, place)
+
     def close(self) -> None:
         return None
 
@@ -219,6 +231,9 @@ class Machine:
         self.power_next = False  # What strikes when the disk is told to crash: the power fails, or a kill comes.
         self.at_death: list[Callable[[], None]] = []
         self.wanted = False  # It is started again if it ends.
+        self.borrowed: paired.Borrowed | None = None  # Another node reads what this one left.
+        self.died_at = 0.0
+        self.is_dark = False  # The power has failed.
         self.usual_s = random.Random(f"{world.seed}/{name}").choice((0.000_1, 0.000_5, 0.002, 0.01))
 
     @property
@@ -250,6 +265,7 @@ class Machine:
             disk_free_absolute=DISK_RESERVE,
             partition_handling=from_json(plan.handling()) if plan.strategies or plan.spooled else STEADFAST,
             rebalance=draw_schedule(plan.seed) if plan.rebalanced else Schedule(),
+            trusts_refusals=plan.proofs().trusts_refusals,
         )
 
     def disk_delay(self, dice: random.Random) -> float:
@@ -269,6 +285,10 @@ class Machine:
         if self.alive:
             return
         world = self.world
+        if self.borrowed is not None and not self.borrowed.is_over:
+            world.scheduler.after(LOCK_S, self._again)
+            return
+        self.borrowed, self.is_dark = None, False
         world.network.turn_on(self.name)
         self.lives += 1
         dice = random.Random(f"{world.seed}/{self.name}/{self.lives}")
@@ -346,6 +366,7 @@ class Machine:
         world = self.world
         world.note(self.name, "loses its power" if power else "is dead")
         loop.alive = False
+        self.died_at, self.is_dark = world.scheduler.now, power
         if power:
             world.network.turn_off(loop)
             self.disk.crash()

@@ -177,7 +177,7 @@ class PauseChecker:
         membership = node.cluster.raft.membership
         voters = {one.name for one in membership.voters}
         value: Any = node.metadata.global_parameters.get(PARAMETER, self.configured)
-        if me not in voters or len(membership.members) == 1:
+        if me not in {one.name for one in membership.members} or len(membership.members) == 1:
             return False
         there = seen | {me}
         if value["strategy"] in ("pause_minority", "stop_processing"):

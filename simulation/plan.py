@@ -15,6 +15,7 @@ from simulation.ailing import AILING_FAULTS, draw_ailing
 from simulation.clients import Step
 from simulation.drained import DRAINED_FAULTS, draw_drain
 from simulation.features import LETTERS, Features, draw_extras, draw_features
+from simulation.paired import NO_PROOFS, PAIRED_FAULTS, Proofs, draw_proofs
 from simulation.partitioned import STRATEGY_FAULTS, draw_handling, draw_sever
 from simulation.rebalanced import REBALANCED_FAULTS, draw_rebalance
 from simulation.specials import DELAYED_QUEUE, SPECIAL_RATE, draw_special, limit_deliveries, turn_special
@@ -130,6 +131,7 @@ class Plan:
     rebalanced: bool = False  # Queues are moved about: see `rebalanced`.
     ailing: bool = False  # Machines are not well: see `ailing`.
     drained: bool = False  # Nodes are taken out of service: see `drained`.
+    paired: bool = False  # Two nodes, of which one often is lost: see `paired`.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
@@ -141,6 +143,7 @@ class Plan:
         words += " --rebalanced" if self.rebalanced else ""
         words += " --ailing" if self.ailing else ""
         words += " --drained" if self.drained else ""
+        words += " --paired" if self.paired else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
@@ -152,6 +155,7 @@ class Plan:
         kind += "rebalanced " if self.rebalanced else ""
         kind += "ailing " if self.ailing else ""
         kind += "drained " if self.drained else ""
+        kind += "paired " if self.paired else ""
         dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
         faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
         if self.mirrored:
@@ -168,6 +172,8 @@ class Plan:
             faults = (*faults, *AILING_FAULTS)
         if self.drained:
             faults = (*faults, *DRAINED_FAULTS)
+        if self.paired:
+            faults = (*faults, *PAIRED_FAULTS)
         is_harsh = self.mirrored or self.spooled or self.ailing
         fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if is_harsh else (0.0, 0.05, 0.1, 0.1, 0.2))
         pace = dice.choice((0.2, 1.0, 1.0, 3.0))
@@ -189,6 +195,10 @@ class Plan:
                     draw_featured(dice, what, arguments)
             steps.append(Step(number, at, what, arguments))
         return steps
+
+    def proofs(self) -> Proofs:
+        """Of a node's death."""
+        return draw_proofs(self.seed) if self.paired else NO_PROOFS
 
     def handling(self) -> dict[str, Any]:
         """What the nodes' configuration says of partitions, in a run with strategies."""

@@ -440,6 +440,15 @@ class Cluster:
                 logs = ", ".join(child.log for child in late)
                 print(f"waiting for {', '.join(child.node.name for child in late)}; see {logs}", flush=True)
 
+    def fate(self) -> str:
+        """What becomes of the queue when the first node is killed."""
+        first, *others = (node.name for node in self.plan.nodes)
+        if not others:
+            return f"{first}: the queue is back with it, when it is started again"
+        if len(others) == 1:
+            return f"{first}, which leads the queue: {others[0]} takes over, and counts alone until {first} is back"
+        return f"{first}, which leads the queue: one of its mirrors takes over"
+
     def welcome(self) -> list[str]:
         host, nodes = self.plan.host, self.plan.nodes
         pids = [child.process.pid for child in self.children if child.process is not None]
@@ -461,7 +470,7 @@ class Cluster:
             "try" + (" (after pip install pika):" if python == "python3" else ":"),
             f"  {connect.format(publish.amqp)}; {declare}; q.basic_publish('', 'tasks', b'hello'); c.close()\"",
             f"  {_beside_python('leveretctl')} {shlex.join(meant)} list_queues name messages pid slave_pids",
-            f"  kill -9 {pids[0]}    # {publish.name}, which leads the queue: one of its mirrors takes over",
+            f"  kill -9 {pids[0]}    # {self.fate()}",
             f"  {connect.format(consume.amqp)}; {declare}; print(q.basic_get('tasks', auto_ack=True)[2])\"",
             f"Ctrl-C stops all nodes; to go on with them: {_beside_python('leveret')} cluster start --data"
             f" {shlex.quote(self.plan.folder)}",

@@ -67,6 +67,7 @@ Every setting can be given in four ways; the first one found holds:
                        content_cache_bytes, unauthenticated_connections_max, node_name, data_dir, host, port,
                        join, cookie, cookie_file, management_port, cluster.listener, cluster.port,
                        cluster.advertised_host, cluster.priority, cluster.operation_timeout,
+                       cluster.refused_connection_is_proof,
                        cluster.ssl_options.* (TLS between nodes)
 A key that is unknown, has a bad value, or asks for what this version cannot do stops the start.
 

@@ -14,12 +14,14 @@ BUSY: Final = 20
 WHEN: Final = 21
 SETTLED: Final = 22
 MEMBERS: Final = 25  # Whom the sender knows to have been agreed on: see `leveret.node.consensus`.
+SIGNS_OF_LIFE: Final = 26  # By what others may know that the sender has died, in JSON: see `leveret.node.surviving`.
 
 # Calls, in JSON.
 HELLO: Final = 17  # Who are you, and do you belong to a cluster?
 JOIN: Final = 18  # Take me in.
 LEAVE: Final = 23  # Take a member out.
 RENAME: Final = 24
+REST: Final = 27  # A node stops for a while: count without it.
 CONTROL: Final = 32  # leveretctl
 
 # Remote queues: see `leveret.broker.peerwire`.

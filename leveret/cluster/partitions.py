@@ -4,8 +4,8 @@ Who may change metadata or promote a mirror is not decided here. That takes a ma
 never becomes two. What is left to choose is what a node does for its *clients* while it is out of contact:
 
 pause_minority     With half of the voters or fewer in sight, itself included, a node serves nobody: it cannot know what
-                   the others have agreed on meanwhile. Two nodes are no exception, as in RabbitMQ: whoever of the two
-                   is left is half, and half is not a majority. The default here.
+                   the others have agreed on meanwhile. The default here. Of two nodes, one that is left and knows that
+                   it may is the only voter from then on (`node/surviving.py`), and a majority.
 stop_processing    The same under another name.
 pause_if_all_down  A node serves nobody while it sees none of the listed nodes. One that is listed sees itself. Names on
                    the list that are no members count for nothing; with no member on it, nobody pauses.
@@ -23,8 +23,8 @@ majority. Hence no live member is stopped or erased because of what one other no
 A node pauses in the same moment as a session ends, before its mirrors conclude anything from it. It resumes only when
 its shell has also caught up with what was agreed on without it; sight alone would let clients see old metadata.
 
-Who does not pause, whatever it sees: a node that is not a voter (it is joining, and not open yet, or was removed, and
-on its way out), and a node that is alone in its cluster.
+Who does not pause, whatever it sees: a node that was removed, and is on its way out, and a node that is alone in its
+cluster. One that is a member and not a voter (it was lost, and is back) needs a majority of the voters in sight.
 
 This module is the decision and the record of who is missing since when. `node/pausing.py` closes and opens the doors.
 """
@@ -168,7 +168,7 @@ def why_pause(
     handling: PartitionHandling, me: str, members: Collection[str], voters: Collection[str], in_sight: Collection[str]
 ) -> str | None:
     """What a node that sees these others lacks, if it must not serve; None: it serves."""
-    if me not in voters or len(members) == 1:
+    if me not in members or not voters or len(members) == 1:
         return None
     seen = {name for name in members if name in in_sight or name == me}
     if handling.pauses_minority:
@@ -197,6 +197,7 @@ class Partitions:
         self.me = me
         self.handling = handling
         self.members: frozenset[str] = frozenset({me})
+        self.is_member = True
         self.voters: frozenset[str] = frozenset()
         self.in_sight: set[str] = set()
         self.lost: dict[str, Loss] = {}
@@ -211,6 +212,7 @@ class Partitions:
     def set_members(self, members: Collection[str], voters: Collection[str], wall_ms: int) -> None:
         """Who belongs to the cluster. One that was never met is missing from now on."""
         self.members, self.voters = frozenset(members) | {self.me}, frozenset(voters)
+        self.is_member = self.me in members
         for name in [name for name in self.lost if name not in self.members]:
             del self.lost[name]
         for name in sorted(self.members - self.in_sight - self.lost.keys() - {self.me}):
@@ -226,6 +228,8 @@ class Partitions:
             self.lost[peer] = Loss(wall_ms, reason, silent)
 
     def must_pause(self) -> str | None:
+        if not self.is_member:
+            return None
         return why_pause(self.handling, self.me, self.members, self.voters, self.in_sight)
 
     def look(self, caught_up: bool, wall_ms: int) -> bool | None:

@@ -19,10 +19,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from leveret.cluster import commands as c
-from leveret.cluster.frames import JOIN, LEAVE, RENAME
+from leveret.cluster.frames import JOIN, LEAVE, RENAME, REST, SIGNS_OF_LIFE
 from leveret.cluster.homes import has_queues
 from leveret.cluster.maintenance import MAINTENANCE, out_of_service
 from leveret.cluster.placement import LABELS
@@ -44,9 +44,7 @@ from leveret.node.consensus import AdminError, Consensus, TryAgain, split_addres
 from leveret.node.emptying import forget_node
 from leveret.node.folder import UNKNOWN_ID
 from leveret.node.peers import NOT_A_MEMBER
-
-if TYPE_CHECKING:
-    pass
+from leveret.node.surviving import Surviving
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -73,6 +71,28 @@ class MemberStatus(NamedTuple):
 
 class Cluster(Consensus):
     """One member of a cluster."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.surviving = Surviving(self)
+
+    def on_up(self, name: str, uuid: bytes) -> None:
+        super().on_up(name, uuid)
+        self.surviving.on_up(name)
+
+    def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
+        if kind == SIGNS_OF_LIFE:
+            self.surviving.on_signs(peer, payload)
+        else:
+            super().on_frame(peer, kind, payload)
+
+    def stop(self) -> None:
+        super().stop()
+        self.surviving.stop()
+
+    def _tick(self) -> None:
+        self.surviving.tick()
+        super()._tick()
 
     async def hand_over(self) -> None:
         """Before a controlled stop: let another lead, so that nobody has to notice by a broken link."""
@@ -144,23 +164,37 @@ class Cluster(Consensus):
                 )
             seconds += 1
             if seconds % 10 == 0:
-                missing = sorted(one.name for one in self.members() if not one.running)
-                logger.warning(
-                    "waiting for a majority of the cluster: %s cannot be reached. If they will never return, stop "
-                    "this node's app and see: leveretctl help force_boot",
-                    ", ".join(missing) or "the leader",
-                )
+                logger.warning("%s", self.why_waiting())
+
+    def why_waiting(self) -> str:
+        """What a node that starts cannot go on without, and what an operator can do."""
+        membership = self.raft.membership
+        voters = sorted(one.name for one in membership.voters if not self.is_running(one.name))
+        if voters and not self.is_voter and self.me.id in membership.ids:
+            # It was stopped while another one went on, and does not know what has been agreed on since.
+            return (
+                f"this node does not count: when it stopped, {', '.join(voters)} went on without it, and has what was "
+                "agreed on since. Start that node. If it will never return, stop this node's app and see: leveretctl "
+                "help force_boot; what only that node has is lost then"
+            )
+        missing = sorted(one.name for one in self.members() if not one.running)
+        return (
+            f"waiting for a majority of the cluster: {', '.join(missing) or 'the leader'} cannot be reached. If they "
+            "will never return, stop this node's app and see: leveretctl help force_boot"
+        )
 
     def _is_refused(self) -> bool:
-        """Whether all that can be reached, and a majority at that, say that this node is no member."""
+        """Whether all that can be reached, and a majority at that or all there are, say that this node is no member."""
         refusing = [name for name, text in self.peers.refused_by().items() if NOT_A_MEMBER in text]
-        return not self.connected and self.raft.membership.is_majority(len(refusing))
+        membership = self.raft.membership
+        others = [one for one in membership.voters if one.id != self.me.id]
+        return not self.connected and (membership.is_majority(len(refusing)) or 0 < len(others) <= len(refusing))
 
     def _lead(self) -> None:
         """A leader's duties."""
         membership = self.raft.membership
         for learner in membership.learners:
-            if learner.name in self.connected:
+            if learner.name in self.connected and learner.id not in self.surviving.resting:
                 self._try(Promote(learner.id))
                 break
         now = self.world.loop.time()
@@ -294,19 +328,19 @@ class Cluster(Consensus):
         """Remove another node, for good, with the queues that only it has."""
         if name == self.me.name:
             raise AdminError(f"node {name} cannot forget itself: ask another node, or see: leveretctl help reset")
-        await self._at_leader(LEAVE, {"name": name, "by_itself": False})
+        await self.at_leader(LEAVE, {"name": name, "by_itself": False})
 
     async def leave(self) -> None:
         """Have the others remove this node."""
         if len(self.raft.membership.members) > 1:
             await self.hand_over()
-            await self._at_leader(LEAVE, {"name": self.me.name, "by_itself": True})
+            await self.at_leader(LEAVE, {"name": self.me.name, "by_itself": True})
 
     async def rename(self, old: str, new: str) -> None:
         """A node that is stopped will come back under another name."""
         member = self._member(old)
         try:
-            await self._at_leader(RENAME, {"old": old, "new": new})
+            await self.at_leader(RENAME, {"old": old, "new": new})
         except AdminError:
             # Its answer, or that of the leader before, may have been lost, and not the name.
             if member is None or not self._is_renamed(member.id, new):
@@ -366,7 +400,7 @@ class Cluster(Consensus):
 
         self.proposals.propose(commands[0], then)
 
-    async def _at_leader(self, kind: int, request: dict[str, Any]) -> None:
+    async def at_leader(self, kind: int, request: dict[str, Any]) -> None:
         """Do something here, if this node leads, or have the leader do it."""
         more_s = QUEUE_S * len(self.metadata.queues) if kind == LEAVE else 0.0
         deadline = self.world.loop.time() + self.settings.operation_timeout_ms / 1000 + more_s
@@ -410,6 +444,8 @@ class Cluster(Consensus):
                 return {"ok": {"cluster": self.cluster_id.hex(), "members": members}}
             if kind == LEAVE:
                 await self._expel(str(request["name"]), bool(request["by_itself"]))
+            elif kind == REST:
+                await self.surviving.let_rest(str(request["name"]))
             elif kind == RENAME:
                 await self._rename(str(request["old"]), str(request["new"]))
             return {"ok": True}

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.cluster.difference import events_between
-from leveret.cluster.frames import FORWARD, MEMBERS, RAFT
+from leveret.cluster.frames import FORWARD, MEMBERS, RAFT, SIGNS_OF_LIFE
 from leveret.cluster.partitions import Sights
 from leveret.cluster.proposals import ORIGIN_BYTES, Proposals
 from leveret.cluster.raft import (
@@ -560,7 +560,7 @@ class Consensus:
         done.result()
 
 
-CONSENSUS_FRAMES: Final = frozenset({RAFT, MEMBERS, *range(FORWARD, FORWARD + 4)})
+CONSENSUS_FRAMES: Final = frozenset({RAFT, MEMBERS, SIGNS_OF_LIFE, *range(FORWARD, FORWARD + 4)})
 
 
 def address_of(member: Member) -> Address:

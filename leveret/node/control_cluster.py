@@ -93,7 +93,10 @@ async def app_state(control: Control) -> Any:
     """For await_startup and check_running."""
     seen = control.server.node.pausing.partitions if control.server.prepared else None
     paused = seen.reason if seen is not None and seen.paused else None
-    return {"running": control.server.prepared, "starting": control.is_starting, "paused": paused}
+    state = {"running": control.server.prepared, "starting": control.is_starting, "paused": paused}
+    if control.is_starting and control.server.node is not None:
+        state["waiting"] = control.node.cluster.why_waiting()
+    return state
 
 
 @COMMANDS.add(ALWAYS, ticket=TEXT)
@@ -231,6 +234,7 @@ async def cluster_status(control: Control) -> Any:
         "maintenance_status": {name: _maintenance(control, name) for name in told},
         "partitions": control_partitions.parted(seen, running),
         "unreachable": {name: one["unreachable"] for name, one in seen.items() if one["unreachable"]},
+        "waiting_for": {name: one["waiting_for"] for name, one in seen.items() if one.get("waiting_for")},
         "paused_nodes": [name for name, one in seen.items() if one["paused_since_ms"] is not None],
         "partition_handling": {name: one["handling"] for name, one in seen.items()},
         "ram_nodes": [],

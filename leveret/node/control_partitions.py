@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.cluster import partitions
 from leveret.cluster.commands import ClearGlobalParameter, SetGlobalParameter
 from leveret.cluster.keepers import is_keeper
+from leveret.node.consensus import AdminError
 from leveret.node.control_frame import DATA_ERROR, RUNNING, STARTED, TEXT, TEXTS, UNAVAILABLE, Commands, Refused
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def local(control: Control) -> dict[str, Any]:
             {"node": name, "since_ms": loss.since_ms, "reason": loss.reason, "silent": loss.silent}
             for name, loss in sorted(seen.lost.items())
         ],
+        "waiting_for": node.cluster.surviving.waiting_for(),
         "spooled": _spooled(node.broker.spools),
     }
 
@@ -105,6 +107,19 @@ def partition_names(control: Control) -> list[str]:
     node = control.node
     alive = {name for others in node.broker.mirrors.governing.linked.values() for name in others}
     return parted({control.name: local(control)}, alive).get(control.name, [])
+
+
+# -- One of two nodes ----------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(STARTED)
+async def go_on_alone(control: Control) -> Any:
+    """Without the other one of two nodes, which an operator knows to be gone."""
+    try:
+        gone = await control.node.cluster.surviving.go_on_alone()
+    except AdminError as error:
+        raise Refused(UNAVAILABLE, str(error)) from None
+    return {"removed": gone}
 
 
 # -- Recovery ------------------------------------------------------------------------------------------------------

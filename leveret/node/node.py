@@ -178,6 +178,7 @@ class Node(consensus.Shell):
         self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)
         self.placing.look_at_all()
         self.peers.set_cluster(self.cluster.cluster_id)
+        self.cluster.surviving.has_served = True
         self.pausing.begin()
         self.schedule()
 
@@ -558,6 +559,7 @@ class Node(consensus.Shell):
         self.schedule()
 
     def on_peer_down(self, peer: str, reason: str) -> None:
+        self.cluster.surviving.on_losing(peer)
         if not self.cluster.has_majority_without(peer):
             self.broker.mirrors.on_majority(False)  # Before a mirror concludes that its master is gone.
         self.pausing.on_down(peer, reason)
@@ -672,6 +674,7 @@ class Node(consensus.Shell):
         self.turn()
         if self.fatal is None:
             await self.cluster.hand_over()
+            await self.cluster.surviving.rest()
             self.broker.mirrors.leaving = True
             self.broker.mirrors.governing.say_farewell()
             self.peers.flush()

@@ -81,6 +81,7 @@ class Pausing:
         self._contact = 0  # How often it was lost, so that what was asked for before does not count.
         self._asking = False
         self._caught_up = False
+        self._hoping = False  # It may be seen soon that the node which is missing is dead.
 
     @property
     def paused(self) -> bool:
@@ -155,7 +156,7 @@ class Pausing:
 
     def tick(self) -> None:
         """Every few milliseconds."""
-        if self.node.cluster.raft.membership is not self._known:
+        if self.node.cluster.raft.membership is not self._known or self._hoping:
             self.look()
         if self.paused:
             self.node.broker.opened_ms = self.node.broker.now_ms  # Queues that nobody could use are not unused.
@@ -166,6 +167,10 @@ class Pausing:
         if not self.active:
             return
         seen = self.partitions
+        # Mirrors hand out nothing meanwhile, and nothing is confirmed: see `surviving`.
+        self._hoping = not seen.paused and seen.must_pause() is not None and self.node.cluster.surviving.is_hopeful()
+        if self._hoping:
+            return
         if seen.must_pause() is not None and self._caught_up:
             self._caught_up = False
         decision = seen.look(self._caught_up, self.node.world.wall_ms())
@@ -202,6 +207,12 @@ class Pausing:
     def _pause(self) -> None:
         node = self.node
         logger.warning("Cluster minority/secondary status detected - awaiting recovery: %s", self.partitions.reason)
+        waiting = node.cluster.surviving.waiting_for()
+        if waiting is not None and waiting["command"] is not None:
+            logger.warning(
+                "This node waits for %s. If that node has ended and will not return, go on without it by: %s (%s)",
+                ", ".join(waiting["nodes"]), waiting["command"], waiting["cost"],
+            )  # fmt: skip
         self._numbers += 1
         self._contact += 1
         self._caught_up = False

@@ -139,6 +139,7 @@ class Peers:
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
         self._members: dict[str, _Member] = {}
+        self.is_away = False  # The node's app is stopped, and nobody is told that it was removed.
         self._up: dict[str, Wire] = {}  # outgoing
         self._wires: dict[Wire, None] = {}  # all that are open
         self._unproven: dict[Wire, None] = {}
@@ -149,6 +150,7 @@ class Peers:
         self._acting = False
         self._complaints = _Complaints()
         self.barred: frozenset[str] = frozenset()  # With whom there are to be no links: a fault that tests can ask for.
+        self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # The host of a member said so.
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closing = False
@@ -435,6 +437,8 @@ class Peers:
         """Why somebody with the right cookie is turned away."""
         if peer.name != expected:
             return f"expected {expected} at this address, found {peer.name}"
+        if self.is_away and not self._members:
+            return f"{self.me.name} belongs to no cluster yet, or its app is stopped"
         if member is None:
             return f"{peer.name} {NOT_A_MEMBER} of {self.me.name}"
         if peer.name in self.barred:
@@ -568,6 +572,8 @@ class Peers:
             if member.trying is wire:
                 member.trying = None
             self._on_dial_failed(member, text)
+            if wire.nobody_listens and self._members.get(member.name) is member:
+                self.on_nobody_listens(member.name)
         elif member.trying is not wire:
             self._retry(member)  # It was turned away before this task went on, and is to try again all the same.
 

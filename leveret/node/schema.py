@@ -399,6 +399,7 @@ USED: dict[str, Used] = {
     "cluster.advertised_host": Used(host),
     "cluster.priority": Used(whole(0, 255), "node_priority"),
     "cluster.operation_timeout": Used(milliseconds(100, 3_600_000), "operation_timeout_ms"),
+    "cluster.refused_connection_is_proof": Used(flag, "trusts_refusals"),
     "cluster.ssl_options.cacertfile": Used(readable_file),
     "cluster.ssl_options.certfile": Used(readable_file),
     "cluster.ssl_options.keyfile": Used(readable_file),

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import uvloop
 
 from leveret import __version__
-from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME
+from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
 from leveret.cluster.link import FRAME_BYTES_MAX, Identity
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
@@ -44,6 +44,7 @@ from leveret.node.doors import Doors, StartFailed
 from leveret.node.folder import (
     JOIN_FILE,
     METADATA,
+    PATIENCE_S,
     REPLACE_FILE,
     FolderInUse,
     delete_note,
@@ -147,6 +148,7 @@ class Server(Doors):
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(self.uuid))
         self.peers = Peers(self.loop, me, self.cookie, self, options, tls, self.world.dice, self.world.random_bytes)
+        self.peers.on_nobody_listens = self._on_nobody_listens
         listener = settings.cluster_listener
         try:
             self.cluster_port = await self.peers.listen(listener.host, self.cluster_port)
@@ -236,6 +238,7 @@ class Server(Doors):
                 self._leaving = None
                 self.spooled = sum(spool.count for spool in node.broker.spools.active)
         if self.peers is not None:
+            self.peers.is_away = True
             self.peers.set_members({}, "this node stops")
 
     def _on_node_stopped(self, node: Node) -> None:
@@ -443,6 +446,10 @@ class Server(Doors):
         if self.node is not None:
             self.node.on_peer_down(peer, reason)
 
+    def _on_nobody_listens(self, peer: str) -> None:
+        if self.node is not None:
+            self.node.cluster.surviving.on_nobody_listens(peer)
+
     def on_drained(self, peer: str) -> None:
         if self.node is not None:
             self.node.on_peer_drained(peer)
@@ -473,9 +480,10 @@ class Server(Doors):
             request = {}
         if kind == HELLO:
             answer = self._describe()
-        elif kind in (JOIN, LEAVE, RENAME):
-            ready = self.node is not None and self.prepared
-            answer = await self.node.cluster.answer(kind, request) if ready and self.node is not None else {}
+        elif kind in (JOIN, LEAVE, RENAME, REST):
+            # Of two nodes that stop at the same time, one still agrees that the other does not count.
+            node = self._leaving if kind == REST and self.node is None else self.node if self.prepared else None
+            answer = await node.cluster.answer(kind, request) if node is not None else {}
         else:
             answer = {"error": f"call {kind} is not known to this version"}
         respond(json.dumps(answer).encode())
@@ -512,7 +520,7 @@ def run(settings: Settings) -> int:
         return EX_CONFIG
     try:
         os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
-        with folder_lock(settings.data_dir):
+        with folder_lock(settings.data_dir, PATIENCE_S):
             code = _run(settings)
         if code == RESTART:
             begin_anew()

@@ -16,8 +16,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leveret.log.disk import Disk, FileDisk
+<<<<<<< HEAD
 from leveret.node.alarms import resident_bytes, total_memory_bytes
 from leveret.node.allocator import Trimmer
+=======
+from leveret.node import folder
+from leveret.node.alarms import release_memory, resident_bytes, total_memory_bytes
+from leveret.node.folder import Place
+>>>>>>> two
 from leveret.node.worker import Worker
 
 
@@ -29,6 +35,14 @@ class Performer(Protocol):
 
     def stop(self) -> None:
         """Finish what was submitted, then end."""
+
+
+class Inherited(Protocol):
+    """The folder of another node that has died, which cannot start until it is given back."""
+
+    disk: Disk
+
+    def release(self) -> None: ...
 
 
 class Surroundings(Protocol):
@@ -66,6 +80,15 @@ class Surroundings(Protocol):
 
     def yield_to_writer(self) -> None:
         """Let another thread have the interpreter now."""
+
+    def place(self) -> Place | None:
+        """Where others on the same machine see whether this node runs."""
+
+    def is_held(self, place: Place) -> bool:
+        """Whether the node whose place that is can be seen from here, and runs."""
+
+    def take(self, place: Place) -> Inherited | None:
+        """The folder of that node. None: it runs, or cannot be seen from here."""
 
     def close(self) -> None:
         """The node is over: let go of files."""
@@ -114,6 +137,15 @@ class Reality:
 
     def yield_to_writer(self) -> None:
         time.sleep(0)
+
+    def place(self) -> Place | None:
+        return folder.place_of(self.files.root)
+
+    def is_held(self, place: Place) -> bool:
+        return folder.is_held(place)
+
+    def take(self, place: Place) -> Inherited | None:
+        return folder.take(place)
 
     def close(self) -> None:
         self.files.close()

@@ -106,6 +106,7 @@ class Wire(asyncio.Protocol):
         "closed",  # by us or by the other end: nothing that still comes from it counts
         "failure",  # why, for people
         "refusal",  # what the peer said, if it was the peer who ended it
+        "nobody_listens",  # the host answered that nobody is there
     )
 
     def __init__(self, owner: Owner, link: Link, side: int, peer: str | None = None) -> None:
@@ -121,6 +122,7 @@ class Wire(asyncio.Protocol):
         self.closed = False
         self.failure = ""
         self.refusal = ""
+        self.nobody_listens = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -208,6 +210,9 @@ async def connect(
             await loop.create_connection(lambda: wire, host, port, ssl=None if tls is None else tls.client)
     except TimeoutError:
         return f"no connection within {options.connect_ms} ms"
+    except ConnectionRefusedError as error:
+        wire.nobody_listens = True
+        return error.strerror or str(error)
     except Exception as error:  # Names, addresses, certificates: whatever is wrong with them, the next try may do.
         return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return None

@@ -283,6 +283,26 @@ def test_a_cluster_is_started_loses_a_node_is_stopped_and_goes_on(run: Run) -> N
     assert run.rest()[1] == 0
 
 
+def test_what_is_printed_of_two_nodes_is_true(run: Run) -> None:
+    run.start("--base-port", "0", "--nodes", "2")
+    assert len(run.ready()) == 2
+    run.line("try")
+
+    def do() -> str:
+        line = run.line("")
+        command = line if line.startswith("kill") else line[line.index("-c ") :]
+        words = shlex.split(command, comments=True)
+        words = words if words[0] == "kill" else [sys.executable, *words]
+        return subprocess.run(words, env=run.environment, capture_output=True, text=True, check=True).stdout
+
+    do()  # Publish.
+    run.line("")  # List queues.
+    do()  # Kill the master.
+    fate = "leveret1@localhost, which leads the queue: leveret2@localhost takes over, and counts alone until"
+    assert fate in run.lines[-1]
+    assert do() == "b'hello'\n"
+
+
 def test_a_taken_port_ends_the_start_with_the_reason(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         base = taken.getsockname()[1]

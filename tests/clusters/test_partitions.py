@@ -7,6 +7,7 @@ ends refuse each other (`leveret.testing`). Cuts in one direction only are tried
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
 from typing import Any
@@ -95,11 +96,13 @@ def test_the_majority_goes_on_without_the_queues_of_a_paused_node(nodes: Cluster
 
 
 def test_two_nodes(start_cluster: StartCluster) -> None:
-    """One of two is no majority, as in RabbitMQ."""
+    """One of two is no majority, unless it can know that the other one is dead, or leads."""
     one, other = start_cluster(size=2)
     channel = one.channel(confirms=True)
     channel.queue_declare("q", durable=True)
     fill(channel, "q", range(3), properties=PERSISTENT)
+    one, other = other, one
+    os.unlink(other.data / "lock")  # As if it were on another machine.
     other.kill()
     until(lambda: is_paused(one), "it pauses")
     status = one.status()
@@ -125,6 +128,7 @@ def test_who_is_left_for_good_does_not_pause(start_cluster: StartCluster) -> Non
 def test_the_management_port_of_a_paused_node(start_cluster: StartCluster) -> None:
     one, other = start_cluster("management.tcp.port = 0\nmanagement.tcp.ip = 127.0.0.1", size=2)
     assert http(one, "/api/health/checks/virtual-hosts") == (200, {"status": "ok"})
+    one, other = other, one  # The first one leads, and would go on alone.
     other.freeze()
     until(lambda: is_paused(one), "it pauses")
     code, told = http(one, "/api/health/checks/virtual-hosts")

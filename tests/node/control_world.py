@@ -28,8 +28,23 @@ from leveret.node.wire import CallFailed
 from tests.machines import World
 
 
+class FakeSurviving:
+    def __init__(self) -> None:
+        self.waiting: dict[str, Any] | None = None
+        self.gone: str | AdminError = AdminError("there is a majority")
+
+    def waiting_for(self) -> dict[str, Any] | None:
+        return self.waiting
+
+    async def go_on_alone(self) -> str:
+        if isinstance(self.gone, AdminError):
+            raise self.gone
+        return self.gone
+
+
 class FakeCluster:
     def __init__(self, all_: Nodes, name: str) -> None:
+        self.surviving = FakeSurviving()
         self.all = all_
         self.name = name
         self.leader: str | None = "one@host"
@@ -57,6 +72,9 @@ class FakeCluster:
         if self.refusal is not None:
             raise self.refusal
         self.forgotten.append(name)
+
+    def why_waiting(self) -> str:
+        return "waiting for a majority"
 
     async def rename(self, old: str, new: str) -> None:
         self.renamed.append((old, new))

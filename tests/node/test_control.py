@@ -126,7 +126,8 @@ async def test_while_the_app_waits_for_its_cluster(one: FakeServer) -> None:
     assert code == 69
     assert "is starting" in text and "force_boot" in text
     assert (await ask(one, "cluster_status"))["disk_nodes"] == ["one@host"]
-    assert await ask(one, "app_state") == {"running": False, "starting": True, "paused": None}
+    waiting = {"running": False, "starting": True, "paused": None, "waiting": "waiting for a majority"}
+    assert await ask(one, "app_state") == waiting
     assert (await refusal(one, "reset", force=False))[0] == 64
 
 

@@ -38,9 +38,11 @@ class Side:
             members=[SimpleNamespace(name=one) for one in "abcd"], voters=[SimpleNamespace(name=one) for one in "abcd"]
         )
         self.asked: list[Any] = []
+        self.hopeful = False
         self.cluster = SimpleNamespace(
             raft=SimpleNamespace(membership=membership),
             propose=lambda command, then, patient=False: self.asked.append(then),
+            surviving=SimpleNamespace(is_hopeful=lambda: self.hopeful, waiting_for=lambda: None),
         )
         self.peers = SimpleNamespace(send=self.send)
         self.session: int | None = None  # Of the brokers: its number here.

@@ -25,6 +25,7 @@ class Mutation(NamedTuple):
     featured: bool = False
     special: bool = False
     strategies: bool = False
+    paired: bool = False
 
 
 def put(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:

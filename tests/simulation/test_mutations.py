@@ -14,6 +14,7 @@ from simulation.world import Violation, run
 
 from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, module_with, put
 from .mutations_featured import FEATURED
+from .mutations_paired import PAIRED
 from .mutations_special import SPECIAL
 from .mutations_strategies import STRATEGIES
 
@@ -24,13 +25,13 @@ def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
             kind = (mutation.mirrored, mutation.varied, mutation.featured, mutation.special, mutation.strategies)
-            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind))
+            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind, paired=mutation.paired))
         except Violation:
             return seed
     return None
 
 
-KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL, STRATEGIES)
+KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL, STRATEGIES, PAIRED)
 ALWAYS = 2  # Of each kind.
 
 

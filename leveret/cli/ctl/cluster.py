@@ -79,7 +79,8 @@ def check_running(session: Session, given: Given) -> Output:
     session.banner(f"Checking if Leveret is running on node {session.name} ...")
     state = session.ask("app_state")
     if not state["running"]:
-        raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is not running or has not fully booted yet")
+        why = f": {state['waiting']}" if state.get("waiting") else ""
+        raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is not running or has not fully booted yet{why}")
     if state["paused"]:
         raise Failed(UNAVAILABLE, f"Leveret on node {session.name} is paused and serves nobody: {state['paused']}")
     return Message(f"Leveret on node {session.name} is fully booted and running")

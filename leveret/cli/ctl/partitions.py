@@ -29,6 +29,16 @@ def lost_text(lost: dict[str, Any]) -> str:
     return f"{lost['node']} since {since_text(lost['since_ms'])} ({lost['reason']})"
 
 
+def waiting_lines(waiting: dict[str, Any]) -> list[str]:
+    """What a node without a majority waits for, and the way out."""
+    lines = [f"Waits for: {', '.join(waiting['nodes'])}"]
+    if waiting["doubt"]:
+        lines.append(f"Does not go on by itself: {waiting['doubt']}")
+    if waiting["command"]:
+        lines.append(f"To go on without it: {waiting['command']}. What that costs: {waiting['cost']}")
+    return lines
+
+
 def local_lines(seen: dict[str, Any]) -> list[str]:
     """One node's view."""
     whose = "as the configuration says" if seen["set_by"] == "configuration" else "set for the whole cluster"
@@ -36,6 +46,8 @@ def local_lines(seen: dict[str, Any]) -> list[str]:
     if seen["paused_since_ms"] is not None:
         lines.append(f"Paused since {since_text(seen['paused_since_ms'])}: {seen['pause_reason']}")
     lines += [f"Out of contact: {lost_text(one)}" for one in seen["unreachable"]]
+    if seen.get("waiting_for"):
+        lines += waiting_lines(seen["waiting_for"])
     kept = seen.get("spooled", {})  # A node of an older version does not tell.
     if kept.get("queues"):
         lines.append(
@@ -74,6 +86,15 @@ def partition_status(session: Session, given: Given) -> Output:
     return Report(answer, "\n".join(local_lines(answer)))
 
 
+def go_on_alone(session: Session, given: Given) -> Output:
+    session.banner(f"Making node {session.name} go on alone ...", now=True)
+    answer = session.ask("go_on_alone")
+    text = (
+        f"Node {session.name} goes on alone. {answer['removed']} is no member any more: reset it before it joins again"
+    )
+    return Report(answer, text)
+
+
 def recover_partition(session: Session, given: Given) -> Output:
     session.banner(f"Trying the links of node {session.name} again ...", now=True)
     answer = session.ask("recover_partition")
@@ -93,7 +114,7 @@ def _recovered(answer: dict[str, Any]) -> list[str]:
     elif now["paused_since_ms"] is not None and missing:
         lines.append(
             "The node will resume by itself once those are in contact that it needs. If they will never return, see: "
-            "leveretctl help force_boot"
+            f"leveretctl help {'go_on_alone' if (now.get('waiting_for') or {}).get('command') else 'force_boot'}"
         )
     if not answer["has_majority"]:
         lines.append("No majority of the nodes is in contact: nothing can be declared, changed or promoted")
@@ -112,6 +133,15 @@ COMMANDS: Final = (
         "Displays how a node handles partitions, whom it cannot reach, and whether it is paused",
         "leveretctl partition_status", partition_status,
         more="cluster_status tells it of all nodes that can be reached.",
+    ),
+    Command(
+        "go_on_alone", CLUSTER, "",
+        "Makes a running node go on without the other one of two, which is gone",
+        "leveretctl -n two@localhost go_on_alone", go_on_alone,
+        more="For a node of two that waits for the other: the other one led the cluster, and nothing proves that it "
+        "has ended. Be sure that it has, and will not be started. It is removed from the cluster, its queues without "
+        "mirrors are out of reach, and it must be reset before it can join again. If it ran on after this node had "
+        "lost it, then what it confirmed since is not here. With more nodes than two, see force_boot.",
     ),
     Command(
         "recover_partition", CLUSTER, "[--timeout <timeout>]",

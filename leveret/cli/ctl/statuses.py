@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from leveret.cli.ctl.partitions import handling_text, local_lines, lost_text
+from leveret.cli.ctl.partitions import handling_text, local_lines, lost_text, waiting_lines
 
 Style = Callable[[str], str]
 NONE = "(none)"
@@ -20,11 +20,14 @@ def cluster_status(status: dict[str, Any], bold: Style) -> str:
     leader = status["leader"] or "none known"
     majority = "in contact" if status["has_majority"] else "NOT in contact: nothing can be declared or changed"
     learners = [one["name"] for one in status["members"] if not one["voter"]]
+    running = set(status["running_nodes"])
     basics = [f"Cluster name: {status['cluster_name']}", f"Leader: {leader}", f"Majority: {majority}"]
     ways = list(dict.fromkeys(map(handling_text, status["partition_handling"].values())))
     basics.append(f"Partition handling: {', '.join(ways)}{' (the nodes differ)' if len(ways) > 1 else ''}")
-    if learners:
-        basics.append(f"Catching up: {', '.join(learners)}")
+    if present := [name for name in learners if name in running]:
+        basics.append(f"Catching up: {', '.join(present)}")
+    if absent := [name for name in learners if name not in running]:
+        basics.append(f"Not counted until it is back: {', '.join(absent)}")
     versions = status["versions"].items()
     listeners = [one for found in status["listeners"].values() for one in found]
     return _sections(
@@ -56,6 +59,8 @@ def _partitions(status: dict[str, Any]) -> list[str]:
     lines = [f"Node {name} cannot communicate with {', '.join(others)}" for name, others in parted]
     for name, lost in status["unreachable"].items():
         lines += [f"Node {name} is out of contact with {lost_text(one)}" for one in lost]
+    for name, waiting in status.get("waiting_for", {}).items():
+        lines += [f"Node {name}: {line}" for line in waiting_lines(waiting)]
     return lines + [f"Node {name} is paused, and serves nobody" for name in status["paused_nodes"]]
 
 

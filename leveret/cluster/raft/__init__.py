@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from leveret.cluster.raft.core import Busy, NotLeader, Proposed, Raft, Ready, Refused, Role
+from leveret.cluster.raft.core import Busy, NotLeader, Proposed, Raft, Ready, Refused, Remains, Role
 from leveret.cluster.raft.leader import ReadState
 from leveret.cluster.raft.membership import (
     AddLearner,
     BadChange,
     Change,
+    Demote,
     Member,
     Membership,
     Promote,
@@ -27,6 +28,7 @@ __all__ = [
     "BadMessage",
     "Busy",
     "Change",
+    "Demote",
     "Entry",
     "HardState",
     "Kind",
@@ -41,6 +43,7 @@ __all__ = [
     "ReadState",
     "Ready",
     "Refused",
+    "Remains",
     "Remove",
     "Replace",
     "Role",

@@ -37,6 +37,15 @@ differ by two. A leader that removes itself stays until that is committed, witho
 between it may hold the longest log, so it may be elected again although its own membership does not name it; otherwise
 nobody could be.
 
+**Two voters.** A majority of two is two, so a follower that lost its leader can do nothing. Its leader can: it is the
+only one that anybody could have elected, and a membership of itself alone takes effect when *it* has appended that. The
+other one, whose membership still names both, needs the leader's vote and does not get it, for its log is older. So a
+leader of two goes on by making the other a learner (`dismiss`), without any proof of what became of it, if its shell
+allows that (`dismissable`). A follower can do so (`outlive`) only if it is certain that the other has stopped, and that
+the other has not gone on without this node before. Either it has the other's log in its hands, and nobody can write to
+that: then it does what the two would have done by messages, takes over what the other's log has beyond its own, and
+stands for election with the vote that the other would give. Or its shell knows by other means.
+
 **Whom to believe.** A message of an older term is answered, if it came from a leader, so that it learns of the newer
 term: a node whose term is ahead would otherwise ignore its leader for ever. All other messages of an older term are
 dropped: an old acceptance of an index says nothing about the entry that is there now.
@@ -52,7 +61,7 @@ from typing import NamedTuple
 
 from leveret.cluster.raft.leader import Leadership, ReadState, Token
 from leveret.cluster.raft.log import EntryLog
-from leveret.cluster.raft.membership import Change, Membership, Promote, encode_membership
+from leveret.cluster.raft.membership import Change, Demote, Membership, Promote, Remove, encode_membership
 from leveret.cluster.raft.messages import (
     ENTRY_BYTES_MAX,
     NO_SNAPSHOT,
@@ -114,6 +123,14 @@ class Proposed:
 
     index: int
     term: int
+
+
+class Remains(NamedTuple):
+    """What a voter that has stopped left on its disk."""
+
+    hard_state: HardState
+    snapshot: SnapshotMeta
+    entries: Sequence[Entry]
 
 
 class FollowerStatus(NamedTuple):
@@ -182,6 +199,7 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         self.leadership: Leadership | None = None
+        self.dismissable: frozenset[str] = frozenset()  # Voters that a leader of two may go on without.
         self._votes: dict[str, bool] = {}
         self._forced = False
         self._elapsed = self._timeout = 0
@@ -227,12 +245,10 @@ class Raft:
             raise Busy("another change of the membership is under way")
         if not leadership.has_committed:
             raise Busy("the leader is new and has committed nothing yet")
-        membership = self.membership.changed(change)
+        self.membership.changed(change)  # A change that makes no sense is told first.
         if isinstance(change, Promote) and not leadership.is_near(change.id):
             raise Busy(f"{change.id} is still catching up")
-        proposed = self._append_own(Kind.MEMBERSHIP, encode_membership(membership))
-        leadership.on_membership()
-        return proposed
+        return self._append_change(change)
 
     def transfer(self, to: str) -> None:
         """Hand leadership over. Proposals are refused until that has happened, or has failed."""
@@ -293,14 +309,14 @@ class Raft:
             raise NotLeader(self.leader)
         return self.leadership
 
-    def _append_own(self, kind: Kind, data: bytes) -> Proposed:
+    def _append_own(self, kind: Kind, data: bytes, is_bounded: bool = True) -> Proposed:
         leadership = self._require_leadership()
         if len(data) > ENTRY_BYTES_MAX:
             raise ValueError(f"a command of {len(data)} bytes; at most {ENTRY_BYTES_MAX} are allowed")
         if leadership.successor is not None:
             raise Busy("leadership is being handed over")
         waiting, size = self.last_index - self.commit, leadership.uncommitted_bytes
-        if waiting >= self.options.uncommitted_max or size >= self.options.uncommitted_bytes_max:
+        if is_bounded and (waiting >= self.options.uncommitted_max or size >= self.options.uncommitted_bytes_max):
             raise Busy(f"{waiting} entries with {size} bytes wait to be committed")
         entry = Entry(self.last_index + 1, self.term, kind, data)
         self.log.extend([entry])
@@ -311,7 +327,7 @@ class Raft:
 
     def tick(self) -> None:
         if self.leadership is not None:
-            if not self.leadership.tick():
+            if not self.leadership.tick() and not any(map(self.dismiss, self.dismissable)):
                 self._follow(self.term, None)
             return
         self._elapsed += 1
@@ -356,6 +372,73 @@ class Raft:
             return 0
         others = [member.priority for member in self.membership.voters if member.id != self.leader]
         return self._spread * len({priority for priority in others if priority > own.priority})
+
+    # Two voters
+
+    def dismiss(self, peer: str) -> bool:
+        """As the leader of two, go on without the other one, until it is back. Whether that was possible."""
+        leadership = self.leadership
+        if leadership is None or peer not in self.dismissable:
+            return False
+        if not (leadership.has_committed and self._is_other_of_two(peer)):
+            return False
+        leadership.successor = None  # Who is gone takes nothing over.
+        self._append_change(Demote(peer))
+        return True
+
+    def outlive(self, peer: str, remains: Remains | None = None, *, forget: bool = False) -> None:
+        """Go on without the other one of two voters, and lead. Raises `Refused`.
+
+        UNSAFE, unless it is certain that `peer` does not run, that it does not start before what comes of this is on
+        disk here, and that it has agreed on nothing without this node. The last is seen from its log, if that is at
+        hand. `forget`: the other one is removed, in place of becoming a learner that catches up when it returns.
+        """
+        if not self._is_other_of_two(peer):
+            raise Refused(f"{self.id} and {peer} are not the only two voters")
+        if self._install is not None or self._assembly is not None:
+            raise Refused("a snapshot is on its way from the leader")
+        term = self.term
+        if remains is not None:
+            left = EntryLog(remains.snapshot, remains.entries, 0)
+            if self.id not in left.membership.voter_ids or not {self.id, peer}.issuperset(left.membership.voter_ids):
+                raise Refused(f"{peer} has gone on without {self.id}")
+            term = max(term, remains.hard_state.term)
+            if (left.last_term, left.last_index) > (self.log.last_term, self.last_index):
+                term += 1  # In which the other one, whose log is the longer one, would be elected.
+                self._take_over(peer, left, term)
+        self._follow(max(term, self.term), None)
+        self._forced = True
+        self._stand()
+        if peer not in self.membership.voter_ids:
+            return  # Its log, which was taken over, says so already.
+        self._on_elected()
+        # Not before an entry of this term is committed, in other cases. Here no change of an older leader can surface:
+        # the only other log that could have one has none, and nobody else has a vote.
+        self._append_change(Remove(peer) if forget else Demote(peer))
+
+    def _is_other_of_two(self, peer: str) -> bool:
+        """Whether there are these two voters, and nobody else can be one in any log."""
+        two = {self.id, peer}
+        open_ = [one.membership for one in self.log.memberships if one.index >= self.log.agreed.index]
+        return set(self.membership.voter_ids) == two != {peer} and all(two.issuperset(one.voter_ids) for one in open_)
+
+    def _take_over(self, peer: str, left: EntryLog, term: int) -> None:
+        """Have in this log what the other one's has, as if that led and had sent it."""
+        prev = min(self.last_index, left.last_index)
+        while prev >= max(self.log.offset, left.offset) and self.log.term_at(prev) != left.term_at(prev):
+            prev -= 1
+        prev_term = left.term_at(prev) if prev >= self.log.offset else None
+        if prev_term is None or prev < self.commit:
+            raise Refused(f"the log of {peer} does not go on from what is agreed on here")
+        self.step(Append(peer, self.id, term, prev, prev_term, self.commit, left.between(prev, left.last_index)))
+        assert (self.log.last_term, self.last_index) == (left.last_term, left.last_index)
+
+    def _append_change(self, change: Change) -> Proposed:
+        assert self.leadership is not None
+        data = encode_membership(self.membership.changed(change))
+        proposed = self._append_own(Kind.MEMBERSHIP, data, is_bounded=isinstance(change, Promote))
+        self.leadership.on_membership()
+        return proposed
 
     # Elections
 

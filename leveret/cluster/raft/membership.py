@@ -5,7 +5,8 @@ disk and comes back under its old name has another id. It has forgotten how it v
 it was; the old incarnation is removed, and the new one joins like anybody else.
 
 Voters decide; learners only receive. Whoever joins is a learner until it has caught up, because a voter that has
-nothing yet would count for the majority without being able to help form one.
+nothing yet would count for the majority without being able to help form one. One of two voters that stops, or is lost,
+becomes a learner too (`Demote`): see `leveret.node.surviving`.
 
 A membership is a value, carried whole by the log entry that puts it in force. Everyone reads addresses and priorities
 from there, so there is no second place to keep them. Members stand sorted by id: their order must not depend on the
@@ -48,6 +49,13 @@ class Promote:
 
 
 @dataclass(frozen=True, slots=True)
+class Demote:
+    """A voter becomes a learner. For the majorities that is as if it were removed, and as safe."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     id: str
 
@@ -68,7 +76,7 @@ class Replace:
     member: Member
 
 
-Change = AddLearner | Promote | Remove | Replace | Update
+Change = AddLearner | Demote | Promote | Remove | Replace | Update
 
 
 class BadChange(ValueError):
@@ -109,6 +117,8 @@ class Membership:
                     raise BadChange(f"{member_id} is not a learner")
                 learners = tuple(one for one in self.learners if one.id != member_id)
                 return Membership(_sorted((*self.voters, learner)), learners)
+            case Demote(member_id):
+                return self._demoted(member_id)
             case Remove(member_id):
                 return self._without(member_id)
             case Replace(member_id, member):
@@ -126,6 +136,15 @@ class Membership:
             raise BadChange(f"there are {MEMBERS_MAX} members already")
         check_member(member)
         return Membership(self.voters, _sorted((*self.learners, member)))
+
+    def _demoted(self, member_id: str) -> Membership:
+        voter = next((one for one in self.voters if one.id == member_id), None)
+        if voter is None:
+            raise BadChange(f"{member_id} is not a voter")
+        if len(self.voters) == 1:
+            raise BadChange("the last voter cannot become a learner")
+        voters = tuple(one for one in self.voters if one.id != member_id)
+        return Membership(voters, _sorted((*self.learners, voter)))
 
     def _without(self, member_id: str) -> Membership:
         if member_id not in self.ids:

@@ -75,6 +75,7 @@ class RingHandlers(Office):
             "cluster_name": self.node.metadata.global_parameters.get("cluster_name") or me,
             "leader": cluster.leader,
             "has_majority": cluster.has_majority,
+            "waiting_for": cluster.surviving.waiting_for(),
             "members": [
                 {
                     "name": one.name,

@@ -164,6 +164,10 @@ function troubles() {
   if (!news.has_majority) {
     found.push(["bad", "Partition:", `${app.node(news.node)} cannot reach a majority of the cluster. Queues are served where they can be; nothing can be declared or changed.`]);
   }
+  const waiting = news.waiting_for;
+  if (waiting?.command) {
+    found.push(["bad", "Waiting:", `${app.node(news.node)} waits for ${waiting.nodes.map(app.node).join(", ")}${waiting.doubt ? ` (${waiting.doubt})` : ""}. To go on without it: ${waiting.command}. ${waiting.cost}.`]);
+  }
   const down = news.members.filter((one) => !one.running).map((one) => app.node(one.name));
   if (down.length) found.push(["warn", down.length === 1 ? "Node down:" : "Nodes down:", down.join(", ")]);
   for (const { name, paused, maintenance } of news.members) {

@@ -7,7 +7,10 @@ A line is a command; `#` begins a remark. Nodes have names of one letter.
     term a 3 [b]                    the term (and vote) on a's disk; likewise
     campaign a                      a stands for election, as if its timeout had run out
     elect a                         the same, everything is delivered, and a leads
-    propose a x / read a x / transfer a b / change a learn|promote|remove b
+    propose a x / read a x / transfer a b / change a learn|promote|demote|remove b
+    spare a b                       a, if it leads two voters, may go on without b
+    outlive a b                     a is certain that b is dead, has b's disk in its hands, and goes on without it
+    forget a b                      an operator says that b is dead: a goes on, and b is no member any more
     refused: COMMAND                the command is refused
     tick a 10                       time passes at a, and what it says is delivered to nobody
     quiet a b 10                    time passes at a and b, everything is delivered
@@ -36,6 +39,7 @@ from leveret.cluster.raft.membership import (
     AddLearner,
     BadChange,
     Change,
+    Demote,
     Member,
     Membership,
     Promote,
@@ -219,8 +223,21 @@ class Lab:
         if what == "learn":
             change = AddLearner(Member(who, f"node {who}", f"{who}:1"))
         else:
-            change = Promote(who) if what == "promote" else Remove(who)
+            change = Promote(who) if what == "promote" else Demote(who) if what == "demote" else Remove(who)
         self.node(name).raft.change(change)
+        self.pump(name)
+
+    def do_spare(self, name: str, other: str) -> None:
+        self.node(name).raft.dismissable = frozenset({other})
+
+    def do_outlive(self, name: str, other: str) -> None:
+        dead = self.nodes[other]
+        remains = core.Remains(dead.hard_state, dead.snapshot.meta, dead.entries)
+        self.node(name).raft.outlive(other, remains)
+        self.pump(name)
+
+    def do_forget(self, name: str, other: str) -> None:
+        self.node(name).raft.outlive(other, forget=True)
         self.pump(name)
 
     def do_tick(self, name: str, count: str) -> None:

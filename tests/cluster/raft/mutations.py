@@ -55,6 +55,32 @@ MUTATIONS: Final = [
             "        outbox.early, outbox.later = outbox.early + outbox.later, []\n"
             "        ready = Ready(\n            outbox.early,\n",
         ),
+        (
+            "goes on without the other of two before anything is agreed on",
+            "if not (leadership.has_committed and self._is_other_of_two(peer)):",
+            "if not self._is_other_of_two(peer):",
+        ),
+        ("goes on without the others of three", "== two != {peer} and all(", ">= two or all("),
+        (
+            "forgets a voter whose removal is not agreed on",
+            "two.issuperset(one.voter_ids) for one in open_)",
+            "True for one in open_)",
+        ),
+        (
+            "outlives one that has gone on alone",
+            "if self.id not in left.membership.voter_ids or not {",
+            "if False and not {",
+        ),
+        (
+            "drops what only the dead one had",
+            "if (left.last_term, left.last_index) > (self.log.last_term, self.last_index):",
+            "if False:",
+        ),
+        (
+            "takes over a log that does not go on from its own",
+            "if prev_term is None or prev < self.commit:",
+            "if prev_term is None:",
+        ),
         ("no lease", "isinstance(message, VoteRequest) and self._is_led() and not message.forced", "False"),
         (
             "an old leader is not told",

@@ -918,6 +918,209 @@ scenario(
     """,
 )
 scenario(
+    "a leader of two that may, goes on without the other, whatever became of it",
+    """
+    voters a b
+    spare a b
+    elect a
+    propose a x
+    settle
+    cut b
+    tick a 25
+    expect a role=leader voters=a
+    propose a y
+    expect a commit=4
+    tick b 60
+    expect b role=pre_candidate term=1
+    heal
+    settle
+    quiet a b 1
+    expect b role=follower leader=a commit=4 voters=a
+    change a promote b
+    settle
+    expect b voters=a,b commit=5
+    """,
+)
+scenario(
+    "a leader of two that has agreed on nothing yet does not go on without the other",
+    """
+    voters a b
+    spare a b
+    campaign a
+    a gets VoteResponse from b term=1 pre=True
+    a gets VoteResponse from b term=1
+    expect a role=leader commit=0
+    tick a 25
+    expect a role=follower voters=a,b
+    """,
+)
+scenario(
+    "a leader of three goes on without nobody",
+    """
+    voters a b c
+    spare a b
+    elect a
+    cut b
+    cut c
+    tick a 25
+    expect a role=follower voters=a,b,c
+    """,
+)
+scenario(
+    "of three voters one was removed, which is not agreed on: the leader does not go on without the other",
+    """
+    voters a b c
+    spare a b
+    elect a
+    cut a
+    change a remove c
+    expect a voters=a,b
+    tick a 25
+    expect a role=follower
+    """,
+)
+scenario(
+    "a learner that was to become a voter is lost: its leader goes on as before",
+    """
+    voters a learners b
+    spare a b
+    elect a
+    quiet a 2
+    change a promote b
+    cut b
+    tick a 25
+    expect a role=leader voters=a commit=3
+    """,
+)
+scenario(
+    "a voter of two that stops becomes a learner, cannot be elected, and is a voter again",
+    """
+    voters a b
+    elect a
+    change a demote b
+    settle
+    expect b voters=a commit=2
+    tick b 60
+    expect b role=follower
+    campaign b
+    expect b role=follower
+    propose a x
+    quiet a 2
+    change a promote b
+    settle
+    expect b voters=a,b
+    """,
+)
+scenario(
+    "a leader of two that stops makes the other lead alone",
+    """
+    voters a b
+    elect a
+    change a demote a
+    settle
+    expect a role=follower voters=b
+    expect b role=leader voters=b
+    refused: change b demote b
+    """,
+)
+scenario(
+    "the survivor of two goes on, with what it has and the dead one had not",
+    """
+    voters a b
+    elect a
+    propose a x
+    settle
+    cut a
+    outlive b a
+    expect b role=leader voters=b term=2 commit=4 data=x
+    heal
+    settle
+    quiet b 2
+    expect a leader=b voters=b commit=4
+    """,
+)
+scenario(
+    "the survivor of two takes over what only the dead one had",
+    """
+    voters a b
+    elect a
+    cut b
+    propose a x
+    propose a y
+    outlive b a
+    expect b role=leader voters=b commit=5 data=x,y
+    heal
+    quiet b 2
+    expect a leader=b commit=5 data=x,y
+    """,
+)
+scenario(
+    "what the survivor has of an older term gives way to what the dead one has",
+    """
+    voters a b
+    log a 1 1 3
+    log b 1 1 1 1
+    outlive b a
+    expect b role=leader term=5 log=1,1,3,5,5 commit=5
+    """,
+)
+scenario(
+    "who was left behind does not outlive the one that went on",
+    """
+    voters a b
+    spare a b
+    elect a
+    cut b
+    tick a 25
+    propose a x
+    refused: outlive b a
+    expect b role=follower voters=a,b
+    """,
+)
+scenario(
+    "a survivor whose disk was put back does not take over what it cannot follow",
+    """
+    voters a b
+    elect a
+    propose a x
+    propose a y
+    settle
+    compact a
+    log b 1
+    refused: outlive b a
+    """,
+)
+scenario(
+    "what is agreed on here is not taken back for what a dead one has",
+    """
+    voters a b
+    log a 1 2
+    log b 1 1 1
+    b gets Append from a term=1 prev_index=3 prev_term=1 commit=3
+    expect b commit=3
+    refused: outlive b a
+    """,
+)
+scenario(
+    "one of three outlives nobody",
+    """
+    voters a b c
+    elect a
+    refused: outlive b a
+    refused: forget b a
+    """,
+)
+scenario(
+    "an operator's word takes the other one out for good",
+    """
+    voters a b
+    elect a
+    cut a
+    forget b a
+    expect b role=leader voters=b commit=3
+    """,
+)
+scenario(
     "the last voter cannot be removed, nor a stranger, and nobody joins twice",
     """
     voters a

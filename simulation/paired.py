@@ -1,0 +1,92 @@
+"""Two nodes, one of which is killed, stopped, cut off: the other goes on where it may, and never else.
+
+In a run with `--paired` there are two nodes, and what can prove the death of one is drawn from the seed. They may be on
+one machine, where the folder of a dead node can be taken: at once, or only a while after it has died, or, as if they
+were on two, never. And they may trust the word of a host that nobody listens there.
+
+What must hold is what holds of every run: one leader in a term, one history of the metadata, one master of a queue, and
+nothing confirmed is lost. A node that believes too early that the other one is dead breaks one of them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.node.folder import Place
+
+if TYPE_CHECKING:
+    from leveret.log.disk import Disk
+    from simulation.loop import NodeLoop
+    from simulation.machine import Machine
+
+PAIRED_FAULTS: Final = (
+    ("kill", 10),
+    ("kill_leader", 8),
+    ("terminate", 8),
+    ("isolate", 6),
+    ("cut_one_way", 3),
+    ("pause", 4),
+    ("restart_app", 3),
+    ("stop_some", 2),
+)
+DELAYS_S: Final = (0.0, 0.0, 0.05, 0.5, 3.0)
+
+
+class Proofs(NamedTuple):
+    """By what a node may know that the other one is dead."""
+
+    is_visible: bool  # Its folder, that is.
+    delay_s: float  # After a death, before it can be taken.
+    trusts_refusals: bool
+
+
+def draw_proofs(seed: int) -> Proofs:
+    dice = random.Random(f"{seed}/proofs")
+    return Proofs(dice.random() < 0.7, dice.choice(DELAYS_S), dice.random() < 0.3)
+
+
+NO_PROOFS: Final = Proofs(False, 0.0, False)
+
+
+class Borrowed:
+    """The folder of a dead node, while another one has its lock."""
+
+    def __init__(self, machine: Machine, by: NodeLoop) -> None:
+        self.disk: Disk = machine.disk
+        self.machine = machine
+        self.by = by
+
+    @property
+    def is_over(self) -> bool:
+        return not self.by.alive
+
+    def release(self) -> None:
+        if self.machine.borrowed is self:
+            self.machine.borrowed = None
+
+
+def place_of(machine: Machine) -> Place | None:
+    return Place("one machine", machine.name, 0, machine.lives) if machine.world.plan.proofs().is_visible else None
+
+
+def find(machine: Machine, place: Place) -> Machine | None:
+    """Whose place that is."""
+    return next((one for one in machine.world.machines if one.name == place.folder), None)
+
+
+def is_held(machine: Machine, place: Place) -> bool:
+    other = find(machine, place)
+    return other is not None and other.alive and other.lives == place.inode
+
+
+def take(machine: Machine, loop: NodeLoop, place: Place) -> Borrowed | None:
+    """The power of one machine fails for both, so a disk that has lost something is nobody's to read."""
+    other = find(machine, place)
+    if other is None or other.alive or other.borrowed is not None or other.lives != place.inode or other.is_dark:
+        return None
+    if loop.scheduler.now < other.died_at + machine.world.plan.proofs().delay_s:
+        return None
+    machine.world.note(machine.name, f"takes the folder of {other.name}")
+    other.borrowed = Borrowed(other, loop)
+    return other.borrowed

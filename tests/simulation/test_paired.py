@@ -1,0 +1,42 @@
+"""Two nodes, one of which often is lost: see `simulation.paired`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulation.paired import draw_proofs
+from simulation.plan import Plan
+from simulation.world import run
+
+
+def plan(seed: int, **more: Any) -> Plan:
+    return Plan(seed, 2, mirrored=True, paired=True, **more)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_seeds(seed: int) -> None:
+    run(plan(seed))
+
+
+def test_seeds_with_strategies() -> None:
+    run(plan(5, strategies=True))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("more", [{}, {"strategies": True}, {"spooled": True}, {"varied": True}], ids=str)
+def test_many_seeds(more: dict[str, bool]) -> None:
+    for seed in range(100, 130):
+        run(plan(seed, **more))
+
+
+def test_proofs_of_all_kinds_are_tried() -> None:
+    proofs = [draw_proofs(seed) for seed in range(40)]
+    assert {one.is_visible for one in proofs} == {one.trusts_refusals for one in proofs} == {True, False}
+    assert {0.0, 3.0} <= {one.delay_s for one in proofs if one.is_visible}
+
+
+def test_plans_of_other_runs_are_what_they_were() -> None:
+    assert plan(8).command() == f"{Plan(8, 2, mirrored=True).command()} --paired"
+    assert not Plan(8, 2, mirrored=True).proofs().is_visible
