@@ -31,6 +31,7 @@ class Entry(NamedTuple):
     received: int
     durable: int
     complete: bool  # Nothing is missing below its blocks, and its disk knows that.
+    lacks: Ranges = ()  # Messages that it has not dealt with, while it is not complete.
 
 
 # -- frames --------------------------------------------------------------------------

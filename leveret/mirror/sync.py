@@ -95,6 +95,18 @@ class Filling:
         """Message numbers dealt with, and to deal with."""
         return (self.bound, self.bound) if self.member.complete else (min(self.after, self.bound), self.bound)
 
+    @property
+    def lacks(self) -> Ranges:
+        """Numbers of messages of which nothing is known here: some of them live, and their contents are missing."""
+        found, at = [], self.after + 1
+        for low, high in self.have:
+            if at < low <= self.bound:
+                found.append((at, low - 1))
+            at = max(at, high + 1)
+        if at <= self.bound:
+            found.append((at, self.bound))
+        return tuple(found)
+
     def start(self) -> None:
         """Fetch contents, whatever the options say."""
         self.wanted = True

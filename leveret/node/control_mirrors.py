@@ -342,7 +342,7 @@ def local_figures(control: Control) -> dict[str, int | float]:
     broker = control.node.broker
     counts, now_ms = broker.mirrors.journal.counts, int(time.time() * 1000)
     return {
-        **mirror_status.figures(mirror_status.mirrored(broker), counts, now_ms),
+        **mirror_status.figures(mirror_status.mirrored(broker), broker.mirrors.store, counts, now_ms),
         "queues_down": mirror_status.down(broker),
     }
 
@@ -379,7 +379,8 @@ def _status_rows(control: Control, spec: QueueSpec, mirror: Mirror | None = None
     assert spec.view is not None
     state = mirror_status.DOWN if mirror is None else mirror_status.state(mirror)
     rows = [_row(spec, spec.node, "master", state)]
-    lags = [] if mirror is None else mirror_status.lags(mirror, int(time.time() * 1000))
+    store, now_ms = control.node.broker.mirrors.store, int(time.time() * 1000)
+    lags = [] if mirror is None else mirror_status.lags(mirror, store, now_ms)
     lag_of, running = {lag.node: lag for lag in lags}, running_nodes(control)
     for name in spec.view.order():
         if name != spec.node:

@@ -44,6 +44,7 @@ FRAMES: list[Frame] = [
     Blocks(3, 4, 5, 2, 8, (block(2, 9), block(3, 10, 5, (b"x", b"y" * 300)), block(3, 11, settled=((1, 2), (7, 7))))),
     Got(3, NUMBER),
     Numbers(3, (("n0", Entry("disk", NUMBER, 7, 5, True)), ("ü" * 40, Entry("", 0, 0, 0, False)))),
+    Numbers(3, (("n0", Entry("disk", 9, 7, 5, False, ((1, 4), (9, 9)))), ("n1", Entry("disk", 9, 7, 5, True)))),
     Reset(3, 4, 9, ((1, 1), (3, 7)), 5, 12, 7),
     Fetch(3, 9, 2, 12, ((1, 2), (5, 5)), 1 << 20),
     Fetch(3, 9, 2, 12, (), 0),
