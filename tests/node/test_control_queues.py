@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -103,6 +105,18 @@ async def test_messages_in_memory_and_on_disk(rings: Rings) -> None:
     (found,) = await rows(server, "list_queues", vhost="/", columns=columns)
     assert found[:3] == [3, 3, 0]
     assert found[3].endswith(" UTC") and len(found[3]) == len("2021-07-19 15:39:05 UTC")
+
+
+async def test_a_new_queue_is_idle_since_its_declaration(rings: Rings) -> None:
+    """Not since the node's start: a script that deletes idle queues would take new ones."""
+    server = rings.servers["one@host"]
+    control = server.control
+    control.started_s -= 7_200  # Two hours ago.
+    server.world.broker.now_ms = int(asyncio.get_running_loop().time() * 1000)
+    before = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() - 1))
+    rings.declare("q")
+    ((idle_since,),) = await rows(server, "list_queues", vhost="/", columns=["idle_since"])
+    assert idle_since >= before
 
 
 # -- One queue -----------------------------------------------------------------------------------------------------
