@@ -304,12 +304,12 @@ def _put_reset(frame: Reset, parts: list[Buffer]) -> None:
 
 
 def _put_fetch(frame: Fetch, parts: list[Buffer]) -> None:
-    _put_numbers((frame.epoch, frame.cut, frame.after, frame.bound, frame.bytes_max), parts)
+    _put_numbers((frame.epoch, frame.cut, frame.after, frame.bound, frame.bytes_max, frame.batch), parts)
     _put_ranges(frame.have, parts)
 
 
 def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
-    _put_numbers((frame.epoch, frame.cut, frame.after, frame.upto, frame.read_at), parts)
+    _put_numbers((frame.epoch, frame.cut, frame.after, frame.upto, frame.read_at, int(frame.more)), parts)
     _put_ranges(frame.have, parts)
     _put_ranges(frame.live, parts)
     runs = [run for run in frame.runs if run.contents]
@@ -399,12 +399,12 @@ def _get_reset(reader: FrameReader) -> Reset:
 
 
 def _get_fetch(reader: FrameReader) -> Fetch:
-    epoch, cut, after, bound, bytes_max = reader.numbers(5)
-    return Fetch(epoch, cut, after, bound, reader.ranges(), bytes_max)
+    epoch, cut, after, bound, bytes_max, batch = reader.numbers(6)
+    return Fetch(epoch, cut, after, bound, reader.ranges(), bytes_max, batch)
 
 
 def _get_piece(reader: FrameReader) -> Piece:
-    epoch, cut, after, upto, read_at = reader.numbers(5)
+    epoch, cut, after, upto, read_at, more = reader.numbers(6)
     have, live = reader.ranges(), reader.ranges()
     meta_bytes, body_bytes = _BLOCK.unpack_from(reader.data, reader.need(_BLOCK.size))
     at = reader.need(meta_bytes + body_bytes)
@@ -417,7 +417,7 @@ def _get_piece(reader: FrameReader) -> Piece:
         raise BadMessage("a piece reaches beyond what it is about")
     if (runs and runs[-1].last > upto) or (counts and not after < counts[0][0] <= counts[-1][1] <= upto):
         raise BadMessage("a piece reaches beyond what it is about")
-    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
+    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts, marks, more == 1)
 
 
 def _get_contents(data: memoryview, meta_bytes: int) -> tuple[tuple[Run, ...], Counts, tuple[Mark, ...]]:
