@@ -253,7 +253,7 @@ async def move_alone(control: Control, spec: QueueSpec, node: str) -> None:
             raise Refused(UNAVAILABLE, f"the move of {_called(spec)} was given up, or node {node} was lost")
         copy = (await copies(control, node, [spec.id])).get(spec.id)
         if copy is not None and not copy["complete"] and copy["to_fill"]:
-            control.progress = f"{copy['filled']} of {copy['to_fill']} message numbers are copied"
+            control.progress = f"queue '{spec.name}': {100 * copy['filled'] // copy['to_fill']} % copied"
         if (now.view, copy) != seen:
             seen, seen_s = (now.view, copy), clock()
         elif clock() - seen_s > STALL_S:
@@ -398,7 +398,9 @@ def _mirror_row(spec: QueueSpec, node: str, running: bool, lag: mirror_status.La
     state = "unsynchronised" if spec.view.disk_of(node) is None else "synchronised"
     row = _row(spec, node, "mirror", state if running else mirror_status.DOWN)
     if lag is not None and lag.messages is not None:
-        row |= {"lag_messages": lag.messages, "lag_bytes": lag.bytes, "lag_seconds": round(lag.seconds or 0.0, 3)}
+        row["lag_messages"] = lag.messages
+        row["lag_bytes"] = "" if lag.bytes is None else lag.bytes
+        row["lag_seconds"] = "" if lag.seconds is None else round(lag.seconds, 3)
     return row
 
 

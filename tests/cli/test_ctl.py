@@ -177,7 +177,7 @@ def test_long_work_shows_how_far_it_is(ctl: Ctl, wire: Wire, monkeypatch: pytest
     monkeypatch.setattr(session.Session, "pause", lambda *_: wire.server.may_leave.set())
     assert ctl("drain").out == (
         "Will put node one@host into maintenance mode. The node will no longer serve any client traffic!\n"
-        "0 of 2 queues handed over to mirrors\n"
+        "0 of 2 queues handed over to mirrors (0 %)\n"
         "Node one@host is in maintenance: 0 connections closed, 0 queues handed over to mirrors, 0 moved, 0 stay\n"
     )
 

@@ -238,7 +238,8 @@ def _connect(command: Command, given: Given) -> Session:
             print(text, flush=True)
 
     timeout_s = given.timeout_s(0) if "timeout" in given.switches else None
-    session = Session(find_target(given), command.name, timeout_s, say, _warn, bold)
+    terminal = sys.stdout if sys.stdout.isatty() and not mute else None
+    session = Session(find_target(given), command.name, timeout_s, say, _warn, bold, terminal)
     entry = session.target.entry
     if entry is None or entry.name != session.name or command.waits:
         try:
