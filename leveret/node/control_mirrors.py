@@ -312,6 +312,7 @@ def _loss(view: View, node: str, there: dict[str, dict[str, Any]]) -> dict[str, 
         "synchronised": [one for one, copy in there.items() if copy["in_sync"]],
         "unreachable": [one for one, _ in view.in_sync if one not in there],
         "complete": mine["complete"],
+        "filling": mine["filling"],
         "sync_done": mine["filled"],
         "sync_total": mine["to_fill"],
     }

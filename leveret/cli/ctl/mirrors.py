@@ -17,6 +17,7 @@ SYNC_COLUMNS: Final = ("node", "role", "state", "messages", "lag_messages")
 SYNCING: Final = "syncing"
 UNSYNCHRONISED: Final = "unsynchronised"
 SYNCHRONISED: Final = "synchronised"
+NOT_ORDERED: Final = " It was not synchronised, and nobody had ordered it to be (see: leveretctl help sync_queue)."
 
 
 def _queue(given: Given) -> dict[str, Any]:
@@ -123,7 +124,9 @@ def _lost(answer: dict[str, Any]) -> str:
 def _filled(answer: dict[str, Any]) -> str:
     if answer["complete"]:
         return ""
-    return f" It was being filled: {answer['sync_done']} of {answer['sync_total']} message numbers."
+    if not answer["filling"]:
+        return NOT_ORDERED
+    return f" It was being filled: {100 * answer['sync_done'] // (answer['sync_total'] or 1)} % were done."
 
 
 # -- How they are --------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from leveret.cluster import link
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.link import Identity
 from leveret.node import registry
+from leveret.node.cookie import FILE_NAME
 from leveret.node.settings import TlsOptions
 from leveret.node.wire import CallFailed, PeerTls, call, peer_tls
 
@@ -244,6 +245,13 @@ def _tls(certificate: str, key: str, authority: str) -> PeerTls:
 
 def _suggestion(error: CallFailed, target: Target) -> str:
     if "cookie" in str(error) or error.reason == link.COOKIE:
+        entry = target.entry
+        if entry is not None and target.cookie_from == (entry.cookie_file or os.path.join(entry.data_dir, FILE_NAME)):
+            return (
+                f"suggestion: {target.cookie_from} was changed after the node was started, which still has the cookie "
+                "of then. Put that back; or, to use the new one, stop the node by its process id "
+                f"(kill {entry.pid}) and start it again"
+            )
         return "suggestion: name the cookie file of that node with --cookie-file"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "suggestion: --tls-ca-cert-file must have the authority that vouches for that node's certificate"
