@@ -155,7 +155,7 @@ class _Reading:
                 f"{where}: the value of {key} ends before '#', which begins a comment; if it belongs to the value, put"
                 " the whole value in single quotes"
             )
-        if not bare.strip():
+        if not bare.strip() and key not in schema.MAY_BE_EMPTY:
             self.problems.append(f"{where}: {key} has no value")
             return None
         return Given(key, bare.strip(), FILE, where)

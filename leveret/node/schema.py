@@ -23,7 +23,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from leveret.cluster.mirroring import FORBID, LEADER_LOCATORS, LOCATORS
 from leveret.cluster.partitions import RECOVER, Strategy
@@ -380,6 +380,9 @@ log_formatter = one_of("plaintext", "json")
 log_time = one_of("rfc3339_space", "rfc3339_T", "epoch_usecs", "epoch_secs", "lager_default")
 log_level_format = one_of("lc", "uc", "lc3", "uc3", "lc4", "uc4")
 tls_version = partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3"))
+
+# Of which no value at all is one: a list of nothing.
+MAY_BE_EMPTY: Final = frozenset({"cluster_nodes.disc_copies", "disc_copies"})
 
 # What each key means
 

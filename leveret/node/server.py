@@ -47,6 +47,7 @@ from leveret.node.folder import (
     FolderInUse,
     delete_note,
     folder_lock,
+    make_folder,
     read_note,
     wipe,
     write_note,
@@ -496,7 +497,10 @@ def run(settings: Settings) -> int:
         print(f"leveret: {error}", file=sys.stderr)
         return EX_CONFIG
     try:
-        os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
+        problem = make_folder(settings.data_dir)
+        if problem is not None:
+            logger.critical("%s; give the node another folder with --data, or data_dir in its configuration", problem)
+            return EX_CONFIG
         with folder_lock(settings.data_dir):
             code = _run(settings)
         if code == RESTART:
