@@ -41,7 +41,7 @@ Ours:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -150,6 +150,12 @@ class Defaults:
     forbid_copying: bool = False
     fill_bytes_per_tick: int = 0  # 0: no limit.
     fill_messages: int = 0  # In one piece, unless a policy says; 0: no limit but that on its bytes.
+
+
+def unknown_nodes(defaults: Defaults, members: Iterable[str]) -> list[str]:
+    """Nodes that the configuration wants mirrors on, and that are not in the cluster."""
+    named = defaults.definition.get("ha-params") if defaults.definition.get("ha-mode") == "nodes" else None
+    return sorted({str(name) for name in named} - set(members)) if isinstance(named, list) else []
 
 
 @dataclass(frozen=True)

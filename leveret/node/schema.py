@@ -381,6 +381,8 @@ log_time = one_of("rfc3339_space", "rfc3339_T", "epoch_usecs", "epoch_secs", "la
 log_level_format = one_of("lc", "uc", "lc3", "uc3", "lc4", "uc4")
 tls_version = partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3"))
 
+# Other names of keys: that of RabbitMQ's management plugin, and a short one.
+ALIASES: Final = {"management.load_definitions": "load_definitions", "disc_copies": "cluster_nodes.disc_copies"}
 # Of which no value at all is one: a list of nothing.
 MAY_BE_EMPTY: Final = frozenset({"cluster_nodes.disc_copies", "disc_copies"})
 

@@ -25,6 +25,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import uvloop
@@ -32,13 +33,14 @@ import uvloop
 from leveret import __version__
 from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME
 from leveret.cluster.link import FRAME_BYTES_MAX, Identity
+from leveret.cluster.mirroring import unknown_nodes
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
 from leveret.node import control_definitions, discovery, logs, registry, service_manager
 from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
 from leveret.node.control import Control
-from leveret.node.cookie import BadCookie, find_cookie
+from leveret.node.cookie import BadCookie, find_cookie, inherited
 from leveret.node.doors import Doors, StartFailed
 from leveret.node.folder import (
     JOIN_FILE,
@@ -202,6 +204,13 @@ class Server(Doors):
         await self.open_doors(node)
         shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
         logger.info("Server startup complete; listening: %s", shown)
+        absent = unknown_nodes(settings.mirroring, [one.name for one in node.cluster.members()])
+        if absent:
+            logger.warning(
+                "the configuration has queues mirrored on %s, not a member of this cluster: there will be no mirror "
+                "there until it is",
+                ", ".join(absent),
+            )
         self.control.rebalancer.start()
 
     async def stop_app(self) -> None:
@@ -502,7 +511,7 @@ def run(settings: Settings) -> int:
             logger.critical("%s; give the node another folder with --data, or data_dir in its configuration", problem)
             return EX_CONFIG
         with folder_lock(settings.data_dir):
-            code = _run(settings)
+            code = _run(_with_cookie(settings))
         if code == RESTART:
             begin_anew()
         return code
@@ -520,6 +529,17 @@ def run(settings: Settings) -> int:
     except StartFailed as error:
         logger.critical("%s", error)
         return EX_UNAVAILABLE
+
+
+def _with_cookie(settings: Settings) -> Settings:
+    """Where no cookie is named, the user's is taken that RabbitMQ would use."""
+    if settings.cookie_file is not None or settings.cookie is not None:
+        return settings
+    path = inherited(settings.data_dir, os.path.expanduser("~"))
+    if path is None:
+        return settings
+    logger.info("the cookie is that of %s; name another with --cookie-file", path)
+    return replace(settings, cookie_file=path)
 
 
 def begin_anew() -> NoReturn:

@@ -50,21 +50,22 @@ def test_a_queue_by_its_name(ctl: Ctl, rings: Rings) -> None:
     assert ctl("list_queues", "orders").out == f"{banner}name\tmessages\norders\t0\n"
     assert ctl("list_queues", "-s", "orders", "name,state").out == "orders\trunning\n"
     assert ctl("list_queues", "-s", "name").out == "name\norders\n"  # A column first of all.
+    assert ctl("list_queues", "-s", "name", "state", "orders").out == "orders\trunning\n"  # In any place.
     assert ctl("list_queues", "-s", "name", "slave_pids").out == f"name\t\norders\t{there}\n"
 
 
 @pytest.mark.parametrize(
     ("words", "unknown"),
-    [(["nope"], "nope"), (["nope", "name"], "nope"), (["orders", "foo"], "foo,orders"), (["name", "orders"], "orders"),
+    [(["nope"], "nope"), (["nope", "name"], "nope"), (["orders", "foo"], "foo,orders"), (["name", "nope"], "nope"),
      (["name,foo"], "foo"), (["z", "y"], "y,z")],
 )  # fmt: skip
 def test_what_is_no_column_and_no_queue(ctl: Ctl, rings: Rings, words: list[str], unknown: str) -> None:
     rings.declare("orders")
     ended = ctl("list_queues", *words)
     assert (ended.code, ended.out) == (64, "")
-    assert ended.err.startswith(
-        f"Error (argument validation): Info key(s) {unknown} are not supported\nArguments given:\n\tlist_queues "
-    )
+    none = "" if "," in unknown else ", and there is no such queue in vhost '/'"
+    text = f"Info key(s) {unknown} are not supported{none}"
+    assert ended.err.startswith(f"Error (argument validation): {text}\nArguments given:\n\tlist_queues ")
 
 
 # -- Synchronising -------------------------------------------------------------------------------------------------

@@ -155,6 +155,9 @@ async def test_a_name_that_is_none_was_meant_as_a_column(rings: Rings) -> None:
     (one, *_) = servers(rings)
     rings.declare("q")
     asked = {"vhost": "/", "columns": ["name"]}
-    assert await refusal(one, "list_queues", **asked, only="nope") == (64, "Info key(s) nope are not supported")
+    assert await refusal(one, "list_queues", **asked, only="nope") == (
+        64,
+        "Info key(s) nope are not supported, and there is no such queue in vhost '/'",
+    )
     assert await refusal(one, "list_queues", **asked, only="name,z,y") == (64, "Info key(s) y,z are not supported")
     assert (await ask(one, "list_queues", vhost="/", columns=["name"], only="q", offline=True))["rows"] == []
