@@ -403,6 +403,7 @@ USED: dict[str, Used] = {
     "cluster.port": Used(port, group="cluster.listener"),
     "cluster.advertised_host": Used(host),
     "cluster.priority": Used(whole(0, 255), "node_priority"),
+    "cluster.compression": Used(one_of("none", "zlib"), "cluster_compression"),
     "cluster.operation_timeout": Used(milliseconds(100, 3_600_000), "operation_timeout_ms"),
     "cluster.ssl_options.cacertfile": Used(readable_file),
     "cluster.ssl_options.certfile": Used(readable_file),

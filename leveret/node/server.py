@@ -140,6 +140,7 @@ class Server(Doors):
             stable_ms=silence_ms // 8,
             calm_ms=silence_ms * 8,
             unsent_bytes_max=2 * frame_bytes_max,
+            compresses=settings.cluster_compression == "zlib",
         )
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(self.uuid))
