@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.amqp.errors import ReplyCode, protocol_error, resource
-from leveret.amqp.tables import Field, type_name
-from leveret.cluster.mirroring import LEADER_LOCATORS, LOCATORS, MIRROR_ARGUMENTS
+from leveret.amqp.tables import Field, Table, type_name
+from leveret.cluster.mirroring import HA_ARGUMENTS, LEADER_LOCATORS, LOCATORS, MIRROR_ARGUMENTS
 from leveret.cluster.queue_rules import OVERFLOWS, PRIORITY_MAX, is_routing_key, parse_age
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _QUORUM_ONLY: Final = {
     "x-dead-letter-strategy",
 }  # fmt: skip
 _STREAM_ONLY: Final = {"x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size"}
-_CLASSIC_ONLY: Final = {"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
+_CLASSIC_ONLY: Final = {"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator", *HA_ARGUMENTS}
 _NOT_STREAM: Final = {
     "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length", "x-overflow",
     "x-single-active-consumer",
@@ -73,11 +73,31 @@ def check_queue_arguments(vhost: str, name: str, method: m.QueueDeclare) -> None
             raise _refusal(f"invalid arg '{key}' for {where}: {problem}", method)
     if "x-dead-letter-routing-key" in arguments and exchange is None:
         raise _refusal(f"invalid arg 'x-dead-letter-routing-key' for {where}: routing_key_but_no_dlx_defined", method)
+    wrong = _mirrors_problem(arguments)
+    if wrong is not None:
+        raise _refusal(f"invalid arg '{wrong[0]}' for {where}: {wrong[1]}", method)
     size = arguments.get("x-stream-max-segment-size-bytes")
     if size is not None and size.value > SEGMENT_BYTES_MAX:
         raise _refusal("Exceeded max value for x-stream-max-segment-size-bytes", method)
     if kind.value != "classic":
         _check_replicated(kind.value, where, method)
+
+
+def _mirrors_problem(arguments: Table) -> tuple[str, str] | None:
+    """Which of the arguments that mirror a queue cannot be, and why, in the words that RabbitMQ has for policies."""
+    mode, params = arguments.get("ha-mode"), arguments.get("ha-params")
+    if mode is None:
+        given = next((key for key in HA_ARGUMENTS if key in arguments), None)
+        return None if given is None else (given, "ha-mode must be specified, too")
+    if mode.value == "all":
+        return None if params is None else ("ha-params", 'ha-mode="all" does not take parameters')
+    if mode.value == "exactly":
+        fits = params is not None and _unless_positive(params) is None
+        return None if fits else ("ha-params", 'ha-mode="exactly" takes an integer')
+    fits = params is not None and params.kind == "A" and bool(params.value)
+    if params is None or not fits or not all(one.kind == "S" for one in params.value):
+        return "ha-params", 'ha-mode="nodes" takes a list of strings'
+    return None
 
 
 def _check_replicated(kind: str, where: str, method: m.QueueDeclare) -> None:
@@ -179,6 +199,8 @@ _CHECKS: Final[dict[str, Problem]] = {
     "x-consumer-timeout": _unless_positive,
     "x-consumer-timeout-action": _one_of(("close", "requeue"), "unknown action '%'"),
     **dict.fromkeys(MIRROR_ARGUMENTS, _unless_switch),
+    "ha-mode": _one_of(("all", "exactly", "nodes"), "\"'%' is not a valid ha-mode value\""),
+    "ha-sync-mode": _one_of(("manual", "automatic"), "\"must be manual or automatic, got '%'\""),
 }
 
 

@@ -180,7 +180,7 @@ class Governing:
         window = self.windows.get(mirror)
         return window is not None and any(
             window.is_exceeded(lag.messages, lag.bytes, lag.seconds)
-            for lag in lags(mirror, self.wall_ms)
+            for lag in lags(mirror, None, self.wall_ms)
             if lag.in_sync and lag.messages is not None and lag.bytes is not None and lag.seconds is not None
         )
 

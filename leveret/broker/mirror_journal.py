@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.mirror_status import Counts, copy_pid, is_syncing, lacking
+from leveret.broker.mirror_status import Counts, copy_pid, is_syncing, lacking, lags
 from leveret.visible import visible
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LINES_MAX: Final = 200  # At once,
 LINES_PER_TICK: Final = 2  # and when those are used up.
+PATIENCE_TICKS: Final = 50  # For mirrors to say what they lack.
+TOLD_AT_ONCE: Final = 100
 
 
 class Journal:
@@ -29,6 +31,7 @@ class Journal:
         self._lines = LINES_MAX
         self._left_out = 0
         self._told = 0  # Of those, as of the last tick.
+        self.begun: dict[Mirror, int] = {}  # Are being filled, and it is not told yet: for so many more ticks.
 
     # -- Events --------------------------------------------------------------------------------------------------
 
@@ -100,13 +103,40 @@ class Journal:
         if self.broker.journal is not None:
             self.broker.journal.on_sync(mirror, view, missing)
         if mirror.syncing:
-            self.note(mirror, f"Synchronising: {queue.ready_count + queue.unacked_count} messages to synchronise")
-            self.note(mirror, f"Synchronising: mirrors [{', '.join(lacking(mirror))}] to sync")
-        elif missing:
+            self.begun[mirror] = PATIENCE_TICKS
+            self.tell_begun(mirror)
+            return
+        if self.begun.pop(mirror, None) is not None:
+            self._note_begun(mirror, self._lacked(mirror))
+        if missing:
             self.note(mirror, f"Synchronising: stopped, mirrors [{', '.join(missing)}] are not synchronised")
         else:
             mirror.ordered = None
             self.note(mirror, "Synchronising: complete")
+
+    def tell_begun(self, mirror: Mirror) -> None:
+        """Once the mirrors have said what they lack: one that returns may lack little of a long queue."""
+        lacked = self._lacked(mirror)
+        if lacked is not None or self.begun[mirror] < 0:
+            del self.begun[mirror]
+            self._note_begun(mirror, lacked)
+
+    def _lacked(self, mirror: Mirror) -> int | None:
+        """Messages that the mirror lacks which lacks most; None: not all have said it."""
+        wanted = set(lacking(mirror))
+        found = [lag.messages for lag in lags(mirror, self.broker.mirrors.store, 0) if lag.node in wanted]
+        known = [count for count in found if count is not None]
+        return max(known) if known and len(known) == len(found) else None
+
+    def _note_begun(self, mirror: Mirror, lacked: int | None) -> None:
+        queue = mirror.queue
+        if queue is None:
+            return  # Another node leads it by now.
+        if lacked is None:
+            lacked = queue.ready_count + queue.unacked_count
+        if lacked:  # One that was away briefly gets the last blocks, and may have them before it says anything.
+            self.note(mirror, f"Synchronising: {lacked} messages to synchronise")
+        self.note(mirror, f"Synchronising: mirrors [{', '.join(lacking(mirror))}] to sync")
 
     # -- Lines ---------------------------------------------------------------------------------------------------
 
@@ -119,6 +149,9 @@ class Journal:
             self._left_out += 1
 
     def tick(self) -> None:
+        for mirror in list(self.begun)[:TOLD_AT_ONCE]:
+            self.begun[mirror] -= 1
+            self.tell_begun(mirror)
         if self._lines >= LINES_MAX:
             return
         self._lines += LINES_PER_TICK

@@ -6,8 +6,8 @@ Everything here looks and changes nothing. What a figure rests on:
 - How far the others are behind is known to the master alone, from what each of them says it has on disk (`lags`).
 - What a copy holds, and how much of a filling is done, is known only where the copy is (`own_copy`).
 
-A member that is away says nothing, so nothing is said of its lag: 0 would look like a promise. The same holds for one
-that is being filled: its blocks may be the newest, and what it lacks lies before them.
+A member that is away says nothing, so nothing is said of its lag: 0 would look like a promise. One that is being filled
+names the messages it has not dealt with; how old and how large those are, only the disk knows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def copy_pid(node: str, number: int) -> str:
 
 
 class Lag(NamedTuple):
-    """How far one mirror is behind the end of its master's log. None: it has not said, or lacks what came before."""
+    """How far one mirror is behind the end of its master's log. None: not known."""
 
     node: str
     running: bool
@@ -62,8 +62,10 @@ class Copy(NamedTuple):
     to_fill: int  # and to deal with.
 
 
-def lags(mirror: Mirror, now_ms: int) -> list[Lag]:
-    """Of each other member of the ring; empty where this node does not lead the queue."""
+def lags(mirror: Mirror, store: MirrorStore | None, now_ms: int) -> list[Lag]:
+    """Of each other member of the ring; empty where this node does not lead the queue. Of one that is being filled
+    only messages are counted: those it lacks that live at the master; or nothing
+    is said of it, without a store."""
     member = mirror.member
     master, tail = member.master, member.tail
     if master is None:
@@ -74,8 +76,14 @@ def lags(mirror: Mirror, now_ms: int) -> list[Lag]:
             continue
         entry, running = master.table.get(name), name in member.links
         counts = master.view.disk_of(name) is not None
-        if entry is None or not running or not entry.complete:
+        if entry is None or not running or not (entry.complete or (entry.lacks and store is not None)):
             found.append(Lag(name, running, counts, entry is not None and entry.complete, None, None, None))
+            continue
+        if not entry.complete:
+            assert store is not None
+            live = store.stored(mirror.spec.id).live
+            missing = sum(live.count_within(low, high) for low, high in entry.lacks)
+            found.append(Lag(name, True, counts, False, missing + tail.messages_after(entry.durable), None, None))
             continue
         taken_ms = tail.time_after(entry.durable)
         late_s = 0.0 if taken_ms is None else max(0, now_ms - taken_ms) / 1000
@@ -166,7 +174,9 @@ def mirrored(broker: Broker) -> Iterator[Mirror]:
     return (one for one in broker.mirrors if placing is None or not placing.is_plain(one.spec))
 
 
-def figures(mirrors: Iterable[Mirror], counts: Counts, now_ms: int) -> dict[str, int | float]:
+def figures(
+    mirrors: Iterable[Mirror], store: MirrorStore | None, counts: Counts, now_ms: int
+) -> dict[str, int | float]:
     """All copies of a node added up. The lags are the worst of any mirror that runs."""
     led = copies = unsynchronised = alone = syncing = in_sync = 0
     messages, size, late_s = 0, 0, 0.0
@@ -180,7 +190,7 @@ def figures(mirrors: Iterable[Mirror], counts: Counts, now_ms: int) -> dict[str,
         in_sync += there
         alone += not there
         syncing += is_syncing(mirror)
-        for lag in lags(mirror, now_ms):
+        for lag in lags(mirror, store, now_ms):
             messages = max(messages, lag.messages or 0)
             size = max(size, lag.bytes or 0)
             late_s = max(late_s, lag.seconds or 0.0)

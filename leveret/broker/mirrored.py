@@ -474,6 +474,8 @@ class Mirrors:
                 _EFFECTS[type(effect)](self, mirror, effect)
         if mirror.member.wants_tick:
             self.ticking[mirror] = None
+        if mirror in self.journal.begun:
+            self.journal.tell_begun(mirror)
         queue = mirror.queue
         if queue is not None:
             queue.set_pressed(mirror.member.is_crowded or mirror in self.governing.late)

@@ -161,7 +161,7 @@ def run(parsed: argparse.Namespace) -> int:
         case "config":
             from leveret.cli.config import check_config
 
-            return check_config(parsed.file)
+            return check_config(parsed.file, parsed.all)
         case "log":
             from leveret.cli.log import check_log, repair_log
 
@@ -267,10 +267,12 @@ def _add_config(commands: argparse._SubParsersAction[Parser]) -> None:
         "check",
         help="say what is wrong with a file, or which settings it comes to",
         description="Reads FILE and the environment as `leveret server --config FILE` would, and prints the settings"
-        " that hold with where each was given. Exit code 78 if the configuration does not hold.",
+        " that are not as by default, in the form of such a file, with where each was given. Exit code 78 if the"
+        " configuration does not hold, or names a folder that cannot be used.",
         allow_abbrev=False,
     )
     check.add_argument("file", metavar="FILE")
+    check.add_argument("--all", action="store_true", help="print all settings, also those that are as by default")
 
 
 def _add_log(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -62,5 +62,8 @@ PAUSED: Final = 64
 PAUSE_SEEN: Final = 65
 RESUMED: Final = 66  # Empty.
 
+# Another frame, compressed: see `leveret.cluster.compression`.
+PACKED: Final = 68
+
 # The rings of mirrored queues: see `leveret.mirror.wire`.
 RING: Final = 52

@@ -8,9 +8,11 @@ Who speaks, the first that does:
    So with `stream`, whose members are as many as `initial-cluster-size` in its policy or `x-initial-cluster-size` says,
    else all nodes. A larger number later adds members; a smaller one takes none away.
 2. A policy with `ha-mode`.
-3. The argument `ha-mirror-queues`: true mirrors the queue as the configuration's default says, or if there is none, at
+3. The arguments `ha-mode`, `ha-params` and `ha-sync-mode` of a classic queue, which mean what they mean in a policy.
+   RabbitMQ stores them and does nothing: whoever gives them thinks that the queue is mirrored.
+4. The argument `ha-mirror-queues`: true mirrors the queue as the configuration's default says, or if there is none, at
    all nodes; false keeps the default away from it.
-4. The configuration's default, for all queues or for those that it names.
+5. The configuration's default, for all queues or for those that it names.
 
 RabbitMQ's keys mean what they mean there, with one exception. `ha-promote-on-failure` is `when-synced` unless a policy
 says otherwise: when the master's node dies and no mirror is in sync, the queue is down until that node returns, or
@@ -41,12 +43,12 @@ Ours:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from leveret.amqp.tables import Table
+    from leveret.amqp.tables import Field, Table
     from leveret.cluster.specs import Json
 
 QUORUM: Final = "quorum"  # Stands for `ha-mode` where the queue's type says who its members are.
@@ -56,6 +58,7 @@ FORBID: Final = "ha-forbid-copying"
 LABEL: Final = "queue-master-label"
 PINNED: Final = "queue-master-pinned"
 MIRROR_ARGUMENTS: Final = ("ha-mirror-queues", "ha-mirror- queues")  # The second is how its inventors spelled it.
+HA_ARGUMENTS: Final = ("ha-mode", "ha-params", "ha-sync-mode")
 EVERYWHERE: Final[Mapping[str, Json]] = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 LOCATORS: Final = ("min-masters", "client-local", "random")
 LEADER_LOCATORS: Final = {
@@ -152,6 +155,12 @@ class Defaults:
     fill_messages: int = 0  # In one piece, unless a policy says; 0: no limit but that on its bytes.
 
 
+def unknown_nodes(defaults: Defaults, members: Iterable[str]) -> list[str]:
+    """Nodes that the configuration wants mirrors on, and that are not in the cluster."""
+    named = defaults.definition.get("ha-params") if defaults.definition.get("ha-mode") == "nodes" else None
+    return sorted({str(name) for name in named} - set(members)) if isinstance(named, list) else []
+
+
 @dataclass(frozen=True)
 class Rules:
     """What holds for one queue."""
@@ -224,6 +233,8 @@ def _said(
 ) -> Mapping[str, Json]:
     if "ha-mode" in definition:
         return definition
+    if "ha-mode" in arguments:
+        return {key: _json(arguments[key]) for key in HA_ARGUMENTS if key in arguments}
     argument = next((arguments[key].value for key in MIRROR_ARGUMENTS if key in arguments), None)
     if argument is True:
         return defaults.definition or EVERYWHERE
@@ -239,6 +250,10 @@ def _members(definition: Mapping[str, Json], arguments: Table) -> Json:
         return QUORUM_MEMBERS if size is None else size.value
     size = arguments.get("x-initial-cluster-size")
     return definition.get("initial-cluster-size", STREAM_MEMBERS if size is None else size.value)
+
+
+def _json(field: Field) -> Json:
+    return [str(one.value) for one in field.value] if field.kind == "A" else field.value
 
 
 def parse_label(value: Json) -> tuple[str, str] | None:

@@ -468,7 +468,7 @@ def appointed(
         if why is not None or found is None:
             stays.append(Stay(vhost, name, why or ""))
         elif found.master != target:
-            why = reasons.get((vhost, name), "somebody has decided so")
+            why = reasons.get((vhost, name), "asked for by name" if called == APPOINT else "the plan says so")
             moves.append(Move(found.id, vhost, name, found.master, target, why))
             loads[found.master] -= 1
             loads[target] += 1

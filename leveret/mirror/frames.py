@@ -31,6 +31,7 @@ class Entry(NamedTuple):
     received: int
     durable: int
     complete: bool  # Nothing is missing below its blocks, and its disk knows that.
+    lacks: Ranges = ()  # Messages that it has not dealt with, while it is not complete.
 
 
 # -- frames --------------------------------------------------------------------------
@@ -87,6 +88,7 @@ class Fetch(NamedTuple):  # From a member that fills up, to a complete one in sy
     bound: int
     have: Ranges  # Contents that need not be sent.
     bytes_max: int  # 0: only what needs no contents.
+    batch: int = 0  # Message numbers in one piece; the answer is several pieces then. 0: no limit, and one piece.
 
 
 class Piece(NamedTuple):
@@ -100,6 +102,7 @@ class Piece(NamedTuple):
     read_at: int  # The source's confirmed number when it looked.
     counts: Counts = ()  # How often those that live were given back.
     marks: tuple[Mark, ...] = ()  # All that the queue has, in the answer to who has dealt with nothing yet.
+    more: bool = False  # The next piece of the same answer follows.
 
 
 class Pulse(NamedTuple):  # From the master: I lead and reach the majority (or no longer), and my log ends here.
@@ -238,6 +241,7 @@ class Request(NamedTuple):
     have: Ranges
     bytes_max: int
     read_at: int
+    batch: int = 0
 
 
 class Read(NamedTuple):

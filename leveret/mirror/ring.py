@@ -536,7 +536,9 @@ class Member:
         if not self.matched:
             return Entry(self.disk, self._stamp, 0, 0, False)
         solid = self.synced_to >= self.floor
-        return Entry(self.disk, self._stamp, self.tail.end, self.durable if solid else 0, self.complete and solid)
+        complete = self.complete and solid
+        lacks = () if self.complete else self.filling.lacks
+        return Entry(self.disk, self._stamp, self.tail.end, self.durable if solid else 0, complete, lacks)
 
     def report(self) -> None:
         """Tell the master, or if that is us, see what follows, at the end of the turn."""

@@ -27,8 +27,10 @@ of pieces fetched before an interruption included: their source may have been re
 confirmed. Until then it is *fuzzy*: no number of which one could say that it shows the queue there. It says that it is
 complete when the disk knows, and only then may it be waited for, enter the in-sync set, and give pieces to others.
 
-**Bounds.** One piece is under way at a time, and the next is asked for when the last one is on disk: a slow disk slows
-its own filling, nobody else. `fill_bytes_per_tick` caps the rate. With filling switched off, a member asks now and then
+**Bounds.** One question is under way at a time, and the next is asked when the answer is on disk: a slow disk slows its
+own filling, nobody else. An answer is one piece; or several, where an operator wants pieces of few messages
+(`fill_messages`): to ask for each of them would cost a round trip and a sync for a handful. `fill_bytes_per_tick` caps
+the rate: what one answer takes too much, the next waits for. With filling switched off, a member asks now and then
 for what needs no contents, so that it is complete as soon as all that it lacks was consumed.
 
 Messages that are fetched cost the nodes about as much as when they were published, and piece upon piece would come as
@@ -42,6 +44,8 @@ does not know it yet may still be the best copy there is.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leveret.log.block import Run
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 
 # From one question to the next while the node has other work: ticks at least, and times what the last piece took.
 YIELD_TICKS, YIELD_TIMES = 3, 3
+BATCHES = 512  # Pieces of one answer, where each holds few messages.
 HAVE_MAX = 64  # Ranges. Each interrupted filling adds one or two.
 
 
@@ -94,6 +99,18 @@ class Filling:
     def progress(self) -> tuple[int, int]:
         """Message numbers dealt with, and to deal with."""
         return (self.bound, self.bound) if self.member.complete else (min(self.after, self.bound), self.bound)
+
+    @property
+    def lacks(self) -> Ranges:
+        """Numbers of messages of which nothing is known here: some of them live, and their contents are missing."""
+        found, at = [], self.after + 1
+        for low, high in self.have:
+            if at < low <= self.bound:
+                found.append((at, low - 1))
+            at = max(at, high + 1)
+        if at <= self.bound:
+            found.append((at, self.bound))
+        return tuple(found)
 
     def start(self) -> None:
         """Fetch contents, whatever the options say."""
@@ -140,7 +157,8 @@ class Filling:
         if self.member.matched:
             self.check()  # After a restart, all that it waits for may be there already.
         self._age += 1
-        self._budget = self.member.options.fill_bytes_per_tick
+        rate = self.member.options.fill_bytes_per_tick
+        self._budget = min(rate, self._budget + rate)
         patience = self.member.options.retry * (1 if self.wanted else 4)
         if self._asked is not None and self._age > patience:
             self._asked = None
@@ -152,7 +170,7 @@ class Filling:
         member, view = self.member, self.member.view
         if member.complete or self.is_filled or self._asked is not None or not member.matched or view is None:
             return
-        if member.synced_to < self._write or (member.options.fill_bytes_per_tick and self._budget <= 0):
+        if member.synced_to < self._write or (member.options.fill_bytes_per_tick and self._budget < 0):
             return
         if self.yielding and self._age < self._pace:
             return
@@ -161,9 +179,9 @@ class Filling:
             return
         self._asked, self._age = sources[self._turn % len(sources)], 0
         bytes_max = member.options.piece_bytes if self.wanted else 0
-        count = member.options.fill_messages
-        bound = min(self.bound, self.after + count) if count else self.bound
-        member.send(self._asked, Fetch(view.epoch, self.cut, self.after, bound, self.have, bytes_max))
+        batch = member.options.fill_messages
+        bound = min(self.bound, self.after + batch * BATCHES) if batch else self.bound
+        member.send(self._asked, Fetch(view.epoch, self.cut, self.after, bound, self.have, bytes_max, batch))
 
     def on_piece(self, frame: Piece) -> None:
         member = self.member
@@ -173,8 +191,9 @@ class Filling:
             return  # The answer to an older question, perhaps of one who was a member here before and had something.
         if frame.upto <= frame.after and self.after < self.bound:
             return  # Nothing without contents; the tick asks again.
-        self._asked = None
-        self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
+        if not frame.more:
+            self._asked = None
+            self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
         self.after, self.marked = frame.upto, True
         member.read_at = max(member.read_at, frame.read_at)
         after, upto, read_at = frame.after, frame.upto, member.read_at
@@ -208,7 +227,7 @@ class Source:
             return
         cut, after, bound, have = frame.cut, frame.after, frame.bound, frame.have
         bytes_max = min(frame.bytes_max, member.options.piece_bytes)
-        self.reads[src] = request = Request(src, cut, after, bound, have, bytes_max, member.confirmed)
+        self.reads[src] = request = Request(src, cut, after, bound, have, bytes_max, member.confirmed, frame.batch)
         member.out.append(Read(request))
 
     def on_read(
@@ -225,5 +244,50 @@ class Source:
             return  # Its link broke, or the epoch is another.
         del self.reads[request.to]
         cut, after, have, read_at = request.cut, request.after, request.have, request.read_at
-        piece = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
-        member.send(request.to, piece)
+        whole = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
+        for piece in pieces(whole, request.batch):
+            member.send(request.to, piece)
+
+
+def pieces(whole: Piece, batch: int) -> Iterator[Piece]:
+    """One answer as pieces of at most `batch` message numbers each, in their order."""
+    after, upto = whole.after, whole.upto
+    if not batch or upto - after <= batch:
+        yield whole
+        return
+    batch = max(batch, -(-(upto - after) // BATCHES))  # Whoever asks for more gets no more pieces.
+    live: deque[tuple[int, ...]] = deque(whole.live)
+    counts: deque[tuple[int, ...]] = deque(whole.counts)
+    runs, marks = deque(whole.runs), whole.marks
+    while after < upto:
+        end = min(after + batch, upto)
+        yield whole._replace(
+            after=after,
+            upto=end,
+            live=tuple((low, high) for low, high in _taken(live, end)),
+            runs=tuple(_taken_runs(runs, end)),
+            counts=tuple((low, high, count) for low, high, count in _taken(counts, end)),
+            marks=marks,
+            more=end < upto,
+        )
+        after, marks = end, ()
+
+
+def _taken(ranges: deque[tuple[int, ...]], end: int) -> Iterator[tuple[int, ...]]:
+    """Takes the part of ascending ranges that is not above `end`."""
+    while ranges and ranges[0][0] <= end:
+        low, high, *rest = ranges.popleft()
+        if high > end:
+            ranges.appendleft((end + 1, high, *rest))
+            high = end
+        yield (low, high, *rest)
+
+
+def _taken_runs(runs: deque[Run], end: int) -> Iterator[Run]:
+    while runs and runs[0].first <= end:
+        run = runs.popleft()
+        if run.last > end:
+            part = end - run.first + 1
+            runs.appendleft(run.cut(part, len(run.contents)))
+            run = run.cut(0, part)
+        yield run

@@ -49,6 +49,7 @@ from leveret.mirror.frames import (
     Reset,
     Standing,
 )
+from leveret.mirror.sync import HAVE_MAX
 from leveret.mirror.tail import HISTORY_MAX
 
 Buffer = bytes | bytearray | memoryview
@@ -58,11 +59,13 @@ ITEM_BYTES_MAX: Final = (1 << 30) + (64 << 20)
 NUMBER_MAX: Final = 1 << 62
 BLOCKS_MAX: Final = 1 << 16
 ENTRIES_MAX: Final = 256
+LACKS_MAX: Final = 2 * HAVE_MAX
 
 _ITEM: Final = struct.Struct(">QBBI")
 _BLOCKS: Final = struct.Struct(">QQQQQI")
 _BLOCK: Final = struct.Struct(">II")
 _ENTRY: Final = struct.Struct(">QQQB")
+_COMPLETE, _LACKING = 1, 2  # The last field of an entry. Ranges follow only the second.
 _U32: Final = struct.Struct(">I")
 _NUMBERS: Final = {count: struct.Struct(f">{count}Q") for count in range(1, 7)}
 _PAIR: Final = struct.Struct(">QQ")
@@ -284,8 +287,10 @@ def _put_blocks(frame: Blocks, parts: list[Buffer]) -> None:
 def _put_entries(frame: Numbers, parts: list[Buffer]) -> None:
     parts.append(_PAIR.pack(frame.epoch, len(frame.entries)))
     for name, entry in frame.entries:
-        numbers = _ENTRY.pack(entry.stamp, entry.received, entry.durable, entry.complete)
-        parts.append(_texts(name, entry.disk) + numbers)
+        kind = _COMPLETE if entry.complete else _LACKING if entry.lacks else 0
+        parts.append(_texts(name, entry.disk) + _ENTRY.pack(entry.stamp, entry.received, entry.durable, kind))
+        if kind == _LACKING:
+            _put_ranges(entry.lacks, parts)
 
 
 @lru_cache(maxsize=1024)  # A node says the same of itself in each of its groups, in every turn.
@@ -299,12 +304,12 @@ def _put_reset(frame: Reset, parts: list[Buffer]) -> None:
 
 
 def _put_fetch(frame: Fetch, parts: list[Buffer]) -> None:
-    _put_numbers((frame.epoch, frame.cut, frame.after, frame.bound, frame.bytes_max), parts)
+    _put_numbers((frame.epoch, frame.cut, frame.after, frame.bound, frame.bytes_max, frame.batch), parts)
     _put_ranges(frame.have, parts)
 
 
 def _put_piece(frame: Piece, parts: list[Buffer]) -> None:
-    _put_numbers((frame.epoch, frame.cut, frame.after, frame.upto, frame.read_at), parts)
+    _put_numbers((frame.epoch, frame.cut, frame.after, frame.upto, frame.read_at, int(frame.more)), parts)
     _put_ranges(frame.have, parts)
     _put_ranges(frame.live, parts)
     runs = [run for run in frame.runs if run.contents]
@@ -375,10 +380,13 @@ def _get_entries(reader: FrameReader) -> Numbers:
     entries = []
     for _ in range(count):
         name, disk = reader.text(), reader.text()
-        stamp, received, durable, complete = _ENTRY.unpack_from(reader.data, reader.need(_ENTRY.size))
-        if max(stamp, received, durable) > NUMBER_MAX or complete > 1:
+        stamp, received, durable, kind = _ENTRY.unpack_from(reader.data, reader.need(_ENTRY.size))
+        if max(stamp, received, durable) > NUMBER_MAX or kind > _LACKING:
             raise BadMessage("a number that is none")
-        entries.append((name, Entry(disk, stamp, received, durable, complete == 1)))
+        lacks = reader.ranges() if kind == _LACKING else ()
+        if len(lacks) > LACKS_MAX:
+            raise BadMessage(f"{len(lacks)} ranges of a member that lacks messages")
+        entries.append((name, Entry(disk, stamp, received, durable, kind == _COMPLETE, lacks)))
     return Numbers(epoch, tuple(entries))
 
 
@@ -391,12 +399,12 @@ def _get_reset(reader: FrameReader) -> Reset:
 
 
 def _get_fetch(reader: FrameReader) -> Fetch:
-    epoch, cut, after, bound, bytes_max = reader.numbers(5)
-    return Fetch(epoch, cut, after, bound, reader.ranges(), bytes_max)
+    epoch, cut, after, bound, bytes_max, batch = reader.numbers(6)
+    return Fetch(epoch, cut, after, bound, reader.ranges(), bytes_max, batch)
 
 
 def _get_piece(reader: FrameReader) -> Piece:
-    epoch, cut, after, upto, read_at = reader.numbers(5)
+    epoch, cut, after, upto, read_at, more = reader.numbers(6)
     have, live = reader.ranges(), reader.ranges()
     meta_bytes, body_bytes = _BLOCK.unpack_from(reader.data, reader.need(_BLOCK.size))
     at = reader.need(meta_bytes + body_bytes)
@@ -409,7 +417,7 @@ def _get_piece(reader: FrameReader) -> Piece:
         raise BadMessage("a piece reaches beyond what it is about")
     if (runs and runs[-1].last > upto) or (counts and not after < counts[0][0] <= counts[-1][1] <= upto):
         raise BadMessage("a piece reaches beyond what it is about")
-    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
+    return Piece(epoch, cut, after, have, upto, live, runs, read_at, counts, marks, more == 1)
 
 
 def _get_contents(data: memoryview, meta_bytes: int) -> tuple[tuple[Run, ...], Counts, tuple[Mark, ...]]:

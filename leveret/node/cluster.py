@@ -160,7 +160,8 @@ class Cluster(Consensus):
             if refusals >= REFUSALS_MAX:
                 raise AdminError(
                     "the other nodes no longer count this one as a member of their cluster: it was removed while it "
-                    "was away. To have it join again, run: leveretctl reset, then join_cluster"
+                    f"was away. To have it join again, move its data folder {self.settings.data_dir} away, and start "
+                    "it with --join and the address of one of them"
                 )
             seconds += 1
             if seconds % 10 == 0:

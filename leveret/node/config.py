@@ -129,6 +129,12 @@ class _Reading:
         if len(text) > CONFIG_BYTES_MAX:
             self.problems.append(f"{path}: larger than {CONFIG_BYTES_MAX} bytes, so hardly a configuration")
             return []
+        if text.lstrip()[:1] in ("[", "%"):
+            from leveret.node import classic_config  # Few have such a file.
+
+            if classic_config.is_classic(text):
+                self.problems.append(_of_terms(path, text))
+                return []
         lines = (self._line(line, f"{path}, line {number}") for number, line in enumerate(text.split("\n"), 1))
         last: dict[str, Given] = {}
         for given in filter(None, lines):
@@ -155,7 +161,7 @@ class _Reading:
                 f"{where}: the value of {key} ends before '#', which begins a comment; if it belongs to the value, put"
                 " the whole value in single quotes"
             )
-        if not bare.strip():
+        if not bare.strip() and key not in schema.MAY_BE_EMPTY:
             self.problems.append(f"{where}: {key} has no value")
             return None
         return Given(key, bare.strip(), FILE, where)
@@ -226,6 +232,7 @@ class _Reading:
         groups: dict[str, int] = {}
         read: list[tuple[Given, str, object]] = []
         for given in gathered:
+            given = given._replace(key=schema.ALIASES.get(given.key, given.key))
             if given.key == _DATA_BASE:
                 read.append((given, "", given.value))
                 continue
@@ -559,6 +566,20 @@ class _Reading:
             self.problems.append("give either a cookie or a cookie_file, not both")
         if not fields["tcp_listeners"] and not fields["ssl_listeners"]:
             self.problems.append("no listener is left: listeners.tcp = none, and no listeners.ssl")
+
+
+def _of_terms(path: str, text: str) -> str:
+    """What to do with a file of Erlang terms."""
+    from leveret.node import classic_config
+
+    told = f"{path}: holds Erlang terms, the classic format, which is not read; rabbitmq.conf has lines of key = value"
+    try:
+        lines, unknown = classic_config.translated(text)
+    except classic_config.BadTerms as error:
+        return f"{told}. It cannot be told what they would be, for it is damaged: {error}"
+    shown = "\n".join(f"    {line}" for line in lines)
+    told += f". Write instead:\n{shown}" if lines else ""
+    return f"{told}\n  Without a line there: {', '.join(unknown)}" if unknown else told
 
 
 def _of_log_file(key: str) -> bool:

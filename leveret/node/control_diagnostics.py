@@ -17,12 +17,14 @@ import os
 import socket
 import ssl
 import sys
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.maintenance import state_of
 from leveret.cluster.mirroring import is_quorum
-from leveret.node import discovery, logs
+from leveret.node import config_text, discovery, logs
 from leveret.node.certificates import end_of_validity
+from leveret.node.config import load
 from leveret.node.control_cluster import listeners, local_alarms
 from leveret.node.control_frame import (
     ALWAYS,
@@ -79,6 +81,8 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if hasattr(value, "items"):
         return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, Enum):
+        return value.value
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
@@ -90,7 +94,10 @@ async def environment(control: Control) -> Any:
     if control.server.node is not None:
         found["memory_limit_bytes"] = control.node.alarms.memory_limit_bytes
         found["disk_limit_bytes"] = control.node.alarms.disk_limit_bytes
-    return {"leveret": found}
+    holds = config_text.pairs(dataclasses.replace(control.server.settings, log_levels=logs.levels()))
+    usual = config_text.pairs(load([], {name: os.environ[name] for name in ("HOME",) if name in os.environ}).settings)
+    defaults = {key: usual[key] for key, text in holds.items() if usual.get(key, text) != text}
+    return {"leveret": found, "config": holds, "defaults": defaults}
 
 
 @COMMANDS.add(ALWAYS)

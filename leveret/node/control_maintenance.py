@@ -117,8 +117,10 @@ async def _move_away(control: Control) -> tuple[int, dict[int, str]]:
                 problems[spec.id] = str(error)
 
     for begin in range(0, len(specs), MOVES_AT_ONCE):
-        control.progress = f"{begin} of {len(specs)} queues without mirrors moved"
-        await asyncio.gather(*map(move_one, specs[begin : begin + MOVES_AT_ONCE]))
+        some = specs[begin : begin + MOVES_AT_ONCE]
+        control.progress = f"{begin - len(problems)} of {len(specs)} queues without mirrors moved"
+        await asyncio.gather(*map(move_one, some))
+        control.progress = f"{begin + len(some) - len(problems)} of {len(specs)} queues without mirrors moved"
     return len(specs) - len(problems), problems
 
 

@@ -253,7 +253,7 @@ async def move_alone(control: Control, spec: QueueSpec, node: str) -> None:
             raise Refused(UNAVAILABLE, f"the move of {_called(spec)} was given up, or node {node} was lost")
         copy = (await copies(control, node, [spec.id])).get(spec.id)
         if copy is not None and not copy["complete"] and copy["to_fill"]:
-            control.progress = f"{copy['filled']} of {copy['to_fill']} message numbers are copied"
+            control.progress = f"queue '{spec.name}': {100 * copy['filled'] // copy['to_fill']} % copied"
         if (now.view, copy) != seen:
             seen, seen_s = (now.view, copy), clock()
         elif clock() - seen_s > STALL_S:
@@ -312,6 +312,7 @@ def _loss(view: View, node: str, there: dict[str, dict[str, Any]]) -> dict[str, 
         "synchronised": [one for one, copy in there.items() if copy["in_sync"]],
         "unreachable": [one for one, _ in view.in_sync if one not in there],
         "complete": mine["complete"],
+        "filling": mine["filling"],
         "sync_done": mine["filled"],
         "sync_total": mine["to_fill"],
     }
@@ -342,7 +343,7 @@ def local_figures(control: Control) -> dict[str, int | float]:
     broker = control.node.broker
     counts, now_ms = broker.mirrors.journal.counts, int(time.time() * 1000)
     return {
-        **mirror_status.figures(mirror_status.mirrored(broker), counts, now_ms),
+        **mirror_status.figures(mirror_status.mirrored(broker), broker.mirrors.store, counts, now_ms),
         "queues_down": mirror_status.down(broker),
     }
 
@@ -379,7 +380,8 @@ def _status_rows(control: Control, spec: QueueSpec, mirror: Mirror | None = None
     assert spec.view is not None
     state = mirror_status.DOWN if mirror is None else mirror_status.state(mirror)
     rows = [_row(spec, spec.node, "master", state)]
-    lags = [] if mirror is None else mirror_status.lags(mirror, int(time.time() * 1000))
+    store, now_ms = control.node.broker.mirrors.store, int(time.time() * 1000)
+    lags = [] if mirror is None else mirror_status.lags(mirror, store, now_ms)
     lag_of, running = {lag.node: lag for lag in lags}, running_nodes(control)
     for name in spec.view.order():
         if name != spec.node:
@@ -397,7 +399,9 @@ def _mirror_row(spec: QueueSpec, node: str, running: bool, lag: mirror_status.La
     state = "unsynchronised" if spec.view.disk_of(node) is None else "synchronised"
     row = _row(spec, node, "mirror", state if running else mirror_status.DOWN)
     if lag is not None and lag.messages is not None:
-        row |= {"lag_messages": lag.messages, "lag_bytes": lag.bytes, "lag_seconds": round(lag.seconds or 0.0, 3)}
+        row["lag_messages"] = lag.messages
+        row["lag_bytes"] = "" if lag.bytes is None else lag.bytes
+        row["lag_seconds"] = "" if lag.seconds is None else round(lag.seconds, 3)
     return row
 
 

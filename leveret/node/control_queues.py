@@ -231,7 +231,10 @@ async def list_queues(
     specs = control.node.metadata.queues
     if only is not None and (vhost, only) not in specs and after is None:
         unknown = sorted({name for name in only.split(",") if name not in columns_.QUEUES})
-        raise Refused(USAGE, f"Info key(s) {','.join(unknown)} are not supported", VALIDATION)
+        text = f"Info key(s) {','.join(unknown)} are not supported"
+        if len(unknown) == 1:
+            text += f", and there is no such queue in vhost '{vhost}'"
+        raise Refused(USAGE, text, VALIDATION)
     running = running_nodes(control)
 
     def fits(spec: QueueSpec) -> bool:

@@ -254,9 +254,10 @@ async def mirror_figures(control: Control) -> dict[str, int | float]:
     """All copies of this node added up; see `mirror_status.figures`."""
     broker = control.node.broker
     counts, now_ms, slices = broker.mirrors.journal.counts, int(time.time() * 1000), Slices()
-    sums = mirror_status.figures((), counts, now_ms)
+    store = broker.mirrors.store
+    sums = mirror_status.figures((), store, counts, now_ms)
     for some in _chunks(list(mirror_status.mirrored(broker))):
-        part = mirror_status.figures(some, counts, now_ms)
+        part = mirror_status.figures(some, store, counts, now_ms)
         for name, value in part.items():
             if name.endswith("_max"):
                 sums[name] = max(sums[name], value)

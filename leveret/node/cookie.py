@@ -14,6 +14,7 @@ import stat
 from typing import Final
 
 FILE_NAME: Final = "cookie"
+ERLANG_FILE: Final = ".erlang.cookie"
 BYTES_MAX: Final = 4096
 RANDOM_BYTES: Final = 32
 
@@ -36,6 +37,12 @@ def find_cookie(data_dir: str, file: str | None = None, value: str | None = None
     if not os.path.exists(path):
         _make(path)
     return read_cookie(path)
+
+
+def inherited(data_dir: str, home: str) -> str | None:
+    """The user's `.erlang.cookie`, as RabbitMQ uses it, for a node that has none of its own; None: no such file."""
+    path = os.path.join(home, ERLANG_FILE)
+    return path if os.path.exists(path) and not os.path.exists(os.path.join(data_dir, FILE_NAME)) else None
 
 
 def read_cookie(path: str) -> bytes:

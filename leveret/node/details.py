@@ -26,6 +26,7 @@ from leveret.node import samples as s
 from leveret.node.samples import Past, Window, figures_of
 
 if TYPE_CHECKING:
+    from leveret.broker.mirrored import Mirror
     from leveret.broker.queue import Queue
     from leveret.cluster.specs import QueueSpec
     from leveret.node.control import Control
@@ -177,8 +178,22 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
     if queue.spec.exclusive:
         row["owner_pid_details"] = _owner(control, queue)
     if queue.mirror is not None:
-        row["mirrors"] = [one._asdict() for one in mirror_status.lags(queue.mirror, control.node.broker.wall_ms)]
+        row["mirrors"] = [one._asdict() for one in mirror_lags(control, queue.mirror)]
     return row
+
+
+def mirror_lags(control: Control, mirror: Mirror) -> list[mirror_status.Lag]:
+    """How far each mirror is behind. The size of what one lacks that is being filled is an estimate."""
+    node = control.node
+    lags = mirror_status.lags(mirror, node.broker.mirrors.store, node.broker.wall_ms)
+    log = node.storage.log.queues.get(mirror.spec.id)
+    if log is None or not log.count:
+        return lags
+    mean = log.message_bytes / log.count
+    return [
+        lag._replace(bytes=int(lag.messages * mean)) if lag.bytes is None and lag.messages is not None else lag
+        for lag in lags
+    ]
 
 
 def time_of_day(seconds: float) -> str:

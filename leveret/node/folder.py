@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,30 @@ def folder_lock(folder: str, patience_s: float = 0.0) -> Iterator[None]:
                 raise FolderInUse(f"another process works in {folder}: a node is running there")
             time.sleep(0.02)
         yield
+
+
+def problem_of(folder: str) -> str | None:
+    """Why a process of this user could not make a folder, or write in it; None: it can."""
+    there = folder
+    while not os.path.lexists(there):  # The rest of the path would be made.
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        return f"{there} is no folder"
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".leveret-", dir=there))  # To ask for rights would not tell of all obstacles.
+    except OSError as error:
+        return f"cannot write in {there}: {error.strerror or error}"
+    return None
+
+
+def make_folder(folder: str) -> str | None:
+    """Why there is none in which a node could write."""
+    try:
+        os.makedirs(folder, mode=0o750, exist_ok=True)
+    except OSError as error:
+        return f"cannot make the data folder {folder}: {error.strerror or error}"
+    problem = problem_of(folder)
+    return None if problem is None else f"the data folder cannot be used: {problem}"
 
 
 def _lock(file: IO[str]) -> bool:

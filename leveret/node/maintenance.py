@@ -155,6 +155,8 @@ class Maintenance:
             progress(f"{total - left} of {total} queues handed over to mirrors")
             node.turn()
             await asyncio.sleep(LEAVE_STEP_S)
+        if total:
+            progress(f"{total - left} of {total} queues handed over to mirrors")
         await node.cluster.hand_over()
         await node.cluster.change(NodeStarted(""))  # It changes nothing; but now all nodes know who leads what,
         await self._quiet(UNHURRIED_STEPS, LEAVE_S)  # and what they have sent here before they did is answered.
@@ -261,8 +263,7 @@ class Maintenance:
             if not queue.deleted:
                 await self.move(queue, self.next_home())
                 logger.info("queue '%s' in vhost '%s' moved to another node", queue.spec.name, queue.spec.vhost)
-            if done % 100 == 0:
-                progress(f"{done} of {len(queues)} queues moved")
+            progress(f"{done + 1} of {len(queues)} queues moved")
 
     async def move(self, queue: Queue, to: str) -> None:
         """Raises `AdminError`; then the queue is where it was."""

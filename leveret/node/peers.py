@@ -33,7 +33,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from leveret.cluster import detector, link
+from leveret.cluster.compression import BadPacked, Compressor, unpacked
 from leveret.cluster.detector import IN, OUT, Cut, Detector, DetectorOptions, Down, Pair, Up
+from leveret.cluster.frames import PACKED
 from leveret.cluster.link import Buffer, Failed, Frames, Identity, Link, Paired, Ready
 from leveret.node.wire import PeersOptions, PeerTls, Wire, call, connect
 
@@ -149,6 +151,7 @@ class Peers:
         self._pending: deque[tuple[_Member, detector.Event]] = deque()  # what the detector wants done
         self._acting = False
         self._complaints = _Complaints()
+        self.compressors: dict[str, Compressor] = {}  # By peer, of whom there are as many as members.
         self.barred: frozenset[str] = frozenset()  # With whom there are to be no links: a fault that tests can ask for.
         self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # The host of a member said so.
         self._server: asyncio.Server | None = None
@@ -218,6 +221,11 @@ class Peers:
         wire = self._up.get(peer)
         if wire is None:
             return False
+        if self.options.compresses:
+            compressor = self.compressors.setdefault(peer, Compressor())
+            packed = compressor.packed(kind, payload, self.options.frame_bytes_max)
+            if packed is not None:
+                kind, payload = PACKED, packed
         wire.link.send(kind, payload)
         if not wire.dirty:
             wire.dirty = True
@@ -458,9 +466,13 @@ class Peers:
         on_frame = self._handler.on_frame
         try:
             for kind, payload in frames:
+                if kind == PACKED:
+                    kind, payload = unpacked(payload, self.options.frame_bytes_max)
                 on_frame(name, kind, payload)
                 if wire.closed:
                     return
+        except BadPacked as error:
+            self._break(wire, str(error))
         except Exception:  # A frame half handled: the session's promise is broken, and both ends must know.
             logger.exception("a frame from %s: internal error", name)
             self._break(wire, "internal error in handling a frame")

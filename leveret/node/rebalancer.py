@@ -71,6 +71,11 @@ class Wanted(NamedTuple):
     by_itself: bool = False
 
     @property
+    def most(self) -> int:
+        """Moves of one run."""
+        return r.MOVES_MAX if self.moves_max is None else self.moves_max
+
+    @property
     def is_appointed(self) -> bool:
         """Whether queues or nodes are named."""
         return self.plan is not None or self.queues != ".*" or (self.source, self.target) != (None, None)
@@ -151,7 +156,8 @@ class Rebalancer:
             text = "cluster_rebalance is appoint: name queues or nodes (--queues, --from, --to, --plan)"
             raise Refused(UNAVAILABLE, text)
         if wanted.dry_run:
-            return {**(await self.plan(wanted)).as_json(), "dry_run": True, "done": 0, "failed": []}
+            plan = await self.plan(wanted)
+            return {**plan.as_json(), "dry_run": True, "done": 0, "failed": [], "moves_max": wanted.most}
         self.busy = True
         try:
             return await self._carry_out(wanted)
@@ -168,7 +174,7 @@ class Rebalancer:
         told_s = began_s
         for begin in range(0, len(moves), at_once):
             some = moves[begin : begin + at_once]
-            self.control.progress = f"{begin} of {len(moves)} queues moved"
+            self.control.progress = _so_far(begin - len(failed), len(moves), len(failed))
             problems = await asyncio.gather(*map(self._move, some))
             for move, problem in zip(some, problems, strict=True):
                 if problem is not None:
@@ -176,6 +182,7 @@ class Rebalancer:
             moved = [move for move, problem in zip(some, problems, strict=True) if problem is None]
             self.done, self.failed = self.done + len(moved), self.failed + len(some) - len(moved)
             untold += moved
+            self.control.progress = _so_far(begin + len(some) - len(failed), len(moves), len(failed))
             if not self.leads():
                 raise Refused(UNAVAILABLE, "this node does not lead the cluster any more; the next leader will look")
             if loop.time() - told_s >= WRITE_S:
@@ -188,7 +195,8 @@ class Rebalancer:
             last["took_ms"] = self.took_ms
             await self._remember(untold, last)
             logger.info("rebalancing (%s): %d of %d queues moved", plan.strategy, len(moves) - len(failed), len(moves))
-        return {**plan.as_json(), "dry_run": False, "done": len(moves) - len(failed), "failed": failed}
+        done = {"dry_run": False, "done": len(moves) - len(failed), "failed": failed, "moves_max": wanted.most}
+        return {**plan.as_json(), **done}
 
     async def _move(self, move: r.Move) -> str | None:
         """What went wrong."""
@@ -269,7 +277,7 @@ class Rebalancer:
         document = wanted.plan
         if document is None and strategy == r.PLAN:
             document = await asyncio.to_thread(_read, schedule.plan)
-        moves_max = r.MOVES_MAX if wanted.moves_max is None else wanted.moves_max
+        moves_max = wanted.most
         if wanted.by_itself and schedule.per_hour is not None:
             since_ms = self.control.node.broker.wall_ms - HOUR_MS
             moves_max = min(moves_max, max(0, schedule.per_hour - len(self.moved_since(since_ms))))
@@ -371,6 +379,10 @@ class Rebalancer:
             rules.label,
             rules.pinned or moving_to(node.metadata, spec) is not None,
         )
+
+
+def _so_far(done: int, total: int, failed: int) -> str:
+    return f"{done} of {total} queues moved" + (f", {failed} stay" if failed else "")
 
 
 def local_balance(control: Control) -> dict[str, Any]:

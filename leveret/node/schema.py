@@ -23,7 +23,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from leveret.cluster.mirroring import FORBID, LEADER_LOCATORS, LOCATORS
 from leveret.cluster.partitions import RECOVER, Strategy
@@ -381,6 +381,11 @@ log_time = one_of("rfc3339_space", "rfc3339_T", "epoch_usecs", "epoch_secs", "la
 log_level_format = one_of("lc", "uc", "lc3", "uc3", "lc4", "uc4")
 tls_version = partly(("tlsv1.2", "tlsv1.3"), ("tlsv1", "tlsv1.1", "sslv3"))
 
+# Other names of keys: that of RabbitMQ's management plugin, and a short one.
+ALIASES: Final = {"management.load_definitions": "load_definitions", "disc_copies": "cluster_nodes.disc_copies"}
+# Of which no value at all is one: a list of nothing.
+MAY_BE_EMPTY: Final = frozenset({"cluster_nodes.disc_copies", "disc_copies"})
+
 # What each key means
 
 USED: dict[str, Used] = {
@@ -398,6 +403,7 @@ USED: dict[str, Used] = {
     "cluster.port": Used(port, group="cluster.listener"),
     "cluster.advertised_host": Used(host),
     "cluster.priority": Used(whole(0, 255), "node_priority"),
+    "cluster.compression": Used(one_of("none", "zlib"), "cluster_compression"),
     "cluster.operation_timeout": Used(milliseconds(100, 3_600_000), "operation_timeout_ms"),
     "cluster.refused_connection_is_proof": Used(flag, "trusts_refusals"),
     "cluster.ssl_options.cacertfile": Used(readable_file),

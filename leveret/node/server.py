@@ -25,6 +25,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import uvloop
@@ -32,6 +33,7 @@ import uvloop
 from leveret import __version__
 from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
 from leveret.cluster.link import FRAME_BYTES_MAX, Identity
+from leveret.cluster.mirroring import unknown_nodes
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
 from leveret.node import control_definitions, discovery, logs, registry, service_manager
@@ -39,7 +41,7 @@ from leveret.node.allocator import limit_heaps
 from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
 from leveret.node.control import Control
-from leveret.node.cookie import BadCookie, find_cookie
+from leveret.node.cookie import BadCookie, find_cookie, inherited
 from leveret.node.doors import Doors, StartFailed
 from leveret.node.folder import (
     JOIN_FILE,
@@ -49,6 +51,7 @@ from leveret.node.folder import (
     FolderInUse,
     delete_note,
     folder_lock,
+    make_folder,
     read_note,
     wipe,
     write_note,
@@ -144,6 +147,7 @@ class Server(Doors):
             stable_ms=silence_ms // 8,
             calm_ms=silence_ms * 8,
             unsent_bytes_max=2 * frame_bytes_max,
+            compresses=settings.cluster_compression == "zlib",
         )
         tls = None if settings.cluster_tls is None else peer_tls(settings.cluster_tls)
         me = Identity(settings.node_name, bytes.fromhex(self.uuid))
@@ -209,6 +213,13 @@ class Server(Doors):
         await self.open_doors(node)
         shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
         logger.info("Server startup complete; listening: %s", shown)
+        absent = unknown_nodes(settings.mirroring, [one.name for one in node.cluster.members()])
+        if absent:
+            logger.warning(
+                "the configuration has queues mirrored on %s, not a member of this cluster: there will be no mirror "
+                "there until it is",
+                ", ".join(absent),
+            )
         self.control.rebalancer.start()
 
     async def stop_app(self) -> None:
@@ -519,9 +530,12 @@ def run(settings: Settings) -> int:
         print(f"leveret: {error}", file=sys.stderr)
         return EX_CONFIG
     try:
-        os.makedirs(settings.data_dir, mode=0o750, exist_ok=True)
+        problem = make_folder(settings.data_dir)
+        if problem is not None:
+            logger.critical("%s; give the node another folder with --data, or data_dir in its configuration", problem)
+            return EX_CONFIG
         with folder_lock(settings.data_dir, PATIENCE_S):
-            code = _run(settings)
+            code = _run(_with_cookie(settings))
         if code == RESTART:
             begin_anew()
         return code
@@ -539,6 +553,17 @@ def run(settings: Settings) -> int:
     except StartFailed as error:
         logger.critical("%s", logs.lines(error))
         return EX_UNAVAILABLE
+
+
+def _with_cookie(settings: Settings) -> Settings:
+    """Where no cookie is named, the user's is taken that RabbitMQ would use."""
+    if settings.cookie_file is not None or settings.cookie is not None:
+        return settings
+    path = inherited(settings.data_dir, os.path.expanduser("~"))
+    if path is None:
+        return settings
+    logger.info("the cookie is that of %s; name another with --cookie-file", path)
+    return replace(settings, cookie_file=path)
 
 
 def begin_anew() -> NoReturn:

@@ -161,6 +161,7 @@ class Settings:
     cluster_listener: Listener = DEFAULT_CLUSTER_LISTENER
     cluster_host: str = DEFAULT_HOST  # how other nodes reach this one
     cluster_tls: TlsOptions | None = None
+    cluster_compression: Literal["none", "zlib"] = "none"  # of frames to other nodes
     cookie_file: str | None = None
     cookie: str | None = field(default=None, repr=False)
     join: tuple[tuple[str, int], ...] = ()

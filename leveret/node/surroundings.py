@@ -16,14 +16,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leveret.log.disk import Disk, FileDisk
-<<<<<<< HEAD
+from leveret.node import folder
 from leveret.node.alarms import resident_bytes, total_memory_bytes
 from leveret.node.allocator import Trimmer
-=======
-from leveret.node import folder
-from leveret.node.alarms import release_memory, resident_bytes, total_memory_bytes
 from leveret.node.folder import Place
->>>>>>> two
 from leveret.node.worker import Worker
 
 

@@ -42,6 +42,7 @@ class PeersOptions(NamedTuple):
     calls_max: int = 64
     unsent_bytes_high: int = 8 << 20
     unsent_bytes_max: int = 128 << 20
+    compresses: bool = False
 
     def of_link(self) -> LinkOptions:
         return LinkOptions(self.frame_bytes_max, self.greeting_ms, max(self.silence_ms // BEATS_IN_SILENCE, 1))

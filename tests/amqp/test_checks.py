@@ -33,6 +33,9 @@ def refusal(arguments: dict[str, Any], **properties: Any) -> str | None:
         {"x-queue-master-locator": "min-masters"},
         {"ha-mirror-queues": True},
         {"ha-mirror- queues": False},
+        {"ha-mode": "all", "ha-sync-mode": "automatic"},
+        {"ha-mode": "exactly", "ha-params": 2},
+        {"ha-mode": "nodes", "ha-params": ["a@b"]},
         {"x-unknown": 5},
         Q,
         {**Q, "x-quorum-initial-group-size": 7},
@@ -104,6 +107,41 @@ def test_what_is_taken(arguments: dict[str, Any]) -> None:
             {"ha-mirror-queues": "yes"},
             {},
             "invalid arg 'ha-mirror-queues' for queue 'q' in vhost '/': {unacceptable_type,longstr}",
+        ),
+        (
+            {"ha-mode": "some"},
+            {},
+            "invalid arg 'ha-mode' for queue 'q' in vhost '/': \"'some' is not a valid ha-mode value\"",
+        ),
+        (
+            {"ha-mode": "all", "ha-sync-mode": True},
+            {},
+            "invalid arg 'ha-sync-mode' for queue 'q' in vhost '/': {unacceptable_type,bool}",
+        ),
+        (
+            {"ha-mode": "exactly"},
+            {},
+            "invalid arg 'ha-params' for queue 'q' in vhost '/': ha-mode=\"exactly\" takes an integer",
+        ),
+        (
+            {"ha-mode": "nodes", "ha-params": "a@b"},
+            {},
+            "invalid arg 'ha-params' for queue 'q' in vhost '/': ha-mode=\"nodes\" takes a list of strings",
+        ),
+        (
+            {"ha-mode": "all", "ha-params": 2},
+            {},
+            "invalid arg 'ha-params' for queue 'q' in vhost '/': ha-mode=\"all\" does not take parameters",
+        ),
+        (
+            {"ha-sync-mode": "automatic"},
+            {},
+            "invalid arg 'ha-sync-mode' for queue 'q' in vhost '/': ha-mode must be specified, too",
+        ),
+        (
+            {**Q, "ha-mode": "all"},
+            {},
+            "invalid arg 'ha-mode' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue",
         ),
     ],
 )

@@ -51,6 +51,18 @@ def test_members_come_and_go(rings: Rings) -> None:
     assert lines[:2] == [f"Adding mirror on node c: <c.2.{number}.0>", "Dropping queue mirror on node b"]
 
 
+def test_only_what_a_mirror_lacks_is_counted(rings: Rings) -> None:
+    """One that returns has most of a long queue."""
+    number = rings.declare("q", "a")
+    rings.publish("a", "q", 30)
+    rings.add_member(number, "b")
+    rings.publish("a", "q", 12)
+    mirror, mirrors = rings.copy("a", number), rings.servers["a"].world.broker.mirrors
+    told(rings, "a")
+    mirrors.order_sync(mirror, True)
+    assert told(rings, "a")[0] == "Synchronising: 30 messages to synchronise"
+
+
 def test_a_sync_on_demand(rings: Rings) -> None:
     number = rings.declare("q", "a")
     rings.publish("a", "q", 3)

@@ -170,7 +170,12 @@ def test_the_environment_has_no_secrets(ctl: Ctl, server: FakeServer) -> None:
     found = told(ended)["leveret"]
     assert found["cookie"] == found["default_pass"] == "..."
     assert found["tcp_listeners"] == [{"host": "127.0.0.1", "port": 5672}]
-    assert "heartbeat_s = 60\n" in ctl("environment", "-q").out
+    lines = ctl("environment", "-q").out.splitlines()
+    assert "heartbeat = 60" in lines and "listeners.tcp.1 = 127.0.0.1:5672" in lines
+    assert "cluster_partition_handling = pause_minority" in lines
+    assert [" ".join(line.split()) for line in lines if "cluster_name" in line] == [
+        "cluster_name = founded # default: leveret@localhost"
+    ]
 
 
 def test_memory(ctl: Ctl, server: FakeServer) -> None:
@@ -274,7 +279,7 @@ def test_a_report_has_it_all(ctl: Ctl, server: FakeServer) -> None:
     server.world.client().declare("in the report")
     ended = ctl("report")
     assert ended.code == 0
-    parts = ("Status of node one@host", "Cluster status of", "heartbeat_s = 60", "channels", "in the report")
+    parts = ("Status of node one@host", "Cluster status of", "heartbeat = 60", "channels", "in the report")
     for part in (*parts, "bindings", "Listing permissions", "Listing policies", "End of server status report."):
         assert part in ended.out, part
 

@@ -6,6 +6,8 @@ import pytest
 
 from leveret.cli.ctl.session import _suggestion
 from leveret.cli.ctl.target import Target
+from leveret.cluster import link
+from leveret.node.registry import Entry
 from leveret.node.wire import CallFailed
 
 PLAIN = Target("127.0.0.1", 25672, None, b"cookie", "a file")
@@ -23,3 +25,14 @@ WITH_TLS = PLAIN._replace(tls=("cert", "key", "ca"))
 )
 def test_suggestions(error: CallFailed, target: Target, suggested: str) -> None:
     assert _suggestion(error, target).startswith(f"suggestion: {suggested}")
+
+
+def test_a_cookie_file_that_was_changed_under_a_running_node() -> None:
+    """To name that file with --cookie-file, as for a cookie from elsewhere, would not help."""
+    entry = Entry("one@host", 4711, "127.0.0.1", 25672, "/data")
+    own = PLAIN._replace(entry=entry, cookie_from="/data/cookie")
+    error = CallFailed(link.COOKIE, "the cookie differs")
+    told = _suggestion(error, own)
+    assert "/data/cookie was changed after the node was started" in told and "kill 4711" in told
+    assert "--cookie-file" not in told
+    assert "--cookie-file" in _suggestion(error, own._replace(cookie_from="/tmp/another"))

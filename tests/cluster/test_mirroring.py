@@ -126,6 +126,16 @@ def test_the_argument() -> None:
     assert found({"ha-mode": "all"}, {"ha-mirror-queues": False}).placement == {"ha-mode": "all"}
 
 
+def test_arguments_that_mean_what_they_mean_in_a_policy() -> None:
+    assert found({}, {"ha-mode": "all", "ha-sync-mode": "automatic"}) == Rules({"ha-mode": "all"}, automatic=True)
+    two = {"ha-mode": "exactly", "ha-params": 2}
+    assert found({}, two, Defaults(EVERYWHERE)) == Rules(two)
+    assert found({"ha-mode": "all"}, two).placement == {"ha-mode": "all"}
+    assert found({"max-length": 5}, two).placement == two
+    nodes = {"ha-mode": "nodes", "ha-params": ["a@b", "c@d"]}
+    assert found({}, nodes).placement == nodes
+
+
 def test_whoever_forbids_copying() -> None:
     automatic: dict[str, Json] = {"ha-mode": "all", "ha-sync-mode": "automatic"}
     assert found(automatic).fills

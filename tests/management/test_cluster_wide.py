@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pika
 import pytest
@@ -87,6 +88,33 @@ def test_a_mirrored_queue(nodes: list[Watched]) -> None:
     assert 'rabbitmq_queue_mirrors_synchronised{vhost="/",queue="mirrored"} 1\n' in text
     assert "rabbitmq_mirrored_queues_masters 1\n" in text
     assert "rabbitmq_mirrored_queues_mirrors 1\n" in there.metrics()
+
+
+def test_a_mirror_that_lacks_messages(nodes: list[Watched]) -> None:
+    here, there = nodes
+    arguments = {"x-queue-master-locator": "client-local"}
+    with pika.BlockingConnection(pika.URLParameters(here.broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("lacking", durable=True, arguments=arguments)
+        for _ in range(7):
+            channel.basic_publish("", "lacking", bytes(100), pika.BasicProperties(delivery_mode=2))
+        here.broker.admin.set_policy("manual", "^lacking", {"ha-mode": "all", "ha-sync-mode": "manual"})
+
+        def mirrors() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = here.get("/api/queues/%2F/lacking").get("mirrors", [])
+            return found
+
+        until(lambda: bool(mirrors()) and mirrors()[0]["messages"] is not None, "the lag is known")
+        (mirror,) = mirrors()
+        assert (mirror["node"], mirror["in_sync"], mirror["complete"]) == (there.broker.name, False, False)
+        assert mirror["messages"] == 7
+        assert mirror["bytes"] >= 700
+        text = here.metrics("/metrics/per-object")
+        assert 'rabbitmq_queue_mirror_lag_messages{vhost="/",queue="lacking"} 7\n' in text
+        for _ in range(3):
+            channel.basic_get("lacking", auto_ack=True)
+        until(lambda: mirrors()[0]["messages"] == 4, "consumed messages are not missing")
 
 
 def test_a_node_that_is_gone(nodes: list[Watched]) -> None:

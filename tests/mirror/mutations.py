@@ -163,8 +163,8 @@ MUTATIONS: Final = [
         (
             11,
             "complete is claimed before it is on disk",
-            "        solid = self.synced_to >= self.floor\n        return Entry",
-            "        solid = True\n        return Entry",
+            "        solid = self.synced_to >= self.floor\n        complete",
+            "        solid = True\n        complete",
         ),
         (
             12,

@@ -24,7 +24,7 @@ from leveret.mirror.frames import (
     Started,
 )
 from leveret.mirror.ring import Member
-from leveret.mirror.sync import YIELD_TICKS, YIELD_TIMES
+from leveret.mirror.sync import BATCHES, YIELD_TICKS, YIELD_TIMES, pieces
 
 from .lab import (
     applied,
@@ -71,9 +71,10 @@ def a_reset_member_fills_in_pieces() -> None:
     assert [one.live for one in changes(effects, Fill)] == [((1, 2),)]
     assert not sent(effects, Fetch), "the next one when this is on disk"
     mirror.on_synced(mirror.written)
-    assert sent(drain(mirror), Fetch)[0].after == 2
+    effects = drain(mirror)
+    assert sent(effects, Fetch)[0].after == 2 and numbers(effects, "b")[-1].lacks == ((3, 3),)
     effects = give(mirror, "a", Piece(2, 5, 2, (), 3, (), (), 5))
-    assert changes(effects, Complete) and numbers(effects, "b")[-1][2:] == (6, 6, True)
+    assert changes(effects, Complete) and numbers(effects, "b")[-1][2:5] == (6, 6, True)
 
 
 @scenario
@@ -266,11 +267,39 @@ def the_rate_of_filling_is_capped() -> None:
 @scenario
 def pieces_may_be_limited_in_messages() -> None:
     mirror = hollow(bound=9, fill_messages=4)
-    assert (sent(drain(mirror), Fetch) or sent(tick(mirror, 4), Fetch))[0].bound == 4
-    asked = sent(give(mirror, "a", Piece(2, 5, 0, (), 4, (), (), 5)), Fetch)[0]
-    assert (asked.after, asked.bound) == (4, 8)
-    asked = sent(give(mirror, "a", Piece(2, 5, 4, (), 8, (), (), 5)), Fetch)[0]
+    asked = (sent(drain(mirror), Fetch) or sent(tick(mirror, 4), Fetch))[0]
+    assert (asked.after, asked.bound, asked.batch) == (0, 9, 4)
+    whole = Piece(2, 5, 0, (), 8, ((1, 3), (6, 6)), (run_of(1, b"a", b"b", b"c"), run_of(6, b"x")), 5, ((2, 6, 1),))
+    first, second = pieces(whole, 4)
+    assert [run.first for run in first.runs] == [1] and (first.after, first.upto, first.more) == (0, 4, True)
+    assert (first.live, first.counts) == (((1, 3),), ((2, 4, 1),))
+    assert [run.first for run in second.runs] == [6] and (second.after, second.upto, second.more) == (4, 8, False)
+    assert (second.live, second.counts) == (((6, 6),), ((5, 6, 1),))
+    assert not sent(give(mirror, "a", first), Fetch), "the rest of the answer is on its way"
+    asked = sent(give(mirror, "a", second), Fetch)[0]
     assert (asked.after, asked.bound) == (8, 9)
+
+
+@scenario
+def an_answer_of_small_pieces_has_not_too_many() -> None:
+    mirror = hollow(bound=1_000_000, fill_messages=5)
+    asked = (sent(drain(mirror), Fetch) or sent(tick(mirror, 4), Fetch))[0]
+    assert asked.bound == 5 * BATCHES
+    whole = Piece(2, 5, 0, (), 1_000_000, ((1, 1_000_000),), (), 5)
+    found = list(pieces(whole, 1))
+    assert len(found) <= BATCHES and found[-1].upto == 1_000_000
+    assert [one.after for one in found[1:]] == [one.upto for one in found[:-1]]
+    assert list(pieces(whole, 0)) == [whole]
+
+
+@scenario
+def a_large_piece_uses_up_the_rate_of_later_ticks() -> None:
+    mirror = hollow(bound=9, fill_bytes_per_tick=10)
+    drain(mirror)
+    tick(mirror, 4)
+    give(mirror, "a", Piece(2, 5, 0, (), 1, ((1, 1),), (run_of(1, bytes(35)),), 5))
+    assert not sent(tick(mirror, 2), Fetch), "35 bytes are more than two ticks allow"
+    assert sent(tick(mirror), Fetch)[0].after == 1
 
 
 @scenario

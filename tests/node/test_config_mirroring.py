@@ -46,6 +46,9 @@ def test_nothing(conf: Configuration) -> None:
             {"queue1", "queue2"},
         ),
         ("cluster_nodes.disc_copies = ''", {}, set()),
+        ("cluster_nodes.disc_copies =", {}, set()),
+        ("disc_copies =", {}, set()),
+        ("disc_copies = queue1,queue2", {"ha-mode": "all", "ha-sync-mode": "automatic"}, {"queue1", "queue2"}),
         (f"cluster_nodes.disc_copies = a\n{P}.ha-mode = all", {"ha-mode": "all"}, {"a"}),
         (
             "cluster_nodes.disc_copies = a\nnum_mirrors = 1",

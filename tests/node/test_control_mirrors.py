@@ -267,6 +267,7 @@ async def test_promotion_by_force_says_first_what_is_lost(rings: Rings) -> None:
         "synchronised": [ONE],
         "unreachable": [],
         "complete": False,
+        "filling": False,
         "sync_done": 0,
         "sync_total": 5,
     }

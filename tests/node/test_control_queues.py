@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -105,6 +107,18 @@ async def test_messages_in_memory_and_on_disk(rings: Rings) -> None:
     assert found[3].endswith(" UTC") and len(found[3]) == len("2021-07-19 15:39:05 UTC")
 
 
+async def test_a_new_queue_is_idle_since_its_declaration(rings: Rings) -> None:
+    """Not since the node's start: a script that deletes idle queues would take new ones."""
+    server = rings.servers["one@host"]
+    control = server.control
+    control.started_s -= 7_200  # Two hours ago.
+    server.world.broker.now_ms = int(asyncio.get_running_loop().time() * 1000)
+    before = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() - 1))
+    rings.declare("q")
+    ((idle_since,),) = await rows(server, "list_queues", vhost="/", columns=["idle_since"])
+    assert idle_since >= before
+
+
 # -- One queue -----------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +155,9 @@ async def test_a_name_that_is_none_was_meant_as_a_column(rings: Rings) -> None:
     (one, *_) = servers(rings)
     rings.declare("q")
     asked = {"vhost": "/", "columns": ["name"]}
-    assert await refusal(one, "list_queues", **asked, only="nope") == (64, "Info key(s) nope are not supported")
+    assert await refusal(one, "list_queues", **asked, only="nope") == (
+        64,
+        "Info key(s) nope are not supported, and there is no such queue in vhost '/'",
+    )
     assert await refusal(one, "list_queues", **asked, only="name,z,y") == (64, "Info key(s) y,z are not supported")
     assert (await ask(one, "list_queues", vhost="/", columns=["name"], only="q", offline=True))["rows"] == []

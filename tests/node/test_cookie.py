@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.node.cookie import BYTES_MAX, BadCookie, find_cookie, read_cookie
+from leveret.node.cookie import BYTES_MAX, BadCookie, find_cookie, inherited, read_cookie
 
 
 def private(path: Path, content: bytes, mode: int = 0o600) -> str:
@@ -74,3 +74,14 @@ def test_what_a_node_that_died_left_is_replaced(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(BadCookie, match="cannot make the cookie file"):
         find_cookie(str(tmp_path / "missing"))
+
+
+def test_a_node_without_a_cookie_takes_that_of_the_user(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    home.mkdir()
+    data.mkdir()
+    assert inherited(str(data), str(home)) is None
+    path = private(home / ".erlang.cookie", b"ERLANG")
+    assert inherited(str(data), str(home)) == path
+    private(data / "cookie", b"its own")
+    assert inherited(str(data), str(home)) is None

@@ -17,6 +17,7 @@ import pytest_asyncio
 import uvloop
 
 from leveret.cluster import link
+from leveret.cluster.frames import PACKED
 from leveret.cluster.link import Identity, Link
 from leveret.node import peers
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
@@ -179,6 +180,25 @@ async def test_largest_frame(cluster: Cluster) -> None:
         a.peers.send("b", KIND, [payload, b"x"])
     await b.until(lambda: b.frames)
     assert b.frames == [("a", KIND, payload)]
+
+
+async def test_frames_may_be_compressed(cluster: Cluster) -> None:
+    a, b = await cluster.pair(options=QUICK._replace(compresses=True))
+    large = b"the same again; " * 10_000
+    a.peers.send("b", KIND, b"small")
+    a.peers.send("b", KIND, large)
+    a.peers.send("b", KIND, [large, b"in parts"])
+    await b.until(lambda: len(b.frames) == 3)
+    assert b.frames == [("a", KIND, b"small"), ("a", KIND, large), ("a", KIND, large + b"in parts")]
+    packed = a.peers.compressors["b"]
+    assert packed.bytes_in == 2 * len(large) + 8 and packed.bytes_out < len(large) // 10
+
+
+async def test_a_packed_frame_that_is_none_ends_the_session(cluster: Cluster) -> None:
+    a, b = await cluster.pair()
+    a.peers.send("b", PACKED, bytes([KIND]) + b"garbage")
+    assert "packed frame is damaged" in await b.until_down("a")
+    assert not b.frames
 
 
 async def test_turn_is_one_write(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cli.ctl.frame import DATA_ERROR, UNAVAILABLE, USAGE, VALIDATION, Command, Failed, Given, Output, Report
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 BALANCE: Final = "Queues"
 KINDS: Final = ("all", "classic", "quorum", "stream")
+MASTERS: Final = "masters"  # The unit of loads that count queues.
+WHYS_MAX: Final = 5
+CUT_SHORT: Final = "{} moves are the most of one run; there may be more to move: run it again"
 
 
 def rebalance(session: Session, given: Given) -> Output:
@@ -62,9 +66,37 @@ def _plan(path: str) -> Any:
         raise Failed(DATA_ERROR, f"{path} has no JSON: {error}") from None
 
 
-def _told(answer: dict[str, Any]) -> str:
-    """Before and after, as a table, and each move."""
-    unit, before, after = answer["unit"], answer["before"], answer["after"]
+def is_cut_short(answer: dict[str, Any]) -> bool:
+    """Whether the plan ends because a run moves only so many."""
+    return bool(len(answer["moves"]) >= answer["moves_max"])
+
+
+def summary(answer: dict[str, Any], moved: int) -> str:
+    """What a rebalance came to, without each move: the loads, what was moved, and why the rest stays."""
+    lines = _loads(answer)
+    lines.append(f"{moved} queues moved; strategy: {answer['strategy']}")
+    whys = Counter(one["why"] for one in (*answer["failed"], *answer["stays"]))
+    lines += (f"{count} queue{'s' if count > 1 else ''} not moved: {why}" for why, count in whys.most_common(WHYS_MAX))
+    if is_cut_short(answer):
+        lines.append(CUT_SHORT.format(len(answer["moves"])))
+    return "\n".join(lines)
+
+
+def _after(answer: dict[str, Any]) -> dict[str, float]:
+    """What the nodes lead now: as planned, without the moves that failed."""
+    after = dict(answer["after"])
+    if answer["unit"] == MASTERS:
+        planned = {(one["vhost"], one["queue"]): one for one in answer["moves"]}
+        for one in answer["failed"]:
+            move = planned[one["vhost"], one["queue"]]
+            after[move["to"]] -= 1
+            after[move["from"]] += 1
+    return after
+
+
+def _loads(answer: dict[str, Any]) -> list[str]:
+    """Before and after, as a table."""
+    unit, before, after = answer["unit"], answer["before"], _after(answer)
     width = max([len("node"), *map(len, before)])
     rows = [("before", "after"), *((short(before[name]), short(after[name])) for name in before)]
     widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
@@ -73,6 +105,12 @@ def _told(answer: dict[str, Any]) -> str:
         for name, (one, other) in zip(("node", *before), rows, strict=True)
     ]
     lines[0] += f"  {unit}"
+    return lines
+
+
+def _told(answer: dict[str, Any]) -> str:
+    """The loads, each move, and what stays."""
+    lines = _loads(answer)
     failed = {(one["vhost"], one["queue"]): one["why"] for one in answer["failed"]}
     for move in answer["moves"]:
         line = f"{move['queue']} in {move['vhost']}: {move['from']} → {move['to']} ({move['why']})"
@@ -83,6 +121,8 @@ def _told(answer: dict[str, Any]) -> str:
         lines.append(f"{len(answer['moves'])} queues would move; strategy: {answer['strategy']}")
     else:
         lines.append(f"{answer['done']} of {len(answer['moves'])} queues moved; strategy: {answer['strategy']}")
+    if is_cut_short(answer):
+        lines.append(CUT_SHORT.format(len(answer["moves"])))
     return "\n".join(lines)
 
 

@@ -114,7 +114,7 @@ class Command(NamedTuple):
     columns: tuple[str, ...] = ()  # of a list that can be asked for by name
     secret: int | None = None  # the place among the words from which on they are not repeated
     waits: bool = False  # for a node that is not there yet
-    names_first: bool = False  # the first word may be the name of what is listed, if it is no column
+    takes_name: bool = False  # one word that is no column may be the name of what is listed
     alone: Alone | None = None  # for what needs no node: this is run instead
 
     @property

@@ -129,10 +129,10 @@ COMMANDS: Final = (
         "[--vhost <vhost>] [--online] [--offline] [--local] [--no-table-headers] [<queue>] [<column>, ...] "
         "[--timeout <timeout>]",
         "Lists queues and their properties", "leveretctl list_queues name messages consumers node state", list_queues,
-        0, None, LIST_SWITCHES, columns=columns.QUEUES, names_first=True,
-        more="--online, --offline: only queues of nodes that run, or do not; --local: only those of this node. A first "
-        "word that is no column and the name of a queue: only that queue, as in: leveretctl list_queues orders "
-        "slave_pids synchronised_slave_pids",
+        0, None, LIST_SWITCHES, columns=columns.QUEUES, takes_name=True,
+        more="--online, --offline: only queues of nodes that run, or do not; --local: only those of this node. One "
+        "word that is no column and the name of a queue, in any place: only that queue, as in: leveretctl list_queues "
+        "orders slave_pids synchronised_slave_pids",
     ),
     Command(
         "close_all_connections", OPERATIONS, "[--vhost <vhost> | --global] <explanation>",

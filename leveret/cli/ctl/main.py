@@ -182,13 +182,16 @@ def _check_columns(command: Command, given: Given) -> None:
     """Columns may also be given with commas between them, as rabbitmqctl allows it."""
     if not command.columns:
         return
-    first = given.words[0] if command.names_first and given.words else ""
-    if any(name not in command.columns for name in first.split(",") if name):
-        given.switches["only"] = given.words.pop(0)  # If there is none of that name, the node refuses it as a column.
+
+    def unknown_in(words: list[str]) -> list[str]:
+        return sorted({name for word in words for name in word.split(",") if name and name not in command.columns})
+
+    names = [word for word in given.words if unknown_in([word])]
+    if command.takes_name and len(names) == 1:
+        given.words.remove(names[0])
+        given.switches["only"] = names[0]  # If there is none of that name, the node refuses it as a column.
+    unknown = unknown_in(given.words)
     given.words[:] = [name for word in given.words for name in word.split(",") if name]
-    unknown = sorted({name for name in given.words if name not in command.columns})
-    if unknown and first:
-        unknown = sorted({*unknown, *(name for name in first.split(",") if name and name not in command.columns)})
     if unknown:
         raise Failed(USAGE, f"Info key(s) {','.join(unknown)} are not supported", VALIDATION)
 
@@ -241,7 +244,8 @@ def _connect(command: Command, given: Given) -> Session:
             print(text, flush=True)
 
     timeout_s = given.timeout_s(0) if "timeout" in given.switches else None
-    session = Session(find_target(given), command.name, timeout_s, say, _warn, bold)
+    terminal = sys.stdout if sys.stdout.isatty() and not mute else None
+    session = Session(find_target(given), command.name, timeout_s, say, _warn, bold, terminal)
     entry = session.target.entry
     if entry is None or entry.name != session.name or command.waits:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cli.ctl.frame import PLAIN, UNAVAILABLE, USAGE, VHOST, Command, Failed, Given, Message, Output, Report
@@ -14,10 +13,11 @@ if TYPE_CHECKING:
 MIRRORS: Final = "Mirrored queues"
 AWAIT_MIRROR_S: Final = 120.0
 SYNC_S: Final = 86_400.0  # A long queue takes its time, and rabbitmqctl would wait for ever.
-TELL_S: Final = 1.0
-SYNC_COLUMNS: Final = ("node", "role", "state", "sync_done", "sync_total")
+SYNC_COLUMNS: Final = ("node", "role", "state", "messages", "lag_messages")
 SYNCING: Final = "syncing"
 UNSYNCHRONISED: Final = "unsynchronised"
+SYNCHRONISED: Final = "synchronised"
+NOT_ORDERED: Final = " It was not synchronised, and nobody had ordered it to be (see: leveretctl help sync_queue)."
 
 
 def _queue(given: Given) -> dict[str, Any]:
@@ -38,29 +38,25 @@ def sync_queue(session: Session, given: Given) -> Output:
 def _follow_sync(session: Session, given: Given) -> None:
     """Until no mirror is being filled any more, telling how far each is. Raises Failed if one was left unfilled."""
     asked = {"vhost": given.vhost, "only": given.words[0]}
-    told: list[str] = []
-    told_s = -TELL_S
-    while True:
-        rows = list(session.rows("mirror_status_rows", SYNC_COLUMNS, asked, SYNC_S).rows)
-        syncing = [row for row in rows if row[2] == SYNCING]  # The master says so before its mirrors begin.
-        if not syncing:
-            break
-        filling = [f"{node}: {_so_far(done, total)}" for node, role, _, done, total in syncing if role == "mirror"]
-        if time.monotonic() - told_s >= TELL_S:
-            for line in filling:
-                if line not in told:
-                    session.say(line)
-            told, told_s = filling, time.monotonic()
-        session.pause(SYNC_S)
+    totals: dict[str, int] = {}
+    try:
+        while True:
+            rows = list(session.rows("mirror_status_rows", SYNC_COLUMNS, asked, SYNC_S).rows)
+            syncing = [row for row in rows if row[2] == SYNCING]  # The master says so before its mirrors begin.
+            for node, role, state, has, lacks in rows:
+                if role == "mirror" and state == SYNCING and isinstance(has, int) and isinstance(lacks, int):
+                    totals[node] = has + lacks
+                    session.progress.tell(f"{has} of {has + lacks}", node)
+                elif state == SYNCHRONISED and node in totals:
+                    session.progress.tell(f"{totals[node]} of {totals[node]}", node)
+            if not syncing:
+                break
+            session.pause(SYNC_S)
+    finally:
+        session.progress.end()
     left = [row[0] for row in rows if row[2] == UNSYNCHRONISED]
     if left:
         raise Failed(UNAVAILABLE, f"synchronising was stopped; not synchronised: {', '.join(left)}")
-
-
-def _so_far(done: Any, total: Any) -> str:
-    if not isinstance(done, int) or not isinstance(total, int) or total <= 0:
-        return "begins"
-    return f"{done} of {total} ({100 * done // total} %)"
 
 
 def cancel_sync_queue(session: Session, given: Given) -> Output:
@@ -128,7 +124,9 @@ def _lost(answer: dict[str, Any]) -> str:
 def _filled(answer: dict[str, Any]) -> str:
     if answer["complete"]:
         return ""
-    return f" It was being filled: {answer['sync_done']} of {answer['sync_total']} message numbers."
+    if not answer["filling"]:
+        return NOT_ORDERED
+    return f" It was being filled: {100 * answer['sync_done'] // (answer['sync_total'] or 1)} % were done."
 
 
 # -- How they are --------------------------------------------------------------------------------------------------

@@ -167,6 +167,10 @@ def resume_listeners(session: Session, given: Given) -> Output:
     return None
 
 
+LIMITS: Final = ("memory_limit_bytes", "disk_limit_bytes")  # In bytes, as they follow from the settings.
+REMARKS_AT: Final = 56
+
+
 # -- Where and what it is ------------------------------------------------------------------------------------------
 
 
@@ -177,15 +181,17 @@ def server_version(session: Session, given: Given) -> Output:
 
 
 def environment(session: Session, given: Given) -> Output:
+    from leveret.node.config_text import line
+
     session.banner(f"Application environment of node {session.name} ...")
     found = session.ask("environment")
-    return Report(found, "\n".join(f"{name} = {_shown(value)}" for name, value in found["leveret"].items()))
-
-
-def _shown(value: Any) -> str:
-    import json
-
-    return value if isinstance(value, str) else json.dumps(value)
+    usual = found["defaults"]
+    lines = [
+        f"{line(key, text):<{REMARKS_AT}}  # default: {usual[key]}" if key in usual else line(key, text)
+        for key, text in found["config"].items()
+    ]
+    lines += (f"# {name} = {found['leveret'][name]}" for name in LIMITS if name in found["leveret"])
+    return Report(found, "\n".join(lines))
 
 
 def os_env(session: Session, given: Given) -> Output:

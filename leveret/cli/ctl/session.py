@@ -8,14 +8,16 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from leveret.cli.ctl.frame import CONFIG, ONE_LINE, PLAIN, TIMED_OUT, UNAVAILABLE, VALIDATION, WITH_USAGE, Failed, Rows
+from leveret.cli.ctl.progress import Progress
 from leveret.cli.ctl.target import Target
 from leveret.cluster import link
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.link import Identity
 from leveret.node import registry
+from leveret.node.cookie import FILE_NAME
 from leveret.node.settings import TlsOptions
 from leveret.node.wire import CallFailed, PeerTls, call, peer_tls
 
@@ -33,7 +35,7 @@ Most common reasons for this are:
 
 
 class Session:
-    """One command's use of a node. `say` prints a banner, unless the user wants none; `warn` goes to stderr."""
+    """One command's use of a node. `say` prints a line, unless the user wants none; `warn` goes to stderr."""
 
     def __init__(
         self,
@@ -43,14 +45,17 @@ class Session:
         say: Callable[[str], None],
         warn: Callable[[str], None],
         bold: Callable[[str], str] = str,
+        terminal: TextIO | None = None,
     ) -> None:
         self.target = target
         self.command = command
         self.given_s = timeout_s  # What -t says.
         self.started_s = time.monotonic()
-        self.say = say
-        self.warn = warn
+        self.speak = say
+        self._warn = warn
         self.bold = bold
+        self.terminal = terminal  # Where progress may be told as a line that moves.
+        self.progress = Progress(say, terminal)
         self.name = target.name or ""
         self._pending: list[str] = []
         self._tls = None if target.tls is None else _tls(*target.tls)
@@ -58,6 +63,14 @@ class Session:
 
     def close(self) -> None:
         self._runner.close()
+
+    def say(self, text: str) -> None:
+        self.progress.make_room()
+        self.speak(text)
+
+    def warn(self, text: str) -> None:
+        self.progress.make_room()
+        self._warn(text)
 
     # -- Banners -------------------------------------------------------------------------------------------------
 
@@ -107,18 +120,20 @@ class Session:
         """For what takes long: begin it, and tell how far it has come."""
         ticket = secrets.token_hex(16)
         self.ask("begin", {"ticket": ticket, "command": command, "arguments": arguments or {}})
-        return self._outcome(ticket)
+        try:
+            return self._outcome(ticket)
+        finally:
+            self.progress.end()
 
     def _outcome(self, ticket: str) -> Any:
-        told = ""
         while True:
             try:
                 outcome = self._open(self._call({"command": "outcome", "arguments": {"ticket": ticket}}, 5.0))
+                if outcome["progress"]:
+                    self.progress.tell(outcome["progress"])
                 if outcome["answer"] is not None:
+                    self.progress.end()
                     return self._open(outcome["answer"])
-                if outcome["progress"] != told:
-                    told = outcome["progress"]
-                    self.say(told)
             except CallFailed as error:
                 if self.left_s(LIFE_PATIENCE_S) <= 0 or error.reason not in ("closed", "unreachable"):
                     raise self._unanswered(error, LIFE_PATIENCE_S) from None
@@ -230,6 +245,13 @@ def _tls(certificate: str, key: str, authority: str) -> PeerTls:
 
 def _suggestion(error: CallFailed, target: Target) -> str:
     if "cookie" in str(error) or error.reason == link.COOKIE:
+        entry = target.entry
+        if entry is not None and target.cookie_from == (entry.cookie_file or os.path.join(entry.data_dir, FILE_NAME)):
+            return (
+                f"suggestion: {target.cookie_from} was changed after the node was started, which still has the cookie "
+                "of then. Put that back; or, to use the new one, stop the node by its process id "
+                f"(kill {entry.pid}) and start it again"
+            )
         return "suggestion: name the cookie file of that node with --cookie-file"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "suggestion: --tls-ca-cert-file must have the authority that vouches for that node's certificate"

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from leveret.cli.ctl.frame import CONFIG, ONE_LINE, UNAVAILABLE, USAGE, VALIDATION, Failed, Given
 from leveret.node import registry
-from leveret.node.cookie import FILE_NAME, BadCookie, read_cookie
+from leveret.node.cookie import ERLANG_FILE, FILE_NAME, BadCookie, read_cookie
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 25_672
@@ -114,7 +114,10 @@ def _tls(given: Given) -> tuple[str, str, str] | None:
 
 
 def _default_cookie(name: str | None) -> str:
-    return os.path.join(os.path.expanduser(DATA_FOLDER), name or registry.DEFAULT_NAME, FILE_NAME)
+    """That of a node of this user; else the one that Erlang's nodes have, which a node without its own takes."""
+    own = os.path.join(os.path.expanduser(DATA_FOLDER), name or registry.DEFAULT_NAME, FILE_NAME)
+    theirs = os.path.join(os.path.expanduser("~"), ERLANG_FILE)
+    return theirs if os.path.exists(theirs) and not os.path.exists(own) else own
 
 
 def _cookie_given(given: Given, environ: Mapping[str, str]) -> bool:

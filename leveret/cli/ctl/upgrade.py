@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.cli.ctl.balance import is_cut_short, summary
 from leveret.cli.ctl.frame import (
     DATA_ERROR,
     ONE_LINE,
@@ -67,7 +68,7 @@ def _warn_of_kept(session: Session, answer: dict[str, Any]) -> None:
     names = ", ".join(f"{one['name']} in {one['vhost']} ({one['why']})" for one in kept[:NAMES_SHOWN])
     more = f" and {count - NAMES_SHOWN} more" if count > NAMES_SHOWN else ""
     advice = (
-        " Move those without mirrors with: drain --move-unmirrored"
+        f" Move those without mirrors with: {session.command} --move-unmirrored"
         if any(one["why"] == NO_MIRRORS for one in kept)
         else ""
     )
@@ -98,8 +99,7 @@ def restart_node(session: Session, given: Given) -> Output:
 def post_upgrade(session: Session, given: Given) -> Output:
     session.banner("Executing post upgrade tasks...", now=True)
     session.banner("Rebalancing queue masters...", now=True)
-    answer = session.ask_with_progress("rebalance", {"kind": "all"})
-    return Message(f"{answer['done']} of {len(answer['moves'])} queues moved; strategy: {answer['strategy']}")
+    return Message(_rebalanced(session))
 
 
 def leave_cluster(session: Session, given: Given) -> Output:
@@ -206,7 +206,8 @@ class Rolling:
             return self.session
         place, target = parse_address(address), self.session.target
         there = target._replace(host=place.host, port=place.port, name=name, entry=None)
-        return Session(there, self.session.command, None, self.session.say, self.session.warn)
+        main = self.session
+        return Session(there, main.command, None, main.say, main.warn, terminal=main.terminal)
 
     def close(self) -> None:
         for session in self.sessions.values():
@@ -221,9 +222,12 @@ class Rolling:
 
         def is_fine() -> bool:
             found[0] = self._problem(node)
+            if found[0] is not None and wait:
+                self.session.progress.tell(f"{node}: waiting: {found[0]}")
             return found[0] is None
 
         _until(is_fine, self.seconds if wait else 0)
+        self.session.progress.end()
         return found[0]
 
     def _problem(self, node: str) -> str | None:
@@ -287,7 +291,9 @@ class Rolling:
             self._run_command(name)
         else:
             _ask(session, "restart_node")
+        self.session.progress.tell(f"{name}: waiting until it serves again")
         _await_run(session, before, self.seconds)
+        self.session.progress.end()
         problem = self.problem(name, wait=True)
         if problem is not None:
             raise Failed(TIMED_OUT, f"node {name} is back, but {problem}", ONE_LINE)
@@ -327,11 +333,22 @@ def rolling_restart(session: Session, given: Given) -> Output:
                 raise _with_rest(Failed(INTERRUPTED, text, ONE_LINE), order[number:], given) from None
             session.say(f"{name}: back, and all mirrors are synchronised, after {time.monotonic() - began_s:.1f} s")
         if given.flag("rebalance"):
-            answer = _ask_long(session, "rebalance", {"kind": "all"})
-            session.say(f"{answer['done']} queues moved, so that the nodes lead about as many")
+            session.say(_rebalanced(session))
         return Report({"result": "ok", "restarted": rolling.done}, f"{len(order)} nodes were restarted")
     finally:
         rolling.close()
+
+
+def _rebalanced(session: Session) -> str:
+    """Rebalances until nothing is left to move, or nothing can be. What was moved, and what is still uneven."""
+    answer: dict[str, Any] = {}
+    moved, before = 0, None
+    while True:
+        answer = _ask_long(session, "rebalance", {"kind": "all"})
+        before = before or answer["before"]
+        moved += answer["done"]
+        if not is_cut_short(answer) or not answer["done"]:
+            return summary({**answer, "before": before}, moved)
 
 
 def _planned(rolling: Rolling, order: list[str]) -> Output:

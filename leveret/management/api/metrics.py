@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.broker import mirror_status
 from leveret.cluster.maintenance import state_of
 from leveret.node import samples as s
 from leveret.node.alarms import sockets_limit
 from leveret.node.control_listings import _unconfirmed, _unsent_bytes
-from leveret.node.details import head_timestamp, message_count
+from leveret.node.details import head_timestamp, message_count, mirror_lags
 from leveret.node.details_node import log_figures
 from leveret.node.samples import counted, open_files
 from leveret.node.watch import BOUNDS_S
@@ -119,8 +118,9 @@ def _lag(name: str) -> Callable[[Control, Queue], Number | None]:
     def value(control: Control, queue: Queue) -> Number | None:
         if queue.mirror is None:
             return None
-        lags = mirror_status.lags(queue.mirror, control.node.broker.wall_ms)
-        return max((getattr(lag, name) or 0 for lag in lags), default=0)
+        lags = mirror_lags(control, queue.mirror)
+        known = [value for value in (getattr(lag, name) for lag in lags) if value is not None]
+        return max(known, default=None if lags else 0)  # Nothing is said where nothing is known.
 
     return value
 
