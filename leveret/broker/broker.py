@@ -340,6 +340,7 @@ class Broker(Ruling):
         while standing is not None:
             queue, standing = standing, None if standing.is_local else standing.successor
             queue.on_deleted()
+            vhost.doomed.discard(queue)
             self.dirty.pop(queue, None)
             if queue.is_local:
                 self.totals.queues_deleted += 1
@@ -509,6 +510,7 @@ class Broker(Ruling):
         for binding in bindings:
             vhost.router.unbind_queue(binding.source, old, binding.key, binding.arguments)
         vhost.router.remove_queue(spec.name)
+        vhost.doomed.discard(old)
         vhost.queues[spec.name] = new
         vhost.router.add_queue(spec.name, new)
         for binding in bindings:
@@ -662,6 +664,7 @@ class Broker(Ruling):
         spec = queue.spec
         if queue.is_local:
             queue.doomed = True
+            self.vhosts[spec.vhost].doom(queue)
         self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), then, patient=True)
 
     # -- What connections ask ------------------------------------------------------------------------------------

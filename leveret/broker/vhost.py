@@ -56,7 +56,7 @@ class Route:
 class Vhost:
     """The running side of a virtual host; what lasts of it is in the metadata."""
 
-    __slots__ = ("firehose", "generation", "name", "passages", "queues", "router", "routes", "targets")
+    __slots__ = ("doomed", "firehose", "generation", "name", "passages", "queues", "router", "routes", "targets")
 
     def __init__(self, name: str, draw: Callable[[int], int] = first_of) -> None:
         self.name = name
@@ -66,6 +66,7 @@ class Vhost:
         self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
+        self.doomed: set[AnyQueue] = set()  # About to be deleted, and no longer to be published to: see `Queue.doomed`.
         self.generation = 0  # Rises when remembered routes are void; connections remember their last one too.
 
     def queue(self, name: str) -> AnyQueue | None:
@@ -82,8 +83,19 @@ class Vhost:
         """Where a message goes that has to be looked at, or has several keys."""
         router = self.router
         if len(keys) == 1:
-            return router.route(exchange, keys[0], lambda: headers(content, HEADER_AT) or {}, _properties(content))
-        return router.route_keys(exchange, keys, lambda: headers(content, HEADER_AT) or {}, _properties(content))
+            found = router.route(exchange, keys[0], lambda: headers(content, HEADER_AT) or {}, _properties(content))
+        else:
+            found = router.route_keys(exchange, keys, lambda: headers(content, HEADER_AT) or {}, _properties(content))
+        return self._lasting(found) if self.doomed else found
+
+    def _lasting(self, queues: tuple[AnyQueue, ...]) -> tuple[AnyQueue, ...]:
+        return tuple(queue for queue in queues if queue not in self.doomed)
+
+    def doom(self, queue: AnyQueue) -> None:
+        """The queue is being deleted, because its last consumer is gone. Who was told of that consumer's end must not
+        publish to the queue any more: the message would be lost in it without a word."""
+        self.doomed.add(queue)
+        self.forget_routes()
 
     def resolve(self, arguments: bytes, route: Route) -> None:
         """Find the queues of a route and remember it."""
@@ -96,6 +108,8 @@ class Vhost:
         if len(self.routes) >= ROUTES_MAX:
             self.forget_routes()
         queues = self.router.route(route.exchange, route.routing_key, dict)
+        if self.doomed:
+            queues = self._lasting(queues)
         # One object for equal sets of queues, so that a bundle for the same queues is recognised by identity.
         route.queues = self.targets.setdefault(queues, queues)
         # What a queue may refuse is published by itself, so that each message has a fate of its own.

@@ -155,6 +155,33 @@ def test_a_queue_that_is_about_to_go_with_its_last_consumer_is_nobodys(question:
         assert (method.reply_code, method.reply_text) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")
 
 
+@pytest.mark.parametrize("exchange", ["", "amq.fanout", "amq.headers"])
+def test_nothing_is_published_to_a_queue_that_goes_with_its_last_consumer(exchange: str) -> None:
+    """It would be lost there: so it is returned, and whatever other queues it leads to have it."""
+    world = World()
+    client = world.client()
+    client.declare("q", auto_delete=True)
+    client.declare("other")
+    for queue in ("q", "other"):
+        client.call(m.QueueBind(queue=queue, exchange="amq.fanout"))
+    client.call(m.QueueBind(queue="q", exchange="amq.headers"))
+    client.consume("q")
+    client.feed(publish(1, exchange, "q", b"first", mandatory=True))  # The route is known from now on.
+    world.turn()
+    client.take()
+    world.holds_metadata = True
+    client.feed(m.encode(1, m.BasicCancel(consumer_tag="c")) + publish(1, exchange, "q", b"second", mandatory=True))
+    world.turn()
+    answers = [reply.method for reply in client.take()]
+    returned = [] if exchange == "amq.fanout" else [m.BasicReturn(312, "NO_ROUTE", exchange, "q")]
+    assert answers == [m.BasicCancelOk("c"), *returned]
+    assert world.queue("other").ready_count == (2 if exchange == "amq.fanout" else 0)
+    world.release_metadata()
+    world.turn()
+    assert ("/", "q") not in world.metadata.queues
+    assert not world.broker.vhosts["/"].doomed
+
+
 # -- Errors --------------------------------------------------------------------------------------------------------
 
 
