@@ -311,6 +311,8 @@ class RemoteQueue:
                 subscription.then = None
                 if isinstance(answer, Refusal):
                     edge.drop(subscription)
+                else:
+                    self.pump()  # Other consumers have what came before, and their client hears of it first.
                 then(answer if isinstance(answer, Refusal) else None)
 
         tag = consumer.tag.encode("utf-8", "surrogateescape")
@@ -334,6 +336,7 @@ class RemoteQueue:
 
         def on_answer(answer: bytes | Refusal) -> None:
             if edge.is_up:  # Else the home gives these to others.
+                self.pump()
                 edge.hand_over(subscription)
             edge.end(subscription)
             then()
