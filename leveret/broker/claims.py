@@ -68,6 +68,14 @@ class Claims:
     def _limit(self) -> None:
         self.queue.open_through = EVERYTHING if self.known >= self.taken else self.known
 
+    def open_unwritten(self, first: int) -> bool:
+        """Opens the queue if its first message is in no block yet, and with it none that waits: until the next block is
+        taken. Whatever blocks have that no claim covers has left the queue unserved."""
+        if first <= self.taken:
+            return False
+        self.queue.open_through = EVERYTHING
+        return True
+
     def end(self) -> None:
         """The queue has no mirrors any more."""
         self.queue.claims = None

@@ -458,7 +458,7 @@ class Queue(Leasing):
         ready, consumers = self.ready, self.consumers
         while ready and consumers:
             head = ready[0]
-            if head.first > self.open_through:
+            if head.first > self.open_through and not self._opens(head):
                 break
             if head.__class__ is Gap:
                 self.want(head)
@@ -478,6 +478,10 @@ class Queue(Leasing):
             self.want(ready[1])
         if self.claims is not None:
             self.claims.check()
+
+    def _opens(self, head: Span | Gap) -> bool:
+        """Whether it may be handed out after all, with what follows it."""
+        return self.claims is not None and self.claims.open_unwritten(head.first)
 
     def _share_out(self, head: Span) -> bool:
         """Several consumers: in turn, one message each. False if none has room."""
@@ -536,7 +540,7 @@ class Queue(Leasing):
         if not self.ready:
             return None
         head = self.ready[0]
-        if head.first > self.open_through:
+        if head.first > self.open_through and not self._opens(head):
             assert self.claims is not None
             return self.claims.want(head.first)
         if isinstance(head, Gap):

@@ -11,7 +11,7 @@ from leveret.broker.claims import AHEAD_MAX, AHEAD_MIN
 from leveret.broker.offsets import Start
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
-from leveret.log.block import REDELIVERED
+from leveret.log.block import PERSISTENT, REDELIVERED
 from tests.node.control_world import cluster
 from tests.node.ring_world import Rings
 
@@ -141,6 +141,36 @@ def test_what_is_published_and_delivered_at_once_is_marked(rings: Rings) -> None
     queue.add_consumer(reader)
     rings.publish(ONE, "q", 40)
     assert reader.seen == list(range(1, 41)) == marked(rings, number)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("gone", ["purged", "settled"])
+def test_what_is_in_no_block_is_handed_out_at_once_if_nothing_waits_before_it(
+    rings: Rings, gone: str, readers: int
+) -> None:
+    """Otherwise a message whose time to live is 0 would be dropped, though a consumer waits for it."""
+    number, queue = backlog(rings, 5)
+    if gone == "purged":
+        queue.purge()
+    else:
+        for _ in range(5):
+            got = queue.get()
+            while isinstance(got, Gap):
+                rings.run()
+                got = queue.get()
+            assert got is not None
+            queue.settle_got(*got)
+    rings.run()
+    listening = [Reader(queue, 10) for _ in range(readers)]
+    for reader in listening:
+        queue.add_consumer(reader)
+    for count in (1, 3):
+        queue.enqueue([b"x"] * count, [b""] * count, PERSISTENT, count, None)
+        queue.pump()
+        assert queue.ready_count == 0
+    rings.run()
+    seen = sorted(one for reader in listening for one in reader.seen)
+    assert seen == [6, 7, 8, 9] == marked(rings, number)
 
 
 @pytest.mark.parametrize("readers", [1, 3])
