@@ -171,6 +171,17 @@ def bodies(target: Target, times: int) -> None:
             at_once(one, len(paths) * times)
 
 
+def imports(target: Target, times: int) -> None:
+    """Large documents of an administrator, who may send such: no attack, but nobody is to notice it."""
+    for data in documents(min(times, 9) * MEBIBYTE):
+        ask(target, "POST", "/api/definitions", data, basic("guest:guest"))
+    queues = [
+        {"name": f"i{number}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+        for number in range(500 * times)
+    ]
+    assert ask(target, "POST", "/api/definitions", json.dumps({"queues": queues}).encode(), basic("guest:guest")) == 204
+
+
 def messages(target: Target, times: int) -> None:
     """Large ones, by somebody who may publish them; to no queue, so that the node keeps none."""
     said = {"properties": {}, "routing_key": "none", "payload_encoding": "string"}
@@ -203,5 +214,6 @@ def crowd(target: Target, times: int) -> None:
 
 
 ATTACKS: Final[dict[str, Attack]] = {
-    attack.__name__: attack for attack in (login, names, passwords, strangers, origins, bodies, messages, crowd)
+    attack.__name__: attack
+    for attack in (login, names, passwords, strangers, origins, bodies, imports, messages, crowd)
 }
