@@ -117,6 +117,7 @@ soak-spark: $(STAMP) java
 
 fuzz: $(STAMP)
 	$(PY) -m tests.fuzz
+	$(PY) -m tests.attacks
 
 # The same conversations with RabbitMQ (installed if it is missing and we are root) and with Leveret. RECORD=1 keeps
 # RabbitMQ's answers for the tests; TOPICS="ttl qos" asks for less.

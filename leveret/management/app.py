@@ -32,7 +32,7 @@ from leveret.management.api.upkeep import UpkeepHandlers
 from leveret.management.api.users import UserHandlers
 from leveret.management.api.vhosts import VhostHandlers
 from leveret.management.auth import Gate
-from leveret.management.cors import METHODS, Origins
+from leveret.management.cors import METHODS, READING, Origins
 from leveret.management.data import DataHandlers
 from leveret.management.http import HttpServer, Limits
 from leveret.management.messages import Problem, Request, Response
@@ -51,6 +51,7 @@ logger = logging.getLogger("leveret.management")
 
 CLOSE_S: Final = 5.0
 BODIES_BYTES_MAX: Final = 64 << 20
+READING_BYTES_MAX: Final = 4 << 10  # Of a body that nobody reads.
 DECODED_AT_ONCE: Final = 4  # Long bodies of requests: each takes a millisecond of a turn.
 ACTIONS: Final = (
     UserHandlers, VhostHandlers, PolicyHandlers, TopologyHandlers, ContentHandlers, DefinitionHandlers, HealthHandlers,
@@ -103,11 +104,14 @@ class Management:
         try:
             self.origins.check(request)
             if request.method == "OPTIONS":
+                request.body_bytes_max = READING_BYTES_MAX
                 return None
             if not self.page.is_open(request) and not self._is_open(request):
                 self.gate.check(request)
             route, request.parameters = self.router.route(request.method, request.path)
             request.handler, request.body_bytes_max = route.handler, route.body_bytes_max
+            if request.method in READING:
+                request.body_bytes_max = READING_BYTES_MAX
             request.decoding = self.decoding
             route.allow(request)
         except Problem as problem:

@@ -35,6 +35,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _CHARACTERS: Final = re.compile(
     r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})[^"\\\x00-\x1f]*+)*+'
 )  # Of a string, none of them cut in the middle.
+_ROW: Final = re.compile(r'(?:[^\[\]{}",]{1,64}+,)++')  # Of numbers and words, each with its comma.
 _HIGH: Final = re.compile(r"\\u[dD][89abAB][0-9A-Fa-f]{2}\Z")
 _LOW: Final = re.compile(r"\\u[dD][c-fC-F][0-9A-Fa-f]{2}")
 _ESCAPE_CHARACTERS: Final = 6
@@ -101,6 +102,8 @@ class _Reader:
         if first in "[{" and self.at < self._tried:
             self._enter(first)
             return
+        if first not in '[{"' and self._take_row():
+            return
         window = self.text[self.at : self.at + WINDOW]
         is_rest = self.at + len(window) == len(self.text)
         try:
@@ -122,6 +125,21 @@ class _Reader:
         self._count(1 + window.count(",", 0, end))
         self.at += end
         self._put(value)
+
+    def _take_row(self) -> bool:
+        """Numbers and words in an array, as many at once as a window has. False: there are none."""
+        inside = self._open[-1] if self._open else None
+        found = _ROW.match(self.text, self.at, self.at + WINDOW) if isinstance(inside, list) else None
+        if found is None or not isinstance(inside, list):
+            return False
+        try:
+            values = _DECODER.decode(f"[{found[0][:-1]}]")
+        except ValueError as error:
+            raise BadJson(str(error)) from None
+        self._count(len(values))
+        inside += values
+        self.at = found.end()
+        return True
 
     def _count(self, values: int) -> None:
         self._left -= values

@@ -6,7 +6,8 @@ it is not read: TCP holds such a client back. Whatever a client can make grow or
 - *the head* of a request, in bytes (431); its *body* (413). Who asks is checked by the head alone (`Service.admit`), so
   that nobody has a body taken in who may not even ask; it also says how large the body may be, for most requests say
   little.
-- *the bodies* of all requests that are under way, in bytes (503).
+- *the bodies* of all requests that are under way, in bytes (503). Small ones do not suffer by it: what counts is what a
+  body has beyond `small_bytes`.
 - *the time* from a request's first byte, or from the connection, to its last byte, however steadily bytes trickle in
   (408); the time between two requests; the time in which nothing of an answer is taken.
 - *connections*, of all clients (503).
@@ -51,7 +52,8 @@ REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 class Limits:
     head_bytes: int = 16 << 10
     body_bytes: int = 10 << 20
-    bodies_bytes: int = 64 << 20  # Of all requests that are under way.
+    bodies_bytes: int = 64 << 20  # Of all requests that are under way,
+    small_bytes: int = 64 << 10  # without so many of each.
     request_s: float = 30.0
     idle_s: float = 60.0
     send_s: float = 60.0
@@ -111,7 +113,7 @@ class HttpConnection(asyncio.Protocol):
         self.body: list[bytes] = []
         self.body_bytes_max = 0  # That this request may have.
         self.received = 0  # Bytes of the body.
-        self.held_bytes = 0  # The same, until the request is answered.
+        self.held_bytes = 0  # Of them, what counts for all bodies, until the request is answered.
         self.ahead = 0  # Bytes that came while a request was being answered.
         self.task: asyncio.Task[None] | None = None  # Answers the request that was received.
         self.timer: asyncio.TimerHandle | None = None
@@ -202,11 +204,12 @@ class HttpConnection(asyncio.Protocol):
     def _on_data(self, data: bytes) -> None:
         server = self.server
         self.received += len(data)
-        self.held_bytes += len(data)
-        server.held_bytes += len(data)
+        counted = min(len(data), max(0, self.received - server.limits.small_bytes))
+        self.held_bytes += counted
+        server.held_bytes += counted
         if self.received > self.body_bytes_max:
             self._refuse_body()
-        elif server.held_bytes > server.limits.bodies_bytes:
+        elif counted and server.held_bytes > server.limits.bodies_bytes:
             self.is_last = True
             logger.warning("refused a body from %s: all have %d bytes", self._peer()[0], server.held_bytes)
             self._answer_now(Problem(503, "service_unavailable", "too many large requests at once").response())

@@ -39,21 +39,24 @@ BOUNDS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 class Turns:
     """How long turns were: a histogram."""
 
-    __slots__ = ("counts", "longest_s", "slow", "sum_s")
+    __slots__ = ("busiest_s", "counts", "longest_s", "slow", "sum_s")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)  # Up to each bound, and the rest.
         self.sum_s = 0.0
         self.slow = 0  # Longer than `SLOW_S`.
         self.longest_s = 0.0
+        self.busiest_s = 0.0  # The longest in processor time, with what came before it since the last beat.
 
-    def note(self, seconds: float) -> None:
+    def note(self, seconds: float, worked_s: float = 0.0) -> None:
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
         if seconds > SLOW_S:
             self.slow += 1
         if seconds > self.longest_s:
             self.longest_s = seconds
+        if worked_s > self.busiest_s:
+            self.busiest_s = worked_s
 
 
 class Watch:
@@ -99,11 +102,12 @@ class Watch:
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         late_s = max(0.0, self._clock() - self._due)
-        self.turns.note(late_s)
+        worked_s = self._processor() - self._worked_s
+        self.turns.note(late_s, worked_s)
         if late_s > LONG_S:
             logger.warning(
                 "a turn of the event loop took %.2f s, %.2f s of it on the processor; it was in: %s",
-                late_s, self._processor() - self._worked_s, self._seen or "not known",
+                late_s, worked_s, self._seen or "not known",
             )  # fmt: skip
         self._seen = ""
         self._arm(loop)

@@ -76,6 +76,10 @@ def ask_by_head(node: leveret.testing.Broker, method: str, path: str, size: int 
     [
         ("POST", "/api/login", 20_000, None, 413),
         ("POST", "/api/login", 10 * MEBIBYTE, None, 413),
+        ("GET", "/", 10_000, None, 413),
+        ("GET", "/api/auth", 10_000, None, 413),
+        ("OPTIONS", "/api/definitions", 10_000, None, 413),
+        ("GET", "/api/definitions", 10_000, "guest:guest", 413),
         ("POST", "/api/definitions", 10 * MEBIBYTE, "manager:p", 401),
         ("POST", "/api/definitions/%2F", None, "manager:p", 401),
         ("POST", "/api/definitions", 10 * MEBIBYTE + 1, "guest:guest", 413),

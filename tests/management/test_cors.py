@@ -32,6 +32,29 @@ LOGIN = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
         ("PUT", "cross-site", ("*",), {"origin": TRUSTED}, False),
         ("POST", "cross-site", ("*",), {"origin": TRUSTED, "content-type": "application/json"}, False),
         ("POST", "cross-site", ("*",), {"origin": TRUSTED, "content-type": "text/plain"}, True),  # As a form can.
+        # Over plain HTTP browsers do not say more than the origin.
+        ("POST", None, (), {"origin": "http://evil.example", "host": "node:15672"}, True),
+        ("POST", None, (), {"origin": "http://evil.example:15672", "host": "node:15672"}, True),
+        ("POST", None, (), {"origin": "null", "host": "node:15672"}, True),
+        ("PUT", None, (), {"origin": "http://node:15673", "host": "node:15672"}, True),
+        ("DELETE", None, (), {"origin": "http://node", "host": "node:15672"}, True),
+        ("POST", None, (), {"origin": "http://node:15672@evil.example", "host": "node:15672"}, True),
+        ("POST", None, (), {"origin": "http://node:15672.evil.example", "host": "node:15672"}, True),
+        ("POST", None, (), {"origin": "", "host": ""}, True),
+        ("PUT", None, (), {"origin": "http://node:15672", "host": "Node:15672"}, False),
+        ("PUT", None, (), {"origin": "http://[::1]:15672", "host": "[::1]:15672"}, False),
+        ("PUT", None, (), {"origin": "http://node", "host": "node:80"}, False),
+        ("PUT", None, (), {"origin": "https://node:443", "host": "node"}, False),
+        ("PUT", None, (), {"origin": "http://node:443", "host": "node"}, True),
+        ("PUT", None, (), {"origin": "https://rabbit.example", "host": "10.0.0.1:15672",
+                           "x-forwarded-host": "rabbit.example, inner"}, False),
+        ("PUT", None, (), {"origin": "https://evil.example", "host": "10.0.0.1", "x-forwarded-host": "rabbit"}, True),
+        ("GET", None, (), {"origin": "http://evil.example", "host": "node:15672"}, False),
+        ("POST", None, (TRUSTED,), {"origin": TRUSTED, "host": "node:15672"}, False),
+        ("POST", None, ("*",), {"origin": "http://evil.example", "host": "node", "content-type": "text/plain"}, True),
+        ("POST", None, (), {"referer": "http://evil.example/page?http://node", "host": "node"}, True),
+        ("POST", None, (), {"referer": "http://node/page", "host": "node"}, False),
+        ("POST", "same-origin", (), {"origin": "http://other", "host": "node"}, False),  # A proxy changed the host.
     ],
 )
 def test_what_pages_of_others_may(

@@ -296,14 +296,18 @@ async def test_a_fault_in_the_middle_of_an_answer_ends_the_connection(caplog: py
 
 
 async def test_the_bodies_of_all_requests_are_bounded() -> None:
-    async with Door(Limits(body_bytes=1000, bodies_bytes=1500)) as door:
+    async with Door(Limits(body_bytes=1000, bodies_bytes=1300, small_bytes=100)) as door:
         slow = [await door.connect() for _ in range(2)]
         door.echo.begun.clear()
         slow[0][1].write(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\n" + b"x" * 900)
         await door.echo.begun.wait()
         slow[1][1].write(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 700\r\n\r\n" + b"x" * 700)
         assert (await answer(slow[1][0]))[0] == 503
-        assert door.http.held_bytes == 900
+        assert door.http.held_bytes == 800
+        small = await door.connect()
+        small[1].write(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n" + b"x" * 100)
+        assert (await answer(small[0]))[0] == 200
+        small[1].close()
         door.echo.gate.set()
         assert (await answer(slow[0][0]))[0] == 200
         assert door.http.held_bytes == 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from leveret.management.api import metrics
 from leveret.node import watch
 from leveret.node.watch import BEAT_S, BOUNDS_S, Turns, Watch
 
@@ -25,6 +26,21 @@ def test_a_histogram_of_turns() -> None:
     assert sum(turns.counts) == 6
     assert (turns.slow, turns.longest_s) == (2, 99.0)
     assert turns.sum_s == pytest.approx(99.2650001)
+
+
+def test_the_histogram_as_prometheus_reads_it() -> None:
+    turns = Turns()
+    for seconds in (0.001, 0.3, 0.3, 60.0):
+        turns.note(seconds, seconds / 2)
+    figures = {figure.name: figure for figure in metrics._turns(turns)}
+    found = figures["event_loop_turn_seconds"]
+    buckets = {sample.labels: sample.value for sample in found.samples if sample.suffix == "_bucket"}
+    assert (found.type, found.family) == ("histogram", "node_metrics")
+    assert (buckets['le="0.005"'], buckets['le="0.2"'], buckets['le="0.5"']) == (1, 1, 3)  # Each has those before it.
+    assert buckets['le="+Inf"'] == found.samples[-1].value == 4
+    assert found.samples[-2].suffix == "_sum" and found.samples[-2].value == pytest.approx(60.601)
+    assert figures["event_loop_slow_turns_total"].samples == [("", 3, "")]
+    assert figures["event_loop_busiest_turn_seconds"].samples == [("", 30.0, "")]
 
 
 class Loop:
@@ -85,6 +101,7 @@ def test_a_long_turn_is_logged_with_what_it_did(caplog: pytest.LogCaptureFixture
     assert "took 1.50 s, 0.25 s of it on the processor" in line
     assert "dawdle (node/test_watch.py:" in line
     assert made._seen == ""
+    assert made.turns.busiest_s == pytest.approx(0.25)
 
 
 def test_with_a_real_loop(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

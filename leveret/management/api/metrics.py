@@ -503,6 +503,8 @@ def _turns(turns: Turns) -> list[Figure]:
          _one(turns.slow)),
         ("event_loop_longest_turn_seconds", GAUGE, "The longest turn of the event loop since the start",
          _one(turns.longest_s)),
+        ("event_loop_busiest_turn_seconds", GAUGE, "The longest turn since the start, in processor time",
+         _one(turns.busiest_s)),
     )  # fmt: skip
     return [Figure(name, kind, text, "node_metrics", values) for name, kind, text, values in found]
 

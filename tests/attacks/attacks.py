@@ -1,0 +1,219 @@
+"""The attacks: each a function of a target and of how often. They expect to be refused, and not how."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+MEBIBYTE: Final = 1 << 20
+PATIENCE_S: Final = 120.0
+AT_ONCE: Final = 4
+FORM: Final = "application/x-www-form-urlencoded"
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True)
+class Target:
+    port: int
+    management_port: int
+
+
+Attack = Callable[[Target, int], None]
+
+
+def basic(user: str | bytes) -> str:
+    return "Basic " + base64.b64encode(user.encode() if isinstance(user, str) else user).decode()
+
+
+USER: Final = basic("user:user")  # May publish and read in `/`, and has no tags.
+MANAGER: Final = basic("manager:manager")  # The same, and may use the HTTP API.
+
+
+def ask(
+    target: Target, method: str, path: str, body: bytes = b"", login: str | None = None, kind: str = JSON
+) -> int | None:
+    """The status; None if the node would not hear all of it."""
+    connection = http.client.HTTPConnection("127.0.0.1", target.management_port, timeout=PATIENCE_S)
+    headers = {"content-type": kind, **({} if login is None else {"authorization": login})}
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    except (ConnectionError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def at_once(work: Callable[[int], object], times: int) -> None:
+    """Some of them beside each other."""
+    numbers = iter(range(times))
+    lock = threading.Lock()
+
+    def run() -> None:
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            work(number)
+
+    threads = [threading.Thread(target=run) for _ in range(AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# -- Without a login -----------------------------------------------------------------------------------------------
+
+
+def login(target: Target, times: int) -> None:
+    """Large bodies where a name and a password are expected."""
+    for body in (b"username=" + b"\n" * (10 * MEBIBYTE - 9), b"a=b&" * (2 * MEBIBYTE), b"%0a" * (3 * MEBIBYTE)):
+        at_once(lambda _, body=body: ask(target, "POST", "/api/login", body, kind=FORM), times)  # type: ignore[misc]
+
+
+def names(target: Target, times: int) -> None:
+    """Ever new names, as large as they may be, with newlines and with what a terminal obeys."""
+
+    def one(number: int) -> None:
+        name = f"{number}\n2026-01-01 00:00:00.000000+00:00 [info] <0.1.0> forged\x1b]0;owned\x07".encode()
+        ask(target, "POST", "/api/login", b"username=" + name + b"%0a" * 5_000 + b"&password=x", kind=FORM)
+        ask(target, "GET", "/api/whoami", login=basic(name + b"\n" * 10_000 + b":x"))
+
+    at_once(one, 20 * times)
+
+
+def passwords(target: Target, times: int) -> None:
+    """Wrong ones for a name that exists, over HTTP, until the node is slow to answer; and for ever new names."""
+    at_once(lambda number: ask(target, "GET", "/api/whoami", login=basic(f"nobody{number}:x")), 100 * times)
+    at_once(lambda number: ask(target, "GET", "/api/whoami", login=basic(f"manager:{number}")), 10 + 4 * times)
+
+
+def strangers(target: Target, times: int) -> None:
+    """Wrong passwords over AMQP, with names of newlines."""
+    properties = b"\0\0\0\0"
+
+    def one(number: int) -> None:
+        response = b"\0" + (b"manager" if number % 2 else b"\n\x1b[31m" * 500) + b"\0" + str(number).encode()
+        start_ok = struct.pack(">HH", 10, 11) + properties + b"\5PLAIN" + struct.pack(">I", len(response)) + response
+        frame = struct.pack(">BHI", 1, 0, len(start_ok) + 6) + start_ok + b"\5en_US\xce"
+        address = ("127.0.0.1", target.port)
+        with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=PATIENCE_S) as sock:
+            sock.sendall(b"AMQP\0\0\x09\x01" + frame)
+            while sock.recv(4096):
+                pass
+
+    at_once(one, 40 * times)
+
+
+def origins(target: Target, times: int) -> None:
+    """Large bodies of foreign pages."""
+
+    def one(_: int) -> None:
+        with (
+            contextlib.suppress(ConnectionError),
+            socket.create_connection(("127.0.0.1", target.management_port), timeout=PATIENCE_S) as sock,
+        ):
+            sock.sendall(
+                b"POST /api/definitions HTTP/1.1\r\nhost: node\r\norigin: http://evil.example\r\n"
+                b"content-type: text/plain\r\ncontent-length: %d\r\n\r\n" % MEBIBYTE
+            )
+            sock.sendall(b"[" * MEBIBYTE)
+            sock.recv(4096)
+
+    at_once(one, 4 * times)
+
+
+# -- With a login --------------------------------------------------------------------------------------------------
+
+
+def documents(size: int) -> Iterable[bytes]:
+    """JSON that takes long to read, of about that size."""
+    yield b'{"a":[' + b"0," * (size // 2) + b"0]}"
+    yield b'{"a":[' + b"1.5e3," * (size // 6) + b"0]}"
+    yield b"[" * (size // 2) + b"]" * (size // 2)
+    yield b'{"a":' * (size // 6) + b"0" + b"}" * (size // 6)
+    yield b'{"a":[' + b'"",' * (size // 3) + b"0]}"
+    yield b'{"a":"' + b"\\n" * (size // 2) + b'"}'
+    yield b"{" + b",".join(b'"k%d":0' % number for number in range(size // 12)) + b',"z":0}'
+    yield b"{" + b" " * size + b"}"
+    yield b"[" + b",".join([b"[" * 60 + b"0," * 2_100 + b"0" + b"]" * 60] * (size // 4_400 + 1)) + b"]"
+
+
+PATHS: Final = (
+    ("PUT", "/api/leases/%2F/user/l"), ("POST", "/api/leases/%2F/none/l/take"), ("POST", "/api/leases/%2F/user/l/ack"),
+    ("POST", "/api/exchanges/%2F/amq.default/publish"), ("POST", "/api/rebalance/queues"), ("POST", "/api/definitions"),
+    ("PUT", "/api/queues/%2F/user"), ("PUT", "/api/leveret/jobs/%2F/j"), ("POST", "/api/queues/%2F/user/get"),
+)  # fmt: skip
+
+
+def bodies(target: Target, times: int) -> None:
+    """JSON to whatever takes any: as large as the server takes at all, and as large as the route does."""
+    for size in (9 * MEBIBYTE, 250 << 10, 15 << 10):
+        for data in documents(size):
+            paths = PATHS if size < MEBIBYTE else PATHS[:6]
+
+            def one(number: int, data: bytes = data, paths: tuple[tuple[str, str], ...] = paths) -> None:
+                method, path = paths[number % len(paths)]
+                ask(target, method, path, data, (USER, MANAGER)[number % 2])
+
+            at_once(one, len(paths) * times)
+
+
+def imports(target: Target, times: int) -> None:
+    """Large documents of an administrator, who may send such: no attack, but nobody is to notice it."""
+    for data in documents(min(times, 9) * MEBIBYTE):
+        ask(target, "POST", "/api/definitions", data, basic("guest:guest"))
+    queues = [
+        {"name": f"i{number}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+        for number in range(500 * times)
+    ]
+    assert ask(target, "POST", "/api/definitions", json.dumps({"queues": queues}).encode(), basic("guest:guest")) == 204
+
+
+def messages(target: Target, times: int) -> None:
+    """Large ones, by somebody who may publish them; to no queue, so that the node keeps none."""
+    said = {"properties": {}, "routing_key": "none", "payload_encoding": "string"}
+    for payload in ("x" * (9 * MEBIBYTE), '"\n' * MEBIBYTE, "\U0001f407" * 700_000):
+        data = json.dumps({**said, "payload": payload}).encode()
+        at_once(
+            lambda _, data=data: ask(target, "POST", PATHS[3][1], data, MANAGER),  # type: ignore[misc]
+            2 * times,
+        )
+    bad = json.dumps({**said, "payload": "!" * 9 * MEBIBYTE, "payload_encoding": "base64"}).encode()
+    at_once(lambda _: ask(target, "POST", PATHS[3][1], bad, MANAGER), times)
+
+
+def crowd(target: Target, times: int) -> None:
+    """Very many large bodies that do not come to their end, to fill the memory."""
+    socks: list[socket.socket] = []
+    head = (
+        "POST /api/exchanges/%2F/amq.default/publish HTTP/1.1\r\nhost: node\r\ncontent-type: application/json\r\n"
+        f"authorization: {MANAGER}\r\ncontent-length: {9 * MEBIBYTE}\r\n\r\n"
+    ).encode()
+    try:
+        for _ in range(10 * times):
+            sock = socket.create_connection(("127.0.0.1", target.management_port), timeout=PATIENCE_S)
+            socks.append(sock)
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(head + b"x" * (8 * MEBIBYTE))
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+ATTACKS: Final[dict[str, Attack]] = {
+    attack.__name__: attack
+    for attack in (login, names, passwords, strangers, origins, bodies, imports, messages, crowd)
+}
