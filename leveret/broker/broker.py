@@ -42,6 +42,7 @@ from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.frames import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
+from leveret.cluster.global_parameters import CLUSTER_NAME
 from leveret.cluster.loads import Loads
 from leveret.cluster.partitions import PartitionHandling
 from leveret.cluster.passwords import verify_password
@@ -157,7 +158,7 @@ class Broker(Ruling):
 
     @property
     def cluster_name(self) -> str:
-        name = self.metadata.global_parameters.get("cluster_name")
+        name = self.metadata.global_parameters.get(CLUSTER_NAME)
         return name if isinstance(name, str) else self.default_cluster_name
 
     # -- The turn ------------------------------------------------------------------------------------------------

@@ -35,11 +35,10 @@ from typing import Any, Final, TypeVar
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.bindings import Bindings
+from leveret.cluster.global_parameters import clear_fault_of, fault_of
 from leveret.cluster.homes import change_view, end_view, move_queue, put_view
 from leveret.cluster.keepers import DELAYED, exchange_of, is_closed, is_keeper, keeper_name, make_keeper
 from leveret.cluster.listings import Listings, implicit_binding
-from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
-from leveret.cluster.partitions import fault_of
 from leveret.cluster.placement import OF_QUEUES, is_about, renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
 from leveret.cluster.sameness import same_json
@@ -534,9 +533,9 @@ class Metadata(Listings):
 
     def _set_global_parameter(self, command: c.SetGlobalParameter, events: list[e.Event]) -> Refusal | None:
         name = command.name
-        fault = fault_of(command.value) if name == PARTITION_HANDLING else None
+        fault = fault_of(self.global_parameters, name, command.value)
         if fault is not None:
-            return Refusal(406, f"{name}: {fault}")
+            return Refusal(406, fault)
         if name not in self.global_parameters or not same_json(self.global_parameters[name], command.value):
             self.global_parameters[name] = command.value
             events.append(e.GlobalParameterChanged(name))
@@ -545,6 +544,9 @@ class Metadata(Listings):
     def _clear_global_parameter(self, command: c.ClearGlobalParameter, events: list[e.Event]) -> Refusal | None:
         if command.name not in self.global_parameters:
             return Refusal(404, f"no global parameter '{command.name}'")
+        fault = clear_fault_of(self.global_parameters, command.name)
+        if fault is not None:
+            return Refusal(406, fault)
         del self.global_parameters[command.name]
         events.append(e.GlobalParameterChanged(command.name))
         return None

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.cluster import commands as c
 from leveret.cluster.frames import JOIN, LEAVE, RENAME, REST, SIGNS_OF_LIFE
+from leveret.cluster.global_parameters import CLUSTER_ID, parse_cluster_id
 from leveret.cluster.homes import has_queues
 from leveret.cluster.maintenance import MAINTENANCE, out_of_service
 from leveret.cluster.placement import LABELS
@@ -56,7 +57,6 @@ RETRY_S: Final = 0.5
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 CALL_S: Final = 5.0
 QUEUE_S: Final = 0.002  # What a queue adds to that where many of them are given up: see `emptying`.
-CLUSTER_ID: Final = "internal_cluster_id"  # The global parameter that RabbitMQ has it in.
 
 
 class MemberStatus(NamedTuple):
@@ -118,8 +118,7 @@ class Cluster(Consensus):
     @property
     def cluster_id(self) -> bytes:
         """All zeros until it is known."""
-        text = self.metadata.global_parameters.get(CLUSTER_ID)
-        return bytes.fromhex(text.rpartition("-")[2]) if isinstance(text, str) else bytes(16)
+        return parse_cluster_id(self.metadata.global_parameters.get(CLUSTER_ID)) or bytes(16)
 
     def members(self) -> list[MemberStatus]:
         membership = self.raft.membership

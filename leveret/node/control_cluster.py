@@ -16,6 +16,7 @@ from leveret import __version__
 from leveret.amqp.handshake import COMPATIBLE_VERSION
 from leveret.cluster.commands import SetGlobalParameter
 from leveret.cluster.frames import CONTROL
+from leveret.cluster.global_parameters import CLUSTER_NAME
 from leveret.cluster.homes import has_queues
 from leveret.cluster.link import SELF
 from leveret.cluster.maintenance import DRAINING, LEAVING, state_of
@@ -202,11 +203,11 @@ async def cluster_nodes(control: Control) -> Any:
 
 @COMMANDS.add(RUNNING, name=TEXT)
 async def set_cluster_name(control: Control, name: str) -> None:
-    await control.change(SetGlobalParameter("cluster_name", name))
+    await control.change(SetGlobalParameter(CLUSTER_NAME, name))
 
 
 def cluster_name(control: Control) -> str:
-    name = control.node.metadata.global_parameters.get("cluster_name")
+    name = control.node.metadata.global_parameters.get(CLUSTER_NAME)
     return name if isinstance(name, str) else control.server.settings.cluster_name
 
 

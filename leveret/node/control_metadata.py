@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from leveret.broker import firehose
 from leveret.cluster import commands as c
+from leveret.cluster.global_parameters import is_internal, reserved_text
 from leveret.cluster.passwords import known_hashing, verify_password
 from leveret.cluster.patterns import error_of
 from leveret.cluster.specs import Json, UserSpec
@@ -346,11 +347,15 @@ def as_value(policy: Policy) -> dict[str, Json]:
 
 @COMMANDS.add(name=TEXT, value=ANYTHING)
 async def set_global_parameter(control: Control, name: str, value: Json) -> None:
+    if is_internal(name):
+        _invalid(reserved_text(name))
     await control.change(c.SetGlobalParameter(name, value))
 
 
 @COMMANDS.add(name=TEXT)
 async def clear_global_parameter(control: Control, name: str) -> None:
+    if is_internal(name):
+        _invalid(reserved_text(name))
     if name not in control.node.metadata.global_parameters:
         _missing_parameter()
     await control.change(c.ClearGlobalParameter(name))

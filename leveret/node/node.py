@@ -27,6 +27,7 @@ from leveret.cluster import frames
 from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.events import GlobalParameterChanged
+from leveret.cluster.global_parameters import CLUSTER_ID, CLUSTER_NAME, cluster_id_text, parse_cluster_id
 from leveret.cluster.maintenance import out_of_service
 from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
 from leveret.cluster.passwords import SALT_BYTES
@@ -40,7 +41,7 @@ from leveret.log.ranges import Measured, Wanted
 from leveret.node import consensus, logs
 from leveret.node.alarms import Alarms, sockets_limit
 from leveret.node.client import AWAY, BEHIND, PACE_S, PACED, Client
-from leveret.node.cluster import CLUSTER_ID, Cluster
+from leveret.node.cluster import Cluster
 from leveret.node.folder import MESSAGES
 from leveret.node.lingering import Lingerers
 from leveret.node.maintenance import Maintenance
@@ -161,9 +162,7 @@ class Node(consensus.Shell):
         await self.cluster.until(lambda: self.cluster.is_voter)
         await self.transient.settle()
         await self.maintenance.reset()
-        if CLUSTER_ID not in self.metadata.global_parameters:
-            name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"
-            await self.cluster.change(SetGlobalParameter(CLUSTER_ID, name))
+        await self._ensure_cluster_id()
         if not self.metadata.vhosts:
             for command in self._first_commands():
                 await self.cluster.change(command)
@@ -182,6 +181,20 @@ class Node(consensus.Shell):
         self.pausing.begin()
         self.schedule()
 
+    async def _ensure_cluster_id(self) -> None:
+        """Give the cluster an id if it has none, or one that is none: earlier versions let users write there."""
+        kept = self.metadata.global_parameters.get(CLUSTER_ID)
+        if parse_cluster_id(kept) is not None:
+            return
+        if kept is not None:
+            logger.warning(
+                "the cluster's %s is %.80r, which is no id: the cluster gets a new one. Nothing else depends on it.",
+                CLUSTER_ID,
+                kept,
+            )
+        # Refused if another node was faster. Then that node's id holds.
+        await self.cluster.change(SetGlobalParameter(CLUSTER_ID, cluster_id_text(self.world.random_bytes(16))))
+
     def _has_copy(self, spec: QueueSpec) -> bool:
         """Whether the log may hold messages of it that count."""
         if spec.view is None:
@@ -191,9 +204,9 @@ class Node(consensus.Shell):
     def _first_commands(self) -> list[Command]:
         settings = self.settings
         if settings.load_definitions is not None:  # They have users, and nobody wants guest to be one of them.
-            return [SetGlobalParameter("cluster_name", settings.cluster_name)]
+            return [SetGlobalParameter(CLUSTER_NAME, settings.cluster_name)]
         return [
-            SetGlobalParameter("cluster_name", settings.cluster_name),
+            SetGlobalParameter(CLUSTER_NAME, settings.cluster_name),
             *first_boot(
                 self.world.random_bytes(SALT_BYTES),
                 settings.default_user,
@@ -613,6 +626,8 @@ class Node(consensus.Shell):
         self.broker.on_applied(events)
         if GlobalParameterChanged(PARTITION_HANDLING) in events:
             self.pausing.on_setting()
+        if GlobalParameterChanged(CLUSTER_ID) in events and any(self.cluster.cluster_id):
+            self.peers.set_cluster(self.cluster.cluster_id)
         self.maintenance.look()
         self.schedule()
 

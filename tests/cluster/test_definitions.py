@@ -61,7 +61,7 @@ def filled() -> Metadata:
         c.Bind("v", "x", "exchange", "hidden", ""),
         c.SetPolicy("v", "p", "^q", "queues", 2, {"ha-mode": "all"}),
         c.SetPolicy("v", "o", "", "queues", 1, {"max-length": 5}, operator=True),
-        c.SetGlobalParameter("internal_cluster_id", "leveret-cluster-id-00"),
+        c.SetGlobalParameter("internal_cluster_id", f"leveret-cluster-id-{'0' * 32}"),
         c.SetGlobalParameter("cluster_name", "shop"),
     ):
         assert metadata.apply(command).refused is None, command

@@ -23,6 +23,7 @@ import leveret.testing
 from leveret.broker.logins import FAILURES_MAX
 from leveret.cluster.passwords import verify_password
 from leveret.management.api.handlers import Handlers
+from leveret.testing.admin import AdminError
 from tests.servers import until
 
 LOOK: Final = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
@@ -132,6 +133,61 @@ def test_bodies_that_are_no_objects(node: leveret.testing.Broker) -> None:
 
 def test_a_body_that_would_be_too_much_metadata(node: leveret.testing.Broker) -> None:
     assert ask(node, "PUT", "/api/global-parameters/big", {"value": "x" * (256 << 10)})[0] == 413
+
+
+# -- Global parameters ---------------------------------------------------------------------------------------------
+
+INTERNAL: Final = (
+    "internal_cluster_id",
+    "rebalance_state",
+    "node_labels:a@b",
+    "node_maintenance:a@b",
+    "node_renaming:a@b",
+)
+
+
+def test_a_policymaker_sets_only_what_means_nothing_to_the_cluster(node: leveret.testing.Broker) -> None:
+    node.admin.call("set_global_parameter", name="cluster_partition_handling", value="ignore")
+    assert ask(node, "PUT", "/api/users/maker", {"password": "maker", "tags": "policymaker"})[0] in (201, 204)
+    before = ask(node, "GET", "/api/global-parameters")[1]
+    for name in (*INTERNAL, "cluster_name", "cluster_partition_handling", "ha-forbid-copying"):
+        for method, body in (("PUT", {"value": "ignore"}), ("DELETE", None)):
+            status, told = ask(node, method, f"/api/global-parameters/{name}", body, "maker:maker")
+            assert (status, told["reason"]) == (401, "Not administrator user")
+    assert ask(node, "PUT", "/api/global-parameters/free", {"value": [1]}, "maker:maker")[0] == 201
+    assert ask(node, "DELETE", "/api/global-parameters/free", None, "maker:maker")[0] == 204
+    assert ask(node, "GET", "/api/global-parameters", None, "maker:maker") == (200, before)
+
+
+def test_nobody_writes_what_the_cluster_keeps_for_itself(node: leveret.testing.Broker) -> None:
+    before = ask(node, "GET", "/api/global-parameters")[1]
+    for name in INTERNAL:
+        for method, body in (("PUT", {"value": {}}), ("DELETE", None)):
+            status, told = ask(node, method, f"/api/global-parameters/{name}", body)
+            assert (status, f"{name} is internal" in told["reason"]) == (400, True)
+        commands: dict[str, dict[str, Any]] = {"set_global_parameter": {"value": {}}, "clear_global_parameter": {}}
+        for command, rest in commands.items():
+            with pytest.raises(AdminError, match=f"{name} is internal"):
+                node.admin.call(command, name=name, **rest)
+    document: Any = {"global_parameters": [{"name": name, "value": {}} for name in INTERNAL]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 204
+    assert ask(node, "GET", "/api/global-parameters")[1] == before
+    exported = {one["name"] for one in ask(node, "GET", "/api/definitions")[1]["global_parameters"]}
+    assert exported.isdisjoint(INTERNAL)
+
+
+def test_the_name_of_a_cluster_has_a_bound_on_every_path(node: leveret.testing.Broker) -> None:
+    long = "x" * 256
+    assert ask(node, "PUT", "/api/global-parameters/cluster_name", {"value": long})[0] == 400
+    assert ask(node, "PUT", "/api/cluster-name", {"name": long})[0] == 400
+    document = {"global_parameters": [{"name": "cluster_name", "value": long}]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    for command, arguments in (
+        ("set_cluster_name", {"name": long}),
+        ("set_global_parameter", {"name": "cluster_name", "value": long}),
+    ):
+        with pytest.raises(AdminError, match="1 to 255 characters"):
+            node.admin.call(command, **arguments)
 
 
 # -- Definitions ---------------------------------------------------------------------------------------------------
