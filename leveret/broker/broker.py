@@ -161,12 +161,19 @@ class Broker(Ruling):
         name = self.metadata.global_parameters.get(CLUSTER_NAME)
         return name if isinstance(name, str) else self.default_cluster_name
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether policies have changed, and not all queues and exchanges have been told."""
+        return bool(self.outdated or self.alternates.left)
+
     # -- The turn ------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Deliver what can be delivered."""
         if self.outdated:
             self.refresh_some()
+        if self.alternates.left:
+            self.alternates.go_on()
         if self.spreading.left < COPIES_MAX:
             self.spreading.begin_turn(self.alarm is None and self.shell.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged

@@ -29,6 +29,7 @@ from leveret.cluster import commands as c
 from leveret.cluster.global_parameters import is_internal
 from leveret.cluster.keepers import is_closed
 from leveret.cluster.passwords import MD5, SHA256
+from leveret.cluster.patterns import cost_of
 from leveret.cluster.placement import INTERNAL
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import (
@@ -527,7 +528,8 @@ def _set_policy(vhost: str, name: str, item: Mapping[str, Json], operator: bool)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise BadDefinition("priority must be a whole number")
     pattern = _text(item, "pattern")
-    return c.SetPolicy(vhost, name, pattern, _text(item, "apply-to", "all"), priority, definition, operator)
+    apply_to = _text(item, "apply-to", "all")
+    return c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator, cost_of(pattern))
 
 
 def _is_before_3_6(version: Json) -> bool:

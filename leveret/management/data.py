@@ -18,7 +18,7 @@ from leveret.broker.edge import unreachable
 from leveret.broker.leases import TIMEOUT_MS_MAX
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream
-from leveret.cluster.patterns import BadPattern, compiled
+from leveret.cluster.patterns import BadPattern, filter_of
 from leveret.cluster.refusals import Refusal
 from leveret.data.sheet import MEDIA_TYPE
 from leveret.management.messages import Problem, Request, Response, bad_request, json_response
@@ -100,7 +100,7 @@ class DataHandlers:
         if pattern is not None and len(pattern) > PATTERN_CHARACTERS_MAX:
             raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
         try:
-            matches = compiled(".*" if pattern is None else pattern, whole=True).finds
+            matches = filter_of(".*" if pattern is None else pattern, whole=True).finds
         except BadPattern as error:
             raise bad_request(f"the pattern is bad: {error}") from None
 

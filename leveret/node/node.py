@@ -148,6 +148,7 @@ class Node(consensus.Shell):
         self.reads = Reads(self)
         self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
+        self.broker.mirrors.rounds.spent = lambda: self.placing.book.spent
 
     def change_settings(self, settings: Settings) -> None:
         """Clients that come from now on have the new limits."""
@@ -281,7 +282,7 @@ class Node(consensus.Shell):
         if self.reads.waiting:
             self.reads.look()
         # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
-        if broker.dirty or mirrors.has_work or broker.outdated or (self.placing.looking and not self.pausing.paused):
+        if broker.dirty or mirrors.has_work or broker.is_behind or (self.placing.looking and not self.pausing.paused):
             self.schedule()
         if broker.spreading.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
             self.schedule()

@@ -179,7 +179,7 @@ def test_vhosts_of_either_tool() -> None:
 def test_operator_policies_of_either_tool(definition: Json) -> None:
     value = {"pattern": "^q", "definition": definition, "priority": 1, "apply-to": "queues"}
     item = {"component": "operator_policy", "name": "o", "vhost": "/", "value": value}
-    assert read("parameters", **item) == [c.SetPolicy("/", "o", "^q", "queues", 1, {"max-length": 5}, operator=True)]
+    assert read("parameters", **item) == [c.SetPolicy("/", "o", "^q", "queues", 1, {"max-length": 5}, True, cost=1)]
 
 
 def test_the_type_of_a_queue_may_stand_beside_its_arguments() -> None:

@@ -190,6 +190,50 @@ def test_the_name_of_a_cluster_has_a_bound_on_every_path(node: leveret.testing.B
             node.admin.call(command, **arguments)
 
 
+# -- Policies ------------------------------------------------------------------------------------------------------
+
+
+def test_slow_patterns_have_a_budget_on_every_path(node: leveret.testing.Broker) -> None:
+    """One declare was held up for half a minute by a hundred of them."""
+    assert ask(node, "PUT", "/api/vhosts/slow")[0] == 201
+    slow = {"pattern": "(a+){50}b", "definition": {"max-length": 5}}
+    taken = 0
+    while (answer := ask(node, "PUT", f"/api/policies/slow/{taken}", slow))[0] == 201:
+        taken += 1
+    assert answer[0] == 400 and "the patterns of all policies of vhost 'slow'" in answer[1]["reason"]
+    assert 1 <= taken < 10
+    assert ask(node, "PUT", "/api/operator-policies/slow/o", slow)[0] == 400
+    with pytest.raises(AdminError, match="the patterns of all policies"):
+        node.admin.call(
+            "set_policy", vhost="slow", name="p", apply_to="all", priority=0, operator=False, **slow
+        )  # fmt: skip
+    document = {"policies": [{"vhost": "slow", "name": "p", **slow}]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    assert len(ask(node, "GET", "/api/policies/slow")[1]) == taken
+    # Usual ones are not concerned.
+    document = {"policies": [{"vhost": "slow", **slow, "name": f"u{n}", "pattern": f".*u{n}.*"} for n in range(1_000)]}
+    assert ask(node, "DELETE", "/api/policies/slow/0")[0] == 204
+    assert ask(node, "POST", "/api/definitions", document)[0] == 204
+    assert ask(node, "DELETE", "/api/vhosts/slow")[0] == 204
+
+
+def test_a_file_whose_patterns_are_too_slow_together_is_not_imported(node: leveret.testing.Broker) -> None:
+    slow = {"vhost": "slower", "pattern": "(a+){50}b", "definition": {"max-length": 5}}
+    document = {"vhosts": [{"name": "slower"}], "policies": [{**slow, "name": str(number)} for number in range(100)]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    assert ask(node, "GET", "/api/vhosts/slower")[0] == 404
+
+
+def test_a_permission_that_takes_long(node: leveret.testing.Broker) -> None:
+    body = {"configure": "(a+){60}b", "write": "", "read": ""}
+    status, told = ask(node, "PUT", "/api/permissions/%2F/guest", body)
+    assert (status, "invalid_regexp" in told["reason"]) == (400, True)
+    document = {"permissions": [{"user": "guest", "vhost": "/", **body}]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    with pytest.raises(AdminError, match="microseconds"):
+        node.admin.call("set_permissions", user="guest", vhost="/", **body)
+
+
 # -- Definitions ---------------------------------------------------------------------------------------------------
 
 

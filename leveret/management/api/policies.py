@@ -18,6 +18,7 @@ from leveret.cluster.global_parameters import (
     needs_administrator,
     reserved_text,
 )
+from leveret.cluster.patterns import cost_of
 from leveret.cluster.placement import INTERNAL
 from leveret.management.api import bodies
 from leveret.management.api.handlers import Handlers, created, done
@@ -112,7 +113,7 @@ class PolicyHandlers(Handlers):
         if error is not None:
             raise _invalid(error)
         existed = (vhost, name) in self._kept(operator)
-        await self.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator))
+        await self.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator, cost_of(pattern)))
         return created(existed)
 
     async def delete_policy(self, operator: bool, request: Request) -> Response:
