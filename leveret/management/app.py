@@ -38,6 +38,7 @@ from leveret.management.http import HttpServer, Limits
 from leveret.management.messages import Problem, Request, Response
 from leveret.management.page import PageHandlers
 from leveret.management.routes import Router
+from leveret.node.alarms import doors_limit
 from leveret.node.control import NoAnswer
 from leveret.node.control_frame import Refused
 
@@ -74,6 +75,7 @@ class Management:
             bodies_bytes=max(BODIES_BYTES_MAX, 2 * settings.management_body_bytes_max),
             request_s=settings.management_request_ms / 1000,
             idle_s=settings.management_idle_ms / 1000,
+            connections=doors_limit(node.world.descriptors_max()),
         )
         self.http = HttpServer(node.loop, self, limits)
         self.decoding = asyncio.Semaphore(DECODED_AT_ONCE)

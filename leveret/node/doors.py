@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.node.client import Client
+from leveret.node.entrance import Entrance, TlsServer
 from leveret.node.handshakes import tell_failures
 from leveret.node.settings import Listener
 
@@ -40,16 +41,17 @@ class Doors:
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
         self.settings = settings
         self.loop = loop
-        self.listeners: list[asyncio.Server] = []
+        self.listeners: list[asyncio.Server | TlsServer] = []
         self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster, management, management_tls.
         self.management: Management | None = None  # Once somebody has come to that door.
         self.management_url: str | None = None
         self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
-        self._amqp: list[asyncio.Server] = []  # Those of the listeners,
+        self._amqp: list[asyncio.Server | TlsServer] = []  # Those of the listeners,
         self._amqp_ports: dict[tuple[bool, int], int] = {}  # and where they were: by TLS or not, and place.
         self._generation = 0  # Of the doors for AMQP: how often they were shut.
         self._opened: Node | None = None  # Clients may come to it, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None
+        self.entrance = Entrance(loop)
 
     @property
     def is_suspended(self) -> bool:
@@ -63,6 +65,7 @@ class Doors:
         for server in self.listeners:
             server.close()
         self.listeners.clear()
+        self.entrance.close()
         for name in [name for name in self.ports if name != "cluster"]:
             del self.ports[name]
         self.management_url = None
@@ -115,15 +118,11 @@ class Doors:
 
     async def _listen(
         self, accept: Callable[[], asyncio.Protocol], listener: Listener, port: int, tls: ssl.SSLContext | None
-    ) -> asyncio.Server:
-        return await self.loop.create_server(
-            accept,
-            listener.host or None,
-            port,
-            backlog=self.settings.backlog,
-            ssl=tls,
-            ssl_handshake_timeout=tls_timeout_s(self.settings) if tls else None,
-        )
+    ) -> asyncio.Server | TlsServer:
+        host, backlog = listener.host or None, self.settings.backlog
+        if tls is not None:
+            return await self.entrance.listen(accept, host, port, tls, tls_timeout_s(self.settings), backlog)
+        return await self.loop.create_server(accept, host, port, backlog=backlog)
 
     def _shut_amqp(self) -> None:
         self._generation += 1

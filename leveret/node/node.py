@@ -50,6 +50,7 @@ from leveret.node.reads import Reads
 from leveret.node.samples import Samples
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
+from leveret.node.strangers import Strangers
 from leveret.node.transient import Transient
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Node(consensus.Shell):
         self.peers = peers
         self.limits = _limits(settings)
         self.clients: dict[Client, None] = {}
+        self.strangers: Strangers[Client] = Strangers()  # Those of them that have not logged in.
         self.by_connection: dict[object, Client] = {}
         self.lingerers = Lingerers(self.loop)
         self.paced: dict[Client, Queue] = {}
@@ -322,26 +324,45 @@ class Node(consensus.Shell):
         settings = self.settings
         if self.pausing.paused or self.maintenance.state is not None:
             return False  # It came while the doors were being shut.
-        unauthenticated = len(self.clients) - len(self.broker.connections)
-        if unauthenticated >= settings.unauthenticated_connections_max:
-            logger.warning("connection %s refused: too many that have not logged in", client.connection.peer)
-            return False
-        if settings.connection_max is not None and len(self.clients) >= settings.connection_max:
+        if len(self.strangers) >= settings.unauthenticated_connections_max:
+            self._evict_stranger()
+        connection_max = settings.connection_max
+        if connection_max is not None and len(self.clients) >= connection_max and not self._evict_stranger():
             logger.warning(
-                "connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max
+                "connection %s refused: connection_max (%d) is reached", client.connection.peer, connection_max
             )
             return False
         descriptors_max = self.world.descriptors_max()
+        if len(self.clients) >= sockets_limit(descriptors_max):
+            self._evict_stranger()
         if not self.alarms.has_room(len(self.clients), descriptors_max):
             return False
         self.lingerers.keep(sockets_limit(descriptors_max) - len(self.clients) - 1)
         self.clients[client] = None
         self.by_connection[client.connection] = client
+        self.strangers.add(client, client.connection.peer.host)
+        return True
+
+    def _evict_stranger(self) -> bool:
+        """Make room, if there is somebody who has not logged in; see `strangers`."""
+        client = self.strangers.evict()
+        if client is None:
+            return False
+        self.clients.pop(client, None)  # Not only when its socket is closed: the next one may be here before.
+        client.evict()
+        count = self.strangers.to_tell(self.loop.time())
+        if count:
+            logger.warning(
+                "%d connections that had not logged in were closed to make room for others, the last one from %s",
+                count,
+                client.connection.peer.host,
+            )
         return True
 
     def on_lost(self, client: Client) -> None:
         self.clients.pop(client, None)
         self.by_connection.pop(client.connection, None)
+        self.strangers.discard(client)
         if self.alarms.crowded:
             self.alarms.has_room(len(self.clients), self.world.descriptors_max())
         self.paced.pop(client, None)
