@@ -249,7 +249,8 @@ class HttpConnection(asyncio.Protocol):
             fields = parse_qsl(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
         except ValueError as error:
             raise h11.RemoteProtocolError(f"the query is bad: {error}") from None
-        request = Request(event.method.decode("ascii"), path, fields, headers, host, is_loopback)
+        is_tls = self.transport.get_extra_info("ssl_object") is not None
+        request = Request(event.method.decode("ascii"), path, fields, headers, host, is_loopback, is_tls)
         self.refusal = self.server.service.admit(request)
         if request.user:
             self.server.strangers.discard(self)

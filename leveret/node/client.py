@@ -198,7 +198,6 @@ class Client(asyncio.Protocol):
 
     def evict(self) -> None:
         """Another one that has not logged in needs the place."""
-        self.connection.close_reason = "{handshake_timeout,evicted}"
         self.transport.abort()
 
     def _on_handshake_timeout(self) -> None:

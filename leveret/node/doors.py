@@ -45,6 +45,7 @@ class Doors:
         self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster, management, management_tls.
         self.management: Management | None = None  # Once somebody has come to that door.
         self.management_url: str | None = None
+        self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
         self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
         self._amqp: list[asyncio.Server | TlsServer] = []  # Those of the listeners,
         self._amqp_ports: dict[tuple[bool, int], int] = {}  # and where they were: by TLS or not, and place.
@@ -69,6 +70,7 @@ class Doors:
         for name in [name for name in self.ports if name != "cluster"]:
             del self.ports[name]
         self.management_url = None
+        self.management_urls = {}
 
     async def open_doors(self, node: Node) -> None:
         self._opened = node
@@ -184,8 +186,10 @@ class Doors:
                 port = int(server.sockets[0].getsockname()[1])
                 self.ports["management_tls" if tls else "management"] = port
                 host = settings.cluster_host if listener.host in ("", "0.0.0.0", "::") else listener.host
-                url = f"{'https' if tls else 'http'}://{Listener(host, port)}{settings.management_prefix}"
+                scheme = "https" if tls else "http"
+                url = f"{scheme}://{Listener(host, port)}{settings.management_prefix}"
                 self.management_url = self.management_url or url
+                self.management_urls.setdefault(scheme, url)
         if self.management_url is not None:
             node.samples.start()
 
