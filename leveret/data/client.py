@@ -10,11 +10,12 @@ makes one client in each. Connections are kept, one a node.
 
 **Whom it asks.** Any of `servers` may be asked anything. A node that has no copy of a queue, or does not lead one whose
 leases are asked for, answers 421 and names those that do (`urls`); they are asked instead, and asked first for that
-queue from then on. Once https is used for any of `servers`, nobody but these is asked without TLS, whoever names whom:
-each question carries the password. If a node cannot be reached, or fails in the middle of an answer, the next one is asked: those that
-were named, then all servers, again and again until `patience_s` has passed. Every request can be repeated: reading
-changes nothing, and requests for leases name what is to be true afterwards. Except `lease_take`: if its answer is lost,
-the repetition takes more. Nothing is lost by that either, because the view it gives tells of all that is out.
+queue from then on. Once https is used for any of `servers`, nobody but these is asked without TLS, whoever names
+whom: each question carries the password. If a node cannot be reached, or fails in the middle of an answer, the next one
+is asked: those that were named, then all servers, again and again until `patience_s` has passed. Every request can be
+repeated: reading changes nothing, and requests for leases name what is to be true afterwards. Except `lease_take`: if
+its answer is lost, the repetition takes more. Nothing is lost by that either, because the view it gives tells of all
+that is out.
 
 **Errors.** `Refused`: a node said no, and another one would too (no such queue, no permission, a bad argument).
 `Unreachable`: nobody who could have answered was there in time. Both are `DataError`.

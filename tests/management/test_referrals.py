@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,7 +46,8 @@ class Node:
                 pass
 
         self.asked = 0
-        self.status, self.body = 200, {}  # type: tuple[int, Any]
+        self.status = 200
+        self.body: dict[str, object] = {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         if tls is not None:
             self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
@@ -74,9 +74,8 @@ def nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
 def test_a_client_with_tls_follows_nobody_to_a_port_without(nodes: tuple[Node, Node], trusted: ssl.SSLContext) -> None:
     secret, plain = nodes
     secret.status, secret.body = 421, {"error": "elsewhere", "urls": [plain.url]}
-    with DataClient(secret.url, tls=trusted, patience_s=0.1) as client:
-        with pytest.raises(Unreachable):
-            client.wait("q", 1, 0)
+    with DataClient(secret.url, tls=trusted, patience_s=0.1) as client, pytest.raises(Unreachable):
+        client.wait("q", 1, 0)
     assert secret.asked and not plain.asked
 
 
