@@ -41,6 +41,7 @@ from leveret.cluster.raft import (
 )
 from leveret.cluster.renaming import RENAMING, Renaming, renamings
 from leveret.cluster.store import Applied
+from leveret.node.answers import read_object
 from leveret.node.consensus import AdminError, Consensus, TryAgain, split_address
 from leveret.node.emptying import forget_node
 from leveret.node.folder import UNKNOWN_ID
@@ -430,8 +431,11 @@ class Cluster(Consensus):
         except CallFailed as error:
             logger.info("asking %s, which leads, failed: %s", leader.name, error)
             return {}
-        answer = json.loads(data)
-        return answer if isinstance(answer, dict) else {}
+        try:
+            return read_object(data)
+        except ValueError as error:
+            logger.warning("the answer of %s, which leads, cannot be read: %s", leader.name, error)
+            return {}
 
     async def answer(self, kind: int, request: dict[str, Any]) -> dict[str, Any]:
         """Another node's request to the leader: {"ok": …}, {"error": text}, or {"leader": address | None}."""

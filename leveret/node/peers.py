@@ -227,7 +227,12 @@ class Peers:
             packed = compressor.packed(kind, payload, self.options.frame_bytes_max)
             if packed is not None:
                 kind, payload = PACKED, packed
-        wire.link.send(kind, payload)
+        try:
+            wire.link.send(kind, payload)
+        except link.TooLarge as error:  # It has another `max_message_size`. That costs this link, and not the node.
+            logger.error("the link with %s is given up: %s", peer, error)
+            wire.abort()
+            return False
         if not wire.dirty:
             wire.dirty = True
             self._dirty.append(wire)
@@ -487,8 +492,13 @@ class Peers:
         kind, payload = frames[0]
 
         def respond(answer: bytes | Sequence[Buffer]) -> None:
-            if not wire.closed:
+            if wire.closed:
+                return
+            try:
                 wire.link.send(kind, answer)
+            except link.TooLarge as error:
+                wire.refuse(str(error))
+            else:
                 wire.flush()
 
         try:
