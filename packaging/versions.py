@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".versions"
-TOOLS = ("hypothesis", "pika", "pytest", "pytest-asyncio", "pyyaml", "numpy", "pandas", "pyarrow")
+TOOLS = ("aio-pika", "hypothesis", "pika", "pytest", "pytest-asyncio", "pyyaml", "numpy", "pandas", "pyarrow")
 # Protocol, storage, the HTTP server on h11, sockets on uvloop, a real client, TLS, tables.
 CORE = (
     "tests/amqp", "tests/log", "tests/data", "tests/management/test_http.py", "tests/management/test_upkeep.py",
