@@ -10,7 +10,7 @@ CODE := $(sort $(dir $(wildcard $(addsuffix /*.py,leveret pyspark_leveret simula
 NODE_CLIENTS := node_modules/.amqplib
 PROCESSES := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 8))')
 
-.PHONY: install run test lint types pytest node-clients debian-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
+.PHONY: lock versions install run test lint types pytest node-clients debian-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
 
 install: $(STAMP)
 
@@ -89,6 +89,14 @@ java:
 	else \
 	    echo "java: install it (apt-get install openjdk-17-jre-headless, brew install openjdk@17); until then the tests with Spark are skipped"; \
 	fi
+
+# The tests' core with the lowest and with the newest versions of the dependencies, each in an environment of its own.
+versions:
+	$(PYTHON) packaging/versions.py
+
+# The versions and hashes that the image is built from.
+lock:
+	$(PYTHON) packaging/lock.py
 
 bench: $(STAMP)
 	$(PY) -m benchmarks

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,12 @@ def image_environment() -> dict[str, str]:
 
 def test_the_image() -> None:
     known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "EXPOSE", "VOLUME", "USER", "STOPSIGNAL", "HEALTHCHECK",
-             "ENTRYPOINT", "CMD"}  # fmt: skip
+             "ENTRYPOINT", "CMD", "ARG"}  # fmt: skip
     words = [word for word, _ in instructions()]
-    assert set(words) == known and words[0] == "FROM"
+    assert set(words) == known and words[:2] == ["ARG", "FROM"]
+    # Whoever builds it can name the image by its digest; both stages are of that image.
+    assert instructions()[0][1].startswith("PYTHON_IMAGE=python:3.")
+    assert {rest.split()[0] for word, rest in instructions() if word == "FROM"} == {"${PYTHON_IMAGE}"}
     by_word = dict(instructions())  # The last of each.
     command = yaml.safe_load(by_word["ENTRYPOINT"]) + yaml.safe_load(by_word["CMD"])
     assert command[0] == "leveret" and build_parser().parse_args(command[1:]).command == "server"
@@ -152,6 +156,47 @@ def test_the_image() -> None:
     assert settings.tcp_listeners == (EVERYWHERE,)
     assert [one.port for one in settings.prometheus_listeners] == [15692]
     assert settings.data_dir.startswith(by_word["VOLUME"])
+
+
+def locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """By package: its version, and the hashes of its files."""
+    text = (DOCKERFILE.parent / name).read_text().replace("\\\n", " ")
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            requirement, *options = line.split()
+            package, version = requirement.split("==")
+            found[package] = version, [one.removeprefix("--hash=sha256:") for one in options]
+    return found
+
+
+def test_the_lock_files_have_what_the_package_asks_for() -> None:
+    project = tomllib.loads((PACKAGING.parent / "pyproject.toml").read_text())
+    for file, wanted in (
+        ("requirements.lock", project["project"]["dependencies"]),
+        ("build.lock", project["build-system"]["requires"]),
+    ):
+        found = locked(file)
+        for requirement in wanted:
+            name, least = requirement.split(">=")
+            version = found[name.lower()][0]
+            assert [int(part) for part in re.findall(r"\d+", version)] >= [int(part) for part in least.split(".")], name
+        for version, hashes in found.values():
+            assert re.fullmatch(r"[0-9][0-9a-z.]*", version)
+            assert hashes and all(re.fullmatch("[0-9a-f]{64}", one) for one in hashes)
+    runs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
+    assert any(
+        "--require-hashes" in rest and all(one in rest for one in ("requirements.lock", "build.lock")) for rest in runs
+    )
+    assert all("--no-deps" in rest for rest in runs)  # Nothing comes in that the files do not name.
+
+
+def test_the_lowest_versions_can_be_named() -> None:
+    """`make versions` turns each lower bound into the version to test with."""
+    project = tomllib.loads((PACKAGING.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for requirement in [*project["dependencies"], *extras["spark"], *extras["test"]]:
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+(\[[a-z]+\])?>=[0-9.]+", requirement), requirement
 
 
 def filled(value: str) -> str:
@@ -196,7 +241,7 @@ def objects() -> dict[str, dict[str, Any]]:
 def test_the_objects_fit_together(objects: dict[str, dict[str, Any]]) -> None:
     assert set(objects) == {
         "ConfigMap/leveret", "Service/leveret-nodes", "Service/leveret", "PodDisruptionBudget/leveret",
-        "StatefulSet/leveret",
+        "StatefulSet/leveret", "NetworkPolicy/leveret",
     }  # fmt: skip
     spec = objects["StatefulSet/leveret"]["spec"]
     labels = spec["template"]["metadata"]["labels"]
@@ -213,6 +258,30 @@ def test_the_objects_fit_together(objects: dict[str, dict[str, Any]]) -> None:
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     claims = {claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]}
     assert mounts == claims | {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
+
+
+def test_a_pod_has_no_more_rights_than_it_needs(objects: dict[str, dict[str, Any]]) -> None:
+    pod = objects["StatefulSet/leveret"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+
+
+def test_who_may_come_to_which_port(objects: dict[str, dict[str, Any]]) -> None:
+    spec = objects["StatefulSet/leveret"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    policy = objects["NetworkPolicy/leveret"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels and policy["policyTypes"] == ["Ingress"]
+    allowed = {port["port"]: rule["from"] for rule in policy["ingress"] for port in rule["ports"]}
+    (container,) = spec["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert set(allowed) == set(ports.values())
+    assert allowed[ports["cluster"]] == [{"podSelector": {"matchLabels": labels}}]
+    assert allowed[ports["amqp"]] == allowed[ports["http"]] == [{"podSelector": {}}]
 
 
 def test_a_pod_finds_the_others(objects: dict[str, dict[str, Any]], tmp_path: Path) -> None:

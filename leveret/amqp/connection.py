@@ -86,6 +86,7 @@ class Connection(Intake):
         self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
+        self.on_entered: Callable[[], None] | None = None  # Set by the shell: the handshake is over.
         self.blocked = False  # Held because it has published during an alarm.
         self.crowding: AnyQueue | BusyLink | None = None  # A queue this connection fills faster than it empties.
 
@@ -432,6 +433,8 @@ class Connection(Intake):
         self.handshake = None
         self.vhost = vhost
         self.broker.on_connection_opened(self)
+        if self.on_entered is not None:
+            self.on_entered()
 
     def close(self, code: int, text: str) -> None:
         """The broker ends the connection (shutdown, an operator, a vhost deleted)."""

@@ -23,7 +23,7 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from leveret.amqp.tables import BadTable, Table, decode_table, encode_table, table_end
+from leveret.amqp.tables import FIELDS_MAX, BadTable, Table, decode_table, encode_table, table_end
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
@@ -306,7 +306,7 @@ def _read_shortstr(data: bytes, at: int) -> tuple[str, int]:
 
 def _read_table(data: bytes, at: int) -> tuple[Table, int]:
     try:
-        return decode_table(data, at)
+        return decode_table(data, at, 2 * FIELDS_MAX)  # With what the broker has added to it (x-death).
     except BadTable as error:
         raise BadProperties(f"headers: {error}") from None
 

@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 DEPTH_MAX: Final = 64  # Tables within tables; real ones (x-death, capabilities) stop at three.
+FIELDS_MAX: Final = 4096  # Each takes about a microsecond to read, while everybody else waits.
 
 
 class BadTable(ValueError):
@@ -62,15 +63,19 @@ _FIXED: Final[dict[int, tuple[str, int, Callable[[bytes, int], tuple[Any, ...]]]
 # Reading
 
 
-def decode_table(data: bytes, offset: int = 0) -> tuple[Table, int]:
+def decode_table(data: bytes, offset: int = 0, fields_max: int = FIELDS_MAX) -> tuple[Table, int]:
     """The table whose length prefix is at `offset`, and the offset after it."""
     start, end = _bounds(data, offset, len(data))
+    if end - start > fields_max:
+        _check_count(data, start, end, fields_max)
     return _read_table(data, start, end, 1), end
 
 
 def table_end(data: bytes, offset: int, limit: int) -> int:
     """The offset after the table, which is checked but not decoded: every message's headers pass here."""
     at, end = _bounds(data, offset, limit)
+    if end - at > FIELDS_MAX:
+        _check_count(data, at, end, FIELDS_MAX)
     while at < end:
         at += 1 + data[at]
         if at >= end:
@@ -96,6 +101,31 @@ def _bounds(data: bytes, at: int, limit: int) -> tuple[int, int]:
     if end > limit:
         raise BadTable(f"value at {at} ends {end - limit} bytes too late")
     return start, end
+
+
+def _check_count(data: bytes, at: int, end: int, fields_max: int) -> None:
+    """Refuse a table with too many fields, nested ones included, before time is spent on each of them. A field takes a
+    byte at least, so short tables need no look."""
+    left, todo = fields_max, [(at, end, True)]
+    while todo:
+        at, end, is_table = todo.pop()
+        while at < end:
+            left -= 1
+            if left < 0:
+                raise BadTable(f"more than {fields_max} fields")
+            if is_table:
+                at += 1 + data[at]
+            if at >= end:
+                raise BadTable(f"field at {at} is cut off")
+            letter = data[at]
+            at += 1
+            size = _SIZES.get(letter)
+            if size is not None:
+                at += size
+                continue
+            start, at = _bounds(data, at, end)
+            if letter in _NESTED:
+                todo.append((start, at, letter == _NESTED[0]))
 
 
 def _read_table(data: bytes, at: int, end: int, depth: int) -> Table:
@@ -199,6 +229,13 @@ _OTHERS: Final[dict[int, _Reader]] = {
     ord("F"): _read_nested("F"),
     ord("A"): _read_nested("A"),
 }
+
+
+_SIZES: Final = {
+    **{letter: fixed[1] for letter, fixed in _FIXED.items()},
+    **{ord(letter): size for letter, size in (("t", 1), ("f", 4), ("d", 8), ("D", _DECIMAL.size), ("V", 0))},
+}
+_NESTED: Final = (ord("F"), ord("A"))
 
 
 # Writing

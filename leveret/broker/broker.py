@@ -42,6 +42,7 @@ from leveret.broker.vhost import Vhost
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.frames import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
+from leveret.cluster.global_parameters import CLUSTER_NAME
 from leveret.cluster.loads import Loads
 from leveret.cluster.partitions import PartitionHandling
 from leveret.cluster.passwords import verify_password
@@ -157,8 +158,13 @@ class Broker(Ruling):
 
     @property
     def cluster_name(self) -> str:
-        name = self.metadata.global_parameters.get("cluster_name")
+        name = self.metadata.global_parameters.get(CLUSTER_NAME)
         return name if isinstance(name, str) else self.default_cluster_name
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether policies have changed, and not all queues and exchanges have been told."""
+        return bool(self.outdated or self.alternates.left)
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
@@ -166,6 +172,8 @@ class Broker(Ruling):
         """Deliver what can be delivered."""
         if self.outdated:
             self.refresh_some()
+        if self.alternates.left:
+            self.alternates.go_on()
         if self.spreading.left < COPIES_MAX:
             self.spreading.begin_turn(self.alarm is None and self.shell.is_crowded())
         dirty, unlogged = self.dirty, self.unlogged

@@ -110,7 +110,7 @@ class Census:
         """Raises `BadFrame`."""
         try:
             counts = json.loads(payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadFrame(f"no census: {error}") from None
         if not isinstance(counts, dict) or not all(type(count) is int and count > 0 for count in counts.values()):
             raise BadFrame("a census that is no table of numbers")

@@ -50,7 +50,7 @@ from leveret.cluster.placement import (
     wanted_ring,
     with_extra,
 )
-from leveret.cluster.policies import PolicyBook
+from leveret.cluster.policies import SPENT_MAX, PolicyBook
 from leveret.mirror.view import View
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Placing:
     def go_on(self) -> None:
         """As far as a turn goes."""
         places = {place.name: place for place in self.places()}
-        steps = 0
+        steps, enough = 0, self.book.spent + SPENT_MAX
         for _ in range(min(LOOKS_AT_ONCE, len(self.looking))):
             number = self.looking.pop()
             queue = self.broker.queues_by_id.get(number)
@@ -204,7 +204,7 @@ class Placing:
             if not self._step(queue, places):
                 self.unfinished[number] = None
             steps += 1
-            if steps == STEPS_AT_ONCE:
+            if steps == STEPS_AT_ONCE or self.book.spent > enough:
                 break
 
     def _step(self, queue: Queue, places: dict[str, Place]) -> bool:

@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from leveret.cluster.policies import SPENT_MAX
+
 if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
 
@@ -43,6 +45,7 @@ class Rounds:
         self._tidings: deque[Tell] = deque()  # The last of them: those that not all have heard.
         self._left: list[Mirror] = []  # Of the present round, the next one last.
         self._through = 0  # The present round is over when all have heard as many.
+        self.spent: Callable[[], int] = lambda: 0  # By searches for names, as `PolicyBook.spent`.
 
     def __bool__(self) -> bool:
         """Whether somebody has not heard everything."""
@@ -72,10 +75,13 @@ class Rounds:
             self._left = list(self.mirrors.values())
             self._left.reverse()
             self._through = self.told
+        enough = self.spent() + SPENT_MAX
         for _ in range(min(TOLD_AT_ONCE, len(self._left))):
             mirror = self._left.pop()
             if self.mirrors.get(mirror.spec.id) is mirror:  # Else it was given up meanwhile.
                 self.catch_up(mirror)
+                if self.spent() > enough:
+                    break
         if not self._left:
             while len(self._tidings) > self.told - self._through:
                 self._tidings.popleft()

@@ -342,6 +342,9 @@ class Router(Generic[T]):
         self._changed()
         return True
 
+    def has_exchange(self, name: str) -> bool:
+        return name in self._exchanges
+
     def exchange_names(self) -> list[str]:
         return list(self._exchanges)
 

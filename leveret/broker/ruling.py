@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.broker.journal import Journal, Options, keep, review
-from leveret.cluster.policies import PolicyBook
+from leveret.cluster.policies import SPENT_MAX, PolicyBook
 from leveret.cluster.queue_rules import QueueRules, queue_rules
 
 if TYPE_CHECKING:
@@ -69,8 +69,11 @@ class Ruling:
 
     def refresh_some(self) -> None:
         """As far as a turn goes; there is more while some are `outdated`."""
+        enough = self.book.spent + SPENT_MAX
         for _ in range(min(RULED_AT_ONCE, len(self.outdated))):
             self.outdated.pop().heed()
+            if self.book.spent > enough:
+                break
         if not self.outdated:
             if self._through != self.ruled:
                 self._tell_all()

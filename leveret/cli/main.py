@@ -122,6 +122,8 @@ examples:
   leveret transfer --from amqp://ann:secret@old-host/ --to amqp://ann:secret@127.0.0.1/ --queue orders --queue carts
   leveret transfer --from amqp://ann:secret@old-host/shop --to amqp://ann:secret@127.0.0.1/shop \\
       --definitions definitions.json          all queues of the vhost shop in a file of rabbitmqctl export_definitions
+  leveret transfer --from @old.uri --to env:NEW_URI --queue orders
+                      addresses from a file and from a variable: a command line can be read by everybody on the machine
 docs/migrating-from-rabbitmq.md has the whole way.
 
 exit codes: 0 moved, 64 wrong use, 65 no such file of definitions, 69 a broker refused or went away, 78 TLS
@@ -351,7 +353,13 @@ def _add_transfer(commands: argparse._SubParsersAction[Parser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    transfer.add_argument("--from", metavar="URI", required=True, dest="source", help="amqp://user:password@host/vhost")
+    transfer.add_argument(
+        "--from",
+        metavar="URI",
+        required=True,
+        dest="source",
+        help="amqp://user:password@host/vhost, or @FILE or env:NAME that has it",
+    )
     transfer.add_argument("--to", metavar="URI", required=True, dest="target", help="the same, where they are to go")
     transfer.add_argument("--queue", metavar="NAME", action="append", default=[], help="a queue; several can be given")
     transfer.add_argument("--definitions", metavar="FILE", help="all queues of the source's vhost that this file has")

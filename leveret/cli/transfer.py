@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 def transfer(parsed: argparse.Namespace) -> int:
     try:
-        source, target = wire.parse_uri(parsed.source), wire.parse_uri(parsed.target)
+        source, target = wire.read_uri(parsed.source), wire.read_uri(parsed.target)
     except BadUri as error:
         return _fail(str(error), USAGE)
     try:

@@ -210,7 +210,12 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
-    """Make or replace a policy, or an operator policy."""
+    """Make or replace a policy, or an operator policy.
+
+    `cost` is what a search for the pattern takes at most, as whoever made the command estimated it
+    (`patterns.cost_of`): the nodes add up the same numbers even if their versions of `re` differ. Nought: made by a
+    version that did not estimate.
+    """
 
     vhost: str
     name: str
@@ -219,6 +224,7 @@ class SetPolicy:
     priority: int
     definition: dict[str, Json]
     operator: bool = False
+    cost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

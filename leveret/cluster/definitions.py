@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.amqp.tables import DEPTH_MAX, Field, Table
 from leveret.cluster import commands as c
+from leveret.cluster.global_parameters import is_internal
 from leveret.cluster.keepers import is_closed
-from leveret.cluster.maintenance import MAINTENANCE
 from leveret.cluster.passwords import MD5, SHA256
-from leveret.cluster.placement import INTERNAL, LABELS, REBALANCE
+from leveret.cluster.patterns import cost_of
+from leveret.cluster.placement import INTERNAL
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import (
     NO_ARGUMENTS,
@@ -61,7 +62,6 @@ REMARKS: Final = frozenset(
 RABBITMQ_VERSION: Final = "3.10.8"  # Which RabbitMQ's tools may think that they read the export of.
 VHOST_LIMITS: Final = "vhost-limits"
 OPERATOR_POLICY: Final = "operator_policy"
-CLUSTER_ID: Final = "internal_cluster_id"
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 _SERVERS: Final = "names that begin with amq. are given by the server"
@@ -186,7 +186,7 @@ def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, Iterable[A
         "global_parameters": [
             {"name": name, "value": value}
             for name, value in metadata.global_parameters.items()
-            if name not in (CLUSTER_ID, REBALANCE) and not name.startswith((LABELS, MAINTENANCE))
+            if not is_internal(name)
         ],
         **found,
     }
@@ -355,8 +355,8 @@ class Reader:
         name = _text(item, "name")
         if "value" not in item:
             raise BadDefinition("value is missing")
-        if name == CLUSTER_ID:
-            return Left("it names the cluster that the file comes from")
+        if is_internal(name):
+            return Left("it belongs to the cluster that the file comes from, and is set by the cluster alone")
         return [c.SetGlobalParameter(name, item["value"])]
 
     def _policies(self, item: Mapping[str, Json]) -> list[c.Command]:
@@ -528,7 +528,8 @@ def _set_policy(vhost: str, name: str, item: Mapping[str, Json], operator: bool)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise BadDefinition("priority must be a whole number")
     pattern = _text(item, "pattern")
-    return c.SetPolicy(vhost, name, pattern, _text(item, "apply-to", "all"), priority, definition, operator)
+    apply_to = _text(item, "apply-to", "all")
+    return c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator, cost_of(pattern))
 
 
 def _is_before_3_6(version: Json) -> bool:

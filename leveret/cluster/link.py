@@ -110,6 +110,10 @@ _READY: Final = 2
 _CLOSED: Final = 3
 
 
+class TooLarge(ValueError):
+    """The other end does not take frames of that size, though this end does. That is nobody's fault here."""
+
+
 class Identity(NamedTuple):
     """Who an end says it is."""
 
@@ -258,7 +262,8 @@ class Link:
         if self._state != _READY or size > self.send_bytes_max or not FIRST_KIND <= kind <= KIND_MAX:
             if self._state == _CLOSED:
                 return
-            raise ValueError(self._why_not(kind, size))
+            is_theirs = self._state == _READY and self.send_bytes_max < size <= self.options.frame_bytes_max
+            raise (TooLarge if is_theirs else ValueError)(self._why_not(kind, size))
         out = self.out
         out.append(_HEAD.pack(size, kind))
         out.extend(parts)
@@ -470,7 +475,8 @@ class Link:
             text = f"no version of the protocol in common: {low} to {high} there, {mine[0]} to {mine[1]} here"
             events.append(self._fail(VERSION, text))
             return
-        if name is None or purpose not in (TRAFFIC, CALL) or (self.role == DIALER and purpose != self.purpose):
+        is_known = purpose in (TRAFFIC, CALL) and (self.role == ACCEPTOR or purpose == self.purpose)
+        if name is None or not is_known or limit < GREETING_BYTES_MAX:
             events.append(self._fail(GARBAGE, "the greeting makes no sense"))
             return
         self.purpose = purpose

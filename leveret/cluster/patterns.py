@@ -16,6 +16,12 @@ branch is left to `re` in it too.
 
 What the machine cannot do (references to groups, atomic groups) and what has too many parts for it is refused, unless
 `re` is quick with it whatever the text. Nothing here looks at a clock: every node comes to the same result.
+
+`Pattern.cost` is what a search in the longest name takes at most, in microseconds of a slow machine: the steps of
+whichever of the two is quicker, times what a step was measured to take. Each pattern alone is harmless; a hundred slow
+ones for which every new name is searched are not. So whoever keeps many of them adds up their costs (`VHOST_COST_MAX`).
+A search for nothing but a yes or no need not care how far a repetition at either end of the pattern goes, so those are
+cut to the least they may find (`_trimmed`): `.*orders.*` costs as little as `orders`.
 """
 
 from __future__ import annotations
@@ -30,6 +36,12 @@ from typing import Any, Final, NamedTuple
 CHARACTERS_MAX: Final = 10_000
 PARTS_MAX: Final = 256
 STEPS_MAX: Final = 1_000_000  # For `re`: some ten milliseconds.
+RE_STEP_US: Final = 0.03
+MACHINE_STEP_US: Final = 0.6
+VHOST_COST_MAX: Final = 100_000  # Of all policies and operator policies of a vhost.
+PATTERN_COST_MAX: Final = 20_000  # Of a permission.
+FILTER_COST_MAX: Final = 5_000  # Of what any user may have searched for in the names of all queues.
+REMEMBER_COST: Final = 20  # From here on, what was found is remembered.
 NAME_MAX: Final = 255  # Letters of a name or a key.
 CHOICES_MAX: Final = 64
 AROUNDS_MAX: Final = 8
@@ -39,6 +51,7 @@ _AROUND: Final = (_constants.ASSERT, _constants.ASSERT_NOT)
 _PLAIN: Final = (
     _constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT,
 )  # fmt: skip
+_CHARACTERS: Final = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
 _STARTS: Final = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
 
 
@@ -62,15 +75,19 @@ class Ways(NamedTuple):
 class Pattern:
     """A pattern that is searched for in texts."""
 
-    __slots__ = ("_machine", "_quick", "_search")
+    __slots__ = ("_machine", "_quick", "_search", "cost")
 
     def __init__(self, compiled: re.Pattern[str], ways: Ways | None, machine: _Machine | None, whole: bool) -> None:
         self._search = compiled.fullmatch if whole else compiled.search
         self._machine = machine
         self._quick = -1  # Up to this length, `re` is quick.
-        if ways is not None:
-            lengths = (NAME_MAX, 128, 64, 32, 16, 8)
-            self._quick = next((length for length in lengths if ways.steps(length) <= STEPS_MAX), 0)
+        if machine is not None:
+            self.cost = machine.cost(NAME_MAX)
+            lengths = (NAME_MAX, 128, 64, 32, 16, 8) if ways is not None else ()
+            self._quick = next((one for one in lengths if ways and _re_cost(ways, one) <= machine.cost(one)), -1)
+        if machine is None or self._quick == NAME_MAX:
+            assert ways is not None
+            self.cost = _re_cost(ways, NAME_MAX)
 
     def finds(self, text: str) -> bool:
         if len(text) <= self._quick or self._machine is None:
@@ -88,21 +105,88 @@ def compiled(pattern: str, ignore_case: bool = False, whole: bool = False) -> Pa
         tree = _parser.parse(pattern, re.IGNORECASE if ignore_case else 0)
     except (re.error, RecursionError, OverflowError) as error:
         raise BadPattern(str(error)) from None
+    if not whole and (trimmed := _trimmed(tree)) is not None:
+        ready, tree = _compiler.compile(trimmed), trimmed
     ways = _ways(tree)
     if ways is not None and not whole and not _is_anchored(tree):
         ways = ways.then(Ways(1, 1))
-    if ways is not None and ways.steps(NAME_MAX) <= STEPS_MAX:
+    if ways is not None and ways.steps(NAME_MAX) <= NAME_MAX + 1:
         return Pattern(ready, ways, None, whole)
-    return Pattern(ready, ways, _Machine(tree, whole), whole)
-
-
-def error_of(pattern: str) -> str | None:
-    """What is wrong with a pattern; None if it can be used."""
     try:
-        compiled(pattern)
+        machine = _Machine(tree, whole)
+    except BadPattern:
+        if ways is None or ways.steps(NAME_MAX) > STEPS_MAX:
+            raise
+        machine = None
+    return Pattern(ready, ways, machine, whole)
+
+
+def filter_of(pattern: str, ignore_case: bool = False, whole: bool = False) -> Pattern:
+    """As `compiled`, for who asks for a list. Raises BadPattern."""
+    found = compiled(pattern, ignore_case, whole)
+    if found.cost > FILTER_COST_MAX:
+        raise BadPattern(_too_slow(found.cost, FILTER_COST_MAX))
+    return found
+
+
+def _too_slow(cost: int, cost_max: int) -> str:
+    return f"a search for it can take {cost} microseconds; at most {cost_max} are allowed"
+
+
+def error_of(pattern: str, cost_max: int = VHOST_COST_MAX) -> str | None:
+    """What is wrong with a pattern; None if it can be used. Where it is one of many, a fold looks at all of them."""
+    try:
+        cost = compiled(pattern).cost
     except BadPattern as error:
         return str(error)
+    if cost > cost_max:
+        return _too_slow(cost, cost_max)
     return None
+
+
+def too_costly(vhost: str, cost: int) -> str:
+    """Why a policy is refused: every new name in its vhost would be searched for too many slow patterns."""
+    return (
+        f"the patterns of all policies of vhost '{vhost}' together could take {cost} microseconds for one name; at "
+        f"most {VHOST_COST_MAX} are allowed. Simpler patterns take less: without repetitions inside of repetitions, "
+        "and anchored with ^"
+    )
+
+
+def cost_of(pattern: str) -> int:
+    """Microseconds, at least one; nought for what is no pattern and is never searched for."""
+    try:
+        return compiled(pattern).cost
+    except BadPattern:
+        return 0
+
+
+def finds(pattern: Pattern, text: str) -> bool:
+    """As the pattern does; but what took long is remembered. For texts that are asked about again and again."""
+    return pattern.finds(text) if pattern.cost < REMEMBER_COST else _found(pattern, text)
+
+
+@lru_cache(maxsize=65_536)
+def _found(pattern: Pattern, text: str) -> bool:
+    return pattern.finds(text)
+
+
+def _re_cost(ways: Ways, length: int) -> int:
+    return 1 + int(ways.steps(length) * RE_STEP_US)
+
+
+def _trimmed(tree: Any) -> Any | None:
+    """The pattern with repetitions of single characters at its ends cut to their least; None if there are none."""
+    items = list(tree)
+    # What follows a repetition at the beginning can as well be found by a search that begins there.
+    for at in {0, len(items) - 1} if items else ():
+        kind, value = items[at]
+        if kind in _REPEATS and len(value[2]) == 1 and value[2][0][0] in _CHARACTERS and value[0] < value[1]:
+            items[at] = (kind, (value[0], value[0], value[2]))
+    if items == list(tree):
+        return None
+    left = [item for item in items if item[0] not in _REPEATS or item[1][1]]
+    return _parser.SubPattern(tree.state, left)
 
 
 # -- How many ways -------------------------------------------------------------------------------------------------
@@ -187,6 +271,12 @@ class _Machine:
         self.whole = whole
         self._arounds = self._steps = 0
         self._add(tree)
+
+    def cost(self, length: int) -> int:
+        """Each part is tried at each place at most once, and looking around goes over the whole text."""
+        places = length + 1
+        steps = len(self.parts) * places * MACHINE_STEP_US
+        return 1 + int(steps + self._arounds * places * length * RE_STEP_US)
 
     def finds(self, text: str) -> bool:
         parts, end = self.parts, len(text)

@@ -186,6 +186,7 @@ def _read_policy(metadata: Metadata, *values: Any) -> None:
     policy = load_record(Policy, values)
     kept = metadata.operator_policies if policy.operator else metadata.policies
     kept[policy.vhost, policy.name] = policy
+    metadata.add_cost(policy.vhost, policy.cost)
 
 
 def _read_parameter(metadata: Metadata, component: str, vhost: str, name: str, value: Json) -> None:

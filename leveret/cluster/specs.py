@@ -139,3 +139,4 @@ class Policy:
     priority: int
     definition: dict[str, Json]
     operator: bool = False
+    cost: int = 0  # Of a search for the pattern, in microseconds; see `patterns`.

@@ -35,11 +35,11 @@ from typing import Any, Final, TypeVar
 from leveret.cluster import commands as c
 from leveret.cluster import events as e
 from leveret.cluster.bindings import Bindings
+from leveret.cluster.global_parameters import WEIGHT_MAX, bulk_fault, clear_fault_of, fault_of
 from leveret.cluster.homes import change_view, end_view, move_queue, put_view
 from leveret.cluster.keepers import DELAYED, exchange_of, is_closed, is_keeper, keeper_name, make_keeper
 from leveret.cluster.listings import Listings, implicit_binding
-from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
-from leveret.cluster.partitions import fault_of
+from leveret.cluster.patterns import CHARACTERS_MAX, VHOST_COST_MAX, too_costly
 from leveret.cluster.placement import OF_QUEUES, is_about, renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
 from leveret.cluster.sameness import same_json
@@ -100,6 +100,8 @@ class Metadata(Listings):
         self.bindings = Bindings()
         self.policies: dict[tuple[str, str], Policy] = {}
         self.operator_policies: dict[tuple[str, str], Policy] = {}
+        self.pattern_costs: dict[str, int] = {}  # Of all policies of a vhost.
+        self.policies_changed = 0  # How often since this object was made: no part of the state.
         self.parameters: dict[tuple[str, str, str], Json] = {}
         self.global_parameters: dict[str, Json] = {}
         self.runs: dict[str, str] = {}  # The present run of each node,
@@ -128,6 +130,7 @@ class Metadata(Listings):
     def restore(self, data: bytes) -> None:
         """Become the state of a snapshot. Raises `codec.BadEncoding`, and stays as it was, if the bytes are none."""
         fresh = Metadata()
+        fresh.policies_changed = self.policies_changed + 1
         read_snapshot(data, fresh)
         self.__dict__.update(fresh.__dict__)
 
@@ -170,7 +173,9 @@ class Metadata(Listings):
         policies = [(kept, key) for kept in (self.policies, self.operator_policies) for key in kept if key[0] == name]
         for kept, key in policies:
             del kept[key]
+        self.pattern_costs.pop(name, None)
         if policies:
+            self.policies_changed += 1
             events.append(e.PolicyChanged(name))
         for parameter in [key for key in self.parameters if key[1] == name]:
             del self.parameters[parameter]
@@ -487,6 +492,9 @@ class Metadata(Listings):
     def _set_policy(self, command: c.SetPolicy, events: list[e.Event]) -> Refusal | None:
         if command.vhost not in self.vhosts:
             return no_vhost(command.vhost)
+        fault = _policy_fault(command)
+        if fault is not None:
+            return Refusal(406, fault)
         kept = self.operator_policies if command.operator else self.policies
         new = Policy(
             command.vhost,
@@ -496,20 +504,35 @@ class Metadata(Listings):
             command.priority,
             command.definition,
             command.operator,
+            command.cost,
         )
         old = kept.get((command.vhost, command.name))
+        more = new.cost - (0 if old is None else old.cost)
+        total = self.pattern_costs.get(command.vhost, 0) + more
+        if more > 0 and total > VHOST_COST_MAX:  # A cheaper one may always take the place of another.
+            return Refusal(406, too_costly(command.vhost, total))
         if old != new or not same_json(old.definition, new.definition):
             kept[command.vhost, command.name] = new
+            self.add_cost(command.vhost, more)
             events.append(e.PolicyChanged(command.vhost))
         return None
+
+    def add_cost(self, vhost: str, more: int) -> None:
+        """A policy of the vhost has changed, and searches take so much more."""
+        self.policies_changed += 1
+        self.pattern_costs[vhost] = self.pattern_costs.get(vhost, 0) + more
+        if not self.pattern_costs[vhost]:
+            del self.pattern_costs[vhost]
 
     def _clear_policy(self, command: c.ClearPolicy, events: list[e.Event]) -> Refusal | None:
         if command.vhost not in self.vhosts:
             return no_vhost(command.vhost)
         kept = self.operator_policies if command.operator else self.policies
-        if kept.pop((command.vhost, command.name), None) is None:
+        gone = kept.pop((command.vhost, command.name), None)
+        if gone is None:
             kind = "operator policy" if command.operator else "policy"
             return not_found(kind, command.name, command.vhost)
+        self.add_cost(command.vhost, -gone.cost)
         events.append(e.PolicyChanged(command.vhost))
         return None
 
@@ -534,9 +557,9 @@ class Metadata(Listings):
 
     def _set_global_parameter(self, command: c.SetGlobalParameter, events: list[e.Event]) -> Refusal | None:
         name = command.name
-        fault = fault_of(command.value) if name == PARTITION_HANDLING else None
+        fault = fault_of(self.global_parameters, name, command.value)
         if fault is not None:
-            return Refusal(406, f"{name}: {fault}")
+            return Refusal(406, fault)
         if name not in self.global_parameters or not same_json(self.global_parameters[name], command.value):
             self.global_parameters[name] = command.value
             events.append(e.GlobalParameterChanged(name))
@@ -545,6 +568,9 @@ class Metadata(Listings):
     def _clear_global_parameter(self, command: c.ClearGlobalParameter, events: list[e.Event]) -> Refusal | None:
         if command.name not in self.global_parameters:
             return Refusal(404, f"no global parameter '{command.name}'")
+        fault = clear_fault_of(self.global_parameters, command.name)
+        if fault is not None:
+            return Refusal(406, fault)
         del self.global_parameters[command.name]
         events.append(e.GlobalParameterChanged(command.name))
         return None
@@ -598,6 +624,17 @@ class Metadata(Listings):
             self.parameters[parameter] = value
             events.append(e.ParameterChanged(*parameter))
         return None
+
+
+def _policy_fault(command: c.SetPolicy) -> str | None:
+    """What is wrong with the size of a policy. What it says is checked before there is a command."""
+    if not command.name or not fits(command.name):
+        return "the name of a policy is UTF-8 of 1 to 255 bytes"
+    if len(command.pattern) > CHARACTERS_MAX:
+        return f"a pattern has at most {CHARACTERS_MAX} characters"
+    if command.cost < 0:
+        return "a pattern costs something"
+    return bulk_fault(command.definition, WEIGHT_MAX)
 
 
 def _without(values: dict[str, _T], name: str | None) -> dict[str, _T]:

@@ -10,10 +10,12 @@ makes one client in each. Connections are kept, one a node.
 
 **Whom it asks.** Any of `servers` may be asked anything. A node that has no copy of a queue, or does not lead one whose
 leases are asked for, answers 421 and names those that do (`urls`); they are asked instead, and asked first for that
-queue from then on. If a node cannot be reached, or fails in the middle of an answer, the next one is asked: those that
-were named, then all servers, again and again until `patience_s` has passed. Every request can be repeated: reading
-changes nothing, and requests for leases name what is to be true afterwards. Except `lease_take`: if its answer is lost,
-the repetition takes more. Nothing is lost by that either, because the view it gives tells of all that is out.
+queue from then on. Once https is used for any of `servers`, nobody but these is asked without TLS, whoever names
+whom: each question carries the password. If a node cannot be reached, or fails in the middle of an answer, the next one
+is asked: those that were named, then all servers, again and again until `patience_s` has passed. Every request can be
+repeated: reading changes nothing, and requests for leases name what is to be true afterwards. Except `lease_take`: if
+its answer is lost, the repetition takes more. Nothing is lost by that either, because the view it gives tells of all
+that is out.
 
 **Errors.** `Refused`: a node said no, and another one would too (no such queue, no permission, a bad argument).
 `Unreachable`: nobody who could have answered was there in time. Both are `DataError`.
@@ -139,7 +141,7 @@ class DataClient:
         if pattern is not None:
             query.append(("pattern", pattern))
         found = self._ask("", "GET", f"/api/data/{_quoted(self.vhost)}/queues", query)
-        return [_queue_info(one) for one in found]
+        return [_queue_info(one, self._may_ask) for one in found]
 
     def read(self, queue: str, first: int, last: int | None = None, bytes_max: int = READ_BYTES) -> Iterator[Sheet]:
         """What lives of the messages `first`..`last`, both included, in sheets of about `bytes_max`. None: up to what
@@ -203,9 +205,7 @@ class DataClient:
             given |= {"owner": owner, "takeover": takeover}
         return self._lease(queue, name, "PUT", "", given)
 
-    def lease_take(
-        self, queue: str, name: str, count: int, bytes_max: int | None = None, owner: str = ""
-    ) -> LeaseView:
+    def lease_take(self, queue: str, name: str, count: int, bytes_max: int | None = None, owner: str = "") -> LeaseView:
         """Move up to so many waiting messages into the lease."""
         given: dict[str, Any] = {"count": count} if bytes_max is None else {"count": count, "bytes": bytes_max}
         return self._lease(queue, name, "POST", "/take", given | ({"owner": owner} if owner else {}))
@@ -301,7 +301,7 @@ class DataClient:
                     raise refusal
                 may_change = True
                 if status == 421 and len(tried) < REFERRALS_MAX:
-                    todo[:0] = _referrals(data)
+                    todo[:0] = filter(self._may_ask, _referrals(data))
             if failure is not None and not may_change:
                 raise failure
             if time.monotonic() + pause_s > deadline:
@@ -316,6 +316,11 @@ class DataClient:
         home = self._homes.get(queue)
         known = sorted(self.servers, key=lambda url: url not in self._connections)
         return known if home is None else [home, *known]
+
+    def _may_ask(self, url: str) -> bool:
+        """Whether the password may be sent there."""
+        is_plain = not any(server.startswith("https:") for server in self.servers)
+        return is_plain or url.startswith("https:") or url in self.servers
 
     def _call(self, url: str, method: str, target: str, body: bytes | None, wait_s: float) -> tuple[int, bytes]:
         """One question to one node. A kept connection may have been closed meanwhile: then once more with a new one."""
@@ -403,8 +408,11 @@ def _ignore(data: bytes) -> None:
     return None
 
 
-def _queue_info(one: Mapping[str, Any]) -> QueueInfo:
-    members = tuple(MemberInfo(each["node"], each["url"], each["in_sync"]) for each in one["members"])
+def _queue_info(one: Mapping[str, Any], may_ask: Callable[[str], bool]) -> QueueInfo:
+    members = tuple(
+        MemberInfo(each["node"], each["url"] if each["url"] and may_ask(each["url"]) else None, each["in_sync"])
+        for each in one["members"]
+    )
     leases = tuple(map(_lease_view, one["leases"]))
     return QueueInfo(
         one["name"], one["id"], one["type"], one["durable"], one["first"], one["next"], one["messages"], one["bytes"],

@@ -1,6 +1,6 @@
 """The management port of a node: its service, from the check of credentials to the answer.
 
-Where other nodes have theirs is asked of them (`management_url`, a control call over the cluster port) when an answer
+Where other nodes have theirs is asked of them (`management_urls`, a control call over the cluster port) when an answer
 has to name them, and remembered for as long as that run of the other node lasts: each run has a name of its own in the
 metadata. That a node has none is not remembered, for it may be about to open it.
 """
@@ -38,6 +38,7 @@ from leveret.management.http import HttpServer, Limits
 from leveret.management.messages import Problem, Request, Response
 from leveret.management.page import PageHandlers
 from leveret.management.routes import Router
+from leveret.node.alarms import doors_limit
 from leveret.node.control import NoAnswer
 from leveret.node.control_frame import Refused
 
@@ -75,10 +76,11 @@ class Management:
             bodies_bytes=max(BODIES_BYTES_MAX, 2 * settings.management_body_bytes_max),
             request_s=settings.management_request_ms / 1000,
             idle_s=settings.management_idle_ms / 1000,
+            connections=doors_limit(node.world.descriptors_max()),
         )
         self.http = HttpServer(node.loop, self, limits)
         self.decoding = asyncio.Semaphore(DECODED_AT_ONCE)
-        self._urls: dict[str, tuple[str, str]] = {}  # By node: its run, and its URL.
+        self._urls: dict[str, tuple[str, dict[str, str]]] = {}  # By node: its run, and its URLs by scheme.
         self.background: set[asyncio.Task[Any]] = set()  # What goes on without whoever asked for it.
         DataHandlers(self).add_to(self.router)
         listing = Listing()
@@ -144,26 +146,31 @@ class Management:
 
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
-    async def urls_of(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Where the management ports of these nodes are; None of those that do not run, or have none."""
+    async def urls_of(self, names: Iterable[str], is_tls: bool) -> dict[str, str | None]:
+        """Where the management ports of these nodes are; None of those that do not run, or have none. Whoever asked
+        with TLS (`is_tls`) is not sent to a port without: it would send its password there."""
         wanted = list(dict.fromkeys(names))
-        found = await asyncio.gather(*map(self._url_of, wanted))
-        return dict(zip(wanted, found, strict=True))
+        found = await asyncio.gather(*map(self._urls_of, wanted))
+        schemes = ("https",) if is_tls else ("http", "https")
+        return {
+            name: next((urls[scheme] for scheme in schemes if scheme in urls), None)
+            for name, urls in zip(wanted, found, strict=True)
+        }
 
-    async def _url_of(self, name: str) -> str | None:
+    async def _urls_of(self, name: str) -> dict[str, str]:
         if name == self.node.settings.node_name:
-            return self.server.management_url
+            return self.server.management_urls
         if not self.node.cluster.is_running(name):
-            return None
+            return {}
         run = self.node.metadata.runs.get(name, "")
         known = self._urls.get(name)
         if known is not None and known[0] == run:
             return known[1]
         try:
-            url: str | None = await self.server.control.at(name, "management_url", {})
+            urls: dict[str, str] = await self.server.control.at(name, "management_urls", {})
         except (NoAnswer, Refused) as error:
             logger.info("where %s has its management port is not known: %s", name, error)
-            return None
-        if url is not None:
-            self._urls[name] = (run, url)
-        return url
+            return {}
+        if urls:
+            self._urls[name] = (run, urls)
+        return urls

@@ -12,8 +12,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.logins import LATE_MS
+from leveret.cluster.equivalence import queue_locked
 from leveret.cluster.permissions import refused_text
-from leveret.management.messages import Problem, Request, not_found
+from leveret.management.messages import Problem, Request, bad_request, not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,12 +83,19 @@ class Gate:
             raise refused(f"access to vhost '{vhost}' refused for user '{request.user}'")
 
     def may_read(self, request: Request, spec: QueueSpec) -> bool:
-        return self.broker.permissions.check(request.user, spec.vhost, "queue", spec.name, "read")
+        """An exclusive queue is its connection's, which has nothing to do with HTTP."""
+        return not spec.exclusive and self._is_allowed(request, spec)
 
     def check_read(self, request: Request, spec: QueueSpec) -> None:
         """Raises Problem."""
-        if not self.may_read(request, spec):
+        if not self._is_allowed(request, spec):
             raise refused(refused_text(request.user, spec.vhost, "queue", spec.name))
+        locked = queue_locked(spec, None)
+        if locked is not None:
+            raise bad_request(f"405 {locked}")
+
+    def _is_allowed(self, request: Request, spec: QueueSpec) -> bool:
+        return self.broker.permissions.check(request.user, spec.vhost, "queue", spec.name, "read")
 
 
 def refused(reason: str) -> Problem:

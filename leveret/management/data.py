@@ -18,7 +18,7 @@ from leveret.broker.edge import unreachable
 from leveret.broker.leases import TIMEOUT_MS_MAX
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream
-from leveret.cluster.patterns import BadPattern, compiled
+from leveret.cluster.patterns import BadPattern, filter_of
 from leveret.cluster.refusals import Refusal
 from leveret.data.sheet import MEDIA_TYPE
 from leveret.management.messages import Problem, Request, Response, bad_request, json_response
@@ -100,7 +100,7 @@ class DataHandlers:
         if pattern is not None and len(pattern) > PATTERN_CHARACTERS_MAX:
             raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
         try:
-            matches = compiled(".*" if pattern is None else pattern, whole=True).finds
+            matches = filter_of(".*" if pattern is None else pattern, whole=True).finds
         except BadPattern as error:
             raise bad_request(f"the pattern is bad: {error}") from None
 
@@ -118,7 +118,7 @@ class DataHandlers:
             raise bad_request(f"that are {len(specs)} queues, and at most {QUEUES_MAX} are told of at once")
         known = await self._ask_masters(specs)
         members = {name for spec in specs for name in _members(spec)}
-        urls = await self.management.urls_of(members)
+        urls = await self.management.urls_of(members, request.is_tls)
         return json_response([self._row(spec, known[spec.id], urls) for spec in specs])
 
     async def _ask_masters(self, specs: Iterable[QueueSpec]) -> dict[int, dict[str, Any]]:
@@ -159,8 +159,8 @@ class DataHandlers:
             "leases": known["leases"],
         }  # fmt: skip
 
-    async def _elsewhere(self, nodes: Iterable[str]) -> Problem:
-        urls = await self.management.urls_of(nodes)
+    async def _elsewhere(self, request: Request, nodes: Iterable[str]) -> Problem:
+        urls = await self.management.urls_of(nodes, request.is_tls)
         return Problem(
             421,
             "elsewhere",
@@ -181,7 +181,7 @@ class DataHandlers:
             read = await self.node.reads.read(spec, first - shift, last - shift, bytes_max)
         except Elsewhere as elsewhere:
             self.answers.release()
-            raise await self._elsewhere(elsewhere.nodes) from None
+            raise await self._elsewhere(request, elsewhere.nodes) from None
         except Unreadable as error:
             self.answers.release()
             raise Problem(500, "unreadable", str(error)) from None
@@ -199,7 +199,7 @@ class DataHandlers:
         try:
             found, following = self.node.reads.stored(spec, max(first - shift, 1), last - shift, RANGES_MAX)
         except Elsewhere as elsewhere:
-            raise await self._elsewhere(elsewhere.nodes) from None
+            raise await self._elsewhere(request, elsewhere.nodes) from None
         ranges = [[low + shift, high + shift] for low, high in found]
         return json_response({"ranges": ranges, "next": following + shift})
 
@@ -209,7 +209,7 @@ class DataHandlers:
         try:
             number = await self.node.reads.number_at(spec, ms)
         except Elsewhere as elsewhere:
-            raise await self._elsewhere(elsewhere.nodes) from None
+            raise await self._elsewhere(request, elsewhere.nodes) from None
         except Unreadable as error:
             raise Problem(500, "unreadable", str(error)) from None
         return json_response({"number": number + _shift(spec)})
@@ -227,7 +227,7 @@ class DataHandlers:
         try:
             following = await self.node.reads.wait(spec, beyond - shift, seconds)
         except Elsewhere as elsewhere:
-            raise await self._elsewhere(elsewhere.nodes) from None
+            raise await self._elsewhere(request, elsewhere.nodes) from None
         return json_response({"next": following + shift})
 
     # -- Leases --------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class DataHandlers:
             raise bad_request("the name of a lease is text")
         queue = self.node.reads.master(spec)
         if queue is None:
-            raise await self._elsewhere([spec.node])
+            raise await self._elsewhere(request, [spec.node])
         done: asyncio.Future[LeaseView | Refusal] = self.node.loop.create_future()
 
         def then(view: LeaseView | Refusal) -> None:
@@ -303,14 +303,14 @@ class DataHandlers:
         except TimeoutError:
             raise Problem(503, "service_unavailable", "the queue did not answer in time") from None
         if isinstance(view, Refusal):
-            raise await self._refused(spec, view)
+            raise await self._refused(request, spec, view)
         return json_response(lease_row(spec, view))
 
-    async def _refused(self, spec: QueueSpec, refusal: Refusal) -> Problem:
+    async def _refused(self, request: Request, spec: QueueSpec, refusal: Refusal) -> Problem:
         now = self.node.metadata.queues.get((spec.vhost, spec.name))
         if now is not None and now.id == spec.id:
             if self.node.reads.master(now) is None:
-                return await self._elsewhere([now.node])
+                return await self._elsewhere(request, [now.node])
             if refusal == unreachable(now):
                 return Problem(503, "service_unavailable", refusal.text)
         return Problem(STATUS_OF.get(refusal.code, 503), "refused", refusal.text)

@@ -10,7 +10,9 @@ it is not read: TCP holds such a client back. Whatever a client can make grow or
   body has beyond `small_bytes`.
 - *the time* from a request's first byte, or from the connection, to its last byte, however steadily bytes trickle in
   (408); the time between two requests; the time in which nothing of an answer is taken.
-- *connections*, of all clients (503).
+- *connections*, of all clients. A newcomer takes the place of one that never said who it is, or else of one that asks
+  for nothing, the oldest of the address that has most of them (`Strangers`); 503 if all places are taken by requests of
+  users.
 
 An answer is written as far as the client takes it: `pause_writing` stops it, and what is iterated over is not asked for
 more meanwhile. A handler is cancelled when its client goes. One that closes its own half of the connection counts as
@@ -35,6 +37,7 @@ from urllib.parse import parse_qsl
 import h11
 
 from leveret.management.messages import NO_SNIFFING, Buffer, Problem, Request, Response
+from leveret.node.strangers import Strangers
 
 logger = logging.getLogger("leveret.management")
 
@@ -79,6 +82,20 @@ class HttpServer:
         self.limits = limits
         self.connections: dict[HttpConnection, None] = {}
         self.held_bytes = 0  # Of bodies.
+        self.strangers: Strangers[HttpConnection] = Strangers()  # Those without a request of a user so far,
+        self.resting: Strangers[HttpConnection] = Strangers()  # and those of users that ask for nothing now.
+
+    def make_room(self) -> bool:
+        """For one connection; False if there is none."""
+        connection = self.strangers.evict() or self.resting.evict()
+        if connection is None:
+            return False
+        del self.connections[connection]  # Not only when its socket is closed: the next one may be here before.
+        connection.abort()
+        count = self.strangers.to_tell(self.loop.time()) + self.resting.to_tell(self.loop.time())
+        if count:
+            logger.warning("%d connections without a request were closed to make room for others", count)
+        return True
 
     def accept(self) -> HttpConnection:
         return HttpConnection(self)
@@ -128,9 +145,11 @@ class HttpConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
         server = self.server
+        is_full = len(server.connections) >= server.limits.connections and not server.make_room()
         server.connections[self] = None
+        server.strangers.add(self, self._peer()[0])
         self._arm(server.limits.request_s, self._on_late)
-        if len(server.connections) > server.limits.connections:
+        if is_full:
             logger.warning("refused a connection from %s: there are %d", self._peer()[0], server.limits.connections)
             self.is_last = True
             self._answer_now(Problem(503, "service_unavailable", "too many connections").response())
@@ -151,6 +170,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.server.connections.pop(self, None)
         self._let_go()
+        self.server.strangers.discard(self)
+        self.server.resting.discard(self)
         self._disarm()
         if self.drained is not None and not self.drained.done():
             self.drained.set_exception(ConnectionResetError("the client has gone"))
@@ -197,6 +218,7 @@ class HttpConnection(asyncio.Protocol):
             assert request is not None
             request.body = b"".join(self.body)
             self.head, self.body, self.received = None, [], 0
+            self.server.resting.discard(self)
             self._disarm()
             self.task = self.server.loop.create_task(self._answer(request, self.refusal))
             self.refusal = None
@@ -230,8 +252,11 @@ class HttpConnection(asyncio.Protocol):
             fields = parse_qsl(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
         except ValueError as error:
             raise h11.RemoteProtocolError(f"the query is bad: {error}") from None
-        request = Request(event.method.decode("ascii"), path, fields, headers, host, is_loopback)
+        is_tls = self.transport.get_extra_info("ssl_object") is not None
+        request = Request(event.method.decode("ascii"), path, fields, headers, host, is_loopback, is_tls)
         self.refusal = self.server.service.admit(request)
+        if request.user:
+            self.server.strangers.discard(self)
         length = headers.get("content-length", "0")
         if self.refusal is not None and (length != "0" or "transfer-encoding" in headers):
             self.is_last = True  # Rather than to read what nobody wants.
@@ -352,6 +377,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self.h11.start_next_cycle()
         self.ahead = 0
+        if self not in self.server.strangers:
+            self.server.resting.add(self, self._peer()[0])
         waits = self.h11.trailing_data[0]
         self._arm(self.server.limits.request_s if waits else self.server.limits.idle_s, self._on_late)
         self._advance()

@@ -30,6 +30,7 @@ class Request:
     headers: Mapping[str, str]  # By name in small letters; of those given twice the last.
     host: str  # The client's address.
     is_loopback: bool = False
+    is_tls: bool = False
     body: bytes = b""
     user: str = ""  # Set by the check of credentials.
     parameters: dict[str, str] = field(default_factory=dict)  # What stood for the names in the route's pattern.

@@ -23,6 +23,7 @@ logger = logging.getLogger("leveret")
 
 UNLIMITED = 1 << 30
 RESOURCES = ("memory", "disk")
+HTTP_MIN, HTTP_MAX = 16, 1_024
 STARS = "*" * 58
 BANNER = f"{STARS}\n*** Publishers will be blocked until this alarm clears ***\n{STARS}"
 NO_ENTRY = f"{STARS}\n*** New connections will not be accepted until this alarm clears ***\n{STARS}"
@@ -34,6 +35,14 @@ def sockets_limit(descriptors_max: int) -> int:
     if descriptors_max < 0:
         return UNLIMITED
     return max(int((descriptors_max - 100) * 0.9 - 2), 1)
+
+
+def doors_limit(descriptors_max: int) -> int:
+    """How many connections there may be at the management port, and as many at that of Prometheus: each a third of what
+    clients leave, so that files and other nodes have theirs."""
+    if descriptors_max < 0:
+        return HTTP_MAX
+    return min(max((descriptors_max - sockets_limit(descriptors_max)) // 3, HTTP_MIN), HTTP_MAX)
 
 
 class Alarms:

@@ -63,6 +63,7 @@ class Client(asyncio.Protocol):
         peer = peer_of(self.transport, self.node.settings.ssl_cert_login_from)
         self.connection = Connection(self.node.broker, peer, self.node.limits)
         self.connection.on_released = self._on_released
+        self.connection.on_entered = self._on_entered
         if not self.node.on_accepted(self):
             self.transport.abort()
             return
@@ -132,6 +133,12 @@ class Client(asyncio.Protocol):
             if not self.paused and not self.transport.is_closing():
                 self.transport.resume_reading()
 
+    def _on_entered(self) -> None:
+        self.node.strangers.discard(self)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     def _on_released(self) -> None:
         self.resume(HELD)
 
@@ -188,6 +195,10 @@ class Client(asyncio.Protocol):
         elif not self.connection.on_tick(now_ms, listening=not self.paused & ~DEAF):
             self.connection.close_reason = f"missed heartbeats from client, timeout: {self.connection.heartbeat_s}s"
             self.transport.abort()
+
+    def evict(self) -> None:
+        """Another one that has not logged in needs the place."""
+        self.transport.abort()
 
     def _on_handshake_timeout(self) -> None:
         if self.connection.vhost is None:

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.cluster import commands as c
 from leveret.cluster.frames import JOIN, LEAVE, RENAME, REST, SIGNS_OF_LIFE
+from leveret.cluster.global_parameters import CLUSTER_ID, parse_cluster_id
 from leveret.cluster.homes import has_queues
 from leveret.cluster.maintenance import MAINTENANCE, out_of_service
 from leveret.cluster.placement import LABELS
@@ -40,6 +41,7 @@ from leveret.cluster.raft import (
 )
 from leveret.cluster.renaming import RENAMING, Renaming, renamings
 from leveret.cluster.store import Applied
+from leveret.node.answers import read_object
 from leveret.node.consensus import AdminError, Consensus, TryAgain, split_address
 from leveret.node.emptying import forget_node
 from leveret.node.folder import UNKNOWN_ID
@@ -56,7 +58,6 @@ RETRY_S: Final = 0.5
 REFUSALS_MAX: Final = 5  # Seconds in which a node that starts is turned away by the majority.
 CALL_S: Final = 5.0
 QUEUE_S: Final = 0.002  # What a queue adds to that where many of them are given up: see `emptying`.
-CLUSTER_ID: Final = "internal_cluster_id"  # The global parameter that RabbitMQ has it in.
 
 
 class MemberStatus(NamedTuple):
@@ -118,8 +119,7 @@ class Cluster(Consensus):
     @property
     def cluster_id(self) -> bytes:
         """All zeros until it is known."""
-        text = self.metadata.global_parameters.get(CLUSTER_ID)
-        return bytes.fromhex(text.rpartition("-")[2]) if isinstance(text, str) else bytes(16)
+        return parse_cluster_id(self.metadata.global_parameters.get(CLUSTER_ID)) or bytes(16)
 
     def members(self) -> list[MemberStatus]:
         membership = self.raft.membership
@@ -431,8 +431,11 @@ class Cluster(Consensus):
         except CallFailed as error:
             logger.info("asking %s, which leads, failed: %s", leader.name, error)
             return {}
-        answer = json.loads(data)
-        return answer if isinstance(answer, dict) else {}
+        try:
+            return read_object(data)
+        except ValueError as error:
+            logger.warning("the answer of %s, which leads, cannot be read: %s", leader.name, error)
+            return {}
 
     async def answer(self, kind: int, request: dict[str, Any]) -> dict[str, Any]:
         """Another node's request to the leader: {"ok": …}, {"error": text}, or {"leader": address | None}."""

@@ -51,6 +51,7 @@ from leveret.node import (
     control_spools,
     control_stats,
 )
+from leveret.node.answers import read_object
 from leveret.node.consensus import AdminError, split_address
 from leveret.node.control_frame import (
     RUNNING,
@@ -258,7 +259,10 @@ class Control:
             data = await self.node.peers.call(split_address(member.address), CONTROL, payload, ASK_TIMEOUT_S)
         except CallFailed as error:
             raise NoAnswer(f"node {name} did not answer: {error}") from None
-        answer = json.loads(data)
+        try:
+            answer = read_object(data)
+        except ValueError as error:
+            raise NoAnswer(f"the answer of node {name} cannot be read: {error}") from None
         if "error" in answer:
             refusal = answer["error"]
             raise Refused(refusal["code"], refusal["text"], refusal["form"])

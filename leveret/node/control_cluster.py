@@ -16,6 +16,7 @@ from leveret import __version__
 from leveret.amqp.handshake import COMPATIBLE_VERSION
 from leveret.cluster.commands import SetGlobalParameter
 from leveret.cluster.frames import CONTROL
+from leveret.cluster.global_parameters import CLUSTER_NAME
 from leveret.cluster.homes import has_queues
 from leveret.cluster.link import SELF
 from leveret.cluster.maintenance import DRAINING, LEAVING, state_of
@@ -23,6 +24,7 @@ from leveret.cluster.placement import own_labels
 from leveret.cluster.renaming import renamings
 from leveret.node import control_partitions
 from leveret.node.alarms import RESOURCES, sockets_limit
+from leveret.node.answers import read_object
 from leveret.node.control_frame import (
     ALWAYS,
     DATA_ERROR,
@@ -147,12 +149,14 @@ async def _ask(control: Control, host: str, port: int, command: str) -> Any:
     """Ask a node that need not be in this one's cluster. Raises Refused."""
     payload = json.dumps({"command": command}).encode()
     try:
-        answer = json.loads(await control.server.peers.call((host, port), CONTROL, payload, ASK_TIMEOUT_S))
+        answer = read_object(await control.server.peers.call((host, port), CONTROL, payload, ASK_TIMEOUT_S))
     except CallFailed as error:
         if error.reason == SELF:
             raise Refused(SOFTWARE, f"Error: cannot cluster node with itself: {control.name}") from None
         text = f"no node answers at {host}:{port}: {error}. Is that its cluster port, and has it the same cookie?"
         raise Refused(UNAVAILABLE, text) from None
+    except ValueError as error:
+        raise Refused(UNAVAILABLE, f"the answer of {host}:{port} cannot be read: {error}") from None
     if "error" in answer:
         raise Refused(UNAVAILABLE, f"the node at {host}:{port} answers: {answer['error']['text']}")
     return answer["ok"]
@@ -202,11 +206,11 @@ async def cluster_nodes(control: Control) -> Any:
 
 @COMMANDS.add(RUNNING, name=TEXT)
 async def set_cluster_name(control: Control, name: str) -> None:
-    await control.change(SetGlobalParameter("cluster_name", name))
+    await control.change(SetGlobalParameter(CLUSTER_NAME, name))
 
 
 def cluster_name(control: Control) -> str:
-    name = control.node.metadata.global_parameters.get("cluster_name")
+    name = control.node.metadata.global_parameters.get(CLUSTER_NAME)
     return name if isinstance(name, str) else control.server.settings.cluster_name
 
 

@@ -22,6 +22,12 @@ async def management_url(control: Control) -> str | None:
     return control.server.management_url
 
 
+@COMMANDS.add(ALWAYS)
+async def management_urls(control: Control) -> dict[str, str]:
+    """The same by scheme, http and https, as far as the node has them."""
+    return control.server.management_urls
+
+
 @COMMANDS.add(RUNNING, ids=NUMBERS)
 async def local_data_queues(control: Control, ids: list[int]) -> list[dict[str, Any]]:
     """What the master knows of those of these queues that this node leads."""

@@ -34,9 +34,10 @@ from leveret.cluster import commands as c
 from leveret.cluster import definitions
 from leveret.cluster.definitions import SECTIONS, BadDefinition, Left, Reader
 from leveret.cluster.equivalence import exchange_mismatch, queue_mismatch
+from leveret.cluster.global_parameters import fault_of
 from leveret.cluster.keepers import DELAYED, keeper_arguments, keeper_name
 from leveret.cluster.passwords import SALT_BYTES, hash_password, known_hashing
-from leveret.cluster.patterns import error_of
+from leveret.cluster.patterns import PATTERN_COST_MAX, VHOST_COST_MAX, error_of, too_costly
 from leveret.cluster.refusals import fits
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import NO_ARGUMENTS, Binding, Json
@@ -117,6 +118,7 @@ class Import:
         self.metadata = node.metadata
         self.reader = Reader(_hashed, vhost, version)
         self.problems = Lines()
+        self.pattern_costs: dict[str, int] = {}  # Of all policies of a vhost, with those of the file.
         self.notes = Lines()
         self.failures = Lines()
         self.done: dict[str, int] = {}
@@ -189,7 +191,10 @@ class Import:
             case c.SetPolicy(name=name, definition=definition, apply_to=apply_to):
                 for note in policy_notes(apply_to, definition):
                     self.notes.add(f"policy '{name}' in vhost '{vhost}': {note}")
-                return policy_error(command.pattern, apply_to, definition, command.operator)
+                error = policy_error(command.pattern, apply_to, definition, command.operator)
+                return self._cost_problem(command) if error is None else error
+            case c.SetGlobalParameter(name, value):
+                return fault_of(self.metadata.global_parameters, name, value)
             case c.DeclareExchange():
                 return self._exchange_problem(command)
             case c.DeclareQueue():
@@ -203,7 +208,19 @@ class Import:
     def _access_problem(self, user: str, *patterns: str) -> str | None:
         if user not in self.users:
             return f'User "{user}" does not exist'
-        return next((f"{pattern}: {bad}" for pattern in patterns if (bad := error_of(pattern)) is not None), None)
+        return next(
+            (f"{pattern}: {bad}" for pattern in patterns if (bad := error_of(pattern, PATTERN_COST_MAX)) is not None),
+            None,
+        )
+
+    def _cost_problem(self, command: c.SetPolicy) -> str | None:
+        """Whether the vhost's policies, with those of the file so far, would take too long to search for."""
+        vhost, metadata = command.vhost, self.metadata
+        kept = (metadata.operator_policies if command.operator else metadata.policies).get((vhost, command.name))
+        before = self.pattern_costs.get(vhost, metadata.pattern_costs.get(vhost, 0))
+        more = command.cost - (0 if kept is None else kept.cost)
+        self.pattern_costs[vhost] = total = before + more
+        return too_costly(vhost, total) if more > 0 and total > VHOST_COST_MAX else None
 
     def _exchange_problem(self, command: c.DeclareExchange) -> str | None:
         if not fits(command.name):

@@ -170,6 +170,8 @@ class Server(Protocol):
     @property
     def management_url(self) -> str | None: ...  # For clients; None if there is none.
     @property
+    def management_urls(self) -> dict[str, str]: ...  # By scheme.
+    @property
     def cookie(self) -> bytes: ...
     @property
     def listeners(self) -> Sequence[object]: ...  # The doors for clients.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from leveret.broker import firehose
 from leveret.cluster import commands as c
+from leveret.cluster.global_parameters import is_internal, reserved_text
 from leveret.cluster.passwords import known_hashing, verify_password
-from leveret.cluster.patterns import error_of
+from leveret.cluster.patterns import PATTERN_COST_MAX, cost_of, error_of
 from leveret.cluster.specs import Json, UserSpec
 from leveret.node import emptying
 from leveret.node.control_frame import (
@@ -165,7 +166,7 @@ def _check_party(control: Control, user: str, vhost: str) -> None:
 
 def _check_patterns(*patterns: str) -> None:
     for pattern in patterns:
-        error = error_of(pattern)
+        error = error_of(pattern, PATTERN_COST_MAX)
         if error is not None:
             raise Refused(UNAVAILABLE, f"regular expression '{pattern}' is invalid: {error}")
 
@@ -257,7 +258,7 @@ async def set_policy(
     error = policy_error(pattern, apply_to, definition, operator)
     if error is not None:
         _invalid(error)
-    await control.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator))
+    await control.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator, cost_of(pattern)))
     notes = policy_notes(apply_to, definition)
     for note in notes:
         logger.warning("policy '%s' in vhost '%s': %s", name, vhost, note)
@@ -346,11 +347,15 @@ def as_value(policy: Policy) -> dict[str, Json]:
 
 @COMMANDS.add(name=TEXT, value=ANYTHING)
 async def set_global_parameter(control: Control, name: str, value: Json) -> None:
+    if is_internal(name):
+        _invalid(reserved_text(name))
     await control.change(c.SetGlobalParameter(name, value))
 
 
 @COMMANDS.add(name=TEXT)
 async def clear_global_parameter(control: Control, name: str) -> None:
+    if is_internal(name):
+        _invalid(reserved_text(name))
     if name not in control.node.metadata.global_parameters:
         _missing_parameter()
     await control.change(c.ClearGlobalParameter(name))

@@ -19,6 +19,9 @@ BYTES_MAX: Final = 4096
 RANDOM_BYTES: Final = 32
 
 
+LENGTH_LEAST: Final = 16
+
+
 class BadCookie(Exception):
     """There is no cookie that could be used; the text says what to do."""
 
@@ -43,6 +46,18 @@ def inherited(data_dir: str, home: str) -> str | None:
     """The user's `.erlang.cookie`, as RabbitMQ uses it, for a node that has none of its own; None: no such file."""
     path = os.path.join(home, ERLANG_FILE)
     return path if os.path.exists(path) and not os.path.exists(os.path.join(data_dir, FILE_NAME)) else None
+
+
+def weakness(cookie: bytes) -> str | None:
+    """What to tell an operator whose cookie can be guessed. Such a cookie still works: clusters have theirs already,
+    and all nodes have to be stopped to change it."""
+    if len(cookie) >= LENGTH_LEAST:
+        return None
+    return (
+        f"the cookie has {len(cookie)} characters, which can be guessed: whoever does is a node, and may read and "
+        f"change everything. Choose one of {LENGTH_LEAST} or more at random (with: openssl rand -base64 32), "
+        "stop all nodes, give it to each of them and to leveretctl, and start them again"
+    )
 
 
 def read_cookie(path: str) -> bytes:

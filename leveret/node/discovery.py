@@ -56,13 +56,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from leveret.cluster import link
+from leveret.node.answers import read_object
 from leveret.node.settings import DEFAULT_CLUSTER_PORT, Discovery, Listener, Settings
 from leveret.node.wire import CallFailed
 
@@ -189,7 +189,7 @@ def asking(call: Callable[[Address], Awaitable[bytes]]) -> Ask:
 
     async def ask(address: Address) -> Mapping[str, Any] | None:
         try:
-            answer = json.loads(await call(address))
+            answer = read_object(await call(address))
         except CallFailed as error:
             if error.reason == link.SELF:
                 return OWN
@@ -198,7 +198,7 @@ def asking(call: Callable[[Address], Awaitable[bytes]]) -> Ask:
         except ValueError:
             logger.warning("the answer of %s cannot be read", Listener(*address))
             return None
-        return answer if isinstance(answer, dict) else None
+        return answer
 
     return ask
 

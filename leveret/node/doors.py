@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.node.client import Client
+from leveret.node.entrance import Entrance, TlsServer
 from leveret.node.handshakes import tell_failures
 from leveret.node.settings import Listener
 
@@ -40,16 +41,18 @@ class Doors:
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
         self.settings = settings
         self.loop = loop
-        self.listeners: list[asyncio.Server] = []
+        self.listeners: list[asyncio.Server | TlsServer] = []
         self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster, management, management_tls.
         self.management: Management | None = None  # Once somebody has come to that door.
         self.management_url: str | None = None
+        self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
         self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
-        self._amqp: list[asyncio.Server] = []  # Those of the listeners,
+        self._amqp: list[asyncio.Server | TlsServer] = []  # Those of the listeners,
         self._amqp_ports: dict[tuple[bool, int], int] = {}  # and where they were: by TLS or not, and place.
         self._generation = 0  # Of the doors for AMQP: how often they were shut.
         self._opened: Node | None = None  # Clients may come to it, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None
+        self.entrance = Entrance(loop)
 
     @property
     def is_suspended(self) -> bool:
@@ -63,9 +66,11 @@ class Doors:
         for server in self.listeners:
             server.close()
         self.listeners.clear()
+        self.entrance.close()
         for name in [name for name in self.ports if name != "cluster"]:
             del self.ports[name]
         self.management_url = None
+        self.management_urls = {}
 
     async def open_doors(self, node: Node) -> None:
         self._opened = node
@@ -115,15 +120,11 @@ class Doors:
 
     async def _listen(
         self, accept: Callable[[], asyncio.Protocol], listener: Listener, port: int, tls: ssl.SSLContext | None
-    ) -> asyncio.Server:
-        return await self.loop.create_server(
-            accept,
-            listener.host or None,
-            port,
-            backlog=self.settings.backlog,
-            ssl=tls,
-            ssl_handshake_timeout=tls_timeout_s(self.settings) if tls else None,
-        )
+    ) -> asyncio.Server | TlsServer:
+        host, backlog = listener.host or None, self.settings.backlog
+        if tls is not None:
+            return await self.entrance.listen(accept, host, port, tls, tls_timeout_s(self.settings), backlog)
+        return await self.loop.create_server(accept, host, port, backlog=backlog)
 
     def _shut_amqp(self) -> None:
         self._generation += 1
@@ -185,8 +186,10 @@ class Doors:
                 port = int(server.sockets[0].getsockname()[1])
                 self.ports["management_tls" if tls else "management"] = port
                 host = settings.cluster_host if listener.host in ("", "0.0.0.0", "::") else listener.host
-                url = f"{'https' if tls else 'http'}://{Listener(host, port)}{settings.management_prefix}"
+                scheme = "https" if tls else "http"
+                url = f"{scheme}://{Listener(host, port)}{settings.management_prefix}"
                 self.management_url = self.management_url or url
+                self.management_urls.setdefault(scheme, url)
         if self.management_url is not None:
             node.samples.start()
 

@@ -27,6 +27,7 @@ from leveret.cluster import frames
 from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.events import GlobalParameterChanged
+from leveret.cluster.global_parameters import CLUSTER_ID, CLUSTER_NAME, cluster_id_text, parse_cluster_id
 from leveret.cluster.maintenance import out_of_service
 from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
 from leveret.cluster.passwords import SALT_BYTES
@@ -40,7 +41,7 @@ from leveret.log.ranges import Measured, Wanted
 from leveret.node import consensus, logs
 from leveret.node.alarms import Alarms, sockets_limit
 from leveret.node.client import AWAY, BEHIND, PACE_S, PACED, Client
-from leveret.node.cluster import CLUSTER_ID, Cluster
+from leveret.node.cluster import Cluster
 from leveret.node.folder import MESSAGES
 from leveret.node.lingering import Lingerers
 from leveret.node.maintenance import Maintenance
@@ -49,6 +50,7 @@ from leveret.node.reads import Reads
 from leveret.node.samples import Samples
 from leveret.node.settings import LOG_LEVELS
 from leveret.node.storage import Storage
+from leveret.node.strangers import Strangers
 from leveret.node.transient import Transient
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ class Node(consensus.Shell):
         self.peers = peers
         self.limits = _limits(settings)
         self.clients: dict[Client, None] = {}
+        self.strangers: Strangers[Client] = Strangers()  # Those of them that have not logged in.
         self.by_connection: dict[object, Client] = {}
         self.lingerers = Lingerers(self.loop)
         self.paced: dict[Client, Queue] = {}
@@ -147,6 +150,7 @@ class Node(consensus.Shell):
         self.reads = Reads(self)
         self.samples = Samples(self)
         self.placing = self.broker.placing = Placing(self.broker, self._places, settings.mirroring)
+        self.broker.mirrors.rounds.spent = lambda: self.placing.book.spent
 
     def change_settings(self, settings: Settings) -> None:
         """Clients that come from now on have the new limits."""
@@ -161,9 +165,7 @@ class Node(consensus.Shell):
         await self.cluster.until(lambda: self.cluster.is_voter)
         await self.transient.settle()
         await self.maintenance.reset()
-        if CLUSTER_ID not in self.metadata.global_parameters:
-            name = f"leveret-cluster-id-{self.world.random_bytes(16).hex()}"
-            await self.cluster.change(SetGlobalParameter(CLUSTER_ID, name))
+        await self._ensure_cluster_id()
         if not self.metadata.vhosts:
             for command in self._first_commands():
                 await self.cluster.change(command)
@@ -182,6 +184,20 @@ class Node(consensus.Shell):
         self.pausing.begin()
         self.schedule()
 
+    async def _ensure_cluster_id(self) -> None:
+        """Give the cluster an id if it has none, or one that is none: earlier versions let users write there."""
+        kept = self.metadata.global_parameters.get(CLUSTER_ID)
+        if parse_cluster_id(kept) is not None:
+            return
+        if kept is not None:
+            logger.warning(
+                "the cluster's %s is %.80r, which is no id: the cluster gets a new one. Nothing else depends on it.",
+                CLUSTER_ID,
+                kept,
+            )
+        # Refused if another node was faster. Then that node's id holds.
+        await self.cluster.change(SetGlobalParameter(CLUSTER_ID, cluster_id_text(self.world.random_bytes(16))))
+
     def _has_copy(self, spec: QueueSpec) -> bool:
         """Whether the log may hold messages of it that count."""
         if spec.view is None:
@@ -191,9 +207,9 @@ class Node(consensus.Shell):
     def _first_commands(self) -> list[Command]:
         settings = self.settings
         if settings.load_definitions is not None:  # They have users, and nobody wants guest to be one of them.
-            return [SetGlobalParameter("cluster_name", settings.cluster_name)]
+            return [SetGlobalParameter(CLUSTER_NAME, settings.cluster_name)]
         return [
-            SetGlobalParameter("cluster_name", settings.cluster_name),
+            SetGlobalParameter(CLUSTER_NAME, settings.cluster_name),
             *first_boot(
                 self.world.random_bytes(SALT_BYTES),
                 settings.default_user,
@@ -268,7 +284,7 @@ class Node(consensus.Shell):
         if self.reads.waiting:
             self.reads.look()
         # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
-        if broker.dirty or mirrors.has_work or broker.outdated or (self.placing.looking and not self.pausing.paused):
+        if broker.dirty or mirrors.has_work or broker.is_behind or (self.placing.looking and not self.pausing.paused):
             self.schedule()
         if broker.spreading.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
             self.schedule()
@@ -308,26 +324,45 @@ class Node(consensus.Shell):
         settings = self.settings
         if self.pausing.paused or self.maintenance.state is not None:
             return False  # It came while the doors were being shut.
-        unauthenticated = len(self.clients) - len(self.broker.connections)
-        if unauthenticated >= settings.unauthenticated_connections_max:
-            logger.warning("connection %s refused: too many that have not logged in", client.connection.peer)
-            return False
-        if settings.connection_max is not None and len(self.clients) >= settings.connection_max:
+        if len(self.strangers) >= settings.unauthenticated_connections_max:
+            self._evict_stranger()
+        connection_max = settings.connection_max
+        if connection_max is not None and len(self.clients) >= connection_max and not self._evict_stranger():
             logger.warning(
-                "connection %s refused: connection_max (%d) is reached", client.connection.peer, settings.connection_max
+                "connection %s refused: connection_max (%d) is reached", client.connection.peer, connection_max
             )
             return False
         descriptors_max = self.world.descriptors_max()
+        if len(self.clients) >= sockets_limit(descriptors_max):
+            self._evict_stranger()
         if not self.alarms.has_room(len(self.clients), descriptors_max):
             return False
         self.lingerers.keep(sockets_limit(descriptors_max) - len(self.clients) - 1)
         self.clients[client] = None
         self.by_connection[client.connection] = client
+        self.strangers.add(client, client.connection.peer.host)
+        return True
+
+    def _evict_stranger(self) -> bool:
+        """Make room, if there is somebody who has not logged in; see `strangers`."""
+        client = self.strangers.evict()
+        if client is None:
+            return False
+        self.clients.pop(client, None)  # Not only when its socket is closed: the next one may be here before.
+        client.evict()
+        count = self.strangers.to_tell(self.loop.time())
+        if count:
+            logger.warning(
+                "%d connections that had not logged in were closed to make room for others, the last one from %s",
+                count,
+                client.connection.peer.host,
+            )
         return True
 
     def on_lost(self, client: Client) -> None:
         self.clients.pop(client, None)
         self.by_connection.pop(client.connection, None)
+        self.strangers.discard(client)
         if self.alarms.crowded:
             self.alarms.has_room(len(self.clients), self.world.descriptors_max())
         self.paced.pop(client, None)
@@ -613,6 +648,8 @@ class Node(consensus.Shell):
         self.broker.on_applied(events)
         if GlobalParameterChanged(PARTITION_HANDLING) in events:
             self.pausing.on_setting()
+        if GlobalParameterChanged(CLUSTER_ID) in events and any(self.cluster.cluster_id):
+            self.peers.set_cluster(self.cluster.cluster_id)
         self.maintenance.look()
         self.schedule()
 

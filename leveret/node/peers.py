@@ -37,6 +37,8 @@ from leveret.cluster.compression import BadPacked, Compressor, unpacked
 from leveret.cluster.detector import IN, OUT, Cut, Detector, DetectorOptions, Down, Pair, Up
 from leveret.cluster.frames import PACKED
 from leveret.cluster.link import Buffer, Failed, Frames, Identity, Link, Paired, Ready
+from leveret.node.entrance import Entrance, TlsServer
+from leveret.node.strangers import Strangers
 from leveret.node.wire import PeersOptions, PeerTls, Wire, call, connect
 
 logger = logging.getLogger("leveret.peers")
@@ -144,7 +146,8 @@ class Peers:
         self.is_away = False  # The node's app is stopped, and nobody is told that it was removed.
         self._up: dict[str, Wire] = {}  # outgoing
         self._wires: dict[Wire, None] = {}  # all that are open
-        self._unproven: dict[Wire, None] = {}
+        self._unproven: Strangers[Wire] = Strangers()
+        self._entrance = Entrance(loop, options.unproven_max)
         self._calls: dict[Wire, None] = {}
         self._dirty: list[Wire] = []
         self._flush_scheduled = False
@@ -154,7 +157,7 @@ class Peers:
         self.compressors: dict[str, Compressor] = {}  # By peer, of whom there are as many as members.
         self.barred: frozenset[str] = frozenset()  # With whom there are to be no links: a fault that tests can ask for.
         self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # The host of a member said so.
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_closed: asyncio.Future[None] | None = None
@@ -163,13 +166,11 @@ class Peers:
 
     async def listen(self, host: str | None, port: int) -> int:
         """Open the cluster port, and begin to tick; the port that was opened. Raises OSError."""
-        self._server = await self._loop.create_server(
-            self._accept,
-            host or None,
-            port,
-            ssl=None if self._tls is None else self._tls.server,
-            ssl_handshake_timeout=None if self._tls is None else self.options.greeting_ms / 1000,
-        )
+        if self._tls is None:
+            self._server = await self._loop.create_server(self._accept, host or None, port)
+        else:
+            seconds = self.options.greeting_ms / 1000
+            self._server = await self._entrance.listen(self._accept, host or None, port, self._tls.server, seconds)
         self._tick()
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -226,7 +227,12 @@ class Peers:
             packed = compressor.packed(kind, payload, self.options.frame_bytes_max)
             if packed is not None:
                 kind, payload = PACKED, packed
-        wire.link.send(kind, payload)
+        try:
+            wire.link.send(kind, payload)
+        except link.TooLarge as error:  # It has another `max_message_size`. That costs this link, and not the node.
+            logger.error("the link with %s is given up: %s", peer, error)
+            wire.abort()
+            return False
         if not wire.dirty:
             wire.dirty = True
             self._dirty.append(wire)
@@ -276,6 +282,7 @@ class Peers:
         self._closing = True
         if self._server is not None:
             self._server.close()
+        self._entrance.close()
         if self._ticker is not None:
             self._ticker.cancel()
         for member in self._members.values():
@@ -337,11 +344,11 @@ class Peers:
             wire.abort()
         elif wire.side == IN:
             if len(self._unproven) >= self.options.unproven_max:
-                oldest = next(iter(self._unproven))
-                del self._unproven[oldest]
-                self._complain(oldest, "too many connections that have not authenticated")
-                oldest.abort()
-            self._unproven[wire] = None
+                evicted = self._unproven.evict()
+                assert evicted is not None
+                self._complain(evicted, "too many connections that have not authenticated")
+                evicted.abort()
+            self._unproven.add(wire, str((wire.transport.get_extra_info("peername") or ("",))[0]))
 
     def on_event(self, wire: Wire, event: link.Event) -> None:
         if self._closing:
@@ -367,7 +374,7 @@ class Peers:
 
     def on_closed(self, wire: Wire) -> None:
         self._wires.pop(wire, None)
-        self._unproven.pop(wire, None)
+        self._unproven.discard(wire)
         self._calls.pop(wire, None)
         if not self._wires and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)
@@ -411,7 +418,7 @@ class Peers:
     # -- Greeted -------------------------------------------------------------------------------------------------
 
     def _on_ready(self, wire: Wire, event: Ready) -> None:
-        self._unproven.pop(wire, None)
+        self._unproven.discard(wire)
         if event.purpose == link.CALL:
             if len(self._calls) >= self.options.calls_max:
                 wire.refuse("too many calls at once")
@@ -485,8 +492,13 @@ class Peers:
         kind, payload = frames[0]
 
         def respond(answer: bytes | Sequence[Buffer]) -> None:
-            if not wire.closed:
+            if wire.closed:
+                return
+            try:
                 wire.link.send(kind, answer)
+            except link.TooLarge as error:
+                wire.refuse(str(error))
+            else:
                 wire.flush()
 
         try:

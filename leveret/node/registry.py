@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
+from leveret.node.answers import read_object
+
 if TYPE_CHECKING:
     from leveret.node.settings import Settings
 
@@ -180,8 +182,7 @@ def _read_all(where: str) -> list[tuple[str, Entry | None]]:
 def _read(path: str) -> Entry | None:
     try:
         with open(path, encoding="utf-8") as file:
-            values = json.loads(file.read(FILE_BYTES_MAX))
-        return _entry(values) if isinstance(values, dict) else None
+            return _entry(read_object(file.read(FILE_BYTES_MAX)))
     except (OSError, ValueError, TypeError):
         return None
 

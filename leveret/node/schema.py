@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from leveret.cluster.mirroring import FORBID, LEADER_LOCATORS, LOCATORS
 from leveret.cluster.partitions import RECOVER, Strategy
-from leveret.cluster.patterns import error_of
+from leveret.cluster.patterns import PATTERN_COST_MAX, error_of
 from leveret.cluster.queue_rules import parse_journal
 from leveret.cluster.rebalancing import PLAN, STRATEGIES, TRIGGERS
 from leveret.cluster.specs import Json
@@ -177,7 +177,7 @@ def word(text: str) -> str:
 
 
 def pattern(text: str) -> str:
-    error = error_of(text)
+    error = error_of(text, PATTERN_COST_MAX)
     if error is not None:
         raise NotAllowed(f"a regular expression ({error})")
     return text

@@ -38,10 +38,11 @@ from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
 from leveret.node import control_definitions, discovery, logs, registry, service_manager
 from leveret.node.allocator import limit_heaps
+from leveret.node.answers import read_object
 from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
 from leveret.node.control import Control
-from leveret.node.cookie import BadCookie, find_cookie, inherited
+from leveret.node.cookie import BadCookie, find_cookie, inherited, weakness
 from leveret.node.doors import Doors, StartFailed
 from leveret.node.folder import (
     JOIN_FILE,
@@ -331,7 +332,7 @@ class Server(Doors):
                 todo, delay_s = list(addresses), min(2 * delay_s, RETRY_S_MAX)
             address = todo.pop(0)
             try:
-                answer = json.loads(await self.peers.call(address, kind, payload, JOIN_CALL_S))
+                answer = read_object(await self.peers.call(address, kind, payload, JOIN_CALL_S))
             except (CallFailed, ValueError) as error:
                 if str(error) != told:
                     told = str(error)
@@ -486,7 +487,7 @@ class Server(Doors):
             respond(await self.control.answer(payload))
             return
         try:
-            request = json.loads(payload)
+            request = read_object(payload)
         except ValueError:
             request = {}
         if kind == HELLO:
@@ -592,6 +593,8 @@ async def serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     logger.info("Leveret %s, node %s, data in %s", __version__, settings.node_name, settings.data_dir)
     cookie = find_cookie(settings.data_dir, settings.cookie_file, settings.cookie)
+    if (warning := weakness(cookie)) is not None:
+        logger.warning("%s", warning)
     server = Server(settings, Reality(loop, settings.data_dir), cookie)
     server.can_restart = True
     server.watch.start(loop)

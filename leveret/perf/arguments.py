@@ -40,7 +40,13 @@ exit codes: 0 done, 1 the broker refused something, closed a connection, or left
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--uri", "-h", metavar="URI", action="append", help="of the broker (amqp://guest:guest@127.0.0.1:5672/%%2F)")
+    add(
+        "--uri",
+        "-h",
+        metavar="URI",
+        action="append",
+        help="of the broker (amqp://guest:guest@127.0.0.1:5672/%%2F), or @FILE or env:NAME that has it",
+    )
     add("--cacert", metavar="FILE", help="with amqps://: certificates to trust (those the system trusts)")
     add("--cert", metavar="FILE", help="with amqps://: a certificate to show")
     add("--key", metavar="FILE", help="its key, if that is in another file")

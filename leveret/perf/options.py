@@ -9,7 +9,7 @@ from typing import Final
 
 from leveret.perf.publisher import NAMED_BYTES_MIN
 from leveret.perf.tls import context, problem
-from leveret.perf.wire import Address, Argument, parse_uri
+from leveret.perf.wire import Address, Argument, read_uri
 
 QUEUES_MAX: Final = 100_000
 
@@ -68,7 +68,7 @@ def to_options(parsed: argparse.Namespace, run: str) -> Options:
         raise ValueError("--queue-args are for queues that are declared, not for --predeclared ones")
     _check_ledger(parsed)
     names = _names(parsed, run)
-    addresses = tuple(parse_uri(one) for one in parsed.uri or ["amqp://127.0.0.1"])
+    addresses = tuple(read_uri(one) for one in parsed.uri or ["amqp://127.0.0.1"])
     return Options(
         addresses=addresses,
         tls=_tls(parsed, addresses),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import struct
@@ -12,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 CALL_TIMEOUT_S: Final = 30.0
 RECEIVE_BYTES: Final = 1 << 18
+URI_CHARACTERS_MAX: Final = 4096
 DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 FRAME_MAX: Final = 131_072
 CHANNEL: Final = 1
@@ -94,6 +96,27 @@ def parse_uri(text: str) -> Address:
         vhost,
         parts.scheme == "amqps",
     )
+
+
+def read_uri(text: str) -> Address:
+    """The same, or `@FILE` or `env:NAME` for an address that is kept there: what stands in a command line, everybody on
+    the machine can read. Raises BadUri, which does not tell what a file or a variable has."""
+    if text.startswith("@"):
+        where = f"the address in {text[1:]}"
+        try:
+            with open(text[1:], encoding="utf-8") as file:
+                found = file.read(URI_CHARACTERS_MAX).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadUri(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    elif text.startswith("env:"):
+        where = f"the address in the variable {text[4:]}"
+        found = os.environ.get(text[4:], "").strip()
+    else:
+        return parse_uri(text)
+    try:
+        return parse_uri(found)
+    except BadUri:
+        raise BadUri(f"{where} is none: amqp://user:password@host:port/vhost is meant, or amqps:// for TLS") from None
 
 
 # -- Bytes ---------------------------------------------------------------------------------------------------------

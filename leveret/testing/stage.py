@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from leveret.cluster import commands as c
 from leveret.cluster.defaults import first_boot
+from leveret.cluster.global_parameters import CLUSTER_ID, CLUSTER_NAME
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.passwords import SALT_BYTES, verify_password
 from leveret.cluster.specs import Permission
 from leveret.cluster.store import PREDECLARED
 from leveret.log.disk import FileDisk
 from leveret.node import control, control_env
-from leveret.node.cluster import CLUSTER_ID
 from leveret.node.control_frame import FLAG, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
 from leveret.node.server import Server
 from leveret.node.surroundings import Reality
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leveret.node.settings import Listener, Settings
 
 RESOURCES: Final = ("memory", "disk")
-KEPT_PARAMETERS: Final = (CLUSTER_ID, "cluster_name")
+KEPT_PARAMETERS: Final = (CLUSTER_ID, CLUSTER_NAME)
 NOT_FOUND: Final = 404
 
 COMMANDS: Final = Commands()

@@ -93,3 +93,21 @@ def test_commands_may_all_be_applied_before_their_events_are_told(world: World, 
     ]
     world.broker.on_applied(tuple(event for each in applied for event in each.events))
     assert is_routed(client, "x")
+
+
+def test_many_exchanges_are_told_in_several_turns(world: World, client: Client) -> None:
+    """Searching for slow patterns in the names of all of them at once would hold the node up."""
+    for number in range(200):
+        declare(client, f"x{number}")
+    world.apply(c.SetPolicy("/", "slow", "^(n+n+)+$", "exchanges", 1, {"alternate-exchange": "amq.direct"}))
+    world.apply(POLICY)
+    assert world.broker.is_behind
+    declare(client, "x-later")
+    client.call(m.ExchangeDelete(exchange="x0"))  # Which may be among those that are left.
+    turns = 0
+    while world.broker.is_behind:
+        world.broker.pump()
+        turns += 1
+    assert 1 < turns < 200
+    assert all(is_routed(client, f"x{number}") for number in (1, 100, 199))
+    assert is_routed(client, "x-later")

@@ -103,7 +103,9 @@ def test_without_limits_nothing_is_told(cluster: Cluster) -> None:
     assert not cluster["b"].broker.census.others
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b'{"ux": -1}', b'{"ux": "1"}', b'{"ux": true}', b"\xff"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"[]", b'{"ux": -1}', b'{"ux": "1"}', b'{"ux": true}', b"\xff", b"[" * 100_000]
+)
 def test_bad_frames(cluster: Cluster, payload: bytes) -> None:
     with pytest.raises(BadFrame):
         cluster["a"].broker.on_peer_frame("b", frames.CENSUS, payload)

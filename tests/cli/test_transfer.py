@@ -128,3 +128,25 @@ def test_wrong_addresses(brokers: tuple[Broker, Broker], capsys: pytest.CaptureF
     wrong = source.url_of("/", "guest", "wrong")
     assert main(["transfer", "--from", wrong, "--to", "amqp://127.0.0.1:1", "--queue", "q"]) == 69
     assert capsys.readouterr().err.count("\n") == 4
+
+
+def test_addresses_that_no_list_of_processes_shows(
+    brokers: tuple[Broker, Broker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = brokers
+    for broker in brokers:
+        fill(broker, "hidden", [])
+    file = tmp_path / "source.uri"
+    file.write_text(source.url + "\n")
+    monkeypatch.setenv("TARGET_URI", target.url)
+    assert main(["transfer", "--from", f"@{file}", "--to", "env:TARGET_URI", "--queue", "hidden"]) == 0
+    capsys.readouterr()
+    file.write_text("http://ann:secret@host")
+    monkeypatch.setenv("TARGET_URI", "ann:secret")
+    for wrong in (f"@{file}", "env:TARGET_URI", "env:NOT_SET", "@/no/such/file"):
+        assert main(["transfer", "--from", wrong, "--to", target.url, "--queue", "hidden"]) == 64
+    told = capsys.readouterr().err
+    assert told.count("\n") == 4 and "secret" not in told

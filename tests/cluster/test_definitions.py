@@ -61,7 +61,7 @@ def filled() -> Metadata:
         c.Bind("v", "x", "exchange", "hidden", ""),
         c.SetPolicy("v", "p", "^q", "queues", 2, {"ha-mode": "all"}),
         c.SetPolicy("v", "o", "", "queues", 1, {"max-length": 5}, operator=True),
-        c.SetGlobalParameter("internal_cluster_id", "leveret-cluster-id-00"),
+        c.SetGlobalParameter("internal_cluster_id", f"leveret-cluster-id-{'0' * 32}"),
         c.SetGlobalParameter("cluster_name", "shop"),
     ):
         assert metadata.apply(command).refused is None, command
@@ -179,7 +179,7 @@ def test_vhosts_of_either_tool() -> None:
 def test_operator_policies_of_either_tool(definition: Json) -> None:
     value = {"pattern": "^q", "definition": definition, "priority": 1, "apply-to": "queues"}
     item = {"component": "operator_policy", "name": "o", "vhost": "/", "value": value}
-    assert read("parameters", **item) == [c.SetPolicy("/", "o", "^q", "queues", 1, {"max-length": 5}, operator=True)]
+    assert read("parameters", **item) == [c.SetPolicy("/", "o", "^q", "queues", 1, {"max-length": 5}, True, cost=1)]
 
 
 def test_the_type_of_a_queue_may_stand_beside_its_arguments() -> None:

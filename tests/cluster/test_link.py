@@ -398,6 +398,14 @@ def test_oversize_frame() -> None:
     assert isinstance(left.receive(taken(right))[0], Failed)
 
 
+@pytest.mark.parametrize("purpose", [link.TRAFFIC, CALL])
+def test_an_end_that_takes_nothing_is_turned_away(purpose: int) -> None:
+    """Whatever were sent to it would be too large."""
+    for limit in (0, link.GREETING_BYTES_MAX - 1):
+        left, right = dialer(purpose=purpose, options=LinkOptions(frame_bytes_max=limit)), acceptor()
+        assert Wiretap(left, right).run().failures()[1] == link.GARBAGE
+
+
 @pytest.mark.parametrize(
     "data",
     [

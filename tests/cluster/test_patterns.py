@@ -63,6 +63,56 @@ def test_refused(pattern: str) -> None:
         compiled(pattern)
 
 
+@pytest.mark.parametrize(
+    ("cheap", "pattern"),
+    [
+        ("orders", ".*orders.*"),
+        ("orders", "[a-z]*orders.?"),
+        ("^orders", "^orders.*"),
+        (r"^(?!amq\.)", r"^(?!amq\.).*"),
+        ("a.", "a+.+?"),
+        ("", ".*"),
+    ],
+)
+def test_repetitions_at_the_ends_cost_nothing(cheap: str, pattern: str) -> None:
+    assert compiled(pattern).cost == compiled(cheap).cost <= 10
+    for text in ("", "a", "orders", "my orders", "amq.orders", "a\n", "\na", "ab"):
+        assert compiled(pattern).finds(text) == (re.search(pattern, text) is not None), text
+
+
+def test_the_cost_is_of_the_longest_name() -> None:
+    assert compiled("^orders$").cost == 1
+    assert compiled("(a|b)*(c|d)*$").cost > compiled("(a|b)*$").cost > compiled("b$").cost
+    assert compiled("(a?){60}a{60}$").cost > 100 * compiled("^.*$").cost
+    assert all(patterns.cost_of(pattern) <= patterns.VHOST_COST_MAX for pattern in ENDLESS)
+    assert patterns.cost_of("[") == 0
+
+
+def test_one_that_costs_too_much_by_itself() -> None:
+    assert error_of("(a+){60}b", patterns.PATTERN_COST_MAX) is not None
+    assert error_of("(a+){60}b") is None
+
+
+def test_filters_of_lists_are_cheap() -> None:
+    assert patterns.filter_of(".*.*a.*b.*", ignore_case=True).finds("xAyB")
+    with pytest.raises(BadPattern, match="microseconds"):
+        patterns.filter_of("(a?){40}$")
+
+
+def test_what_took_long_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    slow, quick = compiled("(q+)+$"), compiled("q$")
+
+    def search(machine: patterns._Machine, text: str) -> bool:
+        asked.append(text)
+        return True
+
+    monkeypatch.setattr(patterns._Machine, "finds", search)
+    assert all(patterns.finds(slow, "remembered?") for _ in range(3))
+    assert not any(patterns.finds(quick, "remembered?") for _ in range(3))
+    assert asked == ["remembered?"]
+
+
 def test_case_and_the_whole_text() -> None:
     assert compiled("ORD", ignore_case=True).finds("my orders")
     assert not compiled("ORD").finds("my orders")

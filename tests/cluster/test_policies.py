@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.amqp.tables import table_from_python
-from leveret.cluster.commands import AddVhost, SetPolicy
+from leveret.cluster.commands import AddVhost, ClearPolicy, DeleteVhost, SetPolicy
+from leveret.cluster.patterns import VHOST_COST_MAX, cost_of
 from leveret.cluster.policies import KINDS, PolicyBook, stricter
 from leveret.cluster.specs import Json
 from leveret.cluster.store import Metadata
@@ -140,3 +141,72 @@ def test_a_switch_is_on_if_either_has_it_on() -> None:
     assert stricter(False, True) is True
     assert stricter(True, False) is True
     assert stricter(False, False) is False
+
+
+# -- What searches cost --------------------------------------------------------------------------------------------
+
+
+def test_only_the_policies_down_to_the_first_that_matches_are_searched_for(metadata: Metadata) -> None:
+    put(metadata, "low", "(a+)+$", 1)
+    put(metadata, "high", "^b", 2)
+    book = PolicyBook(metadata)
+    assert book.effective("classic", "/", "b").policy == "high"
+    assert book.spent == cost_of("^b")
+    assert book.effective("classic", "/", "a").policy == "low"
+    assert book.spent == 2 * cost_of("^b") + cost_of("(a+)+$")
+
+
+def test_a_book_notices_every_change(metadata: Metadata) -> None:
+    book = PolicyBook(metadata)
+    assert book.effective("classic", "/", "q").policy is None
+    put(metadata, "p", "q")
+    assert book.effective("classic", "/", "q").policy == "p"
+    put(metadata, "p", "r")
+    assert book.effective("classic", "/", "q").policy is None
+    put(metadata, "p", "q")
+    snapshot = metadata.snapshot()
+    metadata.apply(ClearPolicy("/", "p"))
+    assert book.effective("classic", "/", "q").policy is None
+    metadata.restore(snapshot)
+    assert book.effective("classic", "/", "q").policy == "p"
+    metadata.apply(DeleteVhost("/"))
+    assert book.effective("classic", "/", "q").policy is None
+
+
+def test_all_patterns_of_a_vhost_have_a_budget(metadata: Metadata) -> None:
+    def set_policy(name: str, cost: int, vhost: str = "/", operator: bool = False) -> bool:
+        command = SetPolicy(vhost, name, "x", "all", 0, {"expires": 1}, operator, cost)
+        refused = metadata.apply(command).refused
+        assert refused is None or (refused.code == 406 and "patterns of all policies" in refused.text)
+        return refused is None
+
+    assert set_policy("a", VHOST_COST_MAX - 10)
+    assert not set_policy("b", 11)
+    assert not set_policy("b", 11, operator=True)  # They are searched for as well.
+    assert set_policy("b", 10, operator=True)
+    assert set_policy("a", 20)  # A cheaper pattern takes the place of another,
+    assert set_policy("b", VHOST_COST_MAX, "other")  # other vhosts have budgets of their own,
+    assert set_policy("c", VHOST_COST_MAX - 30)
+    assert not set_policy("d", 1)
+    assert set_policy("d", 0)  # and what an earlier version set is taken as it was.
+    metadata.apply(ClearPolicy("/", "c"))
+    assert set_policy("d", 1)
+    copy = Metadata()
+    copy.restore(metadata.snapshot())
+    assert copy.pattern_costs == metadata.pattern_costs == {"/": 31, "other": VHOST_COST_MAX}
+    metadata.apply(DeleteVhost("other"))
+    assert metadata.pattern_costs == {"/": 31}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "definition"),
+    [
+        ("", "x", {"expires": 1}),
+        ("n" * 256, "x", {"expires": 1}),
+        ("n", "x" * 10_001, {"expires": 1}),
+        ("n", "x", {"dead-letter-exchange": "x" * (64 << 10)}),
+    ],
+)
+def test_too_large(metadata: Metadata, name: str, pattern: str, definition: dict[str, Json]) -> None:
+    refused = metadata.apply(SetPolicy("/", name, pattern, "all", 0, definition)).refused
+    assert refused is not None and refused.code == 406

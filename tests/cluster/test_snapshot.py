@@ -34,9 +34,10 @@ def filled() -> Metadata:
 
 
 def same(one: Metadata, other: Metadata) -> bool:
-    plain = {name: value for name, value in vars(one).items() if name != "bindings"}
+    besides = ("bindings", "policies_changed")  # The second counts what happened to an object, whatever its state.
+    plain = {name: value for name, value in vars(one).items() if name not in besides}
     return (
-        plain == {name: value for name, value in vars(other).items() if name != "bindings"}
+        plain == {name: value for name, value in vars(other).items() if name not in besides}
         and {binding: binding.arguments for binding in one.bindings}
         == {binding: binding.arguments for binding in other.bindings}
         and len(one.bindings) == len(other.bindings)

@@ -325,9 +325,9 @@ def test_policies_and_parameters(store: Metadata) -> None:
     assert store.apply(c.SetParameter("shovel", "/", "s", {"a": [1.0]})).events != ()
     assert store.apply(c.ClearParameter("shovel", "/", "s")).events != ()
     assert refusal(store.apply(c.ClearParameter("shovel", "/", "s"))).code == 404
-    assert store.apply(c.SetGlobalParameter("cluster_name", None)).events == (e.GlobalParameterChanged("cluster_name"),)
-    assert store.apply(c.ClearGlobalParameter("cluster_name")).events != ()
-    assert refusal(store.apply(c.ClearGlobalParameter("cluster_name"))).code == 404
+    assert store.apply(c.SetGlobalParameter("g", None)).events == (e.GlobalParameterChanged("g"),)
+    assert store.apply(c.ClearGlobalParameter("g")).events != ()
+    assert refusal(store.apply(c.ClearGlobalParameter("g"))).code == 404
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -234,6 +234,24 @@ def test_permissions(channel: Any, node: leveret.testing.Broker) -> None:
     ann.close()
 
 
+def test_an_exclusive_queue_is_its_connections_alone(
+    channel: Any, client: DataClient, node: leveret.testing.Broker
+) -> None:
+    channel.queue_declare("exclusive.mine", exclusive=True)
+    channel.basic_publish("", "exclusive.mine", b"secret")
+    locked = "405 cannot obtain exclusive access to locked queue 'exclusive.mine' in vhost '/'"
+    for read in (
+        lambda: client.queues(["exclusive.mine"]),
+        lambda: client.read_sheet("exclusive.mine", 1),
+        lambda: client.wait("exclusive.mine", 0, 0),
+        lambda: client.lease_open("exclusive.mine", "l"),
+    ):
+        with pytest.raises(Refused, match=locked) as caught:
+            read()
+        assert caught.value.status == 400
+    assert client.queues(pattern="exclusive.*") == []
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "reason"),
     [

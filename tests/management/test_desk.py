@@ -231,3 +231,12 @@ def test_results_are_small_and_few(node: leveret.testing.Broker, monkeypatch: py
     assert ask(node, "jobs/%2F/second", "PUT", {"state": "ok"})[0] == 400
     assert ask(node, "jobs/%2F/first", "PUT", {"state": "running"})[0] == 204
     assert ask(node, "jobs/%2F/first", "DELETE")[0] == 204
+
+
+def test_nobody_peeks_into_an_exclusive_queue(node: leveret.testing.Broker, channel: Any) -> None:
+    channel.queue_declare("mine", exclusive=True)
+    channel.basic_publish("", "mine", b"secret", PERSISTENT)
+    status, told = ask(node, "peek/%2F/mine")
+    assert status == 400
+    assert told["reason"].startswith("405 cannot obtain exclusive access to locked queue 'mine' in vhost '/'")
+    assert ask(node, "leases/%2F/mine/l", "DELETE")[0] == 400

@@ -25,6 +25,8 @@ class Echo:
         self.sent = 0
 
     def admit(self, request: Request) -> Response | None:
+        if request.headers.get("authorization"):
+            request.user = "somebody"
         return Problem(401, "not_authorized", "Login failed").response() if request.path == "/closed" else None
 
     async def handle(self, request: Request) -> Response:
@@ -200,15 +202,53 @@ async def test_a_connection_that_asks_nothing_is_closed() -> None:
 
 
 async def test_too_many_connections() -> None:
+    """Users whose requests are under way are not sent away for others."""
     async with Door(Limits(connections=2)) as door:
         others = [await door.connect() for _ in range(2)]
         for _, writer in others:
-            writer.write(b"GET /")
+            door.echo.begun.clear()
+            writer.write(b"GET /slow HTTP/1.1\r\nHost: h\r\nAuthorization: x\r\n\r\n")
+            await door.echo.begun.wait()
         said = await door.say(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         assert said.startswith(b"HTTP/1.1 503 ")
+        door.echo.gate.set()
         for reader, writer in others:
-            writer.write(b"x HTTP/1.1\r\nHost: h\r\n\r\n")
             assert (await answer(reader))[0] == 200
+            writer.close()
+
+
+async def test_silent_connections_make_room() -> None:
+    async with Door(Limits(connections=5)) as door:
+        user, their = await door.connect()
+        their.write(b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: x\r\n\r\n")
+        assert (await answer(user))[0] == 200
+        crowd = [await door.connect() for _ in range(20)]
+        for _, writer in crowd:
+            writer.write(b"GET /")
+        for _ in range(10):
+            said = await door.say(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            assert said.startswith(b"HTTP/1.1 200 ")
+        for reader, writer in crowd[:16]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        their.write(b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: x\r\n\r\n")
+        assert (await answer(user))[0] == 200  # A user who asks for nothing goes after all strangers.
+        for _, writer in [*crowd, (user, their)]:
+            writer.close()
+
+
+async def test_users_who_ask_for_nothing_make_room() -> None:
+    async with Door(Limits(connections=3)) as door:
+        users = [await door.connect() for _ in range(3)]
+        for at in range(10):
+            reader, writer = users[at] if at < 3 else await door.connect()
+            users.append((reader, writer))
+            for _ in range(2):
+                writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: x\r\n\r\n")
+                assert (await answer(reader))[0] == 200
+        assert len(door.http.connections) == 3
+        for _, writer in users:
             writer.close()
 
 

@@ -23,6 +23,7 @@ import leveret.testing
 from leveret.broker.logins import FAILURES_MAX
 from leveret.cluster.passwords import verify_password
 from leveret.management.api.handlers import Handlers
+from leveret.testing.admin import AdminError
 from tests.servers import until
 
 LOOK: Final = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
@@ -132,6 +133,105 @@ def test_bodies_that_are_no_objects(node: leveret.testing.Broker) -> None:
 
 def test_a_body_that_would_be_too_much_metadata(node: leveret.testing.Broker) -> None:
     assert ask(node, "PUT", "/api/global-parameters/big", {"value": "x" * (256 << 10)})[0] == 413
+
+
+# -- Global parameters ---------------------------------------------------------------------------------------------
+
+INTERNAL: Final = (
+    "internal_cluster_id",
+    "rebalance_state",
+    "node_labels:a@b",
+    "node_maintenance:a@b",
+    "node_renaming:a@b",
+)
+
+
+def test_a_policymaker_sets_only_what_means_nothing_to_the_cluster(node: leveret.testing.Broker) -> None:
+    node.admin.call("set_global_parameter", name="cluster_partition_handling", value="ignore")
+    assert ask(node, "PUT", "/api/users/maker", {"password": "maker", "tags": "policymaker"})[0] in (201, 204)
+    before = ask(node, "GET", "/api/global-parameters")[1]
+    for name in (*INTERNAL, "cluster_name", "cluster_partition_handling", "ha-forbid-copying"):
+        for method, body in (("PUT", {"value": "ignore"}), ("DELETE", None)):
+            status, told = ask(node, method, f"/api/global-parameters/{name}", body, "maker:maker")
+            assert (status, told["reason"]) == (401, "Not administrator user")
+    assert ask(node, "PUT", "/api/global-parameters/free", {"value": [1]}, "maker:maker")[0] == 201
+    assert ask(node, "DELETE", "/api/global-parameters/free", None, "maker:maker")[0] == 204
+    assert ask(node, "GET", "/api/global-parameters", None, "maker:maker") == (200, before)
+
+
+def test_nobody_writes_what_the_cluster_keeps_for_itself(node: leveret.testing.Broker) -> None:
+    before = ask(node, "GET", "/api/global-parameters")[1]
+    for name in INTERNAL:
+        for method, body in (("PUT", {"value": {}}), ("DELETE", None)):
+            status, told = ask(node, method, f"/api/global-parameters/{name}", body)
+            assert (status, f"{name} is internal" in told["reason"]) == (400, True)
+        commands: dict[str, dict[str, Any]] = {"set_global_parameter": {"value": {}}, "clear_global_parameter": {}}
+        for command, rest in commands.items():
+            with pytest.raises(AdminError, match=f"{name} is internal"):
+                node.admin.call(command, name=name, **rest)
+    document: Any = {"global_parameters": [{"name": name, "value": {}} for name in INTERNAL]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 204
+    assert ask(node, "GET", "/api/global-parameters")[1] == before
+    exported = {one["name"] for one in ask(node, "GET", "/api/definitions")[1]["global_parameters"]}
+    assert exported.isdisjoint(INTERNAL)
+
+
+def test_the_name_of_a_cluster_has_a_bound_on_every_path(node: leveret.testing.Broker) -> None:
+    long = "x" * 256
+    assert ask(node, "PUT", "/api/global-parameters/cluster_name", {"value": long})[0] == 400
+    assert ask(node, "PUT", "/api/cluster-name", {"name": long})[0] == 400
+    document = {"global_parameters": [{"name": "cluster_name", "value": long}]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    for command, arguments in (
+        ("set_cluster_name", {"name": long}),
+        ("set_global_parameter", {"name": "cluster_name", "value": long}),
+    ):
+        with pytest.raises(AdminError, match="1 to 255 characters"):
+            node.admin.call(command, **arguments)
+
+
+# -- Policies ------------------------------------------------------------------------------------------------------
+
+
+def test_slow_patterns_have_a_budget_on_every_path(node: leveret.testing.Broker) -> None:
+    """One declare was held up for half a minute by a hundred of them."""
+    assert ask(node, "PUT", "/api/vhosts/slow")[0] == 201
+    slow = {"pattern": "(a+){50}b", "definition": {"max-length": 5}}
+    taken = 0
+    while (answer := ask(node, "PUT", f"/api/policies/slow/{taken}", slow))[0] == 201:
+        taken += 1
+    assert answer[0] == 400 and "the patterns of all policies of vhost 'slow'" in answer[1]["reason"]
+    assert 1 <= taken < 10
+    assert ask(node, "PUT", "/api/operator-policies/slow/o", slow)[0] == 400
+    with pytest.raises(AdminError, match="the patterns of all policies"):
+        node.admin.call(
+            "set_policy", vhost="slow", name="p", apply_to="all", priority=0, operator=False, **slow
+        )  # fmt: skip
+    document = {"policies": [{"vhost": "slow", "name": "p", **slow}]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    assert len(ask(node, "GET", "/api/policies/slow")[1]) == taken
+    # Usual ones are not concerned.
+    document = {"policies": [{"vhost": "slow", **slow, "name": f"u{n}", "pattern": f".*u{n}.*"} for n in range(1_000)]}
+    assert ask(node, "DELETE", "/api/policies/slow/0")[0] == 204
+    assert ask(node, "POST", "/api/definitions", document)[0] == 204
+    assert ask(node, "DELETE", "/api/vhosts/slow")[0] == 204
+
+
+def test_a_file_whose_patterns_are_too_slow_together_is_not_imported(node: leveret.testing.Broker) -> None:
+    slow = {"vhost": "slower", "pattern": "(a+){50}b", "definition": {"max-length": 5}}
+    document = {"vhosts": [{"name": "slower"}], "policies": [{**slow, "name": str(number)} for number in range(100)]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    assert ask(node, "GET", "/api/vhosts/slower")[0] == 404
+
+
+def test_a_permission_that_takes_long(node: leveret.testing.Broker) -> None:
+    body = {"configure": "(a+){60}b", "write": "", "read": ""}
+    status, told = ask(node, "PUT", "/api/permissions/%2F/guest", body)
+    assert (status, "invalid_regexp" in told["reason"]) == (400, True)
+    document = {"permissions": [{"user": "guest", "vhost": "/", **body}]}
+    assert ask(node, "POST", "/api/definitions", document)[0] == 400
+    with pytest.raises(AdminError, match="microseconds"):
+        node.admin.call("set_permissions", user="guest", vhost="/", **body)
 
 
 # -- Definitions ---------------------------------------------------------------------------------------------------

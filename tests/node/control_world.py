@@ -203,6 +203,7 @@ class FakeServer:
         self.listeners: list[object] = ["a door"]
         self.announced = 0
         self.management_url: str | None = None
+        self.management_urls: dict[str, str] = {}
         self.failure: Exception | None = None
         self.can_restart = True
         self.may_leave = asyncio.Event()

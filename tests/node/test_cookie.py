@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.node.cookie import BYTES_MAX, BadCookie, find_cookie, inherited, read_cookie
+from leveret.node.cookie import BYTES_MAX, BadCookie, find_cookie, inherited, read_cookie, weakness
 
 
 def private(path: Path, content: bytes, mode: int = 0o600) -> str:
@@ -85,3 +85,11 @@ def test_a_node_without_a_cookie_takes_that_of_the_user(tmp_path: Path) -> None:
     assert inherited(str(data), str(home)) == path
     private(data / "cookie", b"its own")
     assert inherited(str(data), str(home)) is None
+
+
+def test_what_can_be_guessed_is_told_and_still_works(tmp_path: Path) -> None:
+    assert find_cookie(str(tmp_path), value="x") == b"x"
+    told = weakness(b"x" * 15)
+    assert told is not None and "15 characters" in told and "x" * 15 not in told
+    assert weakness(b"x" * 16) is None
+    assert weakness(find_cookie(str(tmp_path))) is None  # The one that a node makes.

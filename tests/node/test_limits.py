@@ -135,24 +135,40 @@ def test_greeting_byte_by_byte(broker: Server) -> None:
 
 
 def test_cap_on_strangers(start: Start) -> None:
-    """Only those who have not logged in count, and who leaves or logs in makes room."""
+    """Only those who have not logged in count. Where there are too many, the oldest of them makes room."""
     server = start("unauthenticated_connections_max = 5\nhandshake_timeout = infinity")
     inside = [RawClient(server.port).open() for _ in range(3)]
     strangers = [RawClient(server.port) for _ in range(5)]
     for client in strangers:
         client.begin()
-    assert is_refused(server.port)
     strangers[0].log_in()
     strangers[0].expect(m.ConnectionTune)
     strangers[0].method(m.ConnectionTuneOk(2047, 131_072, 0), 0)
     strangers[0].method(m.ConnectionOpen(), 0)
     strangers[0].expect(m.ConnectionOpenOk)
-    newcomer = RawClient(server.port)
-    newcomer.begin()
-    assert is_refused(server.port)
-    newcomer.socket.close()
-    until(lambda: not is_refused(server.port), "room for one more")
-    for client in inside + strangers:
+    newcomers = [RawClient(server.port).open() for _ in range(10)]  # Each has the place for a moment.
+    newcomers += [RawClient(server.port) for _ in range(4)]
+    for client in newcomers[10:]:
+        client.begin()
+    assert all(client.is_cut() for client in strangers[1:4])
+    strangers[4].log_in()
+    strangers[4].expect(m.ConnectionTune)
+    for client in [*inside, strangers[0], *newcomers[:10]]:  # Who has logged in stays.
+        client.method(m.ChannelOpen(), 2)
+        client.expect(m.ChannelOpenOk)
+    assert server.log().count("that had not logged in were closed") == 1
+    for client in inside + strangers + newcomers:
+        client.socket.close()
+
+
+def test_strangers_make_room_where_descriptors_are_short(start: Start) -> None:
+    server = start("handshake_timeout = infinity")
+    server.channel()
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (160, 160))
+    strangers = [RawClient(server.port) for _ in range(sockets_limit(160) + 20)]
+    inside = [RawClient(server.port).open() for _ in range(5)]
+    assert "file descriptor limit alarm" not in server.log()
+    for client in strangers + inside:
         client.socket.close()
 
 

@@ -728,3 +728,25 @@ async def test_without_a_certificate_nobody_gets_to_the_greeting(
 def test_tls_needs_an_authority() -> None:
     with pytest.raises(ValueError, match="authority"):
         peer_tls(TlsOptions(certfile="x", keyfile="x"))
+
+
+async def test_an_answer_that_the_caller_does_not_take_is_no_fault(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = await cluster.start("a")
+    a.answer = lambda caller, kind, payload, respond: respond(bytes(5_000))
+    me, options = Identity("x", b"x" * 16), QUICK._replace(frame_bytes_max=2_000)
+    with pytest.raises(CallFailed, match="a frame of 5000 bytes; the other end takes at most 2000"):
+        await call(("127.0.0.1", a.port), KIND, b"", DEADLINE_S, me, COOKIE, options=options)
+    assert not any(record.exc_info for record in caplog.records)
+
+
+async def test_a_frame_that_a_member_does_not_take_costs_the_link(cluster: Cluster) -> None:
+    """Its messages may be smaller than ours, by its configuration."""
+    a, b = await cluster.start("a"), await cluster.start("b", options=QUICK._replace(frame_bytes_max=2_000))
+    introduce(a, b)
+    await a.until_up("b")
+    assert not a.peers.send("b", KIND, bytes(2_001))
+    await a.until_down("b")
+    await a.until_up("b", 2)
+    assert a.peers.send("b", KIND, bytes(2_000))

@@ -15,7 +15,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from leveret.cluster.patterns import BadPattern, compiled
+from leveret.cluster.patterns import BadPattern, filter_of
 from leveret.management.messages import Buffer, Problem, Response, bad_request
 from leveret.node.control_stats import ROWS_MAX
 from leveret.node.slices import Slices, in_order, picked
@@ -89,7 +89,7 @@ def _matcher(request: Request) -> Callable[[str], bool] | None:
     if len(name) > PATTERN_CHARACTERS_MAX:
         raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
     try:
-        return compiled(name, ignore_case=True).finds
+        return filter_of(name, ignore_case=True).finds
     except BadPattern:
         raise bad_request("Pagination parameters are invalid") from None
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster import commands as c
 from leveret.cluster.definitions import VHOST_LIMITS as LIMITS
-from leveret.cluster.placement import LINKS, MOVES
+from leveret.cluster.global_parameters import (
+    CLUSTER_NAME,
+    cluster_name_fault,
+    is_internal,
+    needs_administrator,
+    reserved_text,
+)
+from leveret.cluster.patterns import cost_of
+from leveret.cluster.placement import INTERNAL
 from leveret.management.api import bodies
 from leveret.management.api.handlers import Handlers, created, done
 from leveret.management.messages import bad_request, json_response, not_found
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
     from leveret.management.routes import Router
 
 PRIORITY_MAX: Final = (1 << 31) - 1
-CLUSTER_NAME_CHARACTERS_MAX: Final = 255
 
 
 class PolicyHandlers(Handlers):
@@ -106,7 +113,7 @@ class PolicyHandlers(Handlers):
         if error is not None:
             raise _invalid(error)
         existed = (vhost, name) in self._kept(operator)
-        await self.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator))
+        await self.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator, cost_of(pattern)))
         return created(existed)
 
     async def delete_policy(self, operator: bool, request: Request) -> Response:
@@ -125,7 +132,7 @@ class PolicyHandlers(Handlers):
         found += (
             {"value": value, "vhost": vhost, "component": component, "name": name}
             for (component, vhost, name), value in self.metadata.parameters.items()
-            if component not in (LINKS, MOVES)  # Mirrors and moves by hand have commands of their own.
+            if component not in INTERNAL  # They have commands of their own.
         )
         found += _as_parameters(OPERATOR_POLICY, self.metadata.operator_policies)
         if request.parameters.get("component") == POLICY:  # Without the word RabbitMQ leaves those out.
@@ -207,15 +214,25 @@ class PolicyHandlers(Handlers):
         name = self._global_name(request)
         return json_response({"value": self.metadata.global_parameters[name], "name": name})
 
-    async def put_global_parameter(self, request: Request) -> Response:
-        self.rights.check_policymaker(request)
+    def _writable_name(self, request: Request) -> str:
+        """Whoever asks may set and clear the parameter. Raises Problem."""
         name = request.parameters["name"]
+        if needs_administrator(name):
+            self.rights.check_administrator(request)
+        self.rights.check_policymaker(request)
+        if is_internal(name):
+            raise _invalid(reserved_text(name))
+        return name
+
+    async def put_global_parameter(self, request: Request) -> Response:
+        name = self._writable_name(request)
         value = (await bodies.object_of(request, "value"))["value"]
         existed = name in self.metadata.global_parameters
         await self.change(c.SetGlobalParameter(name, value))
         return created(existed)
 
     async def delete_global_parameter(self, request: Request) -> Response:
+        self._writable_name(request)
         await self.change(c.ClearGlobalParameter(self._global_name(request)))
         return done()
 
@@ -228,9 +245,10 @@ class PolicyHandlers(Handlers):
     async def put_cluster_name(self, request: Request) -> Response:
         self.rights.check_administrator(request)
         name = (await bodies.object_of(request, "name"))["name"]
-        if not isinstance(name, str) or not 0 < len(name) <= CLUSTER_NAME_CHARACTERS_MAX:
-            raise bad_request(f"name must be a string of 1 to {CLUSTER_NAME_CHARACTERS_MAX} characters")
-        await self.change(c.SetGlobalParameter("cluster_name", name))
+        fault = cluster_name_fault(name)
+        if fault is not None:
+            raise bad_request(f"name {fault}")
+        await self.change(c.SetGlobalParameter(CLUSTER_NAME, name))
         return done()
 
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret import __version__
 from leveret.amqp.handshake import COMPATIBLE_VERSION
 from leveret.broker.queue import Queue
+from leveret.cluster.global_parameters import CLUSTER_ID
 from leveret.cluster.keepers import is_keeper
 from leveret.management.api import metrics as m
 from leveret.management.api.handlers import Handlers
 from leveret.management.messages import Buffer, Problem, Request, Response, bad_request
 from leveret.management.routes import Router
-from leveret.node.cluster import CLUSTER_ID
 from leveret.node.control_stats import mirror_figures
 from leveret.node.slices import Slices
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 from leveret.cluster import commands as c
 from leveret.cluster.passwords import SALT_BYTES, SHA256, hash_password, known_hashing
-from leveret.cluster.patterns import error_of
+from leveret.cluster.patterns import PATTERN_COST_MAX, error_of
 from leveret.management.api import bodies
 from leveret.management.api.handlers import Handlers, created, done
 from leveret.management.messages import Problem, bad_request, json_response, not_found
@@ -295,7 +295,7 @@ def _patterns(body: dict[str, Any], *names: str) -> tuple[str, ...]:
         pattern = body[name]
         if not isinstance(pattern, str):
             raise bad_request(f"{name} must be a regular expression")
-        error = error_of(pattern)
+        error = error_of(pattern, PATTERN_COST_MAX)
         if error is not None:
             raise bodies.reason("invalid_regexp", pattern, error)
     return tuple(body[name] for name in names)

@@ -1,0 +1,111 @@
+"""Connections of which nobody knows yet who is there, and which of them goes when there are too many.
+
+Such a connection costs a descriptor and some kilobytes, and anybody can open thousands. If newcomers were refused once
+there are too many, then whoever opens that many silent ones would lock everybody else out, for as long as a handshake
+may take. So a newcomer is let in, and another one goes: *the oldest one of the address that has most of them*.
+
+Therefore an address that opens thousands takes only its own places. Behind a proxy or a load balancer all clients have
+one address: there is no fixed share that they could exceed together while nobody else wants the places, and if an
+attacker comes through the same proxy, it is the oldest that goes: a client that logs in takes milliseconds, a silent
+connection stays. Of addresses of IPv6 the first half counts, for a single machine has as many of the second half as it
+likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address
+from typing import Final, Generic, TypeVar
+
+TELL_S: Final = 10.0  # One line in the log in as many seconds.
+
+T = TypeVar("T")
+
+
+def share_of(host: str) -> str:
+    """The address, or the network, that shares a place with others."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:  # A socket of another kind.
+        return host
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+    return host
+
+
+class Strangers(Generic[T]):
+    """Kept by their addresses, each of these in the order of arrival. Every step takes the same short time."""
+
+    def __init__(self) -> None:
+        self._share: dict[T, str] = {}
+        self._of: dict[str, dict[T, None]] = {}
+        self._with: dict[int, dict[str, None]] = {}  # The addresses that have so many.
+        self._most = 0
+        self.evicted = 0
+        self._told_s = 0.0
+        self._told = 0
+
+    def __len__(self) -> int:
+        return len(self._share)
+
+    def __contains__(self, one: T) -> bool:
+        return one in self._share
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._share)
+
+    def add(self, one: T, host: str) -> None:
+        assert one not in self._share
+        share = share_of(host)
+        self._share[one] = share
+        of = self._of.setdefault(share, {})
+        of[one] = None
+        self._move(share, len(of) - 1, len(of))
+        self._most = max(self._most, len(of))
+
+    def discard(self, one: T) -> None:
+        """It is known by now, or has gone."""
+        share = self._share.pop(one, None)
+        if share is None:
+            return
+        of = self._of[share]
+        del of[one]
+        self._move(share, len(of) + 1, len(of))
+        if not of:
+            del self._of[share]
+        if self._most not in self._with:
+            self._most -= 1
+
+    def next_to_go(self) -> T | None:
+        """The oldest one of the address that has most; of several such addresses, the one that has had so many for
+        longest. None if there are no strangers."""
+        if not self._share:
+            return None
+        return next(iter(self._of[next(iter(self._with[self._most]))]))
+
+    def evict(self) -> T | None:
+        """Forget the next one, for the caller to end it."""
+        one = self.next_to_go()
+        if one is not None:
+            self.discard(one)
+            self.evicted += 1
+        return one
+
+    def to_tell(self, now_s: float) -> int:
+        """How many had to go since the log was last told; nought if that was a moment ago. A line for each of them
+        would let strangers fill the log."""
+        count = self.evicted - self._told
+        if not count or (self._told and now_s - self._told_s < TELL_S):
+            return 0
+        self._told_s, self._told = now_s, self.evicted
+        return count
+
+    def _move(self, share: str, before: int, after: int) -> None:
+        if before:
+            del self._with[before][share]
+            if not self._with[before]:
+                del self._with[before]
+        if after:
+            self._with.setdefault(after, {})[share] = None

@@ -1,0 +1,64 @@
+"""Runs a core part of the tests with the lowest and with the newest versions of what the package needs.
+
+    python packaging/versions.py [lowest] [newest] [--python PYTHON]
+
+Each set gets an environment of its own in `.versions/`. The lowest versions are those that pyproject.toml names; the
+newest are what pip finds. Of the extra `test`, only what the chosen tests import is installed, by the same rule, and of
+the extra `spark` what reads queues as tables, without Spark itself. The exit code is not 0 if a test fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / ".versions"
+TOOLS = ("aio-pika", "hypothesis", "pika", "pytest", "pytest-asyncio", "pyyaml", "numpy", "pandas", "pyarrow")
+# Protocol, storage, the HTTP server on h11, sockets on uvloop, a real client, TLS, tables.
+CORE = (
+    "tests/amqp", "tests/log", "tests/data", "tests/management/test_http.py", "tests/management/test_upkeep.py",
+    "tests/node/test_peers.py", "tests/node/test_durability.py", "tests/node/test_entrance.py",
+    "tests/clients/test_pika.py",
+)  # fmt: skip
+
+
+def requirements() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    tools = {name_of(one): one for one in [*extras["spark"], *extras["test"]]}
+    return [*project["dependencies"], *(tools[name] for name in TOOLS)]
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[\[><=~!; ]", requirement, maxsplit=1)[0].lower()
+
+
+def run(which: str, python: str) -> int:
+    folder = FOLDER / which
+    own = folder / "bin" / "python"
+    subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
+    wanted = requirements()
+    if which == "lowest":
+        wanted = [one.replace(">=", "==", 1) for one in wanted]
+    subprocess.run([str(own), "-m", "pip", "install", "--quiet", "--upgrade", *wanted], check=True)
+    subprocess.run([str(own), "-m", "pip", "list", "--format=freeze"], check=True)
+    print(f"versions: {which}", flush=True)
+    return subprocess.run([str(own), "-m", "pytest", "-q", *CORE], cwd=ROOT, check=False).returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Tests with the lowest and the newest versions of dependencies.")
+    parser.add_argument("which", nargs="*", default=["lowest", "newest"], choices=["lowest", "newest"])
+    parser.add_argument("--python", default=sys.executable)
+    parsed = parser.parse_args()
+    failed = [which for which in parsed.which if run(which, parsed.python) != 0]
+    sys.exit(f"versions: tests fail with the {' and the '.join(failed)} versions" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
