@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _INDEX = itemgetter(0)
 PIECES_MAX = 8  # Of a span that is forgotten: each becomes a gap, and is read back by itself.
 MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the object's head, its places in lists.
+SHARED_BYTES_MIN = 1 << 16  # Of a bundle, in all its queues.
 PLACE_BYTES = 24  # Of that, the places: where several queues have one object, each has places for it.
 
 
@@ -47,6 +48,14 @@ class Shared:
         """What waits for the log besides places: one of the queues counts it."""
         size, self.unlogged_bytes = self.unlogged_bytes, 0
         return size
+
+
+def begin_sharing(host: Host, contents: list[bytes], size: int, queues: int) -> Shared | None:
+    """Contents are about to be handed to so many queues. Where that is little, it may count for each of them."""
+    if queues == 1 or size * queues < SHARED_BYTES_MIN:
+        return None
+    shared = host.sharing = Shared(host, contents, size)
+    return shared
 
 
 class Batch(Run):

@@ -130,8 +130,10 @@ class Paging:
         batch, host = span.batch, self.host
         if batch.all_logged:
             return True
-        if host.content_bytes <= host.spill_bytes_max or batch is self.open or (batch.stored and not batch.logged):
+        if host.content_bytes <= host.spill_bytes_max or (batch.stored and not batch.logged):
             return False
+        if batch is self.open:
+            self.open = None  # It has nothing for the log; what comes next begins another.
         if self.durable:
             runs = batch.transient_runs(span.lo, span.hi)
         else:  # Whatever their kind, the log has none of them.
