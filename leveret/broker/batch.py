@@ -71,7 +71,7 @@ class Batch(Run):
         self.left = 0  # Messages that are neither settled nor paged out.
         self.size = 0  # Bytes of content held for them; 0 again once none is left.
         self.shared_bytes = 0  # Of the size, what `shares` count for all queues together.
-        self.shares: list[Shared] = []
+        self.shares: list[Shared] | None = None
         self.gone = 0  # How many at the beginning `size` does not count, because none was left and then more came.
         self.unlogged_bytes = 0  # Of the size, what its queue's host counts as waiting for the log.
         self.stored = False  # At least one of them goes to the log.

@@ -89,7 +89,12 @@ class Paging:
     def _let_go(self, batch: Batch, count: int) -> None:
         batch.left -= count
         if batch.left <= 0:
-            self._uncount(batch, batch.size)
+            if batch.shared_bytes:
+                self._uncount(batch, batch.size)
+            else:  # The same, without a call: this is done for every batch.
+                self.memory_bytes -= batch.size
+                self.host.content_bytes -= batch.size
+                batch.size = 0
             batch.gone = len(batch.contents)
 
     def _uncount(self, batch: Batch, size: int) -> None:
@@ -102,7 +107,7 @@ class Paging:
             self.shared_bytes -= shared
             size -= shared
             if not batch.size:
-                batch.shares = []
+                batch.shares = None
         self.host.content_bytes -= size
 
     def page_out(self) -> None:

@@ -200,6 +200,8 @@ class Queue(Leasing):
     def _share(self, batch: Batch, shared: Shared, count: int, size: int) -> int:
         """Other queues get these contents too. Gives what they cost here besides."""
         own = PLACE_BYTES * count
+        if batch.shares is None:
+            batch.shares = []
         batch.shares.append(shared)
         batch.shared_bytes += size - own
         self.shared_bytes += size - own
