@@ -31,7 +31,7 @@ from leveret.amqp.properties import (
 from leveret.amqp.streams import refuse_for_stream, refuse_return, start_of
 from leveret.amqp.topology import Topology
 from leveret.amqp.transactions import Transaction
-from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Shared
+from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
 from leveret.broker.confirms import Confirms, Pending
 from leveret.broker.delayed import delay_ms
 from leveret.broker.replies import ADDRESS
@@ -224,13 +224,15 @@ class Channel(Topology):
     ) -> None:
         """A bundle to several queues."""
         broker = self.broker
-        shared = broker.sharing = Shared(broker, contents, size)
+        shared = begin_sharing(broker, contents, size, len(queues))
+        kind |= SHARED
         try:
             for queue in queues:
-                if queue.enqueue(contents, keys, kind | SHARED, size, pending):
+                if queue.enqueue(contents, keys, kind, size, pending):
                     self.connection.crowding = queue
         finally:
-            shared.contents = broker.sharing = None
+            if shared is not None:
+                shared.contents = broker.sharing = None
         if len(queues) > FEW:
             self._on_spread(len(contents) * len(queues))
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.amqp import methods as m
 from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ReplyCode, protocol_error
-from leveret.broker.batch import MESSAGE_OVERHEAD, Shared
+from leveret.broker.batch import MESSAGE_OVERHEAD, begin_sharing
 from leveret.broker.producers import NAME_BYTES_MAX, SEQUENCE_MAX, Origin
 from leveret.broker.spreading import FEW
 from leveret.log.block import SHARED
@@ -132,10 +132,9 @@ class ProducerChannel(Channel):
         self.broker.totals.published += len(contents)
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
         broker = self.broker
-        shared: Shared | None = None
         if len(queues) > 1:
             kind |= SHARED
-            shared = broker.sharing = Shared(broker, contents, size)
+        shared = begin_sharing(broker, contents, size, len(queues))
         try:
             for queue in queues:
                 previous = max(self.through.get(queue.spec.id, 0), self.hole)

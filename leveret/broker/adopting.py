@@ -57,8 +57,8 @@ AGAIN_TICKS: Final = 100  # Until what could not be read is tried again.
 
 def take_over(broker: Broker, queue: Queue) -> list[Run]:
     """Messages that the log has to be given; whatever becomes of them from now on is recorded."""
-    if queue.open is not None:
-        queue.open.stored = True  # It is the queue's next block.
+    if queue.open is not None and not queue.open.stored:
+        queue.open = None  # It would be a block of any size, and is stored with those before it.
     if queue.rules.max_priority:  # No number says which of them are out, or were.
         queue.requeued += [(batch.first + lo, batch.first + hi - 1) for batch, lo, hi in _out(broker, queue)]
         for gap in queue.ready:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _INDEX = itemgetter(0)
 PIECES_MAX = 8  # Of a span that is forgotten: each becomes a gap, and is read back by itself.
 MESSAGE_OVERHEAD = 56  # What a message costs in memory besides its bytes: the object's head, its places in lists.
+SHARED_BYTES_MIN = 1 << 16  # Of a bundle, in all its queues.
 PLACE_BYTES = 24  # Of that, the places: where several queues have one object, each has places for it.
 
 
@@ -49,6 +50,14 @@ class Shared:
         return size
 
 
+def begin_sharing(host: Host, contents: list[bytes], size: int, queues: int) -> Shared | None:
+    """Contents are about to be handed to so many queues. Where that is little, it may count for each of them."""
+    if queues == 1 or size * queues < SHARED_BYTES_MIN:
+        return None
+    shared = host.sharing = Shared(host, contents, size)
+    return shared
+
+
 class Batch(Run):
     """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
 
@@ -62,7 +71,7 @@ class Batch(Run):
         self.left = 0  # Messages that are neither settled nor paged out.
         self.size = 0  # Bytes of content held for them; 0 again once none is left.
         self.shared_bytes = 0  # Of the size, what `shares` count for all queues together.
-        self.shares: list[Shared] = []
+        self.shares: list[Shared] | None = None
         self.gone = 0  # How many at the beginning `size` does not count, because none was left and then more came.
         self.unlogged_bytes = 0  # Of the size, what its queue's host counts as waiting for the log.
         self.stored = False  # At least one of them goes to the log.

@@ -89,7 +89,12 @@ class Paging:
     def _let_go(self, batch: Batch, count: int) -> None:
         batch.left -= count
         if batch.left <= 0:
-            self._uncount(batch, batch.size)
+            if batch.shared_bytes:
+                self._uncount(batch, batch.size)
+            else:  # The same, without a call: this is done for every batch.
+                self.memory_bytes -= batch.size
+                self.host.content_bytes -= batch.size
+                batch.size = 0
             batch.gone = len(batch.contents)
 
     def _uncount(self, batch: Batch, size: int) -> None:
@@ -102,7 +107,7 @@ class Paging:
             self.shared_bytes -= shared
             size -= shared
             if not batch.size:
-                batch.shares = []
+                batch.shares = None
         self.host.content_bytes -= size
 
     def page_out(self) -> None:
@@ -130,8 +135,10 @@ class Paging:
         batch, host = span.batch, self.host
         if batch.all_logged:
             return True
-        if host.content_bytes <= host.spill_bytes_max or batch is self.open or (batch.stored and not batch.logged):
+        if host.content_bytes <= host.spill_bytes_max or (batch.stored and not batch.logged):
             return False
+        if batch is self.open:
+            self.open = None  # It has nothing for the log; what comes next begins another.
         if self.durable:
             runs = batch.transient_runs(span.lo, span.hi)
         else:  # Whatever their kind, the log has none of them.

@@ -181,8 +181,10 @@ class PriorityQueue(Queue):
         batch, host = span.batch, self.host
         if batch.all_logged:
             return True
-        if host.content_bytes <= host.spill_bytes_max or batch is self.open or (batch.stored and not batch.logged):
+        if host.content_bytes <= host.spill_bytes_max or (batch.stored and not batch.logged):
             return False
+        if batch is self.open:
+            self.open = None  # It has nothing for the log; what comes next begins another.
         # The batch itself is not one of the log by that: others of it are still in memory only.
         lo, hi = span.lo, span.hi
         self.spilling += batch.transient_runs(lo, hi) if self.durable else [batch.cut(lo, hi)]

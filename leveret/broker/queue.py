@@ -200,6 +200,8 @@ class Queue(Leasing):
     def _share(self, batch: Batch, shared: Shared, count: int, size: int) -> int:
         """Other queues get these contents too. Gives what they cost here besides."""
         own = PLACE_BYTES * count
+        if batch.shares is None:
+            batch.shares = []
         batch.shares.append(shared)
         batch.shared_bytes += size - own
         self.shared_bytes += size - own
@@ -760,11 +762,13 @@ class Queue(Leasing):
         """The turn is over: a batch with nothing for the log need not stay open.
 
         Nobody takes anything of it: then it does, until it has some size. A backlog of large batches costs less than
-        one of small ones, and its lists are given back to the system when it is gone: see `node.allocator`.
+        one of small ones, and its lists are given back to the system when it is gone: see `node.allocator`. Where
+        messages leave by themselves, one after the other, the contents of a large batch would outlive most of them.
         """
         batch = self.open
         if batch is not None and not batch.stored:
-            if self.consumers or batch.left < len(batch.contents) or batch.size >= KEEP_BYTES:
+            leave = self.consumers or self.tended or self.said.dead_letter_exchange is not None
+            if leave or batch.left < len(batch.contents) or batch.size >= KEEP_BYTES:
                 self.open = None
 
     def on_logged(self, batch: Batch) -> None:

@@ -7,11 +7,8 @@ time. After a backlog is gone that can be gigabytes, and to the system, to a con
 alarm they are still in use.
 
 So the node looks every `memory_monitor_interval` at how much `malloc` keeps. If that has grown by `TRIM_BYTES` since it
-was last returned, it is returned (`malloc_trim`): whole pages, wherever in the heap they lie. A node under steady load
-has little that is free, so nothing is returned that would be fetched again at once.
-
-There are few threads here, and all but the event loop's only read and write files. Each would get a heap of its own by
-`malloc`, in which a backlog's lists and buffers might end up and stay; `limit_heaps` makes them share one.
+was last returned, and had at the look before, it is returned (`malloc_trim`): whole pages, wherever in the heap they
+lie. So what a busy node frees and takes again at once is not returned.
 
 What remains are arenas of which some objects still live. They are used again before new memory is taken.
 """
@@ -22,7 +19,6 @@ import ctypes
 from typing import Any, Final, NamedTuple
 
 TRIM_BYTES: Final = 32 << 20
-M_ARENA_MAX: Final = -8  # As glibc has it.
 
 
 class Heap(NamedTuple):
@@ -51,7 +47,6 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 # None where the C library is another than glibc, or an old one.
 _MALLINFO: Final = _function("mallinfo2", _Mallinfo)
 _TRIM: Final = _function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
-_MALLOPT: Final = _function("mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int)
 
 
 def heap() -> Heap | None:
@@ -60,12 +55,6 @@ def heap() -> Heap | None:
         return None
     found = _MALLINFO()
     return Heap(found.uordblks + found.hblkhd, found.fordblks)
-
-
-def limit_heaps() -> None:
-    """One heap for all threads. To be called before there are others."""
-    if _MALLOPT is not None:
-        _MALLOPT(M_ARENA_MAX, 1)
 
 
 def release_memory() -> None:
@@ -82,13 +71,13 @@ class Trimmer:
         self.unused_bytes = 0  # What is free and still occupies memory, as of the last look.
 
     def look(self) -> bool:
-        """Whether much has become free."""
+        """Whether much is free, and was when it was last looked at."""
         now = heap()
         if now is None:
             return False
         self.returned_bytes = min(self.returned_bytes, now.free_bytes)
-        self.unused_bytes = now.free_bytes - self.returned_bytes
-        return self.unused_bytes > TRIM_BYTES
+        before, self.unused_bytes = self.unused_bytes, now.free_bytes - self.returned_bytes
+        return min(before, self.unused_bytes) > TRIM_BYTES
 
     def trim(self) -> None:
         release_memory()

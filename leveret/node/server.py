@@ -37,7 +37,6 @@ from leveret.cluster.mirroring import unknown_nodes
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
 from leveret.node import control_definitions, discovery, logs, registry, service_manager
-from leveret.node.allocator import limit_heaps
 from leveret.node.answers import read_object
 from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
@@ -577,7 +576,6 @@ def begin_anew() -> NoReturn:
 
 def _run(settings: Settings) -> int:
     raise_file_limit()
-    limit_heaps()
     sys.setswitchinterval(0.0002)  # The threads that write to disk must not wait 5 ms for a busy loop.
     return uvloop.run(serve(settings))
 

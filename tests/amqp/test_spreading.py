@@ -242,8 +242,18 @@ def test_a_letter_is_not_taken_for_what_is_shared(world: World) -> None:
     }
     client.declare("full", arguments=arguments)
     client.call(m.QueueBind(queue="full", exchange="x"))
-    client.feed(written(3, 1_000))
+    client.feed(written(3, 10_000))
     world.turn()
     grave = world.queue("grave")
     assert grave.ready_count == 3 and grave.shared_bytes == 0
     assert world.broker.content_bytes == counted(world) + grave.memory_bytes
+
+
+def test_little_may_count_for_each_queue(world: World) -> None:
+    client = world.client()
+    client.feed(written(2, 100))
+    assert world.broker.content_bytes == sum(queue.memory_bytes for queue in queues(world))
+    world.turn()
+    for number in range(QUEUES):
+        client.call(m.QueuePurge(queue=f"q{number}"))
+    assert world.broker.content_bytes == 0
