@@ -11,7 +11,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.broker import paging
-from leveret.broker.batch import Batch, Gap, Span
+from leveret.broker.batch import Batch, Gap, Shared, Span
 from leveret.broker.confirms import Confirms
 from leveret.broker.journal import Journal
 from leveret.broker.offsets import Start
@@ -33,7 +33,7 @@ class Host:
         self.content_bytes_max = content_bytes_max
         self.spill_bytes_max = spill_bytes_max
         self.unlogged_bytes = 0
-        self.sharing = None
+        self.sharing: Shared | None = None
         self.log = MemoryLog()
         self.wanted: list[tuple[Queue, Gap]] = []
         self.unused: list[Queue] = []

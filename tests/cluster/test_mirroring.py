@@ -128,7 +128,7 @@ def test_the_argument() -> None:
 
 def test_arguments_that_mean_what_they_mean_in_a_policy() -> None:
     assert found({}, {"ha-mode": "all", "ha-sync-mode": "automatic"}) == Rules({"ha-mode": "all"}, automatic=True)
-    two = {"ha-mode": "exactly", "ha-params": 2}
+    two: dict[str, Json] = {"ha-mode": "exactly", "ha-params": 2}
     assert found({}, two, Defaults(EVERYWHERE)) == Rules(two)
     assert found({"ha-mode": "all"}, two).placement == {"ha-mode": "all"}
     assert found({"max-length": 5}, two).placement == two
