@@ -6,6 +6,7 @@ import base64
 import contextlib
 import http.client
 import json
+import resource
 import socket
 import struct
 import threading
@@ -135,6 +136,26 @@ def origins(target: Target, times: int) -> None:
     at_once(one, 4 * times)
 
 
+def silent(target: Target, times: int) -> None:
+    """More connections that say nothing than there may be; others get in all the same."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for _ in range(min(times, 3)):
+        socks = []
+        try:
+            for port in (target.port, target.management_port):
+                for _ in range(1_100):
+                    with contextlib.suppress(ConnectionError):
+                        socks.append(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
+            assert ask(target, "GET", "/api/whoami", login=MANAGER) == 200
+            with socket.create_connection(("127.0.0.1", target.port), timeout=PATIENCE_S) as sock:
+                sock.sendall(b"AMQP\0\0\x09\x01")
+                assert sock.recv(1) == b"\x01"  # The greeting.
+        finally:
+            for one in socks:
+                one.close()
+
+
 # -- With a login --------------------------------------------------------------------------------------------------
 
 
@@ -215,5 +236,5 @@ def crowd(target: Target, times: int) -> None:
 
 ATTACKS: Final[dict[str, Attack]] = {
     attack.__name__: attack
-    for attack in (login, names, passwords, strangers, origins, bodies, imports, messages, crowd)
+    for attack in (login, names, passwords, strangers, origins, silent, bodies, imports, messages, crowd)
 }
