@@ -14,6 +14,8 @@ from leveret.cli.exits import OK, UNAVAILABLE, USAGE
 if TYPE_CHECKING:
     from pyspark_leveret.jobs.stopping import Relay
 
+JOBS = ("archive", "audit", "balance", "replay", "replication", "rollup")
+
 DESCRIPTION = """\
 Runs a job of the data pipeline with PySpark: on this machine, or on the Spark cluster that --master names.
 """
