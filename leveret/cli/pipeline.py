@@ -94,13 +94,14 @@ def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: Relay) 
     from pyspark_leveret.jobs import common, stopping, telling
 
     try:
-        usual = job.before(parsed) if hasattr(job, "before") else {}
+        if hasattr(job, "before"):
+            job.before(parsed)
     except LeveretError as error:
         print(f"leveret pipeline {name}: {error}", file=sys.stderr)
         return int(getattr(job, "CANNOT_SAY", UNAVAILABLE))
     try:
         common.say("starting Spark ...")
-        spark = common.session(name, parsed.master, parsed.conf, usual)
+        spark = common.session(name, parsed.master, parsed.conf)
     except (common.NoJava, ValueError) as error:
         print(f"leveret pipeline: {error}", file=sys.stderr)
         return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE

@@ -68,14 +68,6 @@ NEAR_S: Final = 10.0
 POINTS: Final = 100  # On the time axis of a chart, about.
 STEPS: Final = 8  # Of latency, from one power of two to the next.
 AUDIT_STEPS: Final = 6
-# An audit has some eighty stages. Where there is little to read, what Spark does for large data (code made for each
-# stage, plans made anew between them, two hundred parts of each shuffle) takes most of the time.
-SMALL_BYTES: Final = 64 << 20  # Of journals.
-SMALL: Final = {
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-}
 SHOWN: Final = 200  # Rows of a table in the report.
 TROUBLE: Final = ("lost", "unknown", "deleted", "duplicated", "redelivered", "reordered", "late")
 COUNTS: Final = (
@@ -161,14 +153,9 @@ def step(number: int, text: str) -> None:
     say(f"step {number} of {AUDIT_STEPS}: {text}")
 
 
-def before(parsed: argparse.Namespace) -> dict[str, str]:
-    """Before Spark is started, which takes a while: is there anything to read? Settings for Spark. Raises
-    LeveretError."""
-    options = access_of(parsed)
-    journals = evidence.find_journals(
-        evidence.access_from({name: value for name, value in options.items() if name != "vhost"})
-    )
-    return dict(SMALL) if journals.bytes <= SMALL_BYTES and not parsed.follow else {}
+def before(parsed: argparse.Namespace) -> None:
+    """Before Spark is started, which takes a while: is there anything to read? Raises LeveretError."""
+    evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
 
 
 def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None = None) -> Audit:

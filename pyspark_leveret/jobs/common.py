@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
@@ -76,14 +76,8 @@ def access_of(parsed: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def session(
-    name: str,
-    master: str | None = None,
-    settings: list[str] | tuple[str, ...] = (),
-    usual: Mapping[str, str] | None = None,
-) -> SparkSession:
-    """The session of a job that runs as a command. `usual`: what the job wants, unless `settings` say otherwise. Raises
-    NoJava, or ValueError for a setting that is none."""
+def session(name: str, master: str | None = None, settings: list[str] | tuple[str, ...] = ()) -> SparkSession:
+    """The session of a job that runs as a command. Raises NoJava, or ValueError for a setting that is none."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NoJava("Spark needs Java 17 or newer, and there is none: apt-get install openjdk-17-jre-headless")
     from pyspark.logger import PySparkLogger
@@ -97,8 +91,6 @@ def session(
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
     moves = str(sys.stderr.isatty()).lower()  # Bars that move are for terminals.
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", moves)
-    for key, value in (usual or {}).items():
-        builder = builder.config(key, value)
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:

@@ -69,7 +69,6 @@ class Journals:
 
     names: tuple[str, ...]
     silent: tuple[str, ...]  # Nodes that do not run, whose journals nobody can read now.
-    bytes: int = 0  # Of all that can be read, about.
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def find_journals(access: Access) -> Journals:
             "leveretctl set_policy journal '^orders' '{\"journal\": \"full\"}' (docs/journal.md)"
         )
     silent = tuple(info.master for info in found if info not in readable)
-    return Journals(tuple(info.name for info in readable), silent, sum(info.bytes for info in readable))
+    return Journals(tuple(info.name for info in readable), silent)
 
 
 def kept(events: DataFrame) -> Kept:

@@ -83,11 +83,10 @@ def _step(text: str) -> int:
     return int(text)
 
 
-def before(parsed: argparse.Namespace) -> dict[str, str]:
+def before(parsed: argparse.Namespace) -> None:
     """Before Spark is started: is there a journal? Raises LeveretError."""
     if parsed.lake is None:
         evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
-    return {}
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
