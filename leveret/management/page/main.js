@@ -297,4 +297,5 @@ function start() {
 
 window.addEventListener("hashchange", () => api.user() && open());
 document.addEventListener("visibilitychange", () => !document.hidden && app.view && reload());
-start();
+api.onEnded(start);
+api.join().then(start);
