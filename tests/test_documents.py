@@ -75,3 +75,17 @@ def test_faults_are_shown_by_tests_that_exist() -> None:
         assert named, row
         for file, test in named:
             assert re.search(rf"^(async )?def {test}\(", (DOCS.parent / "tests" / file).read_text(), re.MULTILINE), row
+
+
+def test_nothing_is_said_to_be_on_the_package_index() -> None:
+    """Until it is: whoever pastes such a line gets an error, or somebody else's package."""
+    root = DOCS.parent
+    files = [root / "README.md", *DOCS.glob("*.md"), *(root / "leveret").rglob("*.py")]
+    files += (root / "packaging").rglob("*")
+    named = re.compile(r"pip install [^`\n]*\bleveret(?!\S*/)(\[|\b)(?!/)")
+    for file in files:
+        if file.is_file():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            lines = [line for line in text.splitlines() if "pip install" in line]
+            bad = [line for line in lines if named.search(line.replace("/opt/leveret/bin/pip", "pip"))]
+            assert not bad, f"{file}: {bad}"

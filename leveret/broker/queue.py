@@ -65,6 +65,7 @@ class Queue(Leasing):
 
     __slots__ = (
         "active_ms",
+        "born_ms",
         "claims",
         "consumers",
         "crowded_at",
@@ -99,7 +100,8 @@ class Queue(Leasing):
         self.mirror: Mirror | None = None
         self.claims: Claims | None = None  # And what its mirrors were told of deliveries.
         self.open_through = NEVER  # No message with a higher number may be handed out yet.
-        self.active_ms = host.now_ms  # When it was last touched, by the host's clock; 0: not since the node started.
+        self.born_ms = host.now_ms  # When it was made here, by the host's clock; 0: when the node started.
+        self.active_ms = 0  # When it was last touched; 0: not yet.
         self.frozen = False  # Nothing is handed out: its node has no contact to the majority.
         self.epoch = 1
         self.number = 0  # Of the last block taken.

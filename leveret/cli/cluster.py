@@ -459,6 +459,8 @@ class Cluster:
         ]
         amqp, management = ",".join(str(one.amqp) for one in nodes), ",".join(str(one.management) for one in nodes)
         lines.append(f"ready nodes={len(nodes)} amqp={amqp} management={management}")
+        page = f"http://{host}:{nodes[0].management}"
+        lines.append(f"page {page}  log in as guest, password guest, from this machine only")
         publish, consume = nodes[0], nodes[-1]
         namesakes = [entry for entry in registry.entries() if entry.name == consume.name]
         meant = ["-n", consume.short] if len(namesakes) == 1 else self.plan.reached_at(consume)

@@ -3,14 +3,16 @@
 All three do the same. What has been typed is gone through word by word; as long as the words make up a command
 (`cluster`, then `cluster start`), that is the *place*, and for each place there is a list of what may follow: commands,
 options, columns. After an option that wants a value, only its values are offered: files, formatters, or nothing.
-The scripts ask no node, so that a key press costs nothing.
+Where the name of a queue or of a node is due, `leveretctl autocomplete --names` is asked for those there are: for nodes
+it looks at this machine, for queues it asks the node. Names that a shell would read otherwise are not offered.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -30,6 +32,7 @@ class Tree(NamedTuple):
     values: dict[str, tuple[str, ...]]  # of options; none: anything
     files: tuple[str, ...]  # options whose values are files or folders
     common: tuple[str, ...] = ()  # options that may come anywhere
+    names: Mapping[str, str] = MappingProxyType({})  # places and options where names are due: of "queues" or "nodes"
 
 
 def script(program: str, shell: str) -> str:
@@ -70,11 +73,16 @@ def _of_leveretctl() -> Tree:
         "--address-family": ("ipv4", "ipv6"),
     }
     files = ("--cookie-file", "--tls-cert-file", "--tls-key-file", "--tls-ca-cert-file")
-    return Tree("leveretctl", places, values, files, common)
+    due = {"--node": "nodes", "-n": "nodes"}
+    due |= {one.name: "queues" for one in ALL if "<queue>" in one.usage}
+    due |= {one.name: "nodes" for one in ALL if "node>" in one.usage and "<queue>" not in one.usage}
+    due |= {f"--{name}": "nodes" for one in ALL for name, value in one.switches.items() if value == "node"}
+    return Tree("leveretctl", places, values, files, common, due)
 
 
 def _of_leveret() -> Tree:
     from leveret.cli.main import build_parser
+    from leveret.cli.pipeline import JOBS
 
     places: dict[str, Follow] = {}
     values: dict[str, tuple[str, ...]] = {}
@@ -99,6 +107,7 @@ def _of_leveret() -> Tree:
         places[place] = Follow(tuple(words), tuple(options))
 
     walk(build_parser(), "")
+    places["pipeline"] = Follow(tuple((job, "") for job in JOBS), places["pipeline"].options)
     return Tree("leveret", places, values, tuple(dict.fromkeys(files)))
 
 
@@ -135,11 +144,13 @@ def _bash(tree: Tree) -> str:
         if option in tree.files:
             offered = 'COMPREPLY=($(compgen -f -- "$current")); '
         else:
-            offered = f'COMPREPLY=($(compgen -W "{" ".join(choices)}" -- "$current")); ' if choices else ""
+            words = _asked(tree, option) or " ".join(choices)
+            offered = f'COMPREPLY=($(compgen -W "{words}" -- "$current")); ' if words else ""
         values.append(f"        {option}) {offered}return ;;")
     places = []
     for place, follow in tree.places.items():
-        words = " ".join([*(word for word, _ in follow.words), *follow.options, *tree.common])
+        words = " ".join([*(word for word, _ in follow.words), *follow.options, *tree.common, _asked(tree, place)])
+        words = words.rstrip()
         places.append(f'        "{place}") words="{words}" ;;')
     known = "|".join(f'"{place}"' for place in tree.places if place)
     return _BASH.format(program=tree.program, values="\n".join(values), known=known, places="\n".join(places)).rstrip()
@@ -177,13 +188,15 @@ def _zsh(tree: Tree) -> str:
         if option in tree.files:
             offered = "_files"
         else:
-            offered = f"compadd -- {' '.join(choices)}" if choices else ":"
+            words = _asked(tree, option, "zsh") or " ".join(choices)
+            offered = f"compadd -- {words}" if words else ":"
         values.append(f"        ({option}) {offered}; return ;;")
     places = []
     for place, follow in tree.places.items():
         entries = [_zsh_entry(*one) for one in follow.words] + [
             _zsh_entry(one, "") for one in (*follow.options, *tree.common)
         ]
+        entries += filter(None, [_asked(tree, place, "zsh")])
         places.append(f'        ("{place}") offered=({" ".join(entries)}) ;;')
     known = "|".join(f'"{place}"' for place in tree.places if place)
     return _ZSH.format(program=tree.program, values="\n".join(values), known=known, places="\n".join(places)).rstrip()
@@ -220,6 +233,8 @@ def _fish(tree: Tree) -> str:
         for word, about in follow.words:
             described = f" -d {_quoted(_first_sentence(about))}" if about else ""
             lines.append(f"complete -c {tree.program} -n {when} -a {_quoted(word)}{described}")
+        if place in tree.names:
+            lines.append(f"complete -c {tree.program} -n {when} -a {_quoted(_asked(tree, place, 'fish'))}")
         for option in follow.options:
             lines.append(f"complete -c {tree.program} -n {when} {_fish_option(tree, option)}")
     known = " ".join(_quoted(place) for place in tree.places if place)
@@ -234,8 +249,16 @@ def _fish_option(tree: Tree, option: str) -> str:
         return wanted
     if option in tree.files:
         return f"{wanted} -r -F"
-    known = tree.values[option]
-    return f"{wanted} -x" + (f" -a {_quoted(' '.join(known))}" if known else "")
+    known = _asked(tree, option, "fish") or " ".join(tree.values[option])
+    return f"{wanted} -x" + (f" -a {_quoted(known)}" if known else "")
+
+
+def _asked(tree: Tree, where: str, shell: str = "bash") -> str:
+    """What a shell runs for the names that are due there."""
+    if where not in tree.names:
+        return ""
+    asked = f"leveretctl autocomplete --names {tree.names[where]} 2>/dev/null"
+    return f"({asked})" if shell == "fish" else f"$({asked})"
 
 
 def _quoted(text: str) -> str:

@@ -14,6 +14,8 @@ from leveret.cli.exits import OK, UNAVAILABLE, USAGE
 if TYPE_CHECKING:
     from pyspark_leveret.jobs.stopping import Relay
 
+JOBS = ("archive", "audit", "balance", "replay", "replication", "rollup")
+
 DESCRIPTION = """\
 Runs a job of the data pipeline with PySpark: on this machine, or on the Spark cluster that --master names.
 """
@@ -31,7 +33,7 @@ examples:
   leveret pipeline audit --out /data/audit
   leveret pipeline archive --subscribe orders --lease archive --to /data/lake --once
   leveret pipeline replay --from /data/lake --queue orders --since 2026-11-01 --rate 5000
-Each job has its own --help. They need: pip install 'leveret[spark]', and Java 17 or newer.
+Each job has its own --help. They need PySpark (in a checkout: pip install '.[spark]') and Java 17 or newer.
 """
 
 
@@ -49,7 +51,8 @@ def pipeline(words: list[str]) -> int:
         if (missing.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "numpy"):
             raise
         print(
-            f"leveret pipeline: {missing.name} is missing. Install it with: pip install 'leveret[spark]'",
+            f"leveret pipeline: {missing.name} is missing. It comes with: pip install '.[spark]', in a checkout. The "
+            "Docker image is without it, and without Java",
             file=sys.stderr,
         )
         return UNAVAILABLE
@@ -87,9 +90,17 @@ def _run(name: str, words: list[str]) -> int:
 
 
 def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: Relay) -> int:
+    from pyspark_leveret.connect import LeveretError
     from pyspark_leveret.jobs import common, stopping, telling
 
     try:
+        if hasattr(job, "before"):
+            job.before(parsed)
+    except LeveretError as error:
+        print(f"leveret pipeline {name}: {error}", file=sys.stderr)
+        return int(getattr(job, "CANNOT_SAY", UNAVAILABLE))
+    try:
+        common.say("starting Spark ...")
         spark = common.session(name, parsed.master, parsed.conf)
     except (common.NoJava, ValueError) as error:
         print(f"leveret pipeline: {error}", file=sys.stderr)

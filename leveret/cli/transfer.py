@@ -21,6 +21,7 @@ import ssl
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from leveret.cli.exits import CONFIG, DATA_ERROR, OK, UNAVAILABLE, USAGE
@@ -57,20 +58,46 @@ def transfer(parsed: argparse.Namespace) -> int:
     if (source.host, source.port, source.vhost) == (target.host, target.port, target.vhost):
         return _fail("source and target are the same", USAGE)
     try:
-        with _connect(source) as taking, _connect(target) as giving:
-            target_side = Target(giving)
-            for queue in dict.fromkeys(queues):
-                count = move(taking, target_side, queue, lambda text: print(text, flush=True))
-                print(f"{queue}: {count} messages moved", flush=True)
-    except BrokerError as error:
-        return _fail(str(error), UNAVAILABLE)
-    except EOFError:
-        return _fail("a broker closed the connection", UNAVAILABLE)
-    except ssl.SSLError as error:
-        return _fail(f"TLS: {error}", CONFIG)
-    except OSError as error:
-        return _fail(str(error.strerror or error), UNAVAILABLE)
+        with side(SOURCE, source):
+            taking = _connect(source)
+        with taking:
+            with side(TARGET, target):
+                giving = _connect(target)
+            with giving:
+                with side(TARGET, target):
+                    target_side = Target(giving)
+                for queue in dict.fromkeys(queues):
+                    count = move(taking, target_side, queue, lambda text: print(text, flush=True))
+                    print(f"{queue}: {count} messages moved", flush=True)
+    except SideFailed as error:
+        return _fail(str(error), error.code)
     return OK
+
+
+SOURCE, TARGET = "the source", "the target"
+
+
+class SideFailed(Exception):
+    """One of the two brokers refused something, or is gone; the text says which."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@contextmanager
+def side(name: str, address: object) -> Iterator[None]:
+    """What goes wrong here is that broker's."""
+    try:
+        yield
+    except BrokerError as error:
+        raise SideFailed(f"{name}, {address}: {error}", UNAVAILABLE) from None
+    except EOFError:
+        raise SideFailed(f"{name}, {address}, closed the connection", UNAVAILABLE) from None
+    except ssl.SSLError as error:
+        raise SideFailed(f"{name}, {address}: TLS: {error}", CONFIG) from None
+    except OSError as error:
+        raise SideFailed(f"{name}, {address}: {error.strerror or error}", UNAVAILABLE) from None
 
 
 def _fail(text: str, code: int) -> int:
@@ -96,23 +123,34 @@ def _queues_in(path: str, vhost: str) -> Iterator[str]:
 
 
 def move(source: Connection, target: Target, queue: str, say: Callable[[str], None], batch: int = BATCH) -> int:
-    """All messages that wait in a queue, until it is empty. Raises BrokerError, OSError."""
-    waiting = _count(source, queue)
-    _count(target.connection, queue)
+    """All messages that wait in a queue, until it is empty. Raises SideFailed."""
+    from_, to = source.address, target.connection.address
+    with side(SOURCE, from_):
+        waiting = _count(source, queue)
     exchange = f"leveret.transfer.{secrets.token_hex(8)}"
-    target.bind(exchange, queue)
+    with side(TARGET, to):
+        _count(target.connection, queue)
+        target.bind(exchange, queue)
     moved, said, asked = 0, 0, batch
-    while messages := _take(source, queue, asked):
-        target.give(exchange, messages)
-        source.socket.sendall(wire.ack_through(messages[-1].tag))
+    while True:
+        with side(SOURCE, from_):
+            messages = _take(source, queue, asked)
+        if not messages:
+            break
+        with side(TARGET, to):
+            target.give(exchange, messages)
+        with side(SOURCE, from_):
+            source.socket.sendall(wire.ack_through(messages[-1].tag))
         moved += len(messages)
         if moved - said >= PROGRESS:
             said = moved
             say(f"{queue}: {moved} of {max(waiting, moved)}")
         size = sum(len(one.body) for one in messages) // len(messages)
         asked = max(1, min(batch, BATCH_BYTES // (size + 1)))
-    _count(source, queue)  # Answered after the last ack was taken in.
-    target.delete(exchange)
+    with side(SOURCE, from_):
+        _count(source, queue)  # Answered after the last ack was taken in.
+    with side(TARGET, to):
+        target.delete(exchange)
     return moved
 
 
@@ -122,7 +160,7 @@ def _count(connection: Connection, queue: str) -> int:
     try:
         answer = connection.call(wire.QUEUE_DECLARE, asked)
     except BrokerError as error:
-        raise BrokerError(f"queue {queue} at {connection.address}: {error}") from None
+        raise BrokerError(f"queue {queue}: {error}") from None
     return int(struct.unpack_from(">I", answer, 1 + answer[0])[0])
 
 

@@ -122,6 +122,7 @@ class Import:
         self.notes = Lines()
         self.failures = Lines()
         self.done: dict[str, int] = {}
+        self.same: dict[str, int] = {}  # Were there already.
         self.commands: dict[str, list[c.Command]] = {}
         # What is there, or will be before it is needed.
         self.vhosts = set(self.metadata.vhosts)
@@ -276,11 +277,13 @@ class Import:
         """Have the cluster agree on all of it."""
         for section in SECTIONS:
             commands = self.commands.pop(section, [])
-            self.done[section] = 0
+            self.done[section] = self.same[section] = 0
             for start in range(0, len(commands), UNDER_WAY_MAX):
                 if start and start % TOLD_EVERY == 0:
                     say(f"{section}: {start} of {len(commands)}")
-                batch = [one for one in map(self._ready, commands[start : start + UNDER_WAY_MAX]) if one is not None]
+                some = [self._ready(one) for one in commands[start : start + UNDER_WAY_MAX]]
+                batch = [one for one in some if one is not None]
+                self.same[section] += len(some) - len(batch)
                 await self._agree(section, batch)
                 if self.failures.count >= FAILURES_MAX:
                     self.failures.add(f"too much is refused: given up in the middle of {section}")
@@ -383,7 +386,7 @@ class Import:
         return home, broker.placing.first_view(vhost, name, durable, arguments, home)
 
     def summary(self) -> dict[str, Any]:
-        return {"done": self.done, "notes": self.notes.told(), "failures": self.failures.told()}
+        return {"done": self.done, "same": self.same, "notes": self.notes.told(), "failures": self.failures.told()}
 
 
 _LIMITS: Final = (c.SetUserLimits, c.SetVhostLimits)  # Part of another item, unless they are parameters.

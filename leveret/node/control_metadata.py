@@ -34,7 +34,14 @@ from leveret.node.control_frame import (
     Commands,
     Refused,
 )
-from leveret.node.control_policies import USER_LIMITS, VHOST_LIMITS, limits_error, policy_error, policy_notes
+from leveret.node.control_policies import (
+    USER_LIMITS,
+    VHOST_LIMITS,
+    limits_error,
+    policy_error,
+    policy_notes,
+    unknown_keys,
+)
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import Policy
@@ -257,7 +264,7 @@ async def set_policy(
         _invalid("a policy's definition is a JSON object")
     error = policy_error(pattern, apply_to, definition, operator)
     if error is not None:
-        _invalid(error)
+        _invalid("\n".join([error, *unknown_keys(definition, operator)]))
     await control.change(c.SetPolicy(vhost, name, pattern, apply_to, priority, definition, operator, cost_of(pattern)))
     notes = policy_notes(apply_to, definition)
     for note in notes:

@@ -6,6 +6,7 @@ policy that silently does less than its author thinks is found out when it is ne
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -154,6 +155,17 @@ def _definition_error(definition: Mapping[str, Json], operator: bool) -> str | N
             return bad_ha
     unknown = {name: value for name, value in definition.items() if name not in known}
     return f"{_pairs(unknown)} are not recognised policy settings" if unknown else None
+
+
+def unknown_keys(definition: Mapping[str, Json], operator: bool) -> list[str]:
+    """In plain words, for people: which keys there are not, and what may be meant. RabbitMQ's text has Erlang terms."""
+    known = OPERATOR_KEYS if operator else _RULES.keys() | _HA_KEYS
+    lines = []
+    for name in definition:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            lines.append(f"There is no key '{name}' for a policy" + (f"; did you mean '{near[0]}'?" if near else "."))
+    return lines
 
 
 def policy_notes(apply_to: str, definition: Mapping[str, Json]) -> list[str]:

@@ -98,10 +98,10 @@ def _state(control: Control, pair: tuple[QueueSpec, Queue | None]) -> str:
 
 
 def _idle_since(control: Control, queue: Queue) -> str:
-    """When the queue was last touched; if not since the node started, then since when that is."""
+    """When the queue was last touched; if it never was, when it was declared, or its node started with it."""
     idle_s = time.monotonic() - control.started_s
-    if queue.active_ms:
-        idle_s = asyncio.get_running_loop().time() - queue.active_ms / 1000
+    if since_ms := queue.active_ms or queue.born_ms:
+        idle_s = asyncio.get_running_loop().time() - since_ms / 1000
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() - idle_s))
 
 

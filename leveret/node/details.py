@@ -165,8 +165,8 @@ def queue_row(control: Control, queue: Queue, windows: Windows) -> dict[str, Any
         "memory": queue.memory_bytes + QUEUE_BYTES,
         "state": mirror_status.RUNNING if queue.mirror is None else mirror_status.state(queue.mirror),
     }
-    idle_s = control.node.loop.time() - queue.active_ms / 1000
-    if idle_s * 1000 > samples.interval_ms:
+    idle_s = control.node.loop.time() - (queue.active_ms or queue.born_ms) / 1000
+    if not queue.active_ms or idle_s * 1000 > samples.interval_ms:
         row["idle_since"] = time_of_day(time.time() - min(idle_s, time.monotonic() - control.started_s))
     if is_stream(queue.spec.arguments):
         row["readers"] = {control.name: len(queue.consumers)}

@@ -34,6 +34,7 @@ from leveret import __version__
 from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
 from leveret.cluster.link import FRAME_BYTES_MAX, Identity
 from leveret.cluster.mirroring import unknown_nodes
+from leveret.cluster.passwords import verify_password
 from leveret.cluster.raft import Member, Raft, Update
 from leveret.log.errors import LogDamaged
 from leveret.node import control_definitions, discovery, logs, registry, service_manager
@@ -64,12 +65,14 @@ from leveret.node.watch import Watch
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
+    from leveret.cluster.store import Metadata
     from leveret.management.app import Management
     from leveret.node.settings import Settings
     from leveret.node.surroundings import Surroundings
 
 logger = logging.getLogger("leveret")
 
+KNOWN_PASSWORD: Final = "guest"  # Which every node has at first.
 EX_DATAERR: Final = 65
 EX_UNAVAILABLE: Final = 69
 EX_SOFTWARE: Final = 70
@@ -612,6 +615,8 @@ async def serve(settings: Settings) -> int:
             starting.result()
             server.announce()
             print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
+            if server.management_url is not None and server.node is not None:
+                print(f"page {server.management_url}  {login_hint(settings, server.node.metadata)}", flush=True)
             service_manager.tell("READY=1")
             await server.stopped
     finally:
@@ -620,6 +625,17 @@ async def serve(settings: Settings) -> int:
         registry.withdraw(settings.node_name)
         await server.stop()
     return EX_SOFTWARE if server.fatal else RESTART if server.restarting else 0
+
+
+def login_hint(settings: Settings, metadata: Metadata) -> str:
+    """Who can log in to a node that is new; a password is named only if everybody knows it."""
+    name, password = settings.default_user, settings.default_pass
+    user = metadata.users.get(name)
+    if user is None or not verify_password(password, user.password_hash, user.hashing):
+        return "log in with a user of this broker"
+    where = ", from this machine only" if name in settings.loopback_users else ""
+    shown = "password guest" if password == KNOWN_PASSWORD else "the password of the configuration"
+    return f"log in as {name}, {shown}{where}"
 
 
 def calm_collector() -> None:

@@ -67,6 +67,7 @@ LATE_S: Final = 60.0
 NEAR_S: Final = 10.0
 POINTS: Final = 100  # On the time axis of a chart, about.
 STEPS: Final = 8  # Of latency, from one power of two to the next.
+AUDIT_STEPS: Final = 6
 SHOWN: Final = 200  # Rows of a table in the report.
 TROUBLE: Final = ("lost", "unknown", "deleted", "duplicated", "redelivered", "reordered", "late")
 COUNTS: Final = (
@@ -148,6 +149,15 @@ class Audit:
     latencies: list[Row] = field(default_factory=list)  # bucket, step, count
 
 
+def step(number: int, text: str) -> None:
+    say(f"step {number} of {AUDIT_STEPS}: {text}")
+
+
+def before(parsed: argparse.Namespace) -> None:
+    """Before Spark is started, which takes a while: is there anything to read? Raises LeveretError."""
+    evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
+
+
 def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None = None) -> Audit:
     """`options`: where the broker is, as for `format("leveret")`. Raises LeveretError."""
     rules = rules or Rules()
@@ -155,13 +165,14 @@ def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None =
     journals = evidence.find_journals(access)
     if journals.silent:
         say(f"not readable, since their nodes do not run: the journals of {', '.join(journals.silent)}")
+    step(1, "reading the journals")
     first = _events(spark, options, rules, {"subscribe": ",".join(journals.names)})
     before = evidence.kept(first)
-    say(f"read the journals of {', '.join(sorted(before.ends)) or 'nobody'}")
+    step(2, f"have the journals of {', '.join(sorted(before.ends)) or 'nobody'}; looking into the queues")
     present = evidence.read_queues(spark, access, evidence.queues_told_of(first)).persist()
     found = present.filter("label = 'present'").agg({"first": "count"}).collect()[0][0]
     settled_at = time.monotonic() + evidence.SETTLE_S
-    say(f"looked into the queues, {found:,} ranges of messages are there")
+    step(3, f"{found:,} ranges of messages are there; reading what the journals got meanwhile")
     time.sleep(max(0.0, settled_at - time.monotonic()))
     ends = {f"{journal.PREFIX}{node}": end for node, end in before.ends.items()}
     more = {"subscribe": ",".join(journals.names), "startingOffsets": json.dumps(ends)}
@@ -184,6 +195,7 @@ def examine(
     from pyspark.sql import functions as f
 
     now_ms = int(time.time() * 1000)
+    step(4, "gathering what was published, confirmed and acknowledged")
     kept = evidence.kept(events)
     events = evidence.with_stays(events, kept.has_moves)
     present = evidence.at_home(present, events, kept.has_moves)
@@ -195,7 +207,7 @@ def examine(
         told = told.unionByName(evidence.cut_ranges(cuts))
     sent = kept_apart(ledgers.publishes(events))
     noted, told = _with_ledgers(spark, told, sent, rules)
-    say("adding up")
+    step(5, "laying all that is known of each message upon each other")
     segments = sweep(lives(told, cuts), evidence.KEYS, evidence.LABELS, evidence.TIMED).drop("edge")
     edges = present.filter("label = 'edge'").select("id", "stay", f.col("first").alias("edge"))
     segments = segments.join(f.broadcast(edges), ["id", "stay"], "left")
@@ -204,6 +216,7 @@ def examine(
     all_findings = findings(judged_)
     if noted is not None:
         all_findings = all_findings.unionByName(noted)
+    step(6, "counting")
     troubles = faults.find(events)
     all_findings = kept_apart(faults.near(spark, all_findings, troubles, rules.near_s))
     whose = published_by(all_findings, sent)

@@ -89,7 +89,8 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
-    builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "true")
+    moves = str(sys.stderr.isatty()).lower()  # Bars that move are for terminals.
+    builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", moves)
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:

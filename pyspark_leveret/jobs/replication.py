@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_leveret.jobs import journal, latency, report, rollup, telling
+from pyspark_leveret.jobs import evidence, journal, latency, report, rollup, telling
 from pyspark_leveret.jobs.charts import STYLE, Line, Mark, chart
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
@@ -81,6 +81,12 @@ def _step(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds up to a day")
     return int(text)
+
+
+def before(parsed: argparse.Namespace) -> None:
+    """Before Spark is started: is there a journal? Raises LeveretError."""
+    if parsed.lake is None:
+        evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:

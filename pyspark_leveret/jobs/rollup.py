@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.jobs import journal, lake, latency, telling
+from pyspark_leveret.jobs import evidence, journal, lake, latency, telling
 from pyspark_leveret.jobs.common import access_of, follow, say
 from pyspark_leveret.jobs.files import Files
 from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
@@ -80,6 +80,12 @@ def _seconds(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return int(text)
+
+
+def before(parsed: argparse.Namespace) -> None:
+    """Before Spark is started: is there a journal? Raises LeveretError."""
+    if parsed.lake is None:
+        evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:

@@ -10,8 +10,10 @@ import pytest
 from leveret.cli.completion import PROGRAMS, SHELLS, script
 from leveret.cli.ctl.main import ALL
 from leveret.cli.main import main
+from leveret.cli.pipeline import JOBS
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl
+from tests.node.control_world import FakeServer
 
 ctl, server, wire = ctl_node.ctl, ctl_node.server, ctl_node.wire
 
@@ -19,7 +21,9 @@ ctl, server, wire = ctl_node.ctl, ctl_node.server, ctl_node.wire
 def offered(program: str, *words: str) -> list[str]:
     """What bash shows when the key is pressed behind the last of these words."""
     asked = (
-        f'{script(program, "bash")}\ncompopt() {{ :; }}\nCOMP_WORDS=({program} "$@")\nCOMP_CWORD=$#\n_{program}\n'
+        f'{script(program, "bash")}\ncompopt() {{ :; }}\n'
+        'leveretctl() { case "$*" in *nodes) echo one@host two@host ;; *queues) echo orders order.s ;; esac; }\n'
+        f'COMP_WORDS=({program} "$@")\nCOMP_CWORD=$#\n_{program}\n'
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     done = subprocess.run(["bash", "-c", asked, "bash", *words], capture_output=True, text=True, check=True)
@@ -40,6 +44,12 @@ def offered(program: str, *words: str) -> list[str]:
         ("leveretctl", ["set_log_level", "info", "--category", "mirr"], {"mirroring"}),
         ("leveretctl", ["help", "sync"], {"sync_queue"}),
         ("leveretctl", ["completion", ""], {"bash", "zsh", "fish"}),
+        ("leveretctl", ["-n", "on"], {"one@host"}),
+        ("leveretctl", ["forget_cluster_node", "t"], {"two@host"}),
+        ("leveretctl", ["rebalance", "--to", "t"], {"two@host"}),
+        ("leveretctl", ["sync_queue", "ord"], {"orders", "order.s"}),
+        ("leveretctl", ["list_queues", "orde"], {"orders", "order.s"}),
+        ("leveret", ["pipeline", "a"], {"audit", "archive"}),
         ("leveret", ["cl"], {"cluster"}),
         ("leveret", ["cluster", "sta"], {"start", "status"}),
         ("leveret", ["cluster", "start", "--base"], {"--base-port"}),
@@ -49,6 +59,21 @@ def offered(program: str, *words: str) -> list[str]:
 def test_bash(program: str, words: list[str], expected: set[str]) -> None:
     found = set(offered(program, *words))
     assert found == expected or (words == ["completion", ""] and expected <= found)
+
+
+def test_names_for_shells(ctl: Ctl, server: FakeServer) -> None:
+    client = server.world.client()
+    for name in ("orders", "$(reboot)", "two words", "a.b:c@d-e_f"):
+        client.declare(name)
+    assert sorted(ctl("autocomplete", "--names", "queues").out.split()) == ["a.b:c@d-e_f", "orders"]
+    assert ctl("autocomplete", "--names", "nodes").out.split() == ["one@host"]
+    assert ctl("autocomplete", "--names", "users").code == 65
+    assert ctl("autocomplete", "list_q").out == "list_queues\n"
+
+
+def test_the_jobs() -> None:
+    jobs = pytest.importorskip("pyspark_leveret.jobs", exc_type=ImportError)
+    assert set(JOBS) == set(jobs.NAMES)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

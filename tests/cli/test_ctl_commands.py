@@ -199,7 +199,8 @@ def test_policies(ctl: Ctl) -> None:
     ended = ctl("set_policy", "bad", "^q", '{"nonsense":1}')
     assert (ended.code, ended.err) == (
         69,
-        'Error:\nValidation failed\n\n[{<<"nonsense">>,1}] are not recognised policy settings\n\n',
+        'Error:\nValidation failed\n\n[{<<"nonsense">>,1}] are not recognised policy settings\n'
+        "There is no key 'nonsense' for a policy.\n\n",
     )
     ended = ctl("set_policy", "bad", "^q", "{notjson")
     assert (ended.code, ended.err.startswith("Error:\nJSON decoding error. Reason: ")) == (69, True)

@@ -99,7 +99,8 @@ def test_nothing_is_lost_when_the_target_refuses(
     fill(target, "refused", [])
     with target.faults.refuse_publishes():
         assert run(source, target, "--queue", "refused") == 69
-    assert "refused a message" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "refused a message" in told and told.startswith(f"leveret transfer: the target, 127.0.0.1:{target.port}: ")
     assert waiting(source, "refused") == 3
     assert run(source, target, "--queue", "refused") == 0
     assert (waiting(source, "refused"), waiting(target, "refused")) == (0, 3)
@@ -108,7 +109,8 @@ def test_nothing_is_lost_when_the_target_refuses(
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        (["--queue", "nowhere"], 69, "queue nowhere at 127.0.0.1"),
+        (["--queue", "nowhere"], 69, ": queue nowhere: "),
+        (["--queue", "nowhere"], 69, "the source, 127.0.0.1"),
         ([], 64, "name queues with --queue"),
         (["--definitions", "/no/such/file"], 65, "/no/such/file: "),
     ],
@@ -127,7 +129,10 @@ def test_wrong_addresses(brokers: tuple[Broker, Broker], capsys: pytest.CaptureF
     assert main(["transfer", "--from", source.url, "--to", "amqp://127.0.0.1:1", "--queue", "q"]) == 69
     wrong = source.url_of("/", "guest", "wrong")
     assert main(["transfer", "--from", wrong, "--to", "amqp://127.0.0.1:1", "--queue", "q"]) == 69
-    assert capsys.readouterr().err.count("\n") == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "the target, 127.0.0.1:1: Connection refused" in lines[2]
+    assert f"the source, 127.0.0.1:{source.port}: " in lines[3]
 
 
 def test_addresses_that_no_list_of_processes_shows(

@@ -161,7 +161,11 @@ async def test_policies(one: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"definition": {"nonsense": 1}}, '[{<<"nonsense">>,1}] are not recognised policy settings'),
+        (
+            {"definition": {"ha-mod": "all"}},
+            '[{<<"ha-mod">>,<<"all">>}] are not recognised policy settings\n'
+            "There is no key 'ha-mod' for a policy; did you mean 'ha-mode'?",
+        ),
         ({"definition": []}, "a policy's definition is a JSON object"),
         ({"apply_to": "x"}, "apply-to 'x' unrecognised; should be 'queues', 'exchanges' or 'all'"),
     ],

@@ -51,9 +51,17 @@ def test_logging_in_and_out(browser: Browser, trio: Cluster) -> None:
     assert "guest" not in page.url
     page.reload()
     page.get_by_role("heading", name="Overview").wait_for()  # The session lasts as long as the tab.
+    other = page.context.new_page()
+    other.goto(url)
+    other.get_by_role("heading", name="Overview").wait_for()  # Another tab of the same browser asks for no password.
     page.get_by_role("button", name="Log out").click()
-    page.get_by_role("button", name="Log in").wait_for()
-    assert page.evaluate("sessionStorage.length") == 0
+    for one in (page, other):
+        one.get_by_role("button", name="Log in").wait_for()
+        assert one.evaluate("sessionStorage.length") == 0
+    stranger = browser.page()
+    stranger.goto(url)
+    shown(stranger, "A new one has the user guest with the password guest")
+    stranger.context.close()
     page.context.close()
 
 

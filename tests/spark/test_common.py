@@ -93,3 +93,21 @@ def test_every_job_is_documented() -> None:
             parser_of(name).parse_args(words)
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (DOCS / target).exists(), target
+
+
+@pytest.mark.parametrize("name", ["audit", "replication", "rollup"])
+def test_without_a_journal_spark_is_not_started(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import leveret.testing
+    from leveret.cli.pipeline import pipeline
+
+    def never(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(common, "session", never)
+    with leveret.testing.broker(config="management.tcp.port = 0") as broker:
+        port = broker.ports["management"]
+        words = [name, "--servers", f"http://127.0.0.1:{port}", "--report-to", "nowhere", "--out", str(tmp_path)]
+        assert pipeline(words) in (2, 69)
+    assert "there is no journal to read" in capsys.readouterr().err

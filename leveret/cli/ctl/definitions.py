@@ -112,8 +112,14 @@ def import_definitions(session: Session, given: Given) -> Output:
         session.warn(f"Note: {note}")
     if done["failures"]:
         raise Failed(UNAVAILABLE, "\n".join([*done["failures"], "The rest was imported."]))
-    counts = ", ".join(f"{count} {section.replace('_', ' ')}" for section, count in done["done"].items() if count)
-    return Message(f"Imported: {counts or 'nothing was missing'}")
+    there = _counted(done["same"])
+    return Message(
+        f"Imported: {_counted(done['done']) or 'nothing was missing'}" + (f"; there already: {there}" if there else "")
+    )
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {section.replace('_', ' ')}" for section, count in counts.items() if count)
 
 
 def _read(path: str) -> bytes:

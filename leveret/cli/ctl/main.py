@@ -8,6 +8,7 @@ The way of a command: `parse` reads the line, `target` finds the node, the comma
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -41,6 +42,7 @@ from leveret.cli.ctl.frame import (
     UNAVAILABLE,
     USAGE,
     VALIDATION,
+    VHOST,
     WITH_USAGE,
     Command,
     Failed,
@@ -71,9 +73,38 @@ def completion_script(given: Given) -> Output:
     return Message(script(program, shell))
 
 
+NAMES_MAX: Final = 1000
+NAMES_S: Final = 2.0  # A key was pressed, and somebody waits.
+PLAIN_NAME: Final = re.compile(r"[\w.@:+-]+", re.ASCII)  # Which no shell reads as something else.
+
+
 def autocomplete(given: Given) -> Output:
-    names = sorted(name for name in COMMANDS if name.startswith(given.words[0]))
+    kind = given.switches.get("names")
+    if kind is not None:
+        found = [name for name in _names(str(kind), given) if PLAIN_NAME.fullmatch(name)]
+        return Report(found, "\n".join(found)) if found else None
+    names = sorted(name for name in COMMANDS if name.startswith(given.words[0] if given.words else ""))
     return Report(names, "\n".join(names)) if names else None
+
+
+def _names(kind: str, given: Given) -> list[str]:
+    """For shells. Of nodes, those on this machine; of queues, the first that the node has. Nobody answers: none."""
+    from leveret.node import registry
+
+    if kind == "nodes":
+        return [entry.name for entry in registry.entries()]
+    if kind != "queues":
+        raise Failed(DATA_ERROR, "Bad argument: there are names of nodes and of queues", VALIDATION)
+    given.switches.setdefault("timeout", str(NAMES_S))
+    try:
+        session = _connect(COMMANDS["list_queues"], given)
+        try:
+            asked = {"vhost": given.vhost, "columns": ["name"]}
+            return [str(row[0]) for row in session.ask("list_queues", asked)["rows"][:NAMES_MAX]]
+        finally:
+            session.close()
+    except Failed:
+        return []
 
 
 def hash_password(given: Given) -> Output:
@@ -94,8 +125,9 @@ LOCAL: Final = (
         "version", "Help", "", "Displays the version of this tool", "leveretctl version", no_run, alone=version,
     ),
     Command(
-        "autocomplete", "Help", "<prefix>", "Provides command name autocomplete variants",
-        "leveretctl autocomplete list_q", no_run, 1, 1, alone=autocomplete,
+        "autocomplete", "Help", "[<prefix>] [--names <nodes | queues>] [--vhost <vhost>]",
+        "Provides command name autocomplete variants, or the names of nodes and queues",
+        "leveretctl autocomplete list_q", no_run, 0, 1, {**VHOST, "names": "kind"}, alone=autocomplete,
     ),
     Command(
         "completion", "Help", "<bash | zsh | fish> [--program <leveretctl | leveret>]",

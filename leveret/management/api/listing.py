@@ -90,8 +90,9 @@ def _matcher(request: Request) -> Callable[[str], bool] | None:
         raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
     try:
         return filter_of(name, ignore_case=True).finds
-    except BadPattern:
-        raise bad_request("Pagination parameters are invalid") from None
+    except BadPattern as error:
+        text = f"Pagination parameters are invalid: name is no regular expression that could be used: {error}"
+        raise bad_request(text) from None
 
 
 def past_of(request: Request) -> dict[str, list[int]]:

@@ -1,11 +1,24 @@
-// Calls of the HTTP API. Credentials live in this tab only (sessionStorage: they end with it) and travel in a header,
-// never in an address, which histories and logs keep. `credentials: "omit"` keeps the browser from asking for a
-// password by itself when one was wrong.
+// Calls of the HTTP API. Credentials live in the tabs that are open (sessionStorage: they end with the tab) and travel in
+// a header, never in an address, which histories and logs keep. A new tab asks the others of this page for them, over a
+// channel that only pages of the same origin have; who logs out does so in all of them. `credentials: "omit"` keeps the
+// browser from asking for a password by itself when one was wrong.
 
 const KEPT = "leveret.session";
 const PATIENCE_MS = 15_000;
+const OTHERS_MS = 200; // For other tabs to answer a new one.
 
 let session = restore();
+let welcome = null; // What to do with the session that another tab gives.
+let ended = () => {}; // What to do when another tab has logged out.
+const others = new BroadcastChannel(KEPT);
+others.onmessage = ({ data }) => {
+  if (data.what === "ask" && session?.user) others.postMessage({ what: "session", session });
+  else if (data.what === "session") welcome?.(data.session);
+  else if (data.what === "ended" && session) {
+    forget();
+    ended();
+  }
+};
 
 export class ApiError extends Error {
   constructor(status, reason, code = "") {
@@ -23,6 +36,34 @@ function restore() {
   }
 }
 
+function keep(found) {
+  session = found;
+  sessionStorage.setItem(KEPT, JSON.stringify(session));
+}
+
+function forget() {
+  session = null;
+  sessionStorage.removeItem(KEPT);
+}
+
+// The session of another tab, where this one has none.
+export function join() {
+  if (session) return Promise.resolve();
+  return new Promise((resolve) => {
+    const over = () => { welcome = null; resolve(); };
+    welcome = (found) => {
+      if (!session) keep(found);
+      over();
+    };
+    others.postMessage({ what: "ask" });
+    setTimeout(over, OTHERS_MS);
+  });
+}
+
+export function onEnded(then) {
+  ended = then;
+}
+
 export const user = () => session?.user ?? null;
 
 export async function logIn(name, password) {
@@ -35,12 +76,12 @@ export async function logIn(name, password) {
     session = before;
     throw error;
   }
-  sessionStorage.setItem(KEPT, JSON.stringify(session));
+  keep(session);
 }
 
 export function logOut() {
-  session = null;
-  sessionStorage.removeItem(KEPT);
+  forget();
+  others.postMessage({ what: "ended" });
 }
 
 export const has = (...tags) => {

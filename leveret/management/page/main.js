@@ -251,7 +251,8 @@ function drawLogin() {
     h("form", { onsubmit: enter, "aria-labelledby": "login-title" },
       h("img", { src: "page/leveret.svg", alt: "", width: 48, height: 48 }),
       h("h1", { id: "login-title" }, "Leveret"),
-      h("p", { class: "muted" }, "Log in with a user of the broker."),
+      h("p", { class: "muted" }, "Log in with a user of the broker. A new one has the user guest with the password guest, "
+        + "for logins from its own machine."),
       h("label", null, "User", h("input", {
         name: "user", autocomplete: "username", required: true, autocapitalize: "none", spellcheck: "false",
         ref: (node) => node.focus(),
@@ -296,4 +297,5 @@ function start() {
 
 window.addEventListener("hashchange", () => api.user() && open());
 document.addEventListener("visibilitychange", () => !document.hidden && app.view && reload());
-start();
+api.onEnded(start);
+api.join().then(start);
