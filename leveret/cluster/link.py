@@ -53,8 +53,10 @@ from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
-VERSION_MIN: Final = 1
-VERSION_MAX: Final = 1
+# Version 2 has other frames for filling mirrors, policies and publishes in doubt. A node of version 1 would misread them,
+# so the two refuse each other at the greeting.
+VERSION_MIN: Final = 2
+VERSION_MAX: Final = 2
 
 DIALER: Final = 1
 ACCEPTOR: Final = 2

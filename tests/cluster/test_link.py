@@ -92,7 +92,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 def test_greeting_and_frames_both_ways(step: int) -> None:
     left, right = dialer(), acceptor()
     tap = Wiretap(left, right, step).run()
-    assert tap.events == ([Ready(BOB, link.TRAFFIC, 1)], [Ready(ALICE, link.TRAFFIC, 1)])
+    assert tap.events == ([Ready(BOB, link.TRAFFIC, link.VERSION_MAX)], [Ready(ALICE, link.TRAFFIC, link.VERSION_MAX)])
     assert left.id == right.id and len(left.id) == 16
     left.send(KIND, b"there")
     left.send(KIND + 1, [b"in", bytearray(b" "), memoryview(b"parts")])
@@ -238,7 +238,7 @@ def test_misfits(left: Identity, right: Identity, reason: str) -> None:
 def test_who_has_no_cluster_yet_fits_any() -> None:
     left, right = dialer(), acceptor(me=BOB._replace(cluster=b"y" * 16))
     tap = Wiretap(left, right).run()
-    assert tap.events[0] == [Ready(BOB._replace(cluster=b"y" * 16), link.TRAFFIC, 1)]
+    assert tap.events[0] == [Ready(BOB._replace(cluster=b"y" * 16), link.TRAFFIC, link.VERSION_MAX)]
 
 
 def test_call_is_told_apart_and_may_come_from_anywhere() -> None:
