@@ -5,8 +5,8 @@ plan's steps happen at their times. Afterwards all is healed and every node is s
 serve, and every client must have been answered or have lost its connection. Then the queues are emptied and compared
 with the ledger, twice: the second time after the power has failed everywhere.
 
-What must never happen is in `ledger` (what clients see), `sessions` (what they are told) and `consensus` (what the
-nodes agree on).
+What must never happen is in `ledger` (what clients see), `sessions` (what they are told), `answers` (and when) and
+`consensus` (what the nodes agree on).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Final
 from leveret.broker.queue import Queue
 from leveret.node.consensus import AdminError
 from simulation.ailing import Ailing
+from simulation.answers import AnswerChecker
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
 from simulation.fates import Fates, MirroredFates
@@ -75,6 +76,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             alone = SpecialFates if plan.special else Fates if plan.featured else Ledger
             self.ledger = alone(self.fail, self.note, lambda: self.scheduler.now)
         self.consensus = ConsensusChecker(self.fail)
+        self.answers = AnswerChecker(self.fail, lambda: self.scheduler.now)
         self.pauses: PauseChecker | None = None
         if plan.strategies:
             self.pauses = PauseChecker(self.fail, lambda: self.scheduler.now, self._is_open, plan.handling())
@@ -116,6 +118,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
 
     def on_started(self, machine: Machine) -> None:
         self.consensus.on_started(machine.name)
+        self.answers.on_started(machine.name)
         if self.pauses is not None:
             self.pauses.on_started(machine.name)
         self._tap_links(machine)
@@ -138,6 +141,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         """Once in each pass of a node's loop."""
         if machine.server is not None and machine.server.node is not None:
             self.consensus.observe(machine.name, machine.server.node)
+            self.answers.observe(machine.name, machine.server.node)
             self.observe_spools(machine, machine.server.node.broker.spools)
             if self.mirrors is not None:
                 self.mirrors.observe(machine.name, machine.server.node)
@@ -670,7 +674,8 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             f"{self.scheduler.now:.0f} s, {self.scheduler.events} events, {lives} lives, "
             f"{self.consensus.summary()}, {'' if self.pauses is None else self.pauses.summary() + ', '}"
             f"{'' if self.mirrors is None else self.mirrors.summary() + ', '}"
-            f"{self.ledger.summary()}{f', {sum(self.spooled.values())} sent on' if self.spooled else ''}"
+            f"{self.ledger.summary()}, {self.answers.summary(self.ledger)}"
+            f"{f', {sum(self.spooled.values())} sent on' if self.spooled else ''}"
             f"{f', {self.recovered} recovered' if self.recovered else ''}"
         )
 

@@ -233,6 +233,14 @@ class Cluster:
             member.broker.tick_links()
         self.run()
 
+    def wait_in_vain(self) -> None:
+        """Until nobody waits any longer for what is in doubt."""
+        for _ in range(20):
+            for member in self.members.values():
+                member.broker.now_ms += 500
+                member.broker.outboxes.tick()
+            self.run()
+
     # At the end.
 
     def finish(self) -> None:

@@ -24,7 +24,8 @@ from leveret.amqp import methods as m
 from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ReplyCode, protocol_error
 from leveret.broker.batch import MESSAGE_OVERHEAD, begin_sharing
-from leveret.broker.producers import NAME_BYTES_MAX, SEQUENCE_MAX, Origin
+from leveret.broker.origin import NAME_BYTES_MAX, Origin
+from leveret.broker.producers import SEQUENCE_MAX
 from leveret.broker.spreading import FEW
 from leveret.log.block import SHARED
 

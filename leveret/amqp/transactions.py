@@ -131,7 +131,7 @@ class Transaction:
 
     def on_complete(self, pending: Pending) -> None:
         assert isinstance(pending, Part)
-        self.refused = self.refused or pending.refused
+        self.refused = self.refused or bool(pending.refused)
         self.unsafe -= 1
         self.unsafe_bytes -= pending.size
         if not self.is_sending:  # Else it was safe at once, and whoever sends goes on.

@@ -105,7 +105,9 @@ def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
         queue.on_logged(batch)
     queue.awaiting[:0] = [pending for _, _, awaiting in mirror.in_blocks for pending in awaiting]
     mirror.in_blocks.clear()
+    mirror.posts.clear()
     mirror.unapplied.clear()
+    queue.posts = None
     mirror.queue = queue.mirror = None
     if queue.claims is not None:
         queue.claims.end()

@@ -28,6 +28,7 @@ from leveret.broker.logins import Logins
 from leveret.broker.mirrored import Mirrors
 from leveret.broker.moving import Arrivals, demote
 from leveret.broker.notes import Notes
+from leveret.broker.outbox import Outboxes
 from leveret.broker.parking import release
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
@@ -139,6 +140,7 @@ class Broker(Ruling):
         self.mirrors = Mirrors(self)
         self.spools = Spools(self)
         self.spreading = Spreading()
+        self.outboxes = Outboxes(self)
         self.placing: Placing | None = None
         self.run = ""  # The name of this run of the node.
         self.waiting_for_load: dict[Queue, list[Callable[[], None]]] = {}
@@ -360,6 +362,7 @@ class Broker(Ruling):
             self.mirrors.on_deleted(spec)
         self.arrivals.drop(spec.id)
         self.spools.on_deleted(spec.id)
+        self.outboxes.on_deleted(spec.id)
 
     def _local(self, spec: QueueSpec) -> Queue | None:
         """The queue, if this node is its home; and if it is mirrored, if this node leads it."""
@@ -550,6 +553,7 @@ class Broker(Ruling):
         self.edges[peer] = Edge(self, peer)
         self.homes[peer] = Home(self, peer)
         self.census.on_peer_up(peer)
+        self.outboxes.again()  # Before what came later.
         for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
             queue.resume()
         self.spools.wake()
@@ -611,6 +615,8 @@ class Broker(Ruling):
             self.suspended[queue] = ticks + 1
             if ticks >= MASTERLESS_TICKS_MAX:
                 queue.give_up()
+            elif ticks * 1_000 >= self.outboxes.answer_ms:
+                queue.hurry()
         for edge in self.edges.values():
             edge.tick()
         self.spools.tick()

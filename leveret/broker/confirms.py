@@ -3,13 +3,23 @@
 Publishes are numbered from 1. A bundle of publishes that share their fate is one `Pending`; it is complete when every
 queue it went to has it safe. Complete bundles at the front leave as one `multiple` ack; a bundle that overtook an
 older one leaves at once too, number by number, so that one stuck queue holds back no other publisher's confirm.
+
+**Refused, or in doubt.** A queue that is full refuses a publish for good. A link or a master that is lost leaves it in
+doubt: the messages may have arrived or not. Whoever can send them again under the same numbers does (see `outbox`); to
+a client, both are a nack.
+
+**In time.** Whatever becomes of a publish, its client does not wait for ever: what has no answer after so many looks at
+the clock (`overdue`) is refused. It may turn out to be kept; nobody listens to that any more.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+REFUSED: Final = 1
+DOUBTED: Final = 2
 
 
 class Confirmer(Protocol):
@@ -29,7 +39,7 @@ class Pending:
         self.last = last
         self.count = last - first + 1  # Messages that it stands for: those of a link have one number together.
         self.waiting = 0
-        self.refused = False
+        self.refused: int = 0  # `REFUSED` or `DOUBTED`.
         self.sent = False
 
     def on_safe(self) -> None:
@@ -38,16 +48,43 @@ class Pending:
         if not self.waiting:
             self.confirms.on_complete(self)
 
+    def refuse(self, why: int) -> None:
+        """One more queue does not have them safe. What one has refused, no other can bring in doubt."""
+        if self.refused != REFUSED:
+            self.refused = why
+        self.on_safe()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its messages are kept somewhere else by now, with their numbers: see `outbox`."""
+        return False
+
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        return self.confirms is not NOBODY
+
+
+class _Nobody:
+    """Listens in place of who was answered before."""
+
+    def on_complete(self, pending: Pending) -> None:
+        """It is too late."""
+
+
+NOBODY: Final = _Nobody()
+
 
 class Confirms:
     """The confirm side of a channel in confirm mode."""
 
-    __slots__ = ("confirmed", "on_ready", "open", "overtook", "published", "who")
+    __slots__ = ("confirmed", "is_of_link", "on_ready", "open", "overtook", "past", "published", "who")
 
-    def __init__(self, on_ready: Callable[[], None], who: str = "") -> None:
+    def __init__(self, on_ready: Callable[[], None], who: str = "", is_of_link: bool = False) -> None:
         self.on_ready = on_ready  # `take` has something.
         self.who = who  # For people.
+        self.is_of_link = is_of_link  # Another node waits for them, and knows what to do about those in doubt.
         self.published = 0
+        self.past: deque[int] = deque()  # How many there were at the last looks.
         self.confirmed = 0
         self.open: deque[Pending] = deque()
         self.overtook: list[Pending] = []
@@ -65,9 +102,32 @@ class Confirms:
             self.overtook.append(pending)
         self.on_ready()
 
-    def take(self) -> list[tuple[int, bool, bool]]:
+    def overdue(self, looks: int) -> int:
+        """Called at even intervals. Refuses what has been waiting for so many of them, and says how many that is."""
+        if not self.open:
+            self.past.clear()
+            return 0
+        self.past.append(self.published)
+        if len(self.past) <= looks:
+            return 0
+        last, late = 0, 0
+        while len(self.past) > looks:
+            last = self.past.popleft()
+        for at, pending in enumerate(self.open):
+            if pending.last > last:
+                break
+            if pending.waiting and not pending.sent:
+                late += pending.count
+                answer = self.open[at] = Pending(self, pending.first, pending.last)
+                answer.refused = REFUSED
+                pending.confirms = NOBODY
+        if late:
+            self.on_ready()
+        return late
+
+    def take(self) -> list[tuple[int, bool, int]]:
         """What may be told now: (number, multiple, refused) for each frame, in order."""
-        frames: list[tuple[int, bool, bool]] = []
+        frames: list[tuple[int, bool, int]] = []
         opened = self.open
         while opened and not opened[0].waiting:
             head = opened.popleft()

@@ -6,7 +6,7 @@ The conversation is told in `remote`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from leveret.amqp.errors import ReplyCode
 from leveret.amqp.frames import BadContent
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Span
+from leveret.broker.confirms import DOUBTED
 from leveret.broker.offsets import OFFSET, Start, offset_of
 from leveret.cluster import frames
 from leveret.cluster.mirroring import is_stream
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
-    from leveret.broker.producers import Origin
+    from leveret.broker.origin import Origin
     from leveret.broker.remote import RemoteQueue
     from leveret.cluster.specs import QueueSpec
 
@@ -174,7 +175,7 @@ class Edge:
         self.verdicts: list[tuple[int, int, int]] = []
         self.passed: dict[FormerQueue, list[tuple[int, int, int]]] = {}
         self.last_token = 0
-        self.pendings: dict[int, list[Pending]] = {}
+        self.pendings: dict[int, Sequence[Pending]] = {}
         self.sent_bytes = 0
         self.credit = FIRST_CREDIT
         self.last_ask = 0
@@ -233,11 +234,12 @@ class Edge:
         self.broker.linked[self] = None
 
     def flush_publishes(self) -> None:
-        """Send all publishes that gathered. Of one connection, they are all in bundles, or all produced."""
-        if self.bundles:
-            self._flush_bundles()
+        """Send all publishes that gathered. Of one connection, they are all in bundles, or all produced. What is sent
+        again is among the latter, and comes before what was published later."""
         if self.produced:
             self._flush_produced()
+        if self.bundles:
+            self._flush_bundles()
         self.sent_bytes += self.bundled_bytes
         self.bundled_bytes = 0
 
@@ -255,19 +257,38 @@ class Edge:
         self.broker.shell.send(self.peer, frames.PRODUCE, parts)
 
     def _flush_bundles(self) -> None:
-        parts = [w.U64.pack(self.broker.metadata.index)]
-        for queue, bundle in self.bundles.items():
-            token = 0
+        """Those that somebody waits for have numbers: see `outbox`."""
+        bundles, self.bundles = self.bundles, {}
+        plain, numbered = [w.U64.pack(self.broker.metadata.index)], []
+        for queue, bundle in bundles.items():
             pendings = [pending for pending, _ in bundle.parts if pending is not None]
-            if pendings:
-                self.last_token = token = self.last_token + 1
-                self.pendings[token] = pendings
-            parts.append(w.BUNDLE.pack(queue.spec.id, token))
-            parts += w.pack_run(bundle.contents, bundle.keys, bytes((bundle.kind,)) * len(bundle.contents))
-            if bundle.senders and self.broker.journal is not None:
-                self.broker.journal.on_routed(queue, token, bundle.senders)
-        self.bundles = {}
-        self.broker.shell.send(self.peer, frames.PUBLISH, parts)
+            if pendings and not queue.rules.rejects:
+                numbered.append((queue, bundle))
+            else:
+                token = self._next_token(pendings) if pendings else 0
+                plain.append(w.BUNDLE.pack(queue.spec.id, token))
+                self._pack(plain, queue, bundle, token)
+        if len(plain) > 1:
+            self.broker.shell.send(self.peer, frames.PUBLISH, plain)
+        if numbered:
+            parts = [plain[0]]
+            for queue, bundle in numbered:
+                outbox = self.broker.outboxes.of(queue.spec.id)
+                sent, origin = outbox.send(bundle.contents, bundle.keys, bundle.kind, bundle.parts)
+                token = self._next_token([sent])
+                parts += (w.BUNDLE.pack(queue.spec.id, token), w.pack_origin(origin))
+                self._pack(parts, queue, bundle, token)
+            self.broker.shell.send(self.peer, frames.PRODUCE, parts)
+
+    def _next_token(self, pendings: Sequence[Pending]) -> int:
+        self.last_token += 1
+        self.pendings[self.last_token] = pendings
+        return self.last_token
+
+    def _pack(self, parts: list[bytes], queue: RemoteQueue, bundle: Bundle, token: int) -> None:
+        parts += w.pack_run(bundle.contents, bundle.keys, bytes((bundle.kind,)) * len(bundle.contents))
+        if bundle.senders and self.broker.journal is not None:
+            self.broker.journal.on_routed(queue, token, bundle.senders)
 
     def stage(
         self, queue: int, batch: Batch, lo: int, hi: int, pending: Pending, counts: list[tuple[int, int]]
@@ -424,8 +445,7 @@ class Edge:
             tokens = list(takewhile(token.__ge__, pendings)) if multiple else [token]
             for one in tokens:
                 for pending in pendings.pop(one, ()):
-                    pending.refused = pending.refused or bool(refused)
-                    pending.on_safe()
+                    pending.refuse(min(refused, DOUBTED)) if refused else pending.on_safe()
 
     def _on_deliver(self, payload: bytes) -> None:
         at = 0
@@ -473,8 +493,8 @@ class Edge:
         self.pendings, self.verdicts, self.taken, self.passed = {}, [], {}, {}
         self.produced = []
         for pending in pendings:
-            pending.refused = True
-            pending.on_safe()
+            pending.refuse(DOUBTED)
+        self.broker.outboxes.again()  # Before what comes later.
         asks, self.asks = self.asks, {}
         subscriptions, self.subscriptions = self.subscriptions, {}
         for subscription in subscriptions.values():

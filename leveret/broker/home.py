@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import peerwire as w
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.bequest import reserve, unmark
-from leveret.broker.confirms import Confirms
+from leveret.broker.confirms import REFUSED, Confirms
 from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status, unreachable
 from leveret.broker.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.unacked import Delivered, Unacked
@@ -126,7 +126,7 @@ class Home:
         self.last_tag = 0
         self.consumers: dict[int, RemoteConsumer] = {}
         self.stalled: dict[AnyQueue, None] = {}  # Had more for a consumer than it could take.
-        self.confirms = Confirms(self._touch, peer)
+        self.confirms = Confirms(self._touch, peer, is_of_link=True)
         self.deliveries: list[bytes] = []
         self.delivery_bytes = 0
         self.received_bytes = 0
@@ -225,7 +225,7 @@ class Home:
             raise BadFrame(f"token {token} after {pending.last - 1}")
         staged = self.broker.arrivals.staged.get(number)
         if staged is None:
-            pending.refused = True
+            pending.refused = REFUSED
         else:
             if staged.queue.returns is not None:
                 known = [(at, count) for at, count in counts if at < len(contents)]

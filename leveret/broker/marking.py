@@ -24,13 +24,14 @@ NEVER: Final = 1 << 62
 class Marking(Paging):
     """The part of a queue that has marks."""
 
-    __slots__ = ("awaiting", "deleted", "logs", "marks", "unmarked")
+    __slots__ = ("awaiting", "deleted", "logs", "marks", "quiet", "unmarked")
 
     awaiting: list[Pending]  # What its next block is awaited by.
     deleted: bool
     logs: int  # Messages with all these bits of their kind go to the log; `NEVER`: none does, and no marks.
     marks: dict[bytes, bytes]
-    unmarked: dict[bytes, bytes]  # Changes that are in no block yet.
+    unmarked: dict[bytes, bytes]  # Changes that are in no block yet,
+    quiet: dict[bytes, bytes]  # and those that can wait until one is made.
 
     def mark(self, key: bytes, value: bytes) -> None:
         """Set a name, or remove it if the value is empty. Limits are the caller's to keep: see `fits`."""
@@ -42,6 +43,23 @@ class Marking(Paging):
         if self.logs != NEVER:
             self.unmarked[key] = value
         self.host.dirty[self] = None
+
+    def mark_quietly(self, key: bytes, value: bytes) -> None:
+        """Set a name that no block has to be made for: it goes into the next one that is made for something else."""
+        assert fits(self.marks, key, value), "marks are limited"
+        self.marks[key] = value
+        if self.logs != NEVER and key not in self.unmarked:
+            self.quiet[key] = value
+        elif key in self.unmarked:
+            self.unmarked[key] = value
+
+    def take_marks(self) -> dict[bytes, bytes] | None:
+        """Those that go into a block."""
+        if not self.unmarked and not self.quiet:
+            return None
+        marks = self.quiet | self.unmarked
+        self.quiet, self.unmarked = {}, {}
+        return marks
 
     def tell_marks(self) -> None:
         """All of them go into the next block: from now on there is a log that has to know of them."""

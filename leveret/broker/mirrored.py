@@ -16,8 +16,9 @@ node has no contact to the majority, its master does not serve: nothing is deliv
 that was out with consumers of the old master waits again, marked as redelivered.
 
 **Being master no longer.** Messages and publishers' waits of this node's `Queue` are void: the new master has what
-counts. Publishers whose messages were not confirmed get a nack, unless the queue was handed over: then the new master
-has them, and they are confirmed with it, when this node hears so. Consumers subscribe at the new master by themselves
+counts. Messages that were not confirmed are sent to it again, by whoever has them from a client (see `outbox`). Those
+that came from other nodes are not in doubt if the queue was handed over: then the new master has them, and they are
+confirmed when this node hears so. Consumers subscribe at the new master by themselves
 (see `remote`), and what they acknowledge of earlier deliveries is passed on (see `bequest`).
 
 **Mirrored no longer.** When a queue's master is all that is left of its ring, and nobody wants it mirrored (`placing`),
@@ -41,8 +42,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.adopting import Adoption, give_back, take_over
+from leveret.broker.confirms import DOUBTED
 from leveret.broker.governing import Governing
 from leveret.broker.mirror_journal import Journal
+from leveret.broker.outbox import begin_reign, rescue
 from leveret.broker.parking import go_on, release
 from leveret.broker.priorities import claims_of
 from leveret.broker.rounds import Rounds
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import Broker
     from leveret.broker.confirms import Pending
+    from leveret.broker.outbox import Post
     from leveret.broker.queue import Queue
     from leveret.cluster.specs import QueueSpec
     from leveret.cluster.store import Applied
@@ -78,7 +82,8 @@ class Mirror:
     """This node's copy of one queue."""
 
     __slots__ = (
-        "handed", "heard", "in_blocks", "joined", "member", "proposed", "queue", "spec", "syncing", "unapplied",
+        "handed", "heard", "in_blocks", "joined", "member", "posts", "proposed", "queue", "spec", "syncing",
+        "unapplied",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, member: Member) -> None:
@@ -88,6 +93,7 @@ class Mirror:
         self.joined = spec.joined[member.me]  # The version of the view with which it became a member.
         self.queue: Queue | None = None  # While this node leads it.
         self.in_blocks: deque[tuple[int, Batch | None, list[Pending]]] = deque()  # Not confirmed yet, by number.
+        self.posts: deque[tuple[int, Batch | None, list[Post]]] = deque()  # Likewise: which messages are awaited.
         # Confirmed by the master's word alone: the store does not know their messages yet, so the queue must.
         self.unapplied: deque[tuple[int, Batch]] = deque()
         # Handed over before they were confirmed, which the next master does: see `Mirrors._stopped`.
@@ -419,12 +425,17 @@ class Mirrors:
                 block.enqueued = run.cut(0, len(run.contents))
             awaiting, queue.awaiting = queue.awaiting, []
             mirror.in_blocks.append((block.number, batch, awaiting))
+            if queue.posts:
+                mirror.posts.append((block.number, batch, queue.posts))
+                queue.posts = []
             taken = member.submit(block)
             assert taken  # It serves.
             self.touched[mirror] = None
 
     def on_confirmed(self, mirror: Mirror, durable: int) -> None:
-        queue, in_blocks = mirror.queue, mirror.in_blocks
+        queue, in_blocks, posts = mirror.queue, mirror.in_blocks, mirror.posts
+        while posts and posts[0][0] <= durable:
+            posts.popleft()
         while in_blocks and in_blocks[0][0] <= durable:
             number, batch, awaiting = in_blocks.popleft()
             if batch is not None and queue is not None:
@@ -540,6 +551,7 @@ class Mirrors:
         queue = mirror.queue  # It becomes mirrored as it is.
         marks: dict[bytes, bytes] | None = None
         mirror.in_blocks.clear()
+        mirror.posts.clear()
         mirror.unapplied.clear()
         if queue is not None:
             queue.note_due = True  # The mirrors will have to know what is out with consumers.
@@ -564,6 +576,10 @@ class Mirrors:
         queue.epoch, queue.number = effect.epoch, effect.number
         queue.restore_marks(marks) if marks is not None else queue.tell_marks()
         queue.heritage = (mirror.member.tail.epoch_at(effect.number - 1), effect.number - 1)
+        if queue.posts is None:
+            queue.posts = []
+        if marks is not None:
+            begin_reign(queue)
         queue.claims = claims_of(queue)
         queue.frozen = not mirror.member.serving
         mirror.queue = queue
@@ -575,12 +591,14 @@ class Mirrors:
         if self.adopting.pop(mirror, None) is not None and self.store is not None:
             self.store.drop_spilled(mirror.spec.id)
         awaiting: list[Pending] = []
+        sents = [] if queue is None else rescue(self.broker, mirror, queue)
         for number, _, several in mirror.in_blocks:
             if effect.handed:
                 mirror.handed.append((number, several))
             else:
                 awaiting += several
         mirror.in_blocks.clear()
+        mirror.posts.clear()
         mirror.unapplied.clear()
         if queue is not None:
             awaiting += queue.awaiting
@@ -591,13 +609,14 @@ class Mirrors:
             queue.frozen = True
             if queue.parked is None:
                 queue.parked = []
+            queue.parked[:0] = self.broker.outboxes.parked(queue, sents)  # They came before what waits already.
             self.held_back.pop(queue, None)
-        _refuse(awaiting)
+        _doubt(awaiting)
 
     def _refuse_handed(self, mirror: Mirror, above: int = 0) -> None:
         """Blocks that this node led with are void, or it will not hear what becomes of them."""
         while mirror.handed and mirror.handed[-1][0] > above:
-            _refuse(mirror.handed.pop()[1])
+            _doubt(mirror.handed.pop()[1])
 
     def _read(self, mirror: Mirror, effect: f.Read) -> None:
         assert self.store is not None
@@ -669,10 +688,9 @@ class Mirrors:
         return None if mirror is None else mirror.member.view
 
 
-def _refuse(awaiting: list[Pending]) -> None:
+def _doubt(awaiting: list[Pending]) -> None:
     for pending in awaiting:
-        pending.refused = True
-        pending.on_safe()
+        pending.refuse(DOUBTED)
 
 
 def disk_id(folder: str, run: str, durable: bool, losses: int = 0, joined: int = 1) -> str:

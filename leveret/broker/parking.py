@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from leveret.broker.confirms import DOUBTED
+
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.confirms import Pending
-    from leveret.broker.producers import Origin
+    from leveret.broker.origin import Origin
     from leveret.broker.queue import Queue
 
 
@@ -44,6 +46,9 @@ def park(
 def unpark(parked: list[Parked], queue: AnyQueue) -> None:
     """Go on with what was put aside."""
     for contents, keys, kind, size, pending, origin in parked:
+        if pending is not None and not pending.is_wanted():
+            pending.refuse(DOUBTED)  # Its client was told, and will publish it again.
+            continue
         if origin is None or pending is None:
             queue.enqueue(contents, keys, kind, size, pending)
         else:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Final, NamedTuple
 
-from leveret.broker.producers import NAME_BYTES_MAX, Origin
+from leveret.broker.origin import NAME_BYTES_MAX, Origin
 from leveret.cluster.proposals import BadFrame
 
 UNIFORM: Final = 0x8000_0000

@@ -43,31 +43,24 @@ there twice.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import upkeep
 from leveret.broker.batch import MESSAGE_OVERHEAD
+from leveret.broker.confirms import DOUBTED, REFUSED
 from leveret.log.block import OVERDUE
 from leveret.log.marks import fits
 
 if TYPE_CHECKING:
     from leveret.broker.confirms import Pending
+    from leveret.broker.origin import Origin
     from leveret.broker.queue import Queue
 
 PREFIX: Final = b"producer:"
-NAME_BYTES_MAX: Final = 128
 PRODUCERS_MAX: Final = 2_000
 UNUSED_MS: Final = 7 * 24 * 3_600_000
 SEQUENCE_MAX: Final = 1 << 62  # To begin with; there is no end to be reached from there.
 ENTRY: Final = struct.Struct(">QQ")  # The highest number taken, and when something last came, by the wall clock.
-
-
-class Origin(NamedTuple):
-    """Whose messages these are, and which."""
-
-    producer: bytes
-    first: int  # The number of the first one; the others have those that follow.
-    previous: int  # The last that its connection sent to the same queue before; 0: nothing.
 
 
 def take(
@@ -77,8 +70,11 @@ def take(
     name = PREFIX + origin.producer
     known = queue.marks.get(name)
     taken = 0 if known is None else ENTRY.unpack(known)[0]
-    if origin.previous > taken or (known is None and not _make_room(queue, name)):
-        pending.refused = True
+    if origin.previous > taken:
+        pending.refused = DOUBTED
+        return False
+    if known is None and not make_room(queue, name):
+        pending.refused = REFUSED
         return False
     slow = False
     last = origin.first + len(contents) - 1
@@ -92,9 +88,15 @@ def take(
         slow = queue.enqueue(contents, keys, kind, size, pending)
         if queue.next_seq == following:
             return slow  # It is full, and has refused them.
+        if queue.posts:
+            queue.posts.pop()  # Whoever has numbered them knows what to do about them.
         if kind & OVERDUE:
             upkeep.bury_last(queue, len(contents))
         taken = last
+    if is_new and not pending.waiting:
+        # They are in no log, and go when the node does. A mark that outlived them would do no good, and cost a sync.
+        queue.mark_quietly(name, ENTRY.pack(taken, queue.host.wall_ms))
+        return slow
     queue.mark(name, ENTRY.pack(taken, queue.host.wall_ms))
     if not is_new and queue.unmarked:  # Else the queue has no log, and whoever sent the first one did not wait either.
         pending.waiting += 1
@@ -102,7 +104,7 @@ def take(
     return slow
 
 
-def _make_room(queue: Queue, name: bytes) -> bool:
+def make_room(queue: Queue, name: bytes) -> bool:
     """For one more name. False: what else the queue has to remember leaves none."""
     used = {key: ENTRY.unpack(value)[1] for key, value in queue.marks.items() if key.startswith(PREFIX)}
     since_ms = queue.host.wall_ms - UNUSED_MS

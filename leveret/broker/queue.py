@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from leveret.broker.host import Host
     from leveret.broker.mirrored import Mirror
     from leveret.broker.moving import Departure
-    from leveret.broker.producers import Origin
+    from leveret.broker.origin import Origin
+    from leveret.broker.outbox import Post
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
 
@@ -80,6 +81,7 @@ class Queue(Leasing):
         "open_through",
         "orphans",
         "parked",
+        "posts",
         "requeued",
         "settled",
         "spec",
@@ -118,8 +120,9 @@ class Queue(Leasing):
         self.open: Batch | None = None  # The batch that publishes are added to until its block is taken.
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
-        self.marks, self.unmarked, self.leases = {}, {}, None
+        self.marks, self.unmarked, self.quiet, self.leases = {}, {}, {}, None
         self.awaiting = []
+        self.posts: list[Post] | None = None  # Where it has mirrors: which messages of its next block are awaited.
         self.loading: Gap | None = None
         self.consumers: deque[Consumer] = deque()
         self.exclusive_consumer: Consumer | None = None
@@ -193,6 +196,8 @@ class Queue(Leasing):
             if pending is not None:
                 pending.waiting += 1
                 self.awaiting.append(pending)
+                if self.posts is not None:
+                    self.posts.append((self.next_seq - count, count, pending))
         self.totals.published += count
         host.dirty[self] = None
         if self.journal is not None:
@@ -751,9 +756,7 @@ class Queue(Leasing):
             self.journal.settled(settled)
         requeued, self.requeued = merged(self.requeued), []
         counts = None if self.returns is None else self.returns.take_untold()
-        through, marks = self.delivered_through, None
-        if self.unmarked:
-            marks, self.unmarked = self.unmarked, {}
+        through, marks = self.delivered_through, self.take_marks()
         return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, counts, marks)
 
     def _on_taken(self, batch: Batch) -> None:

@@ -4,13 +4,13 @@ Every queue has a *home*, the node with its messages. A client may be at any nod
 with a `RemoteQueue` just as with a `Queue`: it enqueues, subscribes, settles. What it does travels over the link
 between the two nodes, gathered over a turn of the node, in frames (see `peerwire`):
 
-    edge ──▶ home    PUBLISH   bundles of messages, each with a token if somebody waits for a confirm
-                     PRODUCE   likewise, each with its producer and the number of its first message
+    edge ──▶ home    PUBLISH   bundles of messages that nobody waits for, or for a queue that rejects publishes
+                     PRODUCE   bundles of messages, each with its producer, the number of its first message, a token
                      SETTLE    what became of deliveries: acknowledged, given back, discarded
                      ASK       a question with one answer: how many wait, purge, get, subscribe, cancel
                      LIMIT     another prefetch for a subscription
                      TAKEN     how many bytes of its deliveries a subscription has passed on
-    home ──▶ edge    SAFE      tokens whose messages are where they have to be
+    home ──▶ edge    SAFE      tokens whose messages are where they have to be; or are refused, or in doubt
                      DELIVER   runs of messages for subscriptions, numbered by the link's own tags
                      ANSWER    to a question
                      CANCELLED a subscription ended because its queue did
@@ -37,10 +37,11 @@ message waits for a client that does not want it while another would.
 publish to queues of that home are not read from. Deliveries: a subscription has at most `FEED_BYTES_MAX` (or one
 message) on the way that the client's socket has not taken.
 
-**When the link breaks** both ends start from nothing. The edge refuses (nack) all publishes that were sent and not
-reported safe, deals with those that were still to be sent as if they came now, fails all questions, cancels its
-consumers as RabbitMQ does when a queue's node is lost; acknowledgements that come later for deliveries of before are
-taken and mean nothing. The home gives back what was out, marked as redelivered.
+**When the link breaks** both ends start from nothing. The edge sends all publishes again that were sent and not
+reported safe, under the numbers they had, as soon as there is a way (see `outbox`), deals with those that were still to
+be sent as if they came now, fails all questions, cancels its consumers as RabbitMQ does when a queue's node is lost;
+acknowledgements that come later for deliveries of before are taken and mean nothing. The home gives back what was out,
+marked as redelivered.
 Questions about a queue that does not outlive its node wait until it is clear whether more than the link is lost.
 """
 
@@ -51,6 +52,7 @@ from typing import TYPE_CHECKING, Literal
 
 from leveret.broker import peerwire as w
 from leveret.broker.batch import Batch
+from leveret.broker.confirms import DOUBTED, REFUSED
 from leveret.broker.edge import COUNT_MAX, Edge, Got, RemoteBatch, Status, Subscription, unreachable
 from leveret.broker.offsets import NEXT, OFFSET, Start
 from leveret.broker.parking import Parked, park, unpark
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
-    from leveret.broker.producers import Origin
+    from leveret.broker.origin import Origin
     from leveret.broker.queue import Queue
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec
@@ -71,8 +73,8 @@ class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "broker", "deleted", "is_hopeless", "is_moving", "orphans", "parked", "ruled", "said", "spec", "spool",
-        "subscriptions", "successor", "waiting",
+        "broker", "deleted", "is_hopeless", "is_late", "is_moving", "orphans", "parked", "ruled", "said", "spec",
+        "spool", "subscriptions", "successor", "waiting",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -92,6 +94,7 @@ class RemoteQueue:
         # While a mirrored queue has no master: consumers that go on with the next one, and who waits for them to begin.
         self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
         self.is_hopeless = False  # It was waited for, in vain, and nobody has been found since.
+        self.is_late = False  # Publishes do not wait any longer for who leads it next.
         self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
 
     def __repr__(self) -> str:
@@ -118,8 +121,10 @@ class RemoteQueue:
             return self.spool.is_crowded()
         if self.successor is not None and self.parked is None:
             return self.successor.is_crowded()
+        if self.parked is not None:
+            return not self.is_late
         edge = self.edge
-        return self.parked is not None or (edge is not None and edge.is_crowded())
+        return edge is not None and (edge.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id))
 
     # -- Without a master ----------------------------------------------------------------------------------------
 
@@ -142,6 +147,10 @@ class RemoteQueue:
             return True
         return False
 
+    def has_way(self) -> bool:
+        """Whether what is sent now gets somewhere, or waits for who leads the queue next."""
+        return self.parked is not None or self.edge is not None or self.successor is not None or self._has_none()
+
     def suspend(self) -> None:
         if self.parked is None:
             self.parked = []
@@ -161,6 +170,7 @@ class RemoteQueue:
         self.broker.suspended.pop(self, None)
         parked, waiting, orphans = self.parked, self.waiting, self.orphans
         self.parked, self.waiting, self.orphans = None, [], {}
+        self.is_late = False
         queue = self.successor or self.broker.successor(self) or self
         unpark(parked or [], queue if self.spool is None else self)
         for call in waiting:
@@ -173,11 +183,37 @@ class RemoteQueue:
         self.is_hopeless = True
         self.resume()
 
+    def hurry(self) -> None:
+        """Its publishers have waited for so long that they are to have an answer now: what they sent is kept here, with
+        its numbers if it may have arrived; or it is refused."""
+        spools = self.broker.spools
+        if spools.may_rescue(self):
+            if self.spool is None:
+                spools.begin(self)
+            else:
+                self.spool.adopt(self.broker.outboxes.of(self.spec.id).take_all())
+        elif self.parked is not None:
+            self.is_late = True
+        parked, rest = self.parked or [], []
+        for one in parked:
+            if self.spool is not None and one.pending is not None and one.pending.is_kept:
+                one.pending.on_safe()  # The spool has it.
+            elif one.origin is not None or (self.spool is None and one.pending is None):
+                rest.append(one)
+            elif self.spool is not None:
+                self.spool.accept(one.contents, one.keys, one.kind, one.size, one.pending)
+                if one.pending is not None:
+                    one.pending.on_safe()
+            elif one.pending is not None:
+                one.pending.refuse(REFUSED)
+        if self.parked is not None:
+            self.parked = rest
+
     # -- Publishing ----------------------------------------------------------------------------------------------
 
     def _has_spool(self) -> bool:
         """Whether publishes are kept here, behind others or because nobody can be reached."""
-        if self.spool is None and self.edge is None and self.parked is None:
+        if self.spool is None and self.edge is None and (self.parked is None or self.is_late):
             spools, heir = self.broker.spools, self.successor
             is_out_of_reach = heir is None or (heir.is_local and heir.frozen)
             self.spool = spools.begin(self) if is_out_of_reach and spools.may_begin(self) else None
@@ -187,6 +223,10 @@ class RemoteQueue:
         if self._has_spool():
             assert self.spool is not None
             return self.spool.accept(contents, keys, kind, size, pending)
+        if self.is_late and self.parked is not None:
+            if pending is not None:
+                pending.refused = REFUSED
+            return False
         return self.relay(contents, keys, kind, size, pending)
 
     def relay(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
@@ -200,11 +240,11 @@ class RemoteQueue:
         edge = self.edge
         if edge is None:
             if pending is not None:
-                pending.refused = True
+                pending.refused = REFUSED
             return False
         self.is_hopeless = False
         edge.publish(self, contents, keys, kind, size, pending)
-        return edge.is_crowded()
+        return edge.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id)
 
     def enqueue_from(
         self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
@@ -217,7 +257,7 @@ class RemoteQueue:
             return self.successor.enqueue_from(origin, contents, keys, kind, size, pending)
         edge = self.edge
         if edge is None:
-            pending.refused = True
+            pending.refused = DOUBTED
             return False
         self.is_hopeless = False
         edge.publish_from(self, origin, contents, keys, kind, size, pending)

@@ -41,32 +41,41 @@ as that would, whatever is in there. A message is dropped in two cases. If its q
 of all others that were in there. And where the strategy says so (`heals`), if it has outlived its time to live, which
 then counts from when it came here; without that, it begins with the queue. Both are counted, and told in the log.
 
+**In doubt.** What was under way when the link broke, or is in blocks of a master that has lost the majority, may have
+arrived. It has numbers of its own (see `outbox`), of another producer than the spool is. It is kept with these: a mark
+says which messages of the spool have other numbers, and whose (`Borrowed`), and they are sent on with them.
+
 **What is not kept.** Publishes for queues that are exclusive or not durable: these may not outlive the partition.
-Publishes of named producers: they send again by themselves, and their own numbers are what keeps theirs apart. What was
-under way when the link broke is refused, as ever: it may have arrived. What there is no room for is refused, too.
+Publishes of named producers: they send again by themselves, and their own numbers are what keeps theirs apart. What
+there is no room for is refused.
 
 Nothing here waits, and nothing counts messages one by one: a flight is a piece of a block.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.broker.batch import MESSAGE_OVERHEAD, Gap, Span
-from leveret.broker.confirms import Pending
+from leveret.broker.confirms import REFUSED, Pending
+from leveret.broker.origin import NAME_BYTES_MAX, Origin
+from leveret.broker.outbox import Receipt
 from leveret.broker.parking import Parked, park, unpark
-from leveret.broker.producers import NAME_BYTES_MAX, Origin
 from leveret.broker.queue import Queue
 from leveret.broker.upkeep import own_ttl_ms
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.queue_rules import REJECT_TO_DLX
 from leveret.cluster.specs import QueueSpec
 from leveret.log.block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED
+from leveret.log.marks import fits
 from leveret.log.ranges import Wanted
 
 if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue
+    from leveret.broker.outbox import Sent
     from leveret.broker.remote import RemoteQueue
     from leveret.broker.spools import Spools
     from leveret.cluster.queue_rules import QueueRules
@@ -82,7 +91,21 @@ HOLD_BYTES: Final = 4 << 20  # With so little left, publishes wait until it is s
 RECORD_BYTES: Final = 16  # About what a log needs for a message besides its content.
 LEAP: Final = 1 << 32  # Between the last number before a start and the first one after it.
 NAME: Final = b"name"  # The marks of a spool: as what it is known to the queue,
-SINCE: Final = b"since"  # and when the first message came into it, by the wall clock.
+SINCE: Final = b"since"  # when the first message came into it, by the wall clock,
+BORROWED: Final = b"borrowed:"  # and, with the number of the first, which messages have numbers of another producer.
+BORROWED_ENTRY: Final = Struct(">QQ")  # The number of the last, and what the first is numbered with; then its name.
+
+
+class Borrowed(NamedTuple):
+    """Messages of a spool, `first` to `last`, that a queue may know under another name."""
+
+    first: int
+    last: int
+    producer: bytes
+    number: int  # Of the first.
+
+    def pack(self) -> bytes:
+        return BORROWED_ENTRY.pack(self.last, self.number) + self.producer
 
 
 class Flight(Pending):
@@ -103,8 +126,9 @@ class Spool(Queue):
     """What this node keeps for one queue."""
 
     __slots__ = (
-        "content_bytes", "doubtful", "expired", "flights", "flying_bytes", "flying_count", "flows", "fronts", "held",
-        "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target", "turned_away",
+        "borrowed", "content_bytes", "doubtful", "expired", "flights", "flying_bytes", "flying_count", "flows",
+        "fronts", "held", "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target",
+        "turned_away",
     )  # fmt: skip
 
     def __init__(self, spools: Spools, target: QueueSpec) -> None:
@@ -118,7 +142,8 @@ class Spool(Queue):
         self.flights = 0
         self.flying_bytes = self.flying_count = 0
         self.refused: list[Flight] = []  # Of those that were under way when the first was refused.
-        self.previous = 0  # The last number that was sent since it was last begun anew.
+        self.previous: dict[bytes, int] = {}  # By producer: the last number sent since it was last begun anew.
+        self.borrowed: deque[Borrowed] = deque()
         self.doubtful = 0  # What has a number up to this one may have been shown to somebody.
         self.resting = False  # Until the next second: what was sent was refused.
         self.flows = False  # What was sent was taken, and nothing stands in the way of more.
@@ -152,6 +177,14 @@ class Spool(Queue):
             prefix = f"spool {self.spec.node} ".encode()[: NAME_BYTES_MAX - 32].decode(errors="ignore")
             self.name = self.spools.broker.unique_name(prefix).encode()
             self.mark(NAME, self.name)
+        for key in sorted(key for key in self.marks if key.startswith(BORROWED)):
+            if self.count:
+                last, number = BORROWED_ENTRY.unpack_from(self.marks[key])
+                producer = self.marks[key][BORROWED_ENTRY.size :]
+                first = int.from_bytes(key[len(BORROWED) :], "big")
+                self.borrowed.append(Borrowed(first, last, producer, number))
+            else:
+                self.mark(key, b"")
         if self.count:
             self.doubtful = self.next_seq - 1
             self.next_seq += LEAP
@@ -175,6 +208,36 @@ class Spool(Queue):
         self.is_paced = self.flows
         self.enqueue(contents, keys, kind, size, pending)
         return self.is_paced
+
+    def adopt(self, sents: list[Sent]) -> None:
+        """Publishes in doubt. Whoever waits for them waits for this node's disk from now on."""
+        for sent in sents:
+            if not sent.is_wanted():
+                continue
+            first = self.next_seq
+            if not self.spools.may_keep(self, sent.size) or not self._borrow(first, sent):
+                self.turned_away += sent.count
+                sent.answer(REFUSED)
+                continue
+            self.spools.activate(self)
+            receipt = Pending(Receipt(sent), 1, sent.count)
+            self.enqueue(sent.contents, sent.keys, sent.kind & ~REDELIVERED, sent.size, receipt)
+
+    def _borrow(self, first: int, sent: Sent) -> bool:
+        """Note that the next messages have these numbers. False: there are too many such notes."""
+        before = self.borrowed[-1] if self.borrowed else None
+        note = Borrowed(first, first + sent.count - 1, sent.name, sent.first)
+        if before is not None and before.last + 1 == first and before.producer == sent.name:
+            if before.number + first - before.first == sent.first:
+                note = before._replace(last=note.last)
+        key = BORROWED + note.first.to_bytes(8, "big")
+        if not fits(self.marks, key, note.pack()):
+            return False
+        if before is not None and note.first == before.first:
+            self.borrowed.pop()
+        self.borrowed.append(note)
+        self.mark(key, note.pack())
+        return True
 
     def _turns_away(self, contents: list[bytes], keys: list[bytes], kind: int) -> bool:
         """Whether this is more than the queue itself would take. Publishes to one that rejects some come one by one."""
@@ -279,16 +342,22 @@ class Spool(Queue):
     def _send(self, head: Span, target: AnyQueue, overdue: int) -> None:
         """`overdue`: of so many the time is up, and their queue is to send their dead letters."""
         batch, lo = head.batch, head.lo
-        hi, kind = self._cut(head, overdue), batch.kinds[lo]
+        note = self._note_of(batch.first + lo)
+        hi, kind = self._cut(head, overdue, note), batch.kinds[lo]
         flight = Flight(self, batch, lo, hi, overdue > 0)
         self._take_first(head, hi - lo)
-        origin = Origin(self.name, flight.first, self.previous)
-        self.previous = flight.last
+        is_borrowed = note is not None and note.first <= flight.first
+        producer, number = self.name, flight.first
+        if note is not None and is_borrowed:
+            producer, number = note.producer, note.number + flight.first - note.first
+        origin = Origin(producer, number, self.previous.get(producer, 0))
+        self.previous[producer] = number + flight.count - 1
         self.flights += 1
         self.flying_count += flight.count
         self.flying_bytes += flight.size
         kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
-        if flight.first <= self.doubtful and not is_stream(target.spec.arguments):  # A stream shows what is safe.
+        in_doubt = is_borrowed or flight.first <= self.doubtful
+        if in_doubt and not is_stream(target.spec.arguments):  # A stream shows what is safe.
             kind |= REDELIVERED
         kind |= KEPT | OVERDUE if overdue else KEPT
         contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
@@ -296,10 +365,16 @@ class Spool(Queue):
         if not flight.waiting:
             self.on_complete(flight)
 
-    def _cut(self, head: Span, overdue: int) -> int:
-        """Up to where messages of one kind make up a flight."""
+    def _note_of(self, number: int) -> Borrowed | None:
+        """Which numbers a message has, or one behind it."""
+        return next((one for one in self.borrowed if one.last >= number), None)
+
+    def _cut(self, head: Span, overdue: int, note: Borrowed | None) -> int:
+        """Up to where messages of one kind make up a flight, numbered in a row."""
         batch, lo, size = head.batch, head.lo, 0
         end = min(lo + overdue if overdue else head.hi, lo + FLIGHT_MESSAGES)
+        if note is not None:
+            end = min(end, (note.last + 1 if note.first <= batch.first + lo else note.first) - batch.first)
         if batch.first + lo <= self.doubtful:
             end = min(end, self.doubtful - batch.first + 1)
         for at in range(lo, end):
@@ -340,7 +415,7 @@ class Spool(Queue):
             self.ready_count += flight.count
             self.put_back(Span(flight.batch, flight.lo, flight.hi))
         self.refused.clear()
-        self.previous = 0
+        self.previous.clear()
         self.resting = True
         self._stop()
 
@@ -354,6 +429,9 @@ class Spool(Queue):
     def _finish(self) -> None:
         """All is sent: publishes go straight to the queue again, those that waited first."""
         self.flows = self.is_paced = False
+        self.previous.clear()
+        while self.borrowed:
+            self.mark(BORROWED + self.borrowed.popleft().first.to_bytes(8, "big"), b"")
         self._count(-self.content_bytes)  # What the log said at the start was an estimate.
         held, self.held = self.held, None
         self.spools.on_empty(self)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from leveret.broker.outbox import rescue
 from leveret.broker.remote import RemoteQueue
 from leveret.broker.spool import SPOOL, Spool
 from leveret.cluster.refusals import resource
@@ -137,8 +138,13 @@ class Spools:
         spec, mirrors = remote.spec, self.broker.mirrors
         if not self.broker.partition_handling.spools or not spec.durable or spec.exclusive or remote.deleted:
             return False
-        is_hopeless = remote.is_hopeless or not mirrors.majority or mirrors.governing.is_down(spec)
+        is_hopeless = remote.is_hopeless or remote.is_late or not mirrors.majority or mirrors.governing.is_down(spec)
         return spec.view is None or is_hopeless
+
+    def may_rescue(self, queue: AnyQueue) -> bool:
+        """Whether publishes of which nobody knows what has become are kept, to be sent again with their numbers."""
+        spec = queue.spec
+        return self.broker.partition_handling.spools and spec.durable and not spec.exclusive and not queue.deleted
 
     def begin(self, remote: RemoteQueue) -> Spool:
         spool = self.by_target.get(remote.spec.id)
@@ -146,6 +152,7 @@ class Spools:
             spool = self._make(remote)
         remote.spool = spool
         spool.fronts.append(remote)
+        spool.adopt(self.broker.outboxes.of(remote.spec.id).take_all())  # It came before what is kept from now on.
         return spool
 
     def on_majority(self, reachable: bool) -> None:
@@ -166,6 +173,8 @@ class Spools:
             self.broker.replace(queue, front)
             self.broker.queues_by_id[spec.id] = queue  # To all others it is what it was.
             self.fronts.append(front)
+            if self.may_rescue(queue) and rescue(self.broker, mirror, queue):
+                front.hurry()
 
     def activate(self, spool: Spool) -> None:
         """It has messages, or is about to."""

@@ -159,6 +159,8 @@ class StreamQueue(Queue):
         if pending is not None:
             pending.waiting += 1
             self.awaiting.append(pending)
+            if self.posts is not None:
+                self.posts.append((self.next_seq - count, count, pending))
         self.totals.published += count
         host.dirty[self] = None
         if self.journal is not None:

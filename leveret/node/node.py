@@ -138,6 +138,7 @@ class Node(consensus.Shell):
             int(self.alarms.memory_limit_bytes * settings.memory_paging_ratio),
         )
         self.broker.partition_handling = settings.partition_handling
+        self.broker.outboxes.answer_ms = settings.silence_ms
         self.broker.spools.content_bytes_max = settings.spool_max_bytes
         self.broker.spools.room_of = self._room_of
         self.broker.journaling = Options(settings.journal_default, settings.journal_max_bytes)
@@ -665,7 +666,7 @@ class Node(consensus.Shell):
     def on_cluster_tick(self) -> None:
         mirrors = self.broker.mirrors
         self.set_clock()
-        if self.broker.on_time():
+        if self.broker.on_time() or self.broker.outboxes.tick():
             self.schedule()
         mirrors.governing.wall_ms = self.broker.wall_ms
         self.leaderless_ticks = 0 if self.cluster.leader is not None else self.leaderless_ticks + 1

@@ -170,6 +170,8 @@ def test_a_commit_during_which_the_home_is_lost(cluster: Cluster) -> None:
     assert client.take() == []
     cluster.close("a", "b")
     cluster.run()
+    assert client.methods() == []
+    cluster.wait_in_vain()
     (close,) = client.methods()
     assert close == m.ChannelClose(406, "PRECONDITION_FAILED - partial tx completion", 90, 20)
     assert cluster["a"].queue("local").ready_count == 1

@@ -42,4 +42,6 @@ def test_who_left_and_came_back_without_hearing_of_it_has_led_in_vain() -> None:
     rings["a"].broker._on_view(replace(spec, node="b", view=view, joined={**spec.joined, "a": 4}))
     rings["a"].broker.tell_confirms()
     client.flush()
-    assert client.methods() == [m.BasicNack(1, False, False)]
+    assert client.methods() == []
+    (sent,) = rings["a"].broker.outboxes.of(spec.id).open
+    assert (sent.name, sent.first, len(sent.contents)) == (b"epoch 1", 1, 1)

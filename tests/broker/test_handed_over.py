@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.confirms import Confirms
+from leveret.broker.confirms import DOUBTED, Confirms
 from leveret.cluster import commands as c
 from tests.node.control_world import cluster
 from tests.node.ring_world import Rings
@@ -13,13 +13,13 @@ ONE, TWO, THREE = "one@host", "two@host", "three@host"
 
 
 class Handed(Rings):
-    """Published at a master whose disk does not answer, which therefore has handed over."""
+    """Published, by a client of another node, at a master whose disk does not answer, which has handed over."""
 
     def __init__(self) -> None:
         super().__init__(cluster(ONE, THREE, TWO))
         self.number = self.declare("q", ONE, TWO, THREE)
-        self.told: list[tuple[int, bool, bool]] = []
-        self.confirms = Confirms(lambda: self.told.extend(self.confirms.take()))
+        self.told: list[tuple[int, bool, int]] = []
+        self.confirms = Confirms(lambda: self.told.extend(self.confirms.take()), is_of_link=True)
         self.stuck.add(ONE)
         queue = self.servers[ONE].world.queue("q")
         pending = self.confirms.begin(1)
@@ -44,12 +44,13 @@ def test_it_is_confirmed_when_the_slow_disk_has_it(rings: Handed) -> None:
     assert [refused for *_, refused in rings.told] == [False]
 
 
-def test_it_is_refused_when_the_slow_node_leaves_the_ring(rings: Handed) -> None:
+def test_it_is_in_doubt_when_the_slow_node_leaves_the_ring(rings: Handed) -> None:
+    """Whoever sent it sends it again to the next master."""
     mirror = rings.copy(rings.heir, rings.number)
     assert mirror.member.change_ring(tuple(name for name in (TWO, THREE)))
     rings.servers[rings.heir].world.broker.mirrors.touched[mirror] = None
     rings.run()
-    assert [refused for *_, refused in rings.told] == [True]
+    assert [refused for *_, refused in rings.told] == [DOUBTED]
 
 
 def test_nobody_waits_when_the_queue_is_deleted(rings: Handed) -> None:

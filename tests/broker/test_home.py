@@ -7,7 +7,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.broker import peerwire as w
-from leveret.broker.producers import Origin
+from leveret.broker.origin import Origin
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
 from tests.brokers import Cluster

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.broker import peerwire as w
-from leveret.broker.producers import NAME_BYTES_MAX, Origin
+from leveret.broker.origin import NAME_BYTES_MAX, Origin
 from leveret.cluster.proposals import BadFrame
 
 keys = st.builds(

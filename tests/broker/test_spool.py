@@ -182,14 +182,44 @@ def test_other_strategies_refuse(cluster: Cluster) -> None:
     assert confirmed(client) == [("nack", 1)]
 
 
-def test_what_was_under_way_is_refused_as_ever(cluster: Cluster) -> None:
+@pytest.mark.parametrize("arrives", [True, False])
+def test_what_was_under_way_is_kept_with_its_numbers(cluster: Cluster, arrives: bool) -> None:
+    client = publisher_at_a(cluster)
+    send(client, b"0", delivery_mode=2)
+    assert confirmed(client) == [("ack", 1)]
+    cluster.hold("b", "a") if arrives else cluster.hold("a", "b")
+    send(client, b"1", delivery_mode=2)
+    send(client, b"2", delivery_mode=2)
+    cut(cluster)
+    assert confirmed(client) == [("ack", 3)]
+    assert waiting(cluster) == ([b"0", b"1", b"2"] if arrives else [b"0"])
+    send(client, b"3", delivery_mode=2)
+    assert confirmed(client) == [("ack", 4)]
+    cluster.held.clear()
+    join(cluster)
+    assert waiting(cluster) == [b"0", b"1", b"2", b"3"]
+    again = [0, 0, 0, 0] if arrives else [0, REDELIVERED, REDELIVERED, 0]
+    assert [kind & REDELIVERED for kind in kinds(cluster)] == again
+    assert not spool(cluster).borrowed and not [key for key in spool(cluster).marks if key.startswith(b"borrowed")]
+
+
+def test_what_was_under_way_and_is_kept_outlives_the_process(cluster: Cluster) -> None:
     client = publisher_at_a(cluster)
     cluster.hold("b", "a")
-    send(client, b"1", delivery_mode=2)
+    send(client, b"1", b"2", delivery_mode=2)
+    cluster.release("b", "a", 0)
     cut(cluster)
-    assert confirmed(client) == [("nack", 1)]
-    assert waiting(cluster) == [b"1"]
+    send(client, b"3", delivery_mode=2)
+    assert confirmed(client) == [("ack", 2), ("ack", 3)]
+    before = spool(cluster)
+    again = Spool(before.spools, remote_queue(cluster).spec)
+    again.marks, again.ready_count = dict(before.marks), 3
+    again.begin()
+    assert list(again.borrowed) == list(before.borrowed) and len(again.borrowed) == 1
+    assert (again.borrowed[0].first, again.borrowed[0].last, again.borrowed[0].number) == (1, 2, 1)
     cluster.held.clear()
+    join(cluster)
+    assert waiting(cluster) == [b"1", b"2", b"3"]
 
 
 def test_strategy_changed_meanwhile(cluster: Cluster) -> None:
@@ -519,11 +549,14 @@ def test_what_came_over_a_link_is_not_kept(cluster: Cluster) -> None:
     three.close("a", "b")
     three.run()
     send(client, b"1", delivery_mode=2)
-    assert confirmed(client) == [("nack", 1)]
+    assert confirmed(client) == []
     assert not three["a"].broker.spools.by_target and not three["c"].broker.spools.by_target
     three.behind.clear()
     three.join("a", "b")
+    three["c"].broker.now_ms += 1_000
+    three["c"].broker.outboxes.tick()
     three.run()
+    assert confirmed(client) == [("ack", 1)]
     three.finish()
 
 

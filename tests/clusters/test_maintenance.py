@@ -162,7 +162,7 @@ def test_a_rolling_restart_under_load(nodes: Cluster, ctl: Operator, name: str) 
         ledger.await_progress(50)
         assert ledger.finish() > 300
     assert pids(nodes) == before
-    assert [book.refused for book in ledger.books] == [0, 0, 0], "no error but the connection's end"
+    assert [book.refused_count for book in ledger.books] == [0, 0, 0], "no error but the connection's end"
     assert [book.cancels for book in ledger.books] == [0, 0, 0]
     for number in range(3):
         await_in_sync(nodes[0], f"{name}-{number}", nodes)

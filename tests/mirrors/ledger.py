@@ -9,12 +9,17 @@ What the books must show, whatever happened:
 A publisher never repeats itself: a number that was refused, or whose fate is unknown, is left at that, and the next one
 is taken. So a number that comes twice was delivered twice. A connection that its client has given up may still have
 publishes in it, which a frozen node finds when it goes on; therefore each connection counts as a publisher of its own.
+
+The books also tell what is no fault and should be rare: publishes that were refused on a connection that stayed, how
+many of them were kept all the same (a client that publishes again has them twice), and for how long an answer was
+waited for.
 """
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -40,11 +45,20 @@ class Book:
         self.faults: list[str] = []
         self.deliveries = 0
         self.cancels = 0
-        self.refused = 0  # Publishes that were answered with a no.
+        self.refused: dict[str, set[int]] = {}  # Publishes that were answered with a no.
+        self.longest_s = 0.0  # That somebody has waited for an answer.
 
     def on_confirmed(self, publisher: str, numbers: Iterable[int]) -> None:
         with self.lock:
             self.confirmed.setdefault(publisher, set()).update(numbers)
+
+    def on_refused(self, publisher: str, numbers: Iterable[int]) -> None:
+        with self.lock:
+            self.refused.setdefault(publisher, set()).update(numbers)
+
+    def on_waited(self, seconds: float) -> None:
+        with self.lock:
+            self.longest_s = max(self.longest_s, seconds)
 
     def on_delivered(self, publisher: str, number: int, redelivered: bool, where: str) -> None:
         with self.lock:
@@ -62,6 +76,17 @@ class Book:
                 for name, numbers in self.confirmed.items()
             }
         return {name: numbers for name, numbers in found.items() if numbers}
+
+    @property
+    def refused_count(self) -> int:
+        with self.lock:
+            return sum(map(len, self.refused.values()))
+
+    @property
+    def kept_count(self) -> int:
+        """Refused, and delivered."""
+        with self.lock:
+            return sum(len(numbers & self.seen.get(name, Counter()).keys()) for name, numbers in self.refused.items())
 
     @property
     def confirmed_count(self) -> int:
@@ -105,6 +130,7 @@ class Publisher(Client):
 
     window = 20
     persistent = True
+    pause_s = 0.0  # Between two windows.
 
     def work(self, client: RawClient, name: str, node: Member) -> None:
         client.method(m.ConfirmSelect())
@@ -115,6 +141,7 @@ class Publisher(Client):
             window = range(number + 1, number + 1 + self.window)
             bodies = [f"{name} {one}".encode() for one in window]
             frames = (publish_frames("", self.book.queue, body, self.persistent) for body in bodies)
+            began = time.monotonic()
             client.send(b"".join(frames))
             pending = dict.fromkeys(window)
             while pending:
@@ -126,11 +153,14 @@ class Publisher(Client):
                 told = [one for one in pending if one <= tag] if answer.multiple else [tag]
                 for one in told:
                     pending.pop(one, None)
+                self.book.on_waited(time.monotonic() - began)
                 if isinstance(answer, m.BasicAck):
                     self.book.on_confirmed(name, told)
                 else:
-                    self.book.refused += len(told)
+                    self.book.on_refused(name, told)
             number = window[-1]
+            if self.pause_s:
+                self.halt.wait(self.pause_s)
 
 
 class Reader(Client):
@@ -221,7 +251,7 @@ class Ledger:
 
     def add(
         self, queue: str, publishers: int = 2, readers: int = 1, at: list[Member] | None = None, window: int = 20,
-        persistent: bool = True,
+        persistent: bool = True, pause_s: float = 0.0,
     ) -> Book:  # fmt: skip
         """`at`: the nodes that clients of this queue connect to; by default any."""
         book = Book(queue)
@@ -234,7 +264,7 @@ class Ledger:
 
         for one in range(publishers):
             publisher = Publisher(book, f"p{number}{'abcdef'[one]}", pick(self._dice()), self.stop_publishing)
-            publisher.window, publisher.persistent = window, persistent
+            publisher.window, publisher.persistent, publisher.pause_s = window, persistent, pause_s
             self.publishers.append(publisher)
         for one in range(readers):
             self.readers.append(Reader(book, f"r{number}{'abcdef'[one]}", pick(self._dice()), self.stop_reading))
@@ -279,6 +309,13 @@ class Ledger:
             assert waited < seconds, f"after {seconds:g} s still to be confirmed and delivered: {told}"
             pause.wait(0.02)
             waited += 0.02
+
+    def summary(self) -> str:
+        books = self.books
+        refused, kept = sum(book.refused_count for book in books), sum(book.kept_count for book in books)
+        confirmed, longest_s = sum(book.confirmed_count for book in books), max(book.longest_s for book in books)
+        answers = f"{confirmed} confirmed, {refused} refused and {kept} of these kept"
+        return f"{answers}, {longest_s:.1f} s the longest wait for an answer"
 
     def finish(self, seconds: float = 60.0) -> int:
         """Stop publishing, wait for what is due, and look into the books. How many messages were confirmed."""

@@ -115,7 +115,7 @@ def soak(
         nodes.mend()
         ledger.await_progress(30)
         confirmed = ledger.finish()
-        note("all was delivered")
+        note(f"all was delivered: {ledger.summary()}")
         for queue in queues:
             until(lambda queue=queue: count(nodes[0], queue) == 0, f"{queue} is empty")  # type: ignore[misc]
         for queue in (queue for queue in queues if "-all-" in queue):

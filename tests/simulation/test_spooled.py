@@ -27,9 +27,16 @@ MUTATIONS = (
         "sends each flight under another name",
         3,
         "broker.spool",
-        "        origin = Origin(self.name, flight.first, self.previous)\n",
-        "        origin = Origin(self.spools.broker.unique_name('').encode(), flight.first, 0)\n",
+        "        origin = Origin(producer, number, self.previous.get(producer, 0))\n",
+        "        origin = Origin(self.spools.broker.unique_name('').encode(), number, 0)\n",
         first=4,
+    ),
+    Mutation(
+        "forgets the numbers of what is in doubt",
+        3,
+        "broker.spool",
+        "            producer, number = note.producer, note.number + flight.first - note.first\n",
+        "            pass\n",
     ),
     Mutation(
         "publishes overtake the spool once the link is back",

@@ -1,0 +1,15 @@
+"""Whose messages these are, and which: what a producer's publishes carry to their queues. See `producers`."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+NAME_BYTES_MAX: Final = 128
+
+
+class Origin(NamedTuple):
+    """Of messages in a row."""
+
+    producer: bytes
+    first: int  # The number of the first one; the others have those that follow.
+    previous: int  # The last that its connection sent to the same queue before; 0: nothing.
