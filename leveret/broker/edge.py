@@ -104,12 +104,13 @@ class Subscription:
 class Bundle:
     """Publishes of one kind that go to one queue in one frame."""
 
-    __slots__ = ("contents", "keys", "kind", "parts", "senders")
+    __slots__ = ("contents", "keys", "kind", "parts", "senders", "size")
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
         self.contents: list[bytes] = []
         self.keys: list[bytes] = []
+        self.size = 0
         self.parts: list[tuple[Pending | None, int]] = []  # As they came: who waits, and for how many.
         self.senders: list[tuple[Pending | None, str, int]] = []  # For the journal: whose, and how many.
 
@@ -208,6 +209,7 @@ class Edge:
             self.broker.linked[self] = None
         bundle.contents += contents
         bundle.keys += keys
+        bundle.size += size
         self.bundled_bytes += size
         bundle.parts.append((pending, len(contents)))
         if pending is not None:
@@ -274,9 +276,12 @@ class Edge:
             parts = [plain[0]]
             for queue, bundle in numbered:
                 outbox = self.broker.outboxes.of(queue.spec.id)
-                sent, origin = outbox.send(bundle.contents, bundle.keys, bundle.kind, bundle.parts)
-                token = self._next_token([sent])
-                parts += (w.BUNDLE.pack(queue.spec.id, token), w.pack_origin(origin))
+                sent, first, previous = outbox.send(
+                    bundle.contents, bundle.keys, bundle.kind, bundle.size, bundle.parts
+                )
+                token = self._next_token((sent,))
+                name = outbox.name
+                parts += (w.BUNDLE.pack(queue.spec.id, token), w.ORIGIN.pack(first, previous, len(name)), name)
                 self._pack(parts, queue, bundle, token)
             self.broker.shell.send(self.peer, frames.PRODUCE, parts)
 

@@ -44,6 +44,13 @@ class Marking(Paging):
             self.unmarked[key] = value
         self.host.dirty[self] = None
 
+    def remark(self, key: bytes, value: bytes) -> None:
+        """Set a name that is there to a value that is as long as its last one."""
+        self.marks[key] = value
+        if self.logs != NEVER:
+            self.unmarked[key] = value
+        self.host.dirty[self] = None
+
     def mark_quietly(self, key: bytes, value: bytes) -> None:
         """Set a name that no block has to be made for: it goes into the next one that is made for something else."""
         assert fits(self.marks, key, value), "marks are limited"
@@ -55,11 +62,10 @@ class Marking(Paging):
 
     def take_marks(self) -> dict[bytes, bytes] | None:
         """Those that go into a block."""
-        if not self.unmarked and not self.quiet:
-            return None
-        marks = self.quiet | self.unmarked
-        self.quiet, self.unmarked = {}, {}
-        return marks
+        marks, self.unmarked = self.unmarked, {}
+        if self.quiet:
+            marks, self.quiet = self.quiet | marks, {}
+        return marks or None
 
     def tell_marks(self) -> None:
         """All of them go into the next block: from now on there is a log that has to know of them."""

@@ -78,17 +78,23 @@ class Sent(Pending):
         contents: list[bytes],
         keys: list[bytes],
         kind: int,
+        size: int,
         parts: Parts,
         since_ms: int,
     ) -> None:
-        super().__init__(outbox, first, first + len(contents) - 1)
+        self.confirms = outbox  # What `Pending` has, without a call: this is made for each bundle.
+        self.first = first
+        self.count = len(contents)
+        self.last = first + self.count - 1
+        self.waiting = self.refused = 0
+        self.sent = False
         self.name = name
         self.contents = contents
         self.keys = keys
         self.kind = kind
         self.parts = parts  # As they came: who waits, and for how many.
         self.since_ms = since_ms
-        self.size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+        self.size = size
 
     @property
     def is_kept(self) -> bool:
@@ -123,10 +129,13 @@ class Receipt:
 class Outbox:
     """For one queue."""
 
-    __slots__ = ("doubtful", "flying", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target")
+    __slots__ = (
+        "doubtful", "flying", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target",
+    )  # fmt: skip
 
     def __init__(self, outboxes: Outboxes, target: int) -> None:
         self.outboxes = outboxes
+        self.name = outboxes.name
         self.target = target
         self.number = 0  # The last that was given.
         self.open: dict[Sent, None] = {}  # In the order in which they came.
@@ -147,14 +156,23 @@ class Outbox:
 
     # -- Going out -----------------------------------------------------------------------------------------------
 
-    def send(self, contents: list[bytes], keys: list[bytes], kind: int, parts: Parts) -> tuple[Sent, Origin]:
-        """Number messages that are about to be sent for the first time."""
-        sent = Sent(self, self.outboxes.name, self.number + 1, contents, keys, kind, parts, self.outboxes.broker.now_ms)
-        self.number = sent.last
-        self._add(sent)
+    def send(
+        self, contents: list[bytes], keys: list[bytes], kind: int, size: int, parts: Parts
+    ) -> tuple[Sent, int, int]:
+        """Number messages that are about to be sent for the first time. Gives the number of the first of them, and that
+        which was sent before."""
+        outboxes, name, first = self.outboxes, self.name, self.number + 1
+        sent = Sent(self, name, first, contents, keys, kind, size, parts, outboxes.broker.now_ms)
+        if not self.open:
+            outboxes.busy[self] = None
+        self.open[sent] = None
+        self.open_bytes += size
+        outboxes.open_bytes += size
+        previous = self.previous.get(name, 0)
+        self.previous[name] = self.number = sent.last
         self.flying += 1
         sent.waiting = 1
-        return sent, self.origin(sent)
+        return sent, first, previous
 
     def _add(self, sent: Sent) -> None:
         self.open[sent] = None
@@ -180,7 +198,7 @@ class Outbox:
         """The queue has answered, or will not."""
         assert isinstance(pending, Sent)
         self.flying -= 1
-        if pending.is_kept:
+        if pending not in self.open:
             return  # The spool has it.
         if pending.refused == DOUBTED and pending.is_wanted():
             self.doubtful[pending] = None
@@ -226,8 +244,8 @@ class Outbox:
         self, name: bytes, first: int, contents: list[bytes], keys: list[bytes], kind: int, part: Pending
     ) -> Sent:
         """What a client of this node has published to a queue that is led here, and is in doubt."""
-        since_ms = self.outboxes.broker.now_ms
-        sent = Sent(self, name, first, contents, keys, kind, [(part, len(contents))], since_ms)
+        since_ms, size = self.outboxes.broker.now_ms, sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+        sent = Sent(self, name, first, contents, keys, kind, size, [(part, len(contents))], since_ms)
         self._add(sent)
         return sent
 

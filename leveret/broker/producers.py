@@ -97,7 +97,10 @@ def take(
         # They are in no log, and go when the node does. A mark that outlived them would do no good, and cost a sync.
         queue.mark_quietly(name, ENTRY.pack(taken, queue.host.wall_ms))
         return slow
-    queue.mark(name, ENTRY.pack(taken, queue.host.wall_ms))
+    if known is None:
+        queue.mark(name, ENTRY.pack(taken, queue.host.wall_ms))
+    else:
+        queue.remark(name, ENTRY.pack(taken, queue.host.wall_ms))
     if not is_new and queue.unmarked:  # Else the queue has no log, and whoever sent the first one did not wait either.
         pending.waiting += 1
         queue.awaiting.append(pending)

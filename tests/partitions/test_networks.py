@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 
 import pika
 import pytest
 
 from tests.members import PERSISTENT
+from tests.mirrors.ledger import Ledger
+from tests.mirrors.rings import await_in_sync, declare, mirror
 from tests.networks import Archipelago, Network, why_not
 from tests.partitions.soak import CONFIG, STRATEGIES, set_strategy, soak, spooled
 from tests.servers import until
@@ -62,6 +65,30 @@ def test_publishers_that_are_cut_off_are_confirmed_by_the_spool(nodes: Archipela
     # The edge may have sent them before it died, and somebody seen them.
     assert [method.redelivered for method, _, _ in found] == [False] + 49 * [True]
     assert there.basic_get("far")[0] is None
+
+
+@pytest.mark.parametrize("strategy", ["ignore", "autoheal"])
+def test_a_publisher_at_a_master_that_is_cut_off_has_its_answers(nodes: Archipelago, strategy: str) -> None:
+    """What it had sent before the cut is confirmed while the network is still parted, and is in the queue once."""
+    set_strategy(nodes, strategy)
+    queue = f"in-doubt-{strategy}"
+    mirror(nodes[0], queue)
+    declare(nodes[0], queue)
+    await_in_sync(nodes[0], queue, nodes)
+    ledger = Ledger(nodes, random.Random(7))
+    book = ledger.add(queue, publishers=1, readers=1, at=[nodes[0]], window=500, pause_s=0.1)
+    with ledger:
+        ledger.await_progress(1_000)
+        nodes.network.part([1])
+        until(lambda: nodes[1].name not in nodes[0].status()["running_nodes"], "the master is cut off")
+        before = book.confirmed_count
+        until(lambda: book.confirmed_count >= before + 1_000, "publishes are confirmed though the master is cut off")
+        nodes.network.heal()
+        nodes.mend()
+        ledger.await_progress(1_000)
+        ledger.finish()
+        until(lambda: not spooled(nodes[0]), "the spool is empty")
+    assert not book.refused_count
 
 
 def test_a_paused_minority_refuses_and_the_majority_goes_on(nodes: Archipelago) -> None:

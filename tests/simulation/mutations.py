@@ -223,7 +223,7 @@ TOGETHER: Final = (
         "broker",
         "            pending.refuse(DOUBTED)\n        self.broker.outboxes.again()",
         "            pending.on_safe()\n        self.broker.outboxes.again()",
-        first=2,
+        first=8,
     ),
     Mutation(
         "confirms at the edge",
@@ -319,42 +319,18 @@ MIRRORED: Final = (
         first=1,
     ),
     _mirrored(
-        "an old master confirms what it had not",
-        "broker.mirrored",
-        "        pending.refuse(DOUBTED)\n",
-        "        pending.on_safe()\n",
-        first=16,
-    ),
-    _mirrored(
-        "an old master confirms what its own clients published",
-        "broker.outbox",
-        "    if found:\n        _note_reign(queue",
-        "    [sent.answer(0) for sent in found]\n    if found:\n        _note_reign(queue",
-    ),
-    _mirrored(
-        "a new master does not note what it has of the epoch before",
-        "broker.outbox",
-        "    if epoch:\n",
-        "    if False:\n",
-    ),
-    _mirrored(
-        "what is in doubt is sent again as if it were new",
-        "broker.outbox",
-        "            queue.enqueue_from(self.origin(sent), sent.contents",
-        "            sent.name = self.outboxes.broker.unique_name('').encode()\n"
-        "            queue.enqueue_from(self.origin(sent), sent.contents",
-    ),
-    _mirrored(
         "what is in doubt is taken for safe",
         "broker.outbox",
         "        if pending.refused == DOUBTED and pending.is_wanted():\n            self.doubtful[pending] = None\n",
         "        if pending.refused == DOUBTED:\n            self._drop(pending)\n            pending.answer(0)\n",
+        first=4,
     ),
     _mirrored(
         "nobody is told that it takes too long",
         "broker.confirms",
         "        if len(self.past) <= looks:\n",
         "        if True:\n",
+        first=2,
     ),
     _mirrored(
         "what is confirmed is not applied",

@@ -37,6 +37,36 @@ MUTATIONS = (
         "broker.spool",
         "            producer, number = note.producer, note.number + flight.first - note.first\n",
         "            pass\n",
+        first=1,
+        mirrored=True,
+    ),
+    Mutation(
+        "a new master does not note what it has of the epoch before",
+        3,
+        "broker.outbox",
+        "    if epoch:\n",
+        "    if False:\n",
+        first=2,
+        mirrored=True,
+    ),
+    Mutation(
+        "what is in doubt is sent again as if it were new",
+        3,
+        "broker.outbox",
+        "            queue.enqueue_from(self.origin(sent), sent.contents",
+        "            sent.name = self.outboxes.broker.unique_name('').encode()\n"
+        "            queue.enqueue_from(self.origin(sent), sent.contents",
+        first=6,
+        mirrored=True,
+    ),
+    Mutation(
+        "an old master confirms what it had not",
+        3,
+        "broker.mirrored",
+        "        pending.refuse(DOUBTED)\n",
+        "        pending.on_safe()\n",
+        first=6,
+        mirrored=True,
     ),
     Mutation(
         "publishes overtake the spool once the link is back",
@@ -91,7 +121,7 @@ ALWAYS = 3
 def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
-            run(Plan(seed, mutation.nodes, STEPS, spooled=True))
+            run(Plan(seed, mutation.nodes, STEPS, mirrored=mutation.mirrored, spooled=True))
         except Violation:
             return seed
     return None
