@@ -64,7 +64,7 @@ def _bug(
 
 
 BUGS = (
-    _bug("holes are not noticed", "origin.previous > taken or", "False or", first=2, mirrored=False),
+    _bug("holes are not noticed", "if origin.previous > taken:", "if False:", first=2, mirrored=False),
     _bug("a copy is confirmed at once", "if not is_new and queue.unmarked:", "if False:", first=2),
     _bug("what is old is taken with what is new", "        if old > 0:\n", "        if False:\n", first=12),
     _bug(
