@@ -421,7 +421,8 @@ class Edge:
         oldest = next(iter(self.asks), 0)
         self.ask_ticks = self.ask_ticks + 1 if oldest and oldest == self.oldest_ask else 0
         self.oldest_ask = oldest
-        if self.ask_ticks >= (LEFT_TICKS_MAX if oldest and self._is_left(self.asks[oldest].queue) else ASK_TICKS_MAX):
+        is_left = oldest > 0 and self._is_left(self.asks[oldest].queue)
+        if self.ask_ticks >= (self._left_ticks() if is_left else ASK_TICKS_MAX):
             # It is there and does not answer: cut off from the cluster's leader, perhaps. To begin anew is all that
             # leaves no doubt about what was done and what was not.
             self.broker.shell.cut(self.peer, f"a question was not answered for {self.ask_ticks} s")
@@ -433,6 +434,10 @@ class Edge:
                 if subscription.stuck_ticks > 1 and subscription.consumer.shares_prefetch():
                     subscription.stuck_ticks = 0
                     self.give_back(subscription)
+
+    def _left_ticks(self) -> int:
+        """Publishers wait for the answer, and not longer than for any other."""
+        return min(LEFT_TICKS_MAX, self.broker.outboxes.answer_ms // 1_000 + 1)
 
     @staticmethod
     def _is_left(queue: AnyQueue) -> bool:
