@@ -53,8 +53,8 @@ from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
-# Version 2 has other frames for filling mirrors, policies and publishes in doubt. A node of version 1 would misread them,
-# so the two refuse each other at the greeting.
+# Version 2 has other frames for filling mirrors, policies and publishes in doubt. A node of version 1 would misread
+# them, so the two refuse each other at the greeting.
 VERSION_MIN: Final = 2
 VERSION_MAX: Final = 2
 
