@@ -155,21 +155,31 @@ class Connection(Intake):
         if self.released or self.held:  # Or what holds it is over by now.
             self._go_on()
 
-    def hold(self, channel: Topology, method: m.Method) -> None:
-        """A method takes a while: nothing that may depend on it is processed before `release`."""
+    def hold(self) -> None:
+        """Nothing further is processed before `release`, since it may depend on what is under way."""
+        self.waits += 1
+        self.held = True
+
+    def release(self) -> None:
+        """What the connection was held for is done. It may have asked for more."""
+        self.waits -= 1
+        if not self.busy:
+            self._go_on()
+
+    def hold_for(self, channel: Topology, method: m.Method) -> None:
+        """A method takes a while: nothing that may depend on it is processed before `release_from`."""
         if isinstance(method, SIDE_BY_SIDE):
             self.waiting += not channel.waits
             channel.waits += 1
         else:
-            self.waits += 1
-            self.held = True
+            self.hold()
 
-    def release(self, channel: Topology, method: m.Method) -> None:
+    def release_from(self, channel: Topology, method: m.Method) -> None:
         """The method is done. It may have asked for more."""
-        if isinstance(method, SIDE_BY_SIDE):
-            self.released.append(channel)
-        else:
-            self.waits -= 1
+        if not isinstance(method, SIDE_BY_SIDE):
+            self.release()
+            return
+        self.released.append(channel)
         if not self.busy:
             self._go_on()
 

@@ -84,7 +84,7 @@ class Topology:
         `otherwise` is called instead if the client is gone by then.
         """
         connection = self.connection
-        connection.hold(self, method)
+        connection.hold_for(self, method)
 
         def on_applied(applied: Applied) -> None:
             if self._is_gone():
@@ -92,7 +92,7 @@ class Topology:
                     otherwise()
             else:
                 self._guarded(lambda: check(applied))
-            connection.release(self, method)
+            connection.release_from(self, method)
 
         def check(applied: Applied) -> None:
             refused = applied.refused
@@ -124,14 +124,14 @@ class Topology:
                     otherwise(answer)
             else:
                 self._guarded(lambda: self._take_answer(answer, method, then))
-            connection.release(self, method)
+            connection.release_from(self, method)
 
         ask(on_answer)
         if at_once:
             self._take_answer(at_once[0], method, then)
         else:
             waits = True
-            connection.hold(self, method)
+            connection.hold_for(self, method)
 
     @staticmethod
     def _take_answer(answer: T | Refusal, method: m.Method, then: Callable[[T], None]) -> None:

@@ -65,7 +65,7 @@ logger = logging.getLogger("leveret.cluster")
 TICK_MS: Final = 20
 ELECTION_TICKS: Final = 100  # Two to four seconds of silence; a closed link does not wait for it.
 HEARTBEAT_TICKS: Final = 20
-APPLIED_AT_ONCE: Final = 64  # Commands; that of a queue's view may take 0.2 ms.
+APPLIED_AT_ONCE: Final = 32  # Commands; that of a queue's view may take 0.2 ms.
 RETRY_S: Final = 1.0
 KEEP_ENTRIES: Final = 10_000  # Behind a snapshot, for those who are a little late.
 

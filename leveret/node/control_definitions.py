@@ -42,6 +42,7 @@ from leveret.cluster.refusals import fits
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import NO_ARGUMENTS, Binding, Json
 from leveret.cluster.store import PREDECLARED
+from leveret.node import bulk
 from leveret.node.control_frame import (
     DATA_ERROR,
     NUMBER,
@@ -67,7 +68,6 @@ DOCUMENT_BYTES_MAX: Final = 256 << 20
 PART_CHARACTERS: Final = 1 << 20
 KEPT_MAX: Final = 4  # Imports that are being staged, and exports that are being fetched.
 SLICE: Final = 500
-UNDER_WAY_MAX: Final = 500  # Commands that were proposed and not yet applied.
 TOLD_EVERY: Final = 10_000
 LINES_MAX: Final = 50  # Of a kind, told to people.
 FAILURES_MAX: Final = 1_000  # Then it is no longer about items.
@@ -277,17 +277,17 @@ class Import:
         for section in SECTIONS:
             commands = self.commands.pop(section, [])
             self.done[section] = 0
-            for start in range(0, len(commands), UNDER_WAY_MAX):
+            for start in range(0, len(commands), bulk.AT_ONCE):
                 if start and start % TOLD_EVERY == 0:
                     say(f"{section}: {start} of {len(commands)}")
-                batch = [one for one in map(self._ready, commands[start : start + UNDER_WAY_MAX]) if one is not None]
+                batch = [one for one in map(self._ready, commands[start : start + bulk.AT_ONCE]) if one is not None]
                 await self._agree(section, batch)
                 if self.failures.count >= FAILURES_MAX:
                     self.failures.add(f"too much is refused: given up in the middle of {section}")
                     return
 
     async def _agree(self, section: str, batch: list[c.Command]) -> None:
-        answers = await asyncio.gather(*map(self.node.cluster.change, batch))
+        answers = await bulk.agree(self.node.cluster, batch)
         for command, applied in zip(batch, answers, strict=True):
             if applied.refused is None:
                 self.done[section] += section == "parameters" or not isinstance(command, _LIMITS)
