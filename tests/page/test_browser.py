@@ -208,8 +208,12 @@ def test_a_node_that_is_down_leads_nothing_whatever_was_loaded_before(open_page:
     member(page, "n2@localhost", "master").wait_for()
     page.locator(".ring-card").get_by_text("all in sync").wait_for()
     unanswered: list[Any] = []
-    page.route("**/api/leveret/rings*/**", unanswered.append)
-    page.route("**/api/leveret/rings?*", unanswered.append)
+
+    def hold(route: Any) -> None:
+        unanswered.append(route)
+
+    page.route("**/api/leveret/rings*/**", hold)
+    page.route("**/api/leveret/rings?*", hold)
     trio[1].kill()
     page.locator(".troubles").get_by_text("Node down:").wait_for()
     member(page, "n2@localhost", "down").wait_for()
