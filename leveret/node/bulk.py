@@ -23,10 +23,12 @@ class Agreeing(Protocol):
     async def change(self, command: Command) -> Applied: ...
 
 
-async def agree(cluster: Agreeing, portion: Sequence[Command]) -> list[Applied]:
-    """Have the cluster agree on a portion of a bulk, then rest; refusals are in what is returned."""
+async def agree(cluster: Agreeing, portion: Sequence[Command], rests: bool = True) -> list[Applied]:
+    """Have the cluster agree on a portion of a bulk, then rest; refusals are in what is returned. `rests`: there may be
+    others who want something of the nodes."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     answers = await asyncio.gather(*map(cluster.change, portion))
-    await asyncio.sleep(min(loop.time() - began, REST_S_MAX))
+    if rests:
+        await asyncio.sleep(min(loop.time() - began, REST_S_MAX))
     return list(answers)

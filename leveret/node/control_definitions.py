@@ -287,7 +287,8 @@ class Import:
                     return
 
     async def _agree(self, section: str, batch: list[c.Command]) -> None:
-        answers = await bulk.agree(self.node.cluster, batch)
+        broker = self.node.broker
+        answers = await bulk.agree(self.node.cluster, batch, rests=bool(broker.connections or broker.edges))
         for command, applied in zip(batch, answers, strict=True):
             if applied.refused is None:
                 self.done[section] += section == "parameters" or not isinstance(command, _LIMITS)
