@@ -12,6 +12,8 @@ from typing import Final
 
 from leveret.perf import wire
 from leveret.perf.wire import (
+    CHANNEL,
+    CHANNEL_OPEN,
     DURABLE,
     EXCHANGE_DELETE,
     QUEUE_BIND,
@@ -56,8 +58,8 @@ def bind(queue: str, exchange: str, key: str, nowait: bool = False) -> bytes:
     return method(QUEUE_BIND, names + bytes((NOWAIT_BIND if nowait else 0,)) + table({}))
 
 
-def declare(queue: str) -> bytes:
-    return method(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((DURABLE,)) + table({}))
+def declare(queue: str, channel: int = CHANNEL) -> bytes:
+    return method(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((DURABLE,)) + table({}), channel)
 
 
 def get(queue: str) -> bytes:
@@ -65,8 +67,12 @@ def get(queue: str) -> bytes:
     return method(BASIC_GET, b"\0\0" + short(queue) + b"\1")
 
 
-def delete(queue: str) -> bytes:
-    return method(QUEUE_DELETE, b"\0\0" + short(queue) + b"\0")
+def delete(queue: str, channel: int = CHANNEL) -> bytes:
+    return method(QUEUE_DELETE, b"\0\0" + short(queue) + b"\0", channel)
+
+
+def open_channel(channel: int) -> bytes:
+    return method(CHANNEL_OPEN, b"\0", channel)
 
 
 def answer_to(name: Name) -> Name:

@@ -7,7 +7,8 @@ Three questions:
 - `spread`: does a node more add throughput, where queues are spread over the nodes and clients sit where their queue
   is? All nodes and the clients share the processors of one machine. So this shows what nodes take from each other, and
   a gain only as long as there are processors left.
-- `declares`: what does agreeing cost? Queues declared a second by one client that waits for each answer, and by 20.
+- `declares`: what does agreeing cost? Queues declared a second by one client that waits for each answer, by 20, and by
+  one that sends all its declarations at once, on ten channels.
 
 Clusters of one size are up at the same time and take turns, as brokers do elsewhere; one that has no turn idles.
 """
@@ -63,6 +64,9 @@ SPREAD: Final = dataclasses.replace(
 
 DECLARERS: Final = (1, 20)
 DECLARE_SECONDS_MAX: Final = 2.0
+CHANNELS: Final = 10
+AT_ONCE, QUICK_AT_ONCE = 1_000, 50  # Declarations on them.
+PIPELINED: Final = f"{CHANNELS} channels of 1"  # The name of that row, where others have the number of clients.
 
 Rates = dict[str, dict[str, float]]  # of a row → broker → a second
 
@@ -88,7 +92,7 @@ class Clusters:
         self.data, self.tell = data, tell
         self.away: dict[str, Rates] = {}  # By way, then by workload.
         self.spread: Rates = {}  # By number of nodes.
-        self.declares: dict[str, Rates] = {}  # By number of nodes, then by number of clients.
+        self.declares: dict[str, Rates] = {}  # By number of nodes, then by number of clients, or `PIPELINED`.
         self.rounds_run: list[dict[str, Any]] = []
         self.problems: list[str] = []
 
@@ -169,6 +173,13 @@ class Clusters:
                     where = f"declares, {size} nodes, {clients} clients, round {number}, {nodes[0].name}"
                     self.tell(f"{where}: {rate:,.0f}/s")
             rows[str(clients)] = {name: statistics.median(values) for name, values in rates.items()}
+        rates = {nodes[0].name: [] for nodes in clusters}
+        for number in range(1, self.rounds + 1):
+            for nodes in clusters:
+                rate = pipelined(nodes[-1].port, QUICK_AT_ONCE if self.quick else AT_ONCE)
+                rates[nodes[0].name].append(rate)
+                self.tell(f"declares, {size} nodes, {PIPELINED} client, round {number}, {nodes[0].name}: {rate:,.0f}/s")
+        rows[PIPELINED] = {name: statistics.median(values) for name, values in rates.items()}
 
 
 def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
@@ -187,6 +198,24 @@ def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
         took = time.perf_counter() - began
         converse(connections, [map(calls.delete, mine) for mine in names], wire.QUEUE_DELETE)
     return sum(map(len, names)) / took
+
+
+def pipelined(port: int, count: int) -> float:
+    """Durable queues declared a second by one connection that waits for no answer. The queues go afterwards."""
+    with Connection(port) as connection:
+        _send_all(connection, [calls.open_channel(channel) for channel in range(2, CHANNELS + 1)], wire.CHANNEL_OPEN)
+        named = [(f"{PREFIX}.{number:07}", 1 + number % CHANNELS) for number in range(count)]
+        began = time.perf_counter()
+        _send_all(connection, [calls.declare(*one) for one in named], wire.QUEUE_DECLARE)
+        took = time.perf_counter() - began
+        _send_all(connection, [calls.delete(*one) for one in named], wire.QUEUE_DELETE)
+    return count / took
+
+
+def _send_all(connection: Connection, requests: Sequence[bytes], name: tuple[int, int]) -> None:
+    connection.socket.sendall(b"".join(requests))
+    for _ in requests:
+        connection.expect(calls.answer_to(name))
 
 
 def converse(connections: Sequence[Connection], requests: Sequence[Iterator[bytes]], name: tuple[int, int]) -> None:

@@ -242,7 +242,7 @@ def spread_rows(results: Results) -> Rates:
 
 def declare_rows(results: Results) -> Rates:
     return {
-        f"{size} node{'s' * (size != '1')}, {clients} client{'s' * (clients != '1')}": rates
+        f"{size} node{'s' * (size != '1')}, {clients} client{'s' * (not clients.endswith('1'))}": rates
         for size, rows in results.declares.items()
         for clients, rates in rows.items()
     }

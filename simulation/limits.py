@@ -41,6 +41,7 @@ OF_TURNS: Final = (
     ("leveret.broker.rounds", "TOLD_AT_ONCE", 1),
     ("leveret.broker.mirrored", "EFFECTS_AT_ONCE", 1),
     ("leveret.broker.mirrored", "TICKED_AT_ONCE", 1),
+    ("leveret.broker.mirrored", "PROPOSED_AT_ONCE", 1),
     ("leveret.broker.ruling", "RULED_AT_ONCE", 1),
     ("leveret.broker.placing", "LOOKS_AT_ONCE", 1),
     ("leveret.node.consensus", "APPLIED_AT_ONCE", 1),

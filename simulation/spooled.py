@@ -89,6 +89,7 @@ class RoomChecker:
         self.fail = fail
         self.clock = clock
         self.since: dict[tuple[str, str], float] = {}  # By sender and receiver: since when there is no room.
+        self.seen: dict[tuple[str, str], float] = {}  # When they were last looked at.
         self.launched: dict[tuple[str, str], int] = {}
         self.checked = 0  # How often a node had reason to wait.
 
@@ -98,6 +99,9 @@ class RoomChecker:
         way = (sender, receiver)
         before = self.launched.get(way, 0)
         self.launched[way] = launched
+        if self.clock() - self.seen.get(way, self.clock()) > ROOM_S:
+            self.since.pop(way, None)  # The sender was stopped for a while, in which there may have been room.
+        self.seen[way] = self.clock()
         since = self.since.get(way, float("inf"))
         if self.clock() - since > ROOM_S:
             self.checked += 1

@@ -11,12 +11,16 @@ Where an operation must wait (metadata to be committed, a message to be read fro
 stops reading frames, keeps the rest, and goes on when `release` is called. So a client sees its frames processed in
 order, and no handler ever has to cope with a half-done predecessor.
 
+Only methods that change metadata (`SIDE_BY_SIDE`) go on side by side if they come on different channels, as they do in
+RabbitMQ, so that they are agreed on together. While one is under way, the next one of its own channel is put off
+(`backlog`), and the first frame of any other kind holds the connection until all of them are done.
+
 During an alarm (memory or disk are short) a connection goes on until its next publish. That one makes it *blocked*,
 which is one more reason to be held: the publish and all behind it waits for the end of the alarm.
 
 What a stranger may cost: until login a frame is at most `initial_frame_max` bytes; later at most the negotiated size,
-refused by its head, before it is gathered. `rest` is less than one frame. A content under assembly is limited by the
-size its header states, and that by `max_message_size`.
+refused by its head, before it is gathered. `rest` is less than one frame, and what is put off has a bound of its own. A
+content under assembly is limited by the size its header states, and that by `max_message_size`.
 """
 
 from __future__ import annotations
@@ -25,9 +29,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from leveret.amqp import methods as m
+from leveret.amqp.backlog import Backlog
 from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode
-from leveret.amqp.frames import BODY, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, PROTOCOL_HEADERS
+from leveret.amqp.frames import (
+    BODY,
+    END,
+    HEAD,
+    HEADER,
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    METHOD,
+    PROTOCOL_HEADER,
+    PROTOCOL_HEADERS,
+)
 from leveret.amqp.handshake import Handshake
 from leveret.amqp.intake import Intake, frame_error, octets
 from leveret.amqp.producing import Producer, ProducerChannel
@@ -36,12 +51,28 @@ from leveret.broker.census import CHANNELS_OF_USER
 
 if TYPE_CHECKING:
     from leveret.amqp.limits import Limits, Peer
+    from leveret.amqp.topology import Topology
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.replies import BusyLink, Inbox
     from leveret.broker.vhost import Vhost
 
 LEAVE_TICKS_MAX: Final = 3  # Without a majority, exclusive queues are deleted when there is one again.
 OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
+# Methods of different channels that may be under way at the same time,
+SIDE_BY_SIDE: Final = (
+    m.ExchangeDeclare,
+    m.ExchangeDelete,
+    m.ExchangeBind,
+    m.ExchangeUnbind,
+    m.QueueDeclare,
+    m.QueueDelete,
+    m.QueueBind,
+    m.QueueUnbind,
+)
+# as their payloads begin.
+SIDE_BY_SIDE_IDS: Final = frozenset(
+    one.class_id.to_bytes(2, "big") + one.method_id.to_bytes(2, "big") for one in SIDE_BY_SIDE
+)
 
 
 class Connection(Intake):
@@ -84,6 +115,11 @@ class Connection(Intake):
         self.held = False
         self.waits = 0  # Held because so many answers have not come that something asked is waiting for.
         self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
+        self.waiting = 0  # Channels that change metadata,
+        self.backlog = Backlog()  # what they want to change next,
+        self.is_behind = False  # and whether the connection is held because what comes next must see all that done.
+        self.busy = False  # Frames are being processed.
+        self.released: list[Topology] = []  # Channels whose change of metadata is done, which have yet to go on.
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
         self.on_entered: Callable[[], None] | None = None  # Set by the shell: the handshake is over.
@@ -111,7 +147,13 @@ class Connection(Intake):
         if self.held:
             self.rest = data
             return
-        self._process(data)
+        self.busy = True
+        try:
+            self._process(data)
+        finally:
+            self.busy = False
+        if self.released or self.held:  # Or what holds it is over by now.
+            self._go_on()
 
     def hold(self) -> None:
         """Nothing further is processed before `release`, since it may depend on what is under way."""
@@ -121,20 +163,63 @@ class Connection(Intake):
     def release(self) -> None:
         """What the connection was held for is done. It may have asked for more."""
         self.waits -= 1
-        self._go_on()
+        if not self.busy:
+            self._go_on()
+
+    def hold_for(self, channel: Topology, method: m.Method) -> None:
+        """A method takes a while: nothing that may depend on it is processed before `release_from`."""
+        if isinstance(method, SIDE_BY_SIDE):
+            self.waiting += not channel.waits
+            channel.waits += 1
+        else:
+            self.hold()
+
+    def release_from(self, channel: Topology, method: m.Method) -> None:
+        """The method is done. It may have asked for more."""
+        if not isinstance(method, SIDE_BY_SIDE):
+            self.release()
+            return
+        self.released.append(channel)
+        if not self.busy:
+            self._go_on()
 
     def _go_on(self) -> None:
         """Process what came meanwhile, if nothing holds the connection any longer."""
-        if (self.waits or self.full or self.spreads or self.leaving or self.blocked) and not self.closed:
-            return
-        self.held = False
-        if self.closed:
-            return
-        data, self.rest = self.rest, b""
-        if data:
-            self._process(data)
-        if not self.held and self.on_released is not None:
+        self.busy = True
+        try:
+            while not self.closed:
+                if self.released:
+                    self._on_changed(self.released.pop(0))
+                    continue
+                self.is_behind = self.is_behind and self.waiting > 0
+                self.held = self._is_held()
+                if self.held or not self.rest:
+                    break
+                data, self.rest = self.rest, b""
+                self._process(data)
+                if not self.released:
+                    break
+        finally:
+            self.busy = False
+        if not self.held and not self.closed and self.on_released is not None:
             self.on_released()
+
+    def _is_held(self) -> bool:
+        waits = self.waits > 0 or self.is_behind or self.backlog.is_full
+        return waits or self.full or self.spreads or self.leaving or self.blocked
+
+    def _on_changed(self, channel: Topology) -> None:
+        """A change of metadata that a channel wanted is done: on with the next."""
+        channel.waits -= 1
+        if channel.waits or self.closing:
+            return
+        self.waiting -= 1
+        while not channel.waits and not self.closing and (payload := self.backlog.take(channel.number)) is not None:
+            try:
+                self._on_frame(METHOD, channel.number, payload)
+            except ConnectionFault as fault:
+                self.close_with(fault)
+        self.broker.writers[self] = None
 
     def _process(self, data: bytes) -> None:
         if not self.greeted:
@@ -147,11 +232,13 @@ class Connection(Intake):
         self._check_routes()
         while not self.closed:
             try:
-                if self.broker.alarm is None or self.closing:
-                    at = self._frames(data, 0, len(data))
-                else:
-                    at = self._frames_before_publish(data)
-                self.submit()
+                at = 0
+                if not self.waiting:
+                    is_free = self.broker.alarm is None or self.closing
+                    at = self._frames(data, 0, len(data)) if is_free else self._frames_before_publish(data)
+                    self.submit()
+                if self.waiting and not self.held:
+                    at = self._frames_side_by_side(data, at)
                 if not self.closed:
                     self.rest = data[at:]
                 break
@@ -187,7 +274,31 @@ class Connection(Intake):
 
     def on_portion(self) -> None:
         self.spreads = False
-        self._go_on()
+        if not self.busy:
+            self._go_on()
+
+    def _frames_side_by_side(self, data: bytes, at: int) -> int:
+        """While some channels change metadata: let others do so, too, up to the first frame of another kind."""
+        size, backlog = len(data), self.backlog
+        while size - at >= 7:
+            kind, number, length = HEAD.unpack_from(data, at)
+            end: int = at + length + 8
+            if end > size and length <= self.frame_max:
+                break
+            is_of_kind = kind == METHOD and data[at + 7 : at + 11] in SIDE_BY_SIDE_IDS
+            if not is_of_kind or end > size or data[end - 1] != END:
+                self.is_behind = self.held = True
+                break
+            payload, at, self.resume_at = data[at + 7 : end - 1], end, end
+            channel = self.channels.get(number)
+            if channel is not None and channel.waits:
+                backlog.put(number, payload)
+                self.held = self.held or backlog.is_full
+            else:
+                self._on_frame(kind, number, payload)
+            if self.held or self.closed or not self.waiting:
+                break
+        return at
 
     # -- Alarms --------------------------------------------------------------------------------------------------
 
@@ -196,7 +307,7 @@ class Connection(Intake):
         size = len(data)
         stop = self.find_publish(data)
         at = self._frames(data, 0, stop)
-        if at < stop or stop == size or self.held or self.closed:
+        if at < stop or stop == size or self.held or self.closed or self.waiting:
             return at
         if self.vhost is None:
             return self._frames(data, stop, size)  # It may not publish yet, and is told so.
@@ -210,7 +321,8 @@ class Connection(Intake):
         if self.blocked and not self.closed:
             self.blocked = False
             self._tell_blocked(m.ConnectionUnblocked())
-            self._go_on()
+            if not self.busy:
+                self._go_on()
 
     def _tell_blocked(self, method: m.ConnectionBlocked | m.ConnectionUnblocked) -> None:
         if self.capabilities.get("connection.blocked") and not self.closing:
@@ -385,6 +497,8 @@ class Connection(Intake):
             self._shut(self.close_reason)
             return
         self.closing = True
+        self.waiting, self.is_behind = 0, False  # What is under way is of no interest to what still comes.
+        self.backlog.clear()
         self.handshake = None
         self.send(0, readable(fault.close()))
 
@@ -425,7 +539,8 @@ class Connection(Intake):
             self.broker.touch_stalled(self.stalled)
         if self.full:
             self.full = False
-            self._go_on()
+            if not self.busy:
+                self._go_on()
         return True
 
     def on_opened(self, vhost: Vhost) -> None:
@@ -462,6 +577,7 @@ class Connection(Intake):
             self.closed = True
             self.close_reason = reason
             self.rest = b""
+            self.backlog.clear()
             self.broker.on_connection_closed(self)
 
     def on_tick(self, now_ms: int, listening: bool = True) -> bool:

@@ -51,6 +51,7 @@ class Intake:
     closed: bool
     closing: bool
     held: bool
+    waiting: int
     user: str
     vhost: Vhost | None
     channels: dict[int, Channel]
@@ -86,7 +87,8 @@ class Intake:
         raise NotImplementedError
 
     def _frames(self, data: bytes, at: int, size: int) -> int:
-        """Process the whole frames in `at`..`size`; return where the first incomplete one begins."""
+        """Process the whole frames in `at`..`size`; return where the first incomplete one begins, or the first one that
+        has to wait."""
         end: int = size
         try:
             while True:
@@ -128,7 +130,7 @@ class Intake:
                 self.submit()
                 self._on_frame(kind, number, data[at + 7 : end - 1])
                 at = end
-                if self.held or self.closed:
+                if self.held or self.closed or self.waiting:
                     return at
         except ConnectionFault:
             self.submit()

@@ -1,8 +1,7 @@
 """The channel methods that declare, bind and delete, and what all of a channel's methods have in common.
 
-An operation on metadata is proposed and answered when it is in force: meanwhile the connection is held. Where no answer
-is wanted (`nowait`) nobody is promised anything, and the connection goes on; what comes later and is answered is safe
-only together with what came before.
+An operation on metadata is proposed and answered when it is in force. Meanwhile its channel waits, and other channels
+go on: what they propose is agreed on together.
 """
 
 from __future__ import annotations
@@ -45,13 +44,14 @@ T = TypeVar("T")
 class Topology:
     """The part of a channel that deals with metadata."""
 
-    __slots__ = ("broker", "closing", "connection", "last_queue", "number")
+    __slots__ = ("broker", "closing", "connection", "last_queue", "number", "waits")
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.broker: Broker = connection.broker
         self.number = number
         self.closing = False
+        self.waits = 0  # Changes of metadata under way. Until their end, the next ones of the channel are put off.
         self.last_queue: str | None = None  # What a method means that names no queue.
 
     def fail(self, fault: ChannelFault) -> None:
@@ -79,12 +79,12 @@ class Topology:
         otherwise: Callable[[], None] | None = None,
         missing_is_done: bool = False,
     ) -> None:
-        """Change the metadata, then go on with `then`; nothing further is read from the client until it is in force.
+        """Change the metadata, then go on with `then`; nothing further is done on the channel until it is in force.
 
         `otherwise` is called instead if the client is gone by then.
         """
         connection = self.connection
-        connection.hold()
+        connection.hold_for(self, method)
 
         def on_applied(applied: Applied) -> None:
             if self._is_gone():
@@ -92,7 +92,7 @@ class Topology:
                     otherwise()
             else:
                 self._guarded(lambda: check(applied))
-            connection.release()
+            connection.release_from(self, method)
 
         def check(applied: Applied) -> None:
             refused = applied.refused
@@ -110,7 +110,7 @@ class Topology:
         otherwise: Callable[[T], None] | None = None,
     ) -> None:
         """Ask a queue something, then go on with `then`. If the queue is at another node, that takes a while, in which
-        nothing further is read from the client. `otherwise` is called instead if the client is gone by then."""
+        nothing further is done that may depend on it. `otherwise` is called instead if the client is gone by then."""
         connection = self.connection
         at_once: list[T | Refusal] = []
         waits = False
@@ -124,14 +124,14 @@ class Topology:
                     otherwise(answer)
             else:
                 self._guarded(lambda: self._take_answer(answer, method, then))
-            connection.release()
+            connection.release_from(self, method)
 
         ask(on_answer)
         if at_once:
             self._take_answer(at_once[0], method, then)
         else:
             waits = True
-            connection.hold()
+            connection.hold_for(self, method)
 
     @staticmethod
     def _take_answer(answer: T | Refusal, method: m.Method, then: Callable[[T], None]) -> None:

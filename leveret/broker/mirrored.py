@@ -33,6 +33,12 @@ come of it, in the order in which they were touched, and ends after so many effe
 more, and whatever else the node has to do comes between. While more is to be done than a turn has room for, the time
 of copies goes more slowly, by up to `TICKS_SKIPPED_MAX`: otherwise thousands would ask again for answers that wait
 here, and have still more to do.
+
+**Used ones first.** When a node is lost, thousands of queues need another view, and each is a command that all nodes
+agree on and apply. Queues that are used are told first (`rounds`). Others are told when these have their views, and
+while fewer than `PROPOSED_AT_ONCE` views of this node are under way. So a queue that somebody uses waits for a few
+dozen commands at most, whenever its turn comes, and not for thousands. While clients publish here, the others are told
+a few in each tick, so that most of the node's time is left for these.
 """
 
 from __future__ import annotations
@@ -75,6 +81,7 @@ if TYPE_CHECKING:
 BUSY_TICKS: Final = 5  # After a block of any queue, this node counts as one that has work.
 EFFECTS_AT_ONCE: Final = 256  # In a turn; most take some microseconds, to become master takes a hundred.
 TICKED_AT_ONCE: Final = 128
+PROPOSED_AT_ONCE: Final = 32  # Views under way; while there are more, no further queues hear of what happened.
 TICKS_SKIPPED_MAX: Final = 10
 
 
@@ -132,10 +139,13 @@ class Mirrors:
         self.unpackers: dict[str, Unpacker] = {}
         self.majority = True
         self.confirmed = 0  # Messages, since the shell last looked.
-        self.busy = 0  # Ticks for which mirrors that are being filled leave time for others.
+        self.busy = 0  # Ticks for which mirrors that are being filled leave time for others,
+        self.serving = 0  # and for which all that concerns very many queues does.
+        self.published = 0  # As of the last tick.
         self.journal = Journal(broker)
         self.governing = Governing(broker)
-        self.proposed = 0  # Views that not every node has heard of yet.
+        self.proposed = 0  # Views that not every node has heard of yet,
+        self.proposed_for_used = 0  # and how many of them are of queues that are used.
         self.leaving = False  # This node stops: that it loses its links says nothing about the others.
         # Views are followed once the node has caught up: the barrier that the ring asks for.
         self.store: MirrorStore | None = None
@@ -146,7 +156,21 @@ class Mirrors:
     @property
     def has_work(self) -> bool:
         """Whether there is something for `flush`."""
-        return bool(self.touched or self.performing or self.due or self.rounds)
+        if self.touched or self.performing or self.due or self.rounds.is_urgent:
+            return True
+        return bool(self.rounds) and self._may_tell()
+
+    def _may_tell(self) -> bool:
+        """Whether the next few copies may hear of what concerns all."""
+        if self.rounds.is_urgent:
+            return True
+        waits = self.is_serving or self.proposed_for_used > 0 or self.proposed >= PROPOSED_AT_ONCE
+        return self.rounds.may_follow and not waits
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients have published to queues of this node, through it, or to those it mirrors, a moment ago."""
+        return self.serving > 0
 
     # -- Views ---------------------------------------------------------------------------------------------------
 
@@ -242,6 +266,7 @@ class Mirrors:
         self.ticking.pop(mirror, None)
         self.adopting.pop(mirror, None)
         self.governing.forget(mirror)
+        self.rounds.forget(mirror)
 
     def on_deleted(self, spec: QueueSpec) -> None:
         mirror = self.mirrors.get(spec.id)
@@ -327,6 +352,12 @@ class Mirrors:
             self.rounds.tell(tell)
             self.broker.spools.on_majority(reachable)
 
+    def hasten(self, number: int) -> None:
+        """A client of this node waits for the next master of a queue."""
+        mirror = self.mirrors.get(number)
+        if mirror is not None:
+            self.rounds.hasten(mirror)
+
     def on_synced(self, group: int, write: int) -> None:
         mirror = self.mirrors.get(group)
         if mirror is not None:
@@ -342,9 +373,15 @@ class Mirrors:
             self.touched[mirror] = None
 
     def tick(self) -> None:
+        self.rounds.on_tick()
+        if self.rounds and not self._may_tell():
+            self.rounds.go_on()  # Slowly, for nobody may lead the cluster just now, and more follows than views.
         self.journal.tick()
         self.governing.tick()
         self.busy = max(0, self.busy - 1)
+        published = self.broker.totals.published
+        self.serving = BUSY_TICKS if published != self.published else max(0, self.serving - 1)
+        self.published = published
         for adoption in list(self.adopting.values()):
             adoption.on_tick()
         is_behind = bool(self.performing or self.due or self.rounds)
@@ -453,7 +490,7 @@ class Mirrors:
 
     def flush(self) -> None:
         """Do what has come of all input, as far as a turn goes."""
-        if self.rounds:
+        if self.rounds and self._may_tell():
             self.rounds.go_on()
         if self.due:
             self._tick_some()
@@ -473,7 +510,9 @@ class Mirrors:
 
     def finish(self) -> None:
         """All of it, however long it takes: the node stops."""
-        while self.has_work:
+        while self.has_work or self.rounds:
+            if self.rounds:
+                self.rounds.go_on()
             self.flush()
 
     def _perform(self, mirror: Mirror) -> int:
@@ -506,6 +545,10 @@ class Mirrors:
             self.broker.journal.on_written(mirror, effect.change)
         if effect.change.__class__ is f.Append:
             self.busy = BUSY_TICKS
+            last = effect.change.blocks[-1]
+            if last.enqueued is not None or last.settled:  # Else a master has only said that it leads.
+                self.serving = BUSY_TICKS
+                self.rounds.on_used(mirror)
 
     def _apply(self, mirror: Mirror, effect: f.Apply) -> None:
         assert self.store is not None
@@ -534,13 +577,17 @@ class Mirrors:
         if self.leaving or mirror.proposed == view:
             return
 
+        is_used = self.rounds.is_used(mirror)
+
         def then(applied: Applied) -> None:
             self.proposed -= 1
+            self.proposed_for_used -= is_used
             if mirror.proposed is view:
                 mirror.proposed = None
 
         mirror.proposed = view
         self.proposed += 1
+        self.proposed_for_used += is_used
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), then)
 
     def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from leveret.cluster.store import Applied
 
 # In one turn, when all are to be looked at: so many steps for queues of this node, and as many looks at others.
-STEPS_AT_ONCE: Final = 64
+STEPS_AT_ONCE: Final = 16
 LOOKS_AT_ONCE: Final = 1_024
 
 
@@ -189,8 +189,16 @@ class Placing:
             self.looking = list(self.due)
             self.looking.reverse()
             self.due.clear()
-        if self.looking:
+        if self.looking and not self.broker.mirrors.rounds:
             self.go_on()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something for `go_on` in this turn. Where copies belong can wait until all of them know who
+        is lost: to look at one means to tell it, and those that are used have to be told first. While clients publish,
+        it is gone on with in ticks only."""
+        mirrors = self.broker.mirrors
+        return bool(self.looking) and not mirrors.rounds and not mirrors.is_serving
 
     def go_on(self) -> None:
         """As far as a turn goes."""

@@ -155,6 +155,7 @@ class RemoteQueue:
         if self.parked is None:
             self.parked = []
             self.broker.suspended[self] = 0
+            self.broker.mirrors.hasten(self.spec.id)
 
     def adopt(self, subscription: Subscription) -> None:
         """The link to the master was lost: its consumer waits for the next one."""

@@ -42,6 +42,7 @@ from leveret.cluster.refusals import fits
 from leveret.cluster.sameness import same_json
 from leveret.cluster.specs import NO_ARGUMENTS, Binding, Json
 from leveret.cluster.store import PREDECLARED
+from leveret.node import bulk
 from leveret.node.control_frame import (
     DATA_ERROR,
     NUMBER,
@@ -67,7 +68,6 @@ DOCUMENT_BYTES_MAX: Final = 256 << 20
 PART_CHARACTERS: Final = 1 << 20
 KEPT_MAX: Final = 4  # Imports that are being staged, and exports that are being fetched.
 SLICE: Final = 500
-UNDER_WAY_MAX: Final = 500  # Commands that were proposed and not yet applied.
 TOLD_EVERY: Final = 10_000
 LINES_MAX: Final = 50  # Of a kind, told to people.
 FAILURES_MAX: Final = 1_000  # Then it is no longer about items.
@@ -278,10 +278,10 @@ class Import:
         for section in SECTIONS:
             commands = self.commands.pop(section, [])
             self.done[section] = self.same[section] = 0
-            for start in range(0, len(commands), UNDER_WAY_MAX):
+            for start in range(0, len(commands), bulk.AT_ONCE):
                 if start and start % TOLD_EVERY == 0:
                     say(f"{section}: {start} of {len(commands)}")
-                some = [self._ready(one) for one in commands[start : start + UNDER_WAY_MAX]]
+                some = [self._ready(one) for one in commands[start : start + bulk.AT_ONCE]]
                 batch = [one for one in some if one is not None]
                 self.same[section] += len(some) - len(batch)
                 await self._agree(section, batch)
@@ -290,7 +290,8 @@ class Import:
                     return
 
     async def _agree(self, section: str, batch: list[c.Command]) -> None:
-        answers = await asyncio.gather(*map(self.node.cluster.change, batch))
+        broker = self.node.broker
+        answers = await bulk.agree(self.node.cluster, batch, rests=bool(broker.connections or broker.edges))
         for command, applied in zip(batch, answers, strict=True):
             if applied.refused is None:
                 self.done[section] += section == "parameters" or not isinstance(command, _LIMITS)

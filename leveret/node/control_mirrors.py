@@ -362,7 +362,8 @@ async def mirror_status_rows(
     told, missing = await ask_homes(control, found, "local_mirror_status", {})
     rows: list[dict[str, Any]] = []
     for spec in found:
-        rows += told.get(spec.id) or _status_rows(control, spec)
+        now = control.node.metadata.queues.get((spec.vhost, spec.name), spec)
+        rows += told.get(spec.id) or _status_rows(control, spec if now.view is None else now)
     await _add_copies(control, rows)
     return page([[row[column] for column in columns] for row in rows], following_cursor(following), missing)
 

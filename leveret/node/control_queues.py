@@ -303,6 +303,7 @@ async def ask_homes(
     """What the nodes of these queues say of them, by the queue's number; and who of those that run did not answer.
 
     Who is asked once more where a queue was not found: its master may have changed while the question was under way.
+    What a node has said that was lost before all had answered is left out, since it leads nothing any more.
     """
     from leveret.node.control import NoAnswer
 
@@ -329,6 +330,7 @@ async def ask_homes(
             else:
                 found |= {int(number): told for number, told in answer.items()}
     running = running_nodes(control)
+    found = {number: told for number, told in found.items() if asked[number] in running}
     return found, [name for name in silent if name in running]
 
 

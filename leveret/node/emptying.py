@@ -11,24 +11,18 @@ Likewise, a node that is half forgotten can be forgotten by whoever leads next.
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
 
 from leveret.cluster import commands as c
 from leveret.cluster.homes import has_copy
 from leveret.cluster.keepers import is_keeper
 from leveret.mirror.view import without
+from leveret.node.bulk import AT_ONCE, Agreeing, agree
 from leveret.node.slices import picked
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import QueueSpec
     from leveret.cluster.store import Applied, Metadata
-
-AT_ONCE: Final = 200  # Queues that go in one pass: even with mirrors, some tens of milliseconds.
-
-
-class Agreeing(Protocol):
-    async def change(self, command: c.Command) -> Applied: ...
 
 
 async def delete_vhost(cluster: Agreeing, metadata: Metadata, name: str) -> Applied:
@@ -39,7 +33,7 @@ async def delete_vhost(cluster: Agreeing, metadata: Metadata, name: str) -> Appl
         )
         for start in range(0, len(queues), AT_ONCE):
             batch = [c.DeleteQueue(name, spec.name, spec.id) for spec in queues[start : start + AT_ONCE]]
-            for applied in await asyncio.gather(*map(cluster.change, batch)):
+            for applied in await agree(cluster, batch):
                 if applied.refused is not None and applied.refused.code != 404:  # 404: somebody else was faster.
                     return applied
     return await cluster.change(c.DeleteVhost(name))
@@ -51,7 +45,7 @@ async def forget_node(cluster: Agreeing, metadata: Metadata, name: str) -> Appli
     if len(queues) > AT_ONCE:
         commands = [command for spec in queues if (command := _without_node(spec, name)) is not None]
         for start in range(0, len(commands), AT_ONCE):
-            await asyncio.gather(*map(cluster.change, commands[start : start + AT_ONCE]))
+            await agree(cluster, commands[start : start + AT_ONCE])
     return await cluster.change(c.ForgetNode(name))
 
 

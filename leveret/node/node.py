@@ -254,7 +254,7 @@ class Node(consensus.Shell):
             if mirrors.confirmed:
                 confirmed, mirrors.confirmed = mirrors.confirmed, 0
                 self.storage.on_confirmed(broker, confirmed)
-        if self.placing.looking and not self.pausing.paused:
+        if self.placing.has_work and not self.pausing.paused:
             self.placing.go_on()
         if self.unblocking and broker.alarm is None and not self.storage.is_crowded(broker):
             self._unblock()
@@ -285,7 +285,7 @@ class Node(consensus.Shell):
         if self.reads.waiting:
             self.reads.look()
         # Blocks that were taken for the commit touch mirrors; and what concerns very many queues is done bit by bit.
-        if broker.dirty or mirrors.has_work or broker.is_behind or (self.placing.looking and not self.pausing.paused):
+        if broker.dirty or mirrors.has_work or broker.is_behind or (self.placing.has_work and not self.pausing.paused):
             self.schedule()
         if broker.spreading.waiting and (broker.alarm is not None or not self.storage.is_crowded(broker)):
             self.schedule()
@@ -676,7 +676,7 @@ class Node(consensus.Shell):
         mirrors.tick()
         if not self.pausing.paused:
             self.placing.tick()
-        if mirrors.has_work or self.placing.looking:
+        if mirrors.has_work or self.placing.has_work:
             self.schedule()
 
     def _places(self) -> list[Place]:

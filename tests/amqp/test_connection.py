@@ -64,22 +64,6 @@ def test_where_the_network_cuts_the_bytes_does_not_matter(size: int) -> None:
 # -- Waiting -------------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_while_the_connection_is_held_is_done_in_order_afterwards() -> None:
-    world = World()
-    client = world.client()
-    released: list[int] = []
-    client.connection.on_released = lambda: released.append(1)
-    world.holds_metadata = True
-    client.feed(m.encode(1, m.QueueDeclare(queue="q")) + publish(1, "", "q", b"abc", mandatory=True))
-    client.feed(m.encode(1, m.QueueDeclare(queue="q", passive=True)))
-    world.turn()
-    assert client.take() == [] and client.connection.held
-    world.release_metadata()
-    world.turn()
-    assert client.methods() == [m.QueueDeclareOk("q", 0, 0), m.QueueDeclareOk("q", 1, 0)]
-    assert not client.connection.held and released
-
-
 def test_an_exclusive_queue_is_not_left_behind_by_a_client_that_did_not_wait_for_it() -> None:
     world = World()
     client = world.client()

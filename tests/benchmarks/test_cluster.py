@@ -10,7 +10,7 @@ import pytest
 from benchmarks import cli, results
 from benchmarks.brokers import Leveret, cluster, running
 from benchmarks.calls import Connection
-from benchmarks.cluster import PARTS, SPREAD, WAYS, declares, sizes
+from benchmarks.cluster import PARTS, PIPELINED, SPREAD, WAYS, declares, pipelined, sizes
 from benchmarks.results import Results
 from benchmarks.workloads import PREFIX, Places, run_at
 from leveret.perf.wire import BrokerError
@@ -23,7 +23,8 @@ def test_all_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert found["problems"] == []
     assert {way: set(rates) for way, rates in found["away"].items()} == {way.name: {"safe", "many"} for way in WAYS}
     assert set(found["spread"]) == {"1", "2", "3"}
-    assert {size: set(rates) for size, rates in found["declares"].items()} == {"1": {"1", "20"}, "3": {"1", "20"}}
+    rows = {"1", "20", PIPELINED}
+    assert {size: set(rates) for size, rates in found["declares"].items()} == {"1": rows, "3": rows}
     assert all(one["delivered"] == one["expected"] > 0 for one in found["rounds"])
     assert "| 3 nodes |" in capsys.readouterr().out
 
@@ -34,6 +35,10 @@ def test_queues_that_were_declared_are_gone_afterwards() -> None:
         for client in range(3):
             with Connection(broker.port) as admin, pytest.raises(BrokerError, match="NOT_FOUND"):
                 admin.count_messages(f"{PREFIX}.{client:02}.0000000")
+        assert pipelined(broker.port, 30) > 0
+        for number in (0, 29):
+            with Connection(broker.port) as admin, pytest.raises(BrokerError, match="NOT_FOUND"):
+                admin.count_messages(f"{PREFIX}.{number:07}")
 
 
 def test_a_cluster_that_cannot_form_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,3 +147,68 @@ def test_in_any_order_of_events_all_hear_all_in_order() -> None:
         while copies.rounds:
             copies.rounds.go_on()
         assert {number: copies.news(number) for number in copies.mirrors} == due, f"seed {seed}"
+
+
+# -- Used ones first -------------------------------------------------------------------------------------------------
+
+
+def test_who_was_used_hears_of_it_first_the_last_one_before_all() -> None:
+    copies = Copies(10 * rounds.TOLD_AT_ONCE)
+    last = len(copies.mirrors) - 1
+    for number in (last - 2, last, last - 2, last - 1):
+        copies.rounds.on_used(copies.mirrors[number])
+        copies.rounds.on_tick()
+    order: list[int] = []
+    copies.rounds.tell(lambda mirror: order.append(mirror.spec.id))
+    assert copies.rounds.is_urgent and not copies.rounds.may_follow
+    copies.rounds.go_on()
+    assert order == [last - 1, last - 2, last] and not copies.rounds.is_urgent
+    assert not copies.rounds.may_follow, "they have a moment for what they do about it"
+    copies.rounds.on_tick()
+    copies.rounds.on_tick()
+    assert copies.rounds.may_follow
+    while copies.rounds:
+        copies.rounds.go_on()
+    assert sorted(order) == sorted(copies.mirrors), "each once"
+
+
+def test_however_many_are_used_a_turn_tells_a_few() -> None:
+    copies = Copies(4 * rounds.TOLD_AT_ONCE)
+    for number in range(0, 4 * rounds.TOLD_AT_ONCE, 2):
+        copies.rounds.on_used(copies.mirrors[number])
+    copies.tell("a")
+    for turn in (1, 2):
+        assert copies.rounds.is_urgent
+        copies.rounds.go_on()
+        assert copies.tellings == turn * rounds.TOLD_AT_ONCE
+    assert not copies.rounds.is_urgent
+    assert all(copies.news(number) == "a" for number in range(0, 4 * rounds.TOLD_AT_ONCE, 2))
+
+
+def test_who_was_used_long_ago_has_no_precedence() -> None:
+    copies = Copies(2)
+    copies.rounds.on_used(copies.mirrors[1])
+    for _ in range(rounds.USED_TICKS + 1):
+        copies.rounds.on_tick()
+    assert not copies.rounds.is_used(copies.mirrors[1])
+    copies.tell("a")
+    assert not copies.rounds.is_urgent and copies.rounds.may_follow
+
+
+def test_who_is_waited_for_comes_first_if_it_has_not_heard_of_it() -> None:
+    copies = Copies(3 * rounds.TOLD_AT_ONCE)
+    copies.tell("a")
+    copies.rounds.go_on()
+    copies.rounds.hasten(copies.mirrors[0])
+    assert not copies.rounds.is_urgent, "it has"
+    last = copies.mirrors[3 * rounds.TOLD_AT_ONCE - 1]
+    copies.rounds.hasten(last)
+    assert copies.rounds.is_urgent
+    copies.rounds.go_on()
+    assert last.news == ["a"] and copies.tellings == rounds.TOLD_AT_ONCE + 1
+    gone = copies.mirrors.pop(3 * rounds.TOLD_AT_ONCE - 2)
+    copies.rounds.hasten(gone)
+    copies.rounds.forget(gone)
+    while copies.rounds:
+        copies.rounds.go_on()
+    assert gone.news == []

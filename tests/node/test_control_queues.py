@@ -161,3 +161,22 @@ async def test_a_name_that_is_none_was_meant_as_a_column(rings: Rings) -> None:
     )
     assert await refusal(one, "list_queues", **asked, only="name,z,y") == (64, "Info key(s) y,z are not supported")
     assert (await ask(one, "list_queues", vhost="/", columns=["name"], only="q", offline=True))["rows"] == []
+
+
+@pytest.mark.parametrize("columns", [["name", "state"], ["name", "state", "sync_messages"]])
+async def test_what_a_node_said_before_it_was_lost_is_not_shown(
+    rings: Rings, columns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers, and is gone before the list is complete."""
+    rings.declare("q", "two@host", "one@host", "three@host")
+    peers = rings.servers["one@host"].peers
+    call = peers.call
+
+    async def answered(*arguments: Any) -> bytes:
+        answer = await call(*arguments)
+        rings.kill("two@host")
+        return answer
+
+    monkeypatch.setattr(peers, "call", answered)
+    found = await rows(rings.servers["one@host"], "list_queues", vhost="/", columns=columns)
+    assert [row[:2] for row in found] == [["q", "down"]]

@@ -205,6 +205,35 @@ def test_a_node_is_killed_and_the_ring_closes(open_page: Open, trio: Cluster) ->
     until(lambda: page.locator(".trouble").count() == 0, "nothing is wrong any more")
 
 
+def test_a_node_that_is_down_leads_nothing_whatever_was_loaded_before(open_page: Open, trio: Cluster) -> None:
+    """Though no answer about rings comes any more."""
+    trio[0].control(
+        "set_policy", vhost="/", name="rings", pattern="^known", priority=0, apply_to="queues", operator=False,
+        definition={"ha-mode": "all", "ha-sync-mode": "automatic"},
+    )  # fmt: skip
+    fill(trio, 1, "known", 20)
+    page = open_page("cluster?vhost=%2F&queue=known")
+    member(page, "n2@localhost", "master").wait_for()
+    page.locator(".ring-card").get_by_text("all in sync").wait_for()
+    unanswered: list[Any] = []
+
+    def hold(route: Any) -> None:
+        unanswered.append(route)
+
+    page.route("**/api/leveret/rings*/**", hold)
+    page.route("**/api/leveret/rings?*", hold)
+    trio[1].kill()
+    page.locator(".troubles").get_by_text("Node down:").wait_for()
+    member(page, "n2@localhost", "down").wait_for()
+    assert page.get_by_text("all in sync").count() == 0
+    page.locator(".ring-card").get_by_text("no master").wait_for()
+    page.unroute_all()
+    for route in unanswered:
+        route.abort()
+    trio.start()
+    until(lambda: page.locator(".trouble").count() == 0, "nothing is wrong any more")
+
+
 def test_the_node_that_serves_the_page_goes(open_page: Open, trio: Cluster) -> None:
     page = open_page("queues", at=trio[2])
     page.get_by_role("heading", name="Queues", level=1).wait_for()

@@ -126,7 +126,8 @@ ALONE: Final = (
         "does not go on when what is held may",
         1,
         "amqp.connection",
-        "        if not self.held and self.on_released is not None:\n            self.on_released()",
+        "        if not self.held and not self.closed and self.on_released is not None:\n"
+        "            self.on_released()",
         "        pass",
     ),
     Mutation(

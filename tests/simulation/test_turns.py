@@ -15,7 +15,7 @@ import pytest
 from benchmarks.scaling_world import Plant, metered, node_of
 from leveret.broker import mirrored, rounds
 from leveret.broker.mirrored import Mirror, Mirrors
-from leveret.cluster.commands import Command
+from leveret.cluster.commands import ChangeView, Command
 from leveret.cluster.store import Applied
 from leveret.node import consensus
 from leveret.node.consensus import Consensus
@@ -25,6 +25,7 @@ QUEUES = 40
 APPLIED = 4
 EFFECTS = 16
 TOLD = 4
+LOOK_S = 0.0005  # Of virtual time, between two looks at what has happened.
 
 
 @contextmanager
@@ -108,3 +109,78 @@ def test_who_is_left_keeps_in_touch(monkeypatch: pytest.MonkeyPatch) -> None:
         plant.run(6.0)
         assert [node.pausing.partitions.pauses for node in survivors(plant)] == [0, 0]
         assert [len(node.broker.edges) for node in survivors(plant)] == [1, 1]
+
+
+def led_by_others(plant: Plant, names: set[str]) -> bool:
+    """Whether the survivors know another master of all these queues."""
+    victim = plant.machines[1].node_name
+    return all(
+        spec.node != victim for node in survivors(plant) for spec in node.metadata.queues.values() if spec.name in names
+    )
+
+
+def use(plant: Plant, names: set[str]) -> None:
+    """As if a client had published to these queues a moment ago."""
+    for node in survivors(plant):
+        for mirror in node.broker.mirrors:
+            if mirror.spec.name in names:
+                node.broker.mirrors.rounds.on_used(mirror)
+
+
+def test_queues_that_are_used_have_another_master_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many others there are: no command for any of these comes before."""
+    small(monkeypatch)
+    applied: list[str] = []
+    apply = Consensus._apply_command
+
+    def noted(of: Consensus, command: Command) -> Applied:
+        if isinstance(command, ChangeView) and of.me.name != plant.machines[1].node_name:
+            applied.append(command.name)
+        return apply(of, command)
+
+    with bereft() as plant:
+        names = sorted(spec.name for spec in node_of(plant.machines[0]).metadata.queues.values())
+        used = set(names[-5:])
+        use(plant, used)
+        monkeypatch.setattr(Consensus, "_apply_command", noted)
+        plant.kill(plant.machines[1])
+        plant.run(20.0, lambda: led_by_others(plant, used), LOOK_S)
+        assert set(applied) == used
+        plant.run(20.0, lambda: not plant.pending)
+        assert set(applied) == set(names)
+
+
+def test_while_clients_publish_the_rest_is_told_a_few_in_each_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    with bereft() as plant:
+        told: list[int] = []
+        for node in survivors(plant):
+            journal, mirrors = node.broker.mirrors.journal, node.broker.mirrors
+            monkeypatch.setattr(journal, "on_peer_down", lambda mirror, peer: told.append(mirror.spec.id))
+            tick = mirrors.tick
+
+            def publishing(node: Any = node, tick: Any = tick) -> None:
+                node.broker.totals.published += 1
+                tick()
+
+            monkeypatch.setattr(mirrors, "tick", publishing)
+        plant.run(0.1)
+        plant.kill(plant.machines[1])
+        ticks = QUEUES // TOLD
+        plant.run(ticks * consensus.TICK_MS / 1000 / 2)
+        assert 0 < len(set(told)) < QUEUES
+        plant.run(20.0, lambda: not plant.pending)
+
+
+def test_a_queue_that_a_client_waits_for_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nobody has used it before."""
+    small(monkeypatch)
+    monkeypatch.setattr(mirrored, "PROPOSED_AT_ONCE", 1)
+    with bereft() as plant:
+        plant.kill(plant.machines[1])
+        plant.run(1.0, lambda: all(node.broker.mirrors.rounds for node in survivors(plant)), LOOK_S)
+        node = survivors(plant)[0]
+        name = max(name for name, queue in node.broker.vhosts["/"].queues.items() if not queue.is_local)
+        node.broker.vhosts["/"].queues[name].suspend()  # As it is when a publish comes.
+        plant.run(20.0, lambda: led_by_others(plant, {name}), LOOK_S)
+        assert len(plant.pending) > QUEUES // 2

@@ -88,7 +88,10 @@ class QueueHandlers(Handlers):
     async def rows(self, specs: Sequence[QueueSpec], past: dict[str, list[int]]) -> list[Row]:
         """In full, in the same order; of one without a master, what is known of it all the same."""
         found, _ = await ask_homes(self.control, list(specs), "local_queue_rows", {"past": past})
-        return [found.get(spec.id) or queue_down(self.control, spec) for spec in specs]
+        queues = self.metadata.queues  # As they are now: some may have another master since.
+        return [
+            found.get(spec.id) or queue_down(self.control, queues.get((spec.vhost, spec.name), spec)) for spec in specs
+        ]
 
     async def _bare(self, specs: Sequence[QueueSpec], totals: bool) -> list[Row]:
         """What needs no statistics: `disable_stats`."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leveret.management.routes import Router
 
 RINGS_MAX: Final = 500  # In one answer.
+TRIES: Final = 3  # To count them while all the same nodes run.
 NODE_CHARACTERS_MAX: Final = 255
 
 
@@ -100,13 +101,24 @@ class RingHandlers(Office):
         self.rights.check(request)
         wanted, vhost = request.asked("name") or "", request.asked("vhost")
         most = request.number("limit", 50, 1, RINGS_MAX)
-        running, total = self.running(), 0
+        for _ in range(TRIES):
+            running = self.running()
+            answer = await self._count_rings(request, wanted, vhost, most, running)
+            if running == self.running():
+                break  # Else a node was lost meanwhile, and what was counted before is no longer so.
+        return json_response(answer)
+
+    async def _count_rings(
+        self, request: Request, wanted: str, vhost: str | None, most: int, running: frozenset[str]
+    ) -> dict[str, Any]:
+        queues, total = self.node.metadata.queues, 0
         troubled: list[tuple[str, str, QueueSpec]] = []  # The first by name so far, in order: not more than are shown.
         sound: list[tuple[str, str, QueueSpec]] = []
         counts = dict.fromkeys(("sound", "unsynchronised", "down"), 0)
         seen: dict[str, bool] = {}
-        async for spec in Slices().each(list(self.node.metadata.queues.values())):
-            if spec.view is None or is_keeper(spec.name) or (vhost and spec.vhost != vhost):
+        async for key in Slices().each(list(queues)):
+            spec = queues.get(key)
+            if spec is None or spec.view is None or is_keeper(spec.name) or (vhost and spec.vhost != vhost):
                 continue
             if not seen.setdefault(spec.vhost, self.rights.may_see(request, spec.vhost)):
                 continue
@@ -119,17 +131,19 @@ class RingHandlers(Office):
                 del there[most:]
         shown = [spec for _, _, spec in [*troubled, *sound][:most]]
         rings = [{**_outline(spec, running), "health": _health(spec, running)} for spec in shown]
-        return json_response({"total": total, **counts, "rings": rings})
+        return {"total": total, **counts, "rings": rings}
 
     async def ring(self, request: Request) -> Response:
         spec = self.spec(request)
-        running = self.running()
-        answer = {**_outline(spec, running), "id": spec.id, "durable": spec.durable}
         if spec.view is None:
-            return json_response({**answer, "mirrored": False})
+            outline = _outline(spec, self.running())
+            return json_response({**outline, "id": spec.id, "durable": spec.durable, "mirrored": False})
         asked = {"vhost": spec.vhost, "only": spec.name, "columns": list(MIRRORS), "after": None}
         told = await self.ask("mirror_status_rows", **asked)
         rows = [dict(zip(MIRRORS, row, strict=True)) for row in told["rows"]]
+        # Looked up now: a node that was asked may have been lost before it answered, and another one leads the queue.
+        running = self.running()
+        answer = {**_outline(spec, running), "id": spec.id, "durable": spec.durable}
         now = self.node.metadata.queues.get((spec.vhost, spec.name), spec)
         view = now.view or spec.view
         answer |= {

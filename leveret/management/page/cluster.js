@@ -19,9 +19,10 @@ export function cluster(app) {
     title: "Cluster",
     every: 1_000,
     async load(signal) {
-      // A walk over all queues is not for every second.
-      if (!list || Date.now() - listed > 5_000 || list.name !== app.query.get("find")) {
-        list = { name: app.query.get("find"), ...await api.get("leveret/rings", { limit: 50, name: app.query.get("find") }, signal) };
+      // A walk over all queues is not for every second, unless other nodes run than when it was made.
+      const standing = app.standing();
+      if (!list || Date.now() - listed > 5_000 || list.name !== app.query.get("find") || list.standing !== standing) {
+        list = { name: app.query.get("find"), standing, ...await api.get("leveret/rings", { limit: 50, name: app.query.get("find") }, signal) };
         listed = Date.now();
       }
       const [vhost, name] = chosen() ?? [list.rings[0]?.vhost, list.rings[0]?.name];
@@ -71,7 +72,8 @@ function nodeCard(app, member, node) {
 function picker(app, rings, ring) {
   let typing = 0;
   return [
-    h("p", { class: "muted" }, rings.total ? `${number(rings.total)}, ${ringsNote(rings)}` : "None yet."),
+    h("p", { class: "muted" }, rings.total ? `${number(rings.total)}, ${rings.standing === app.standing() && !app.lost
+      ? ringsNote(rings) : "being counted …"}` : "None yet."),
     rings.total > 5 || app.query.has("find") ? h("label", null, h("span", { class: "hidden" }, "Find a mirrored queue"), h("input", {
       type: "search", placeholder: "Find a queue", value: app.query.get("find") ?? "", spellcheck: "false",
       oninput: (event) => {
@@ -79,7 +81,7 @@ function picker(app, rings, ring) {
         clearTimeout(typing);
         typing = setTimeout(() => app.setQuery({ find: value }), 250);
       } })) : null,
-    h("ul", { class: "picks" }, rings.rings.map((one) => h("li", { key: `${one.vhost}/${one.name}` },
+    h("ul", { class: "picks" }, rings.rings.map((ring) => asOfNow(app, ring)).map((one) => h("li", { key: `${one.vhost}/${one.name}` },
       h("button", { type: "button", class: "pick", "aria-pressed": String(ring?.name === one.name && ring?.vhost === one.vhost),
         onclick: () => app.setQuery({ vhost: one.vhost, queue: one.name }) },
         h("span", { class: `lamp ${{ sound: "good", down: "bad" }[one.health] ?? "warn"}`, "aria-hidden": "true" }),
@@ -88,11 +90,19 @@ function picker(app, rings, ring) {
   ];
 }
 
-export function ringCard(app, ring, events = null) {
+// What was loaded a moment ago, without what is known by now to be no longer so: a node that is down leads nothing.
+function asOfNow(app, ring) {
+  const members = ring.members.map((one) => (app.isDown(one.node) ? { ...one, running: false } : one));
+  if (!members.some((one, at) => one !== ring.members[at])) return ring;
+  return { ...ring, members, health: app.isDown(ring.master) ? "down" : "unsynchronised" };
+}
+
+export function ringCard(app, loaded, events = null) {
+  const ring = asOfNow(app, loaded);
   const names = app.news?.members.map((one) => one.name) ?? [];
   return h("section", { class: "card ring-card" },
     h("div", { class: "card-head" }, h("h2", null, "Ring of ", link(ring.name, "queues", ring.vhost, ring.name)),
-      healthBadge(ring)),
+      healthBadge(app, ring)),
     h("div", { class: "ring-parts" },
       ringPicture(ring, names, app.node),
       h("div", null,
@@ -104,8 +114,9 @@ export function ringCard(app, ring, events = null) {
             : h("p", { class: "muted" }, "Nothing has changed since you opened this page.")) : null)));
 }
 
-function healthBadge(ring) {
+function healthBadge(app, ring) {
   if (!ring.mirrored) return badge("not mirrored", "plain");
+  if (app.lost) return badge("not known", "warn", "The node that this page asks does not answer");
   return ring.health === "sound" ? badge("all in sync", "good") : ring.health === "down" ? badge("no master", "bad")
     : badge("incomplete", "warn");
 }

@@ -58,6 +58,9 @@ const app = {
     draw();
     return reload();
   },
+  // Which nodes run, as far as the page knows.
+  standing: () => (app.news?.members ?? []).map((one) => `${one.name} ${one.running}`).join(),
+  isDown: (name) => (app.news?.members ?? []).some((one) => one.name === name && !one.running),
   node: (name) => nodeName(name, app.news?.members.map((one) => one.name) ?? [name]),
   // Do something that somebody asked for, and tell what came of it.
   async act(action, done) {
@@ -143,6 +146,7 @@ let watching = 0;
 async function watch() {
   clearTimeout(watching);
   if (!api.user()) return;
+  const before = app.standing();
   try {
     if (!document.hidden) {
       app.news = await api.get("leveret/cluster");
@@ -153,6 +157,7 @@ async function watch() {
     app.lost = true;
   }
   draw();
+  if (before !== "" && before !== app.standing()) reload();  // What is shown was so before a node went or came.
   watching = setTimeout(watch, WATCH_MS);
 }
 
