@@ -30,6 +30,7 @@ PAIRED_FAULTS: Final = (
     ("restart_app", 3),
     ("stop_some", 2),
 )
+HOPE_S: Final = 1.0  # For which a node waits to see whether the other one is dead, before it sends clients away.
 DELAYS_S: Final = (0.0, 0.0, 0.05, 0.5, 3.0)
 
 

@@ -34,6 +34,7 @@ from simulation.machine import AMQP_PORT, CLUSTER_PORT, Machine
 from simulation.mirrors import MirrorChecker, MirroredLedger
 from simulation.network import Network
 from simulation.operators import Operators
+from simulation.paired import HOPE_S
 from simulation.partitioned import Partitioned, PauseChecker
 from simulation.plan import CLIENTS, DURABLE, Plan
 from simulation.special import SPECIAL_QUEUES, Special
@@ -81,6 +82,9 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         if plan.strategies:
             self.pauses = PauseChecker(self.fail, lambda: self.scheduler.now, self._is_open, plan.handling())
             self.pauses.on_pause = self._on_pause
+            proofs = plan.proofs()
+            if proofs.is_visible or proofs.trusts_refusals:
+                self.pauses.grace_s += HOPE_S
             self.ledger.on_heard = self.pauses.on_heard
         self.machines = [
             Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
