@@ -96,6 +96,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         self.client_loop.dates = True
         self.clients: list[Client] = []
         self.wiping: Machine | None = None
+        self.is_healed = False  # Nothing more is done to anybody.
         self.begin_spools()
 
     # -- What happens is noted -----------------------------------------------------------------------------------
@@ -341,6 +342,20 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
                 machine.kill(power=self.dice.random() < 0.5)
                 self._start_later(machine, seconds)
 
+    def fault_abandon(self, cut: float, seconds: float) -> None:
+        """The leader goes on alone, and dies before the other one can see it again: see `paired`."""
+        for machine in self.machines:
+            if self.consensus.leads(machine.name):
+                others = [other.name for other in self.machines if other is not machine]
+                self._cut([way for name in others for way in ((name, machine.name), (machine.name, name))], cut)
+                self.scheduler.after(cut - 0.5, self._abandon, machine, 3.5 + seconds)
+                return
+
+    def _abandon(self, machine: Machine, seconds: float) -> None:
+        if not self.is_healed:
+            machine.kill(power=False)
+            self._start_later(machine, seconds)
+
     def fault_terminate(self, node: int, seconds: float) -> None:
         self.machines[node].terminate()
         self._start_later(self.machines[node], seconds + 15.0)
@@ -511,6 +526,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
 
     def _heal(self) -> None:
         self.note("world", "all is healed")
+        self.is_healed = True
         self.network.heal()
         for machine in self.machines:
             machine.disk.crash_after = machine.disk.fail_sync_after = None
