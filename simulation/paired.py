@@ -4,6 +4,9 @@ In a run with `--paired` there are two nodes, and what can prove the death of on
 one machine, where the folder of a dead node can be taken: at once, or only a while after it has died, or, as if they
 were on two, never. And they may trust the word of a host that nobody listens there.
 
+A fault of these runs alone: the leader is cut off for so long that it goes on without the other one, dies before the
+way is mended, and is away when it is. Its death proves nothing then.
+
 What must hold is what holds of every run: one leader in a term, one history of the metadata, one master of a queue, and
 nothing confirmed is lost. A node that believes too early that the other one is dead breaks one of them.
 """
@@ -29,7 +32,9 @@ PAIRED_FAULTS: Final = (
     ("pause", 4),
     ("restart_app", 3),
     ("stop_some", 2),
+    ("abandon", 8),
 )
+HOPE_S: Final = 1.0  # For which a node waits to see whether the other one is dead, before it sends clients away.
 DELAYS_S: Final = (0.0, 0.0, 0.05, 0.5, 3.0)
 
 

@@ -139,6 +139,7 @@ class PauseChecker:
         self.spans: dict[str, list[list[float]]] = {}
         self.begun: set[str] = set()  # Who has served in its present life.
         self.on_pause: Callable[[str], None] = lambda name: None
+        self.grace_s = GRACE_S
 
     def on_started(self, name: str) -> None:
         self.sees[name] = set()
@@ -167,7 +168,7 @@ class PauseChecker:
         due = machine.name in self.begun and self._must_pause(machine.node_name, server.node, self.sees[machine.name])
         self._put(machine.name, due)
         since = self.spans[machine.name][-1][0] if due else 0.0
-        if due and self.clock() > since + GRACE_S:
+        if due and self.clock() > since + self.grace_s:
             if self.is_open(machine.name):
                 self.fail(f"{machine.name} must serve nobody since {since:.6f}, and its port is open")
             if any(not one.closing and not one.closed for one in server.node.broker.connections):
@@ -201,7 +202,7 @@ class PauseChecker:
         if what in LAST_WORDS:
             return
         for since, until in reversed(self.spans.get(node, [])):
-            if since + GRACE_S < written_at < until:
+            if since + self.grace_s < written_at < until:
                 self.fail(f"{node} must serve nobody since {since:.6f}, and wrote {what} at {written_at:.6f}")
             if until < written_at:
                 return

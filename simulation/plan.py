@@ -374,6 +374,8 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
     node, seconds = dice.randrange(nodes), round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
     if what in ("power_all", "kill_leader"):
         return {"seconds": seconds}
+    if what == "abandon":
+        return {"cut": round(6.0 + 6.0 * dice.random(), 3), "seconds": seconds}
     if what in ("rebalance", "appoint", "unsettle"):
         return draw_rebalance(dice, what, any_queue(dice), nodes)
     if what in ("drain", "empty"):

@@ -1,6 +1,6 @@
 """A world of Raft nodes: virtual time, a hostile network, disks that forget, crashes, and checkers that see all.
 
-    python -m simulation.raft --seed N [--nodes K] [--steps M] [--count C] [--trace]
+    python -m simulation.raft --seed N [--nodes K] [--steps M] [--count C] [--paired] [--trace]
 
 Everything follows from the seed. The nodes are the real machine (`leveret.cluster.raft`) over the real log
 (`leveret.node.consensus_log`) on a `FaultyDisk`; their shell is here, and as short as the real one's loop. Time is
@@ -25,12 +25,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from leveret.cluster.raft.core import Busy, NotLeader, Raft, Ready, Refused, Role
-from leveret.cluster.raft.membership import AddLearner, BadChange, Change, Member, Membership, Promote, Remove, Update
+from leveret.cluster.raft.core import Busy, NotLeader, Raft, Ready, Refused, Remains, Role
+from leveret.cluster.raft.membership import (
+    AddLearner,
+    BadChange,
+    Change,
+    Demote,
+    Member,
+    Membership,
+    Promote,
+    Remove,
+    Update,
+)
 from leveret.cluster.raft.messages import Entry, Message, Snapshot, VoteResponse
 from leveret.cluster.raft.options import Options
 from leveret.cluster.raft.wire import decode_message, encode_message
 from leveret.node.consensus_log import ConsensusLog, WriteBatch, WriteSnapshot, load_identity
+from leveret.node.surviving import Untouched
 from simulation.disk import Crashed, FaultyDisk
 from simulation.raft_checker import Checker, Violation
 
@@ -74,6 +85,7 @@ class Node:
         self.raft: Raft | None = None
         self.job: WriteBatch | None = None
         self.snapshot_job: WriteSnapshot | None = None
+        self.borrower: tuple[Node, int] | None = None  # Who has this one's disk, and in which of its lives.
         self.wipe()
 
     def wipe(self) -> None:
@@ -154,6 +166,8 @@ class Node:
 
     def on_tick(self, life: int) -> None:
         if life == self.life and self.raft is not None:
+            if self.world.plan.paired:
+                self.raft.dismissable = frozenset(self.raft.membership.voter_ids)
             self.raft.tick()
             self.pump()
             self.world.after(self.tick_after, self.on_tick, life)
@@ -277,11 +291,13 @@ class Plan:
     seed: int
     nodes: int | None = None
     steps: int = STEPS
+    paired: bool = False  # Of two voters, one goes on alone where it may.
 
     @property
     def command(self) -> str:
         nodes = f" --nodes {self.nodes}" if self.nodes is not None else ""
-        return f"python -m simulation.raft --seed {self.seed}{nodes} --steps {self.steps} --trace"
+        paired = " --paired" if self.paired else ""
+        return f"python -m simulation.raft --seed {self.seed}{nodes} --steps {self.steps}{paired} --trace"
 
 
 class World:
@@ -419,7 +435,7 @@ class World:
 
     def step(self) -> None:
         """Something happens to the cluster."""
-        faults = (
+        faults: tuple[Callable[[], None], ...] = (
             self.crash_one,
             self.crash_one,
             self.crash_leader,
@@ -441,6 +457,8 @@ class World:
             self.fail_disk,
             self.crash_all,
         )
+        if self.plan.paired:
+            faults += (self.outlive, self.outlive, self.outlive, self.outlive, self.dismiss, self.dismiss, self.rest)
         self.rng.choice(faults)()
 
     def running(self) -> list[Node]:
@@ -494,7 +512,55 @@ class World:
 
     def restart(self, node: Node) -> None:
         if node.raft is None and node.founded:
+            if node.borrower is not None and self.is_borrowed(*node.borrower):
+                self.after(0.5, self.restart, node)
+                return
+            node.borrower = None
             node.start()
+
+    # Two voters
+
+    def is_borrowed(self, by: Node, life: int) -> bool:
+        raft = by.raft
+        if by.life != life or raft is None:
+            return False
+        return raft.is_succeeding or (raft.is_leader and not raft.log.is_membership_committed)
+
+    def pairs(self) -> list[tuple[Node, Raft, Node]]:
+        """A running voter, and the place of the only other one, if that is the same still."""
+        found = []
+        for node in self.running():
+            assert node.raft is not None
+            others = [voter for voter in node.raft.membership.voter_ids if voter != node.id]
+            if len(others) == 1 and self.places[others[0]].id == others[0]:
+                found.append((node, node.raft, self.places[others[0]]))
+        return found
+
+    def outlive(self) -> None:
+        """One of two is dead, and the other one has its disk."""
+        for node, raft, dead in self.pairs():
+            if dead.raft is not None or dead.borrower is not None:
+                continue
+            recovered = ConsensusLog(Untouched(dead.disk), FOLDER).recover()
+            try:
+                raft.outlive(dead.id, Remains(recovered.hard_state, recovered.meta, recovered.entries))
+            except Refused as error:
+                self.note("may not outlive", node.id, dead.id, error)
+                continue
+            self.note("outlives", node.id, dead.id)
+            dead.borrower = (node, node.life)
+            node.pump()
+
+    def dismiss(self) -> None:
+        for node, raft, other in self.pairs():
+            self.note("dismisses", node.id, other.id, raft.dismiss(other.id))
+            node.pump()
+
+    def rest(self) -> None:
+        """One of two is about to stop."""
+        for node, raft, other in self.pairs():
+            if raft.is_leader:
+                self.change(node, Demote(self.rng.choice((node.id, other.id))))
 
     def restart_one(self) -> None:
         stopped = [node for node in self.nodes if node.raft is None and node.founded]
@@ -702,10 +768,11 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, help="default: by the seed")
     parser.add_argument("--steps", type=int, default=STEPS, help="faults (default: %(default)s)")
     parser.add_argument("--count", type=int, default=1, help="seeds, from --seed on")
+    parser.add_argument("--paired", action="store_true", help="of two voters, one goes on alone where it may")
     parser.add_argument("--trace", action="store_true", help="show all events of a failure, not only the last ones")
     args = parser.parse_args()
     for seed in range(args.seed, args.seed + args.count):
-        plan = Plan(seed, args.nodes, args.steps)
+        plan = Plan(seed, args.nodes, args.steps, args.paired)
         try:
             world = run(plan, 1_000_000 if args.trace else 60)
         except Violation as violation:

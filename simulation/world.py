@@ -34,6 +34,7 @@ from simulation.machine import AMQP_PORT, CLUSTER_PORT, Machine
 from simulation.mirrors import MirrorChecker, MirroredLedger
 from simulation.network import Network
 from simulation.operators import Operators
+from simulation.paired import HOPE_S
 from simulation.partitioned import Partitioned, PauseChecker
 from simulation.plan import CLIENTS, DURABLE, Plan
 from simulation.special import SPECIAL_QUEUES, Special
@@ -81,6 +82,9 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         if plan.strategies:
             self.pauses = PauseChecker(self.fail, lambda: self.scheduler.now, self._is_open, plan.handling())
             self.pauses.on_pause = self._on_pause
+            proofs = plan.proofs()
+            if proofs.is_visible or proofs.trusts_refusals:
+                self.pauses.grace_s += HOPE_S
             self.ledger.on_heard = self.pauses.on_heard
         self.machines = [
             Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
@@ -92,6 +96,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         self.client_loop.dates = True
         self.clients: list[Client] = []
         self.wiping: Machine | None = None
+        self.is_healed = False  # Nothing more is done to anybody.
         self.begin_spools()
 
     # -- What happens is noted -----------------------------------------------------------------------------------
@@ -337,6 +342,20 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
                 machine.kill(power=self.dice.random() < 0.5)
                 self._start_later(machine, seconds)
 
+    def fault_abandon(self, cut: float, seconds: float) -> None:
+        """The leader goes on alone, and dies before the other one can see it again: see `paired`."""
+        for machine in self.machines:
+            if self.consensus.leads(machine.name):
+                others = [other.name for other in self.machines if other is not machine]
+                self._cut([way for name in others for way in ((name, machine.name), (machine.name, name))], cut)
+                self.scheduler.after(cut - 0.5, self._abandon, machine, 3.5 + seconds)
+                return
+
+    def _abandon(self, machine: Machine, seconds: float) -> None:
+        if not self.is_healed:
+            machine.kill(power=False)
+            self._start_later(machine, seconds)
+
     def fault_terminate(self, node: int, seconds: float) -> None:
         self.machines[node].terminate()
         self._start_later(self.machines[node], seconds + 15.0)
@@ -507,6 +526,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
 
     def _heal(self) -> None:
         self.note("world", "all is healed")
+        self.is_healed = True
         self.network.heal()
         for machine in self.machines:
             machine.disk.crash_after = machine.disk.fail_sync_after = None

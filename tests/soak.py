@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "spooled": (),
     "rebalanced": ("mirrored",),
     "drained": ("mirrored",),
+    "paired": ("mirrored",),
     "ailing": (),
 }
 

@@ -75,6 +75,20 @@ exit codes: 0 stopped in order, 64 wrong use, 65 stored data is damaged (see lev
             no cluster was found, 70 broken, 78 the configuration does not hold
 """
 
+WITNESS = """\
+Runs a witness: a voter of a cluster that keeps no queues and serves no clients. With two nodes and a witness on a third
+machine, the loss of any one of the three leaves a majority. Prints "ready" when it counts. SIGTERM stops it.
+"""
+
+WITNESS_EXAMPLES = """\
+examples:
+  leveret witness --name witness@gamma --host 0.0.0.0 --cluster-host gamma --cookie-file /etc/leveret/cookie \\
+      --join alpha:25672
+leveretctl cluster_status at a node lists it. To remove it: stop it, then at a node: leveretctl forget_cluster_node NAME
+
+exit codes: as leveret server
+"""
+
 CLUSTER_START = """\
 Starts a cluster of N nodes on this machine, each a `leveret server` of its own, and stays in the foreground. Node i
 listens at base port + i - 1. Prints "ready" with the ports once clients can connect to all of them. Ctrl-C or SIGTERM
@@ -156,6 +170,10 @@ def run(parsed: argparse.Namespace) -> int:
             from leveret.cli.server import server
 
             return server(parsed)
+        case "witness":
+            from leveret.cli.server import witness
+
+            return witness(parsed)
         case "cluster":
             from leveret.cli.cluster import cluster
 
@@ -199,6 +217,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"leveret {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_server(commands)
+    _add_witness(commands)
     _add_cluster(commands)
     _add_config(commands)
     _add_log(commands)
@@ -233,6 +252,27 @@ def _add_server(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     server.add_argument("--priority", metavar="0..255", help="in elections; the node with the highest leads (0)")
     server.add_argument("--management-port", metavar="PORT", help="port for HTTP, 0 for any, or none (PORT + 10000)")
+
+
+def _add_witness(commands: argparse._SubParsersAction[Parser]) -> None:
+    witness = commands.add_parser(
+        "witness",
+        help="run a third voter for a cluster of two nodes",
+        description=WITNESS,
+        epilog=WITNESS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    witness.add_argument("--name", metavar="NAME", help="its name in the cluster (leveret@localhost)")
+    witness.add_argument("--data", metavar="DIR", help="its folder (~/.leveret/NAME)")
+    witness.add_argument("--host", metavar="HOST", help="address to listen at (127.0.0.1)")
+    witness.add_argument("--cluster-port", metavar="PORT", help="port for the nodes (25672)")
+    witness.add_argument("--cluster-host", metavar="HOST", help="host under which nodes reach it (that of --host)")
+    witness.add_argument("--cookie-file", metavar="FILE", help="the secret that all nodes share (DIR/cookie)")
+    witness.add_argument("--config", metavar="FILE", help="configuration in the form of rabbitmq.conf")
+    witness.add_argument(
+        "--join", metavar="HOST:PORT", action="append", default=[], type=_address, help="cluster port of a node"
+    )
 
 
 def _add_cluster(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -22,17 +22,25 @@ OPTIONS = {
 }
 
 
-def server(parsed: argparse.Namespace) -> int:
+def witness(parsed: argparse.Namespace) -> int:
+    return server(parsed, as_witness=True)
+
+
+def server(parsed: argparse.Namespace, as_witness: bool = False) -> int:
     given = [
         Given(key, getattr(parsed, option), COMMAND, "--" + option.replace("_", "-"))
         for option, key in OPTIONS.items()
-        if getattr(parsed, option) is not None
+        if getattr(parsed, option, None) is not None
     ]
     if parsed.join:
         given.append(Given("join", ",".join(parsed.join), COMMAND, "--join"))
     loaded = load_or_report(given, parsed.config)
     if loaded is None:
         return CONFIG
+    if as_witness:
+        from leveret.node import witness
+
+        return witness.run(loaded.settings)
     from leveret.node.server import run
 
     return run(loaded.settings)

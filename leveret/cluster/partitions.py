@@ -23,8 +23,9 @@ majority. Hence no live member is stopped or erased because of what one other no
 A node pauses in the same moment as a session ends, before its mirrors conclude anything from it. It resumes only when
 its shell has also caught up with what was agreed on without it; sight alone would let clients see old metadata.
 
-Who does not pause, whatever it sees: a node that was removed, and is on its way out, and a node that is alone in its
-cluster. One that is a member and not a voter (it was lost, and is back) needs a majority of the voters in sight.
+Who does not pause, whatever it sees: a node that is not a voter yet (it is joining, and not open) or was removed (and
+is on its way out), and a node that is alone in its cluster. One that was a voter, and is a member still (the other one
+of two went on without it), needs a majority of the voters in sight.
 
 This module is the decision and the record of who is missing since when. `node/pausing.py` closes and opens the doors.
 """
@@ -165,10 +166,16 @@ def fault_of(value: Json) -> str | None:
 
 
 def why_pause(
-    handling: PartitionHandling, me: str, members: Collection[str], voters: Collection[str], in_sight: Collection[str]
+    handling: PartitionHandling,
+    me: str,
+    members: Collection[str],
+    voters: Collection[str],
+    in_sight: Collection[str],
+    demoted: bool = False,
 ) -> str | None:
-    """What a node that sees these others lacks, if it must not serve; None: it serves."""
-    if me not in members or not voters or len(members) == 1:
+    """What a node that sees these others lacks, if it must not serve; None: it serves. `demoted`: it is no voter, and
+    was one."""
+    if (me not in voters and not demoted) or len(members) == 1:
         return None
     seen = {name for name in members if name in in_sight or name == me}
     if handling.pauses_minority:
@@ -197,8 +204,9 @@ class Partitions:
         self.me = me
         self.handling = handling
         self.members: frozenset[str] = frozenset({me})
-        self.is_member = True
+        self.demoted = False  # It is a member, was a voter, and is none.
         self.voters: frozenset[str] = frozenset()
+        self._has_counted = False  # It was a voter.
         self.in_sight: set[str] = set()
         self.lost: dict[str, Loss] = {}
         self.paused_ms: int | None = None  # Since when, of the wall's clock.
@@ -212,7 +220,8 @@ class Partitions:
     def set_members(self, members: Collection[str], voters: Collection[str], wall_ms: int) -> None:
         """Who belongs to the cluster. One that was never met is missing from now on."""
         self.members, self.voters = frozenset(members) | {self.me}, frozenset(voters)
-        self.is_member = self.me in members
+        self.demoted = self.me in members and self.me not in voters and (self.demoted or self._has_counted)
+        self._has_counted = self.me in members and (self._has_counted or self.me in voters)
         for name in [name for name in self.lost if name not in self.members]:
             del self.lost[name]
         for name in sorted(self.members - self.in_sight - self.lost.keys() - {self.me}):
@@ -228,9 +237,7 @@ class Partitions:
             self.lost[peer] = Loss(wall_ms, reason, silent)
 
     def must_pause(self) -> str | None:
-        if not self.is_member:
-            return None
-        return why_pause(self.handling, self.me, self.members, self.voters, self.in_sight)
+        return why_pause(self.handling, self.me, self.members, self.voters, self.in_sight, self.demoted)
 
     def look(self, caught_up: bool, wall_ms: int) -> bool | None:
         """True: pause now; False: resume now; None: all stays as it is."""

@@ -22,6 +22,7 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from leveret.cluster import commands as c
+from leveret.cluster.attesting import WITNESS, witness_names
 from leveret.cluster.frames import JOIN, LEAVE, RENAME, REST, SIGNS_OF_LIFE
 from leveret.cluster.global_parameters import CLUSTER_ID, parse_cluster_id
 from leveret.cluster.homes import has_queues
@@ -101,7 +102,7 @@ class Cluster(Consensus):
             return
         voters = {member.id for member in self.raft.membership.voters}
         matches = {one.id: one.match for one in self.raft.followers()}
-        away = out_of_service(self.metadata)
+        away = out_of_service(self.metadata) | witness_names(self.metadata)
         heirs = {one: name not in away for name, one in self.connected.items() if one in voters}
         if not heirs:
             return
@@ -122,6 +123,16 @@ class Cluster(Consensus):
         return parse_cluster_id(self.metadata.global_parameters.get(CLUSTER_ID)) or bytes(16)
 
     def members(self) -> list[MemberStatus]:
+        """The nodes, without those that are only witnesses."""
+        apart = witness_names(self.metadata)
+        return [one for one in self.everybody() if one.name not in apart]
+
+    def attending(self) -> list[MemberStatus]:
+        """The witnesses."""
+        apart = witness_names(self.metadata)
+        return [one for one in self.everybody() if one.name in apart]
+
+    def everybody(self) -> list[MemberStatus]:
         membership = self.raft.membership
         return sorted(
             MemberStatus(
@@ -178,11 +189,15 @@ class Cluster(Consensus):
                 "agreed on since. Start that node. If it will never return, stop this node's app and see: leveretctl "
                 "help force_boot; what only that node has is lost then"
             )
-        missing = sorted(one.name for one in self.members() if not one.running)
+        missing = sorted(one.name for one in self.everybody() if not one.running)
         return (
             f"waiting for a majority of the cluster: {', '.join(missing) or 'the leader'} cannot be reached. If they "
             "will never return, stop this node's app and see: leveretctl help force_boot"
         )
+
+    @property
+    def is_expelled(self) -> bool:
+        return self._is_refused()
 
     def _is_refused(self) -> bool:
         """Whether all that can be reached, and a majority at that or all there are, say that this node is no member."""
@@ -217,6 +232,7 @@ class Cluster(Consensus):
         voters = {member.name: member.id for member in self.raft.membership.voters}
         sights, is_paused = self.shell.sights(), self.shell.is_paused
         away = out_of_service(self.metadata)
+        away |= witness_names(self.metadata)
         able = [name for name in self.connected if name in voters and not is_paused(name) and name not in away]
         counts = self.sights.count(voters, able, sights)
         own = sum(name in self.connected or name == self.me.name for name in voters)
@@ -243,7 +259,7 @@ class Cluster(Consensus):
 
     # -- Membership ------------------------------------------------------------------------------------------------
 
-    async def admit(self, member: Member, replaces: str | None = None) -> None:
+    async def admit(self, member: Member, replaces: str | None = None, witness: bool = False) -> None:
         """As the leader: take a member in, or note that it has moved. `replaces`: the id of its former self, which it
         comes in place of (see `recovering`). Raises `AdminError`, `NotLeader`."""
         self._lead_or_raise()
@@ -269,8 +285,21 @@ class Cluster(Consensus):
                     f"another node: leveretctl forget_cluster_node {member.name}"
                 )
             await self.change_membership(Remove(namesake.id))
+        await self._note_kind(member.name, witness)
         await self.change_membership(AddLearner(member))
         logger.info("node %s at %s joins the cluster", member.name, member.address)
+
+    async def _note_kind(self, name: str, witness: bool) -> None:
+        """Before it is a member, all know whether it is one that keeps queues."""
+        is_noted = name in witness_names(self.metadata)
+        if witness == is_noted:
+            return
+        if witness and has_queues(self.metadata, name):
+            raise AdminError(f"{name} has queues in this cluster: a witness needs another name")
+        command = c.SetGlobalParameter(WITNESS + name, True) if witness else c.ClearGlobalParameter(WITNESS + name)
+        applied = await self.change(command)
+        if applied.refused is not None:
+            raise TryAgain(applied.refused.text)
 
     def _former(self, name: str, namesake: Member | None, replaces: str) -> str:
         """The id of the member of that name, if it is the one that a node wants to replace, and is gone."""
@@ -310,7 +339,7 @@ class Cluster(Consensus):
             await self.change(c.ClearGlobalParameter(parameter))
 
     def _labels(self, name: str) -> list[str]:
-        return [one for one in (LABELS + name, MAINTENANCE + name) if one in self.metadata.global_parameters]
+        return [one + name for one in (LABELS, MAINTENANCE, WITNESS) if one + name in self.metadata.global_parameters]
 
     def _lead_or_raise(self, name: str | None = None) -> Member:
         if not self.raft.is_leader:
@@ -360,6 +389,8 @@ class Cluster(Consensus):
             renaming = Renaming(old, new, self._lead_or_raise(old).id)
             if old == self.me.name or self._is_seen(old):
                 raise AdminError(f"node {old} is running: stop it, rename it, then start it with --name {new}")
+            if old in witness_names(self.metadata):
+                raise AdminError(f"{old} is a witness: forget it, and let one of the new name join")
             if self.is_member(new) or any(new in one[:2] or old in one[:2] for one in renamings(self.metadata)):
                 raise AdminError(f"there is a node {new} already, or one of them is being renamed")
             applied = await self.change(c.SetGlobalParameter(RENAMING + old, renaming.to_json()))
@@ -443,8 +474,9 @@ class Cluster(Consensus):
             if kind == JOIN:
                 name, address = str(request["name"]), str(request["address"])
                 member = Member(str(request["uuid"]), name, address, int(request["priority"]))
-                await self.admit(member, None if "replaces" not in request else str(request["replaces"]))
-                members = [{"name": one.name, "uuid": one.uuid, "address": one.address} for one in self.members()]
+                replaces = None if "replaces" not in request else str(request["replaces"])
+                await self.admit(member, replaces, request.get("witness") is True)
+                members = [{"name": one.name, "uuid": one.uuid, "address": one.address} for one in self.everybody()]
                 return {"ok": {"cluster": self.cluster_id.hex(), "members": members}}
             if kind == LEAVE:
                 await self._expel(str(request["name"]), bool(request["by_itself"]))

@@ -176,9 +176,11 @@ async def force_boot(control: Control) -> None:
 
 @COMMANDS.add(RUNNING, name=TEXT)
 async def forget_cluster_node(control: Control, name: str) -> None:
-    member = control.member(name)
+    member = next((one for one in control.node.cluster.everybody() if one.name == name), None)
     if member is None and not has_queues(control.node.metadata, name):
         raise Refused(UNAVAILABLE, f"The node selected is not in the cluster: {name}")
+    if member is not None and member.running and member in control.node.cluster.attending():
+        raise Refused(UNAVAILABLE, f"the witness {name} is running: stop its process before it is removed")
     if member is not None and member.running:
         text = f"Leveret on node {name} must be stopped with 'leveretctl -n {name} stop_app' before it can be removed"
         raise Refused(UNAVAILABLE, text)
@@ -246,6 +248,10 @@ async def cluster_status(control: Control) -> Any:
         "versions": {name: one["version"] for name, one in told.items()},
         "leader": cluster.leader,
         "has_majority": cluster.has_majority,
+        "witnesses": [
+            {"name": one.name, "address": one.address, "voter": one.voter, "running": one.running}
+            for one in cluster.attending()
+        ],
         "members": [
             {
                 "name": one.name,

@@ -170,7 +170,7 @@ async def quorum_critical(control: Control) -> Any:
     """What would stand still if this node went: quorum queues that nobody else has whole, and the cluster itself."""
     node = control.node
     members = node.cluster.members()
-    voters = [member for member in members if member.voter]
+    voters = [member for member in node.cluster.everybody() if member.voter]
     left = sum(member.running and member.name != control.name for member in voters)
     running = {member.name for member in members if member.running}
     queues = []

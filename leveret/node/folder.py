@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 JOIN_FILE: Final = "join"  # Where to ask to be let in, at the next start without data.
 REPLACE_FILE: Final = "replace"  # The id of the member in whose place to be let in then: see `recovering`,
 UNKNOWN_ID: Final = "unknown"  # or this, if it cannot be read.
+WITNESS_FILE: Final = "witness"  # The folder is that of a witness, which keeps no messages.
 METADATA: Final = "metadata"  # The log of commands and its snapshots; see `consensus_log`.
 MESSAGES: Final = "log"  # Segments and their checkpoint; see `leveret.log`.
 

@@ -24,6 +24,7 @@ from leveret.broker.placing import Place, Placing
 from leveret.broker.queue import Queue
 from leveret.broker.stream import StreamQueue
 from leveret.cluster import frames
+from leveret.cluster.attesting import WITNESS, witness_names
 from leveret.cluster.commands import Command, SetGlobalParameter
 from leveret.cluster.defaults import first_boot
 from leveret.cluster.events import GlobalParameterChanged
@@ -588,7 +589,7 @@ class Node(consensus.Shell):
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
     def on_peer_up(self, peer: str, uuid: bytes) -> None:
-        self.pausing.on_up(peer)
+        self.pausing.on_up(peer, has_broker=peer not in witness_names(self.metadata))
         self.cluster.on_up(peer, uuid)
         self.placing.look_at_all()
         self._tell_alarms()
@@ -651,6 +652,9 @@ class Node(consensus.Shell):
             self.pausing.on_setting()
         if GlobalParameterChanged(CLUSTER_ID) in events and any(self.cluster.cluster_id):
             self.peers.set_cluster(self.cluster.cluster_id)
+        if any(isinstance(one, GlobalParameterChanged) and one.name.startswith(WITNESS) for one in events):
+            for name in witness_names(self.metadata):
+                self.pausing.part_with(name)
         self.maintenance.look()
         self.schedule()
 

@@ -136,8 +136,11 @@ class Pausing:
 
     # -- Who is in sight -----------------------------------------------------------------------------------------
 
-    def on_up(self, peer: str) -> None:
+    def on_up(self, peer: str, has_broker: bool = True) -> None:
         self.partitions.on_up(peer)
+        if not has_broker:
+            self.look()
+            return
         talk = self._talks[peer] = _Talk()
         if self.paused:
             self._say_paused(peer, talk)
@@ -150,6 +153,12 @@ class Pausing:
         silent = reason.startswith(SILENCE)
         self.partitions.on_down(peer, reason, silent, self.node.world.wall_ms())
         self.look()
+        talk = self._talks.pop(peer, None)
+        if talk is not None:
+            self._close(peer, talk)
+
+    def part_with(self, peer: str) -> None:
+        """It turns out to be a witness, which has no broker."""
         talk = self._talks.pop(peer, None)
         if talk is not None:
             self._close(peer, talk)

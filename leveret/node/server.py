@@ -49,6 +49,7 @@ from leveret.node.folder import (
     METADATA,
     PATIENCE_S,
     REPLACE_FILE,
+    WITNESS_FILE,
     FolderInUse,
     delete_note,
     folder_lock,
@@ -273,6 +274,8 @@ class Server(Doors):
             return log, recovered
         log = ConsensusLog(disk, METADATA)
         recovered = log.recover()
+        if read_note(disk, WITNESS_FILE) is not None:
+            raise StartFailed(f"{self.settings.data_dir} is the folder of a witness: start it with leveret witness")
         if recovered.last_index:  # A term alone is left by one that died before it got anything of those it had joined.
             self._check_name(me, recovered)
             return log, recovered

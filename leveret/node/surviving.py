@@ -72,7 +72,7 @@ class Surviving:
         self.trusts: dict[str, bool] = {}  # Whether it trusts refusals,
         self.places: dict[str, Place] = {}  # and where its lock was seen to be held.
         self.taken: Inherited | None = None  # The folder of the dead one,
-        self.until: int | None = None  # to be given back when this index is agreed on.
+        self.is_succeeding = False  # to be given back when this node is the only voter, on its disk.
         self.resting: set[str] = set()  # Ids of learners that are about to stop, and must not become voters again now.
         self.doubt = ""  # Why a proof did not do.
         self.last_other: Member | None = None
@@ -165,7 +165,9 @@ class Surviving:
 
     def tick(self) -> None:
         cluster = self.cluster
-        if self.until is not None and (cluster.raft.commit >= self.until or not cluster.raft.is_leader):
+        raft = cluster.raft
+        is_under_way = raft.is_succeeding or (raft.is_leader and not raft.log.is_membership_committed)
+        if self.is_succeeding and not is_under_way:
             self._give_back()
         self._tell()
         missing = self.missing
@@ -219,7 +221,7 @@ class Surviving:
             self._give_up(dead, str(error))
             return
         logger.warning("node %s is dead (%s): this node goes on alone", dead.name, proof)
-        self.until = raft.last_index
+        self.is_succeeding = True
         self.cluster.drive()
 
     def _give_up(self, dead: Member, why: str) -> None:
@@ -230,7 +232,7 @@ class Surviving:
         self._give_back()
 
     def _give_back(self) -> None:
-        taken, self.taken, self.until = self.taken, None, None
+        taken, self.taken, self.is_succeeding = self.taken, None, False
         if taken is not None:
             taken.release()
 
@@ -290,9 +292,9 @@ class Surviving:
         except Refused as error:
             raise AdminError(str(error)) from None
         logger.warning("as it was told to, this node goes on without node %s, no member any more", missing.name)
-        index = cluster.raft.last_index
         cluster.drive()
-        if not await cluster.until(lambda: cluster.raft.commit >= index, cluster.settings.operation_timeout_ms / 1000):
+        log, seconds = cluster.raft.log, cluster.settings.operation_timeout_ms / 1000
+        if not await cluster.until(lambda: missing.id not in log.agreed.membership.ids, seconds):
             raise AdminError("this node's disk has not answered in time; it goes on when it does")
         return missing.name
 
@@ -300,7 +302,7 @@ class Surviving:
         self._give_back()
 
 
-class _Untouched:
+class Untouched:
     """A disk that is only read, whatever its reader would like to tidy up."""
 
     def __init__(self, disk: Disk) -> None:
@@ -320,7 +322,7 @@ def read_remains(disk: Disk, member_id: str) -> Remains:
     """Raises `AdminError`, and what damaged files raise."""
     if read_identity(disk, METADATA) != member_id:
         raise AdminError("its folder is another node's by now")
-    recovered = ConsensusLog(_Untouched(disk), METADATA).recover()
+    recovered = ConsensusLog(Untouched(disk), METADATA).recover()
     return Remains(recovered.hard_state, recovered.meta, recovered.entries)
 
 

@@ -204,6 +204,21 @@ def test_a_smaller_cluster_may_be_a_majority() -> None:
     assert node.look(True, 2) is None
 
 
+def test_who_counted_once_needs_those_that_count_now() -> None:
+    """Of two nodes the other one has gone on without this one, and was lost again when this one had heard of it."""
+    node = Partitions("a")
+    node.set_members(("a", "b"), ("b",), 0)
+    assert node.must_pause() is None  # It joins.
+    node.set_members(("a", "b"), ("a", "b"), 1)
+    node.on_up("b")
+    node.set_members(("a", "b"), ("b",), 2)
+    assert node.must_pause() is None
+    node.on_down("b", "closed", False, 3)
+    assert node.must_pause() == "0 of 1 nodes are in contact, which is no majority"
+    node.set_members(("b",), ("b",), 4)  # It was removed.
+    assert node.must_pause() is None
+
+
 # -- Who sees how many ---------------------------------------------------------------------------------------------
 
 

@@ -168,6 +168,26 @@ def test_a_rolling_restart_under_load(nodes: Cluster, ctl: Operator, name: str) 
         await_in_sync(nodes[0], f"{name}-{number}", nodes)
 
 
+def test_a_rolling_restart_of_two_nodes(start_cluster: StartCluster, ctl: Operator) -> None:
+    """The one that stays counts alone meanwhile, so that nothing is refused."""
+    nodes: Cluster = start_cluster(size=2)
+    mirror(nodes[0], "q")
+    ledger = Ledger(nodes, random.Random(1))
+    declare(nodes[0], "q")
+    await_in_sync(nodes[0], "q", nodes)
+    ledger.add("q", publishers=1)
+    nodes.disconnect()
+    with ledger:
+        ledger.await_progress(50)
+        told = ctl(nodes[1], "rolling_restart", "--timeout", "60")
+        for node in nodes:
+            assert f"{node.name}: back, and all mirrors are synchronised" in told
+        ledger.await_progress(50)
+        assert ledger.finish() > 100
+    assert [book.refused for book in ledger.books] == [0]
+    assert [node.control("local_partition")["pauses"] for node in nodes] == [0, 0]
+
+
 def test_a_rolling_restart_that_must_not_begin(nodes: Cluster, ctl: Operator, name: str) -> None:
     one, two, three = nodes
     declare(one, name)

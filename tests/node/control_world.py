@@ -61,6 +61,12 @@ class FakeCluster:
             for one in self.all.servers.values()
         )
 
+    def everybody(self) -> list[MemberStatus]:
+        return self.members()
+
+    def attending(self) -> list[MemberStatus]:
+        return []
+
     async def change(self, command: Command) -> Applied:
         if self.refusal is not None:
             raise self.refusal

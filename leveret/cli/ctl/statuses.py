@@ -28,6 +28,9 @@ def cluster_status(status: dict[str, Any], bold: Style) -> str:
         basics.append(f"Catching up: {', '.join(present)}")
     if absent := [name for name in learners if name not in running]:
         basics.append(f"Not counted until it is back: {', '.join(absent)}")
+    for one in status.get("witnesses", ()):
+        counts = "" if one["voter"] else ", does not count yet"
+        basics.append(f"Witness: {one['name']} at {one['address']}, {'up' if one['running'] else 'DOWN'}{counts}")
     versions = status["versions"].items()
     listeners = [one for found in status["listeners"].values() for one in found]
     return _sections(

@@ -257,11 +257,8 @@ class Rolling:
                 return f"node {one['name']} is in maintenance; take it back with: leveretctl -n {one['name']} revive"
         if state["unsynced_count"]:
             return self._unsynced(state)
-        if len(members) < 3 and not self.force:
-            return (
-                f"the cluster has {len(members)} node{'s' if len(members) > 1 else ''}: while one of them is stopped "
-                "there is no majority, and clients have to wait. --force restarts it nevertheless"
-            )
+        if len(members) < 2 and not self.force:
+            return "the cluster has 1 node: while it is stopped clients have to wait. --force restarts it nevertheless"
         return None
 
     def _unsynced(self, state: dict[str, Any]) -> str:

@@ -199,6 +199,7 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         self.leadership: Leadership | None = None
+        self._succession: Change | None = None  # What makes this node, a candidate, the only voter: see `outlive`.
         self.dismissable: frozenset[str] = frozenset()  # Voters that a leader of two may go on without.
         self._votes: dict[str, bool] = {}
         self._forced = False
@@ -330,6 +331,8 @@ class Raft:
             if not self.leadership.tick() and not any(map(self.dismiss, self.dismissable)):
                 self._follow(self.term, None)
             return
+        if self._succession is not None:
+            return  # Its disk is waited for, and nobody else.
         self._elapsed += 1
         if self._elapsed >= self._timeout and self._elapsed >= self._timeout + self._deference():
             self._fruitless = True
@@ -387,7 +390,8 @@ class Raft:
         return True
 
     def outlive(self, peer: str, remains: Remains | None = None, *, forget: bool = False) -> None:
-        """Go on without the other one of two voters, and lead. Raises `Refused`.
+        """Go on without the other one of two voters, and lead, as soon as this node's own vote is on its disk; until
+        then `is_succeeding`, unless something comes in between. Raises `Refused`.
 
         UNSAFE, unless it is certain that `peer` does not run, that it does not start before what comes of this is on
         disk here, and that it has agreed on nothing without this node. The last is seen from its log, if that is at
@@ -409,12 +413,20 @@ class Raft:
         self._follow(max(term, self.term), None)
         self._forced = True
         self._stand()
-        if peer not in self.membership.voter_ids:
-            return  # Its log, which was taken over, says so already.
+        if peer in self.membership.voter_ids:  # Otherwise its log, which was taken over, says so already.
+            self._succession = Remove(peer) if forget else Demote(peer)
+
+    @property
+    def is_succeeding(self) -> bool:
+        return self._succession is not None
+
+    def _succeed(self, change: Change) -> None:
+        """This node's vote is on disk, and so would be the other one's, had it been asked."""
+        self._succession = None
         self._on_elected()
         # Not before an entry of this term is committed, in other cases. Here no change of an older leader can surface:
         # the only other log that could have one has none, and nobody else has a vote.
-        self._append_change(Remove(peer) if forget else Demote(peer))
+        self._append_change(change)
 
     def _is_other_of_two(self, peer: str) -> bool:
         """Whether there are these two voters, and nobody else can be one in any log."""
@@ -445,6 +457,7 @@ class Raft:
     def campaign(self, *, forced: bool = False) -> None:
         """Stand for election, as the timeout does. `forced`: the leader wants it, so nobody needs to be asked first."""
         self._restart_timeout()
+        self._succession = None
         if not self._may_lead() or self._install is not None:
             return
         self._forced = forced
@@ -536,6 +549,7 @@ class Raft:
             self._enter_term(term)
         self.role, self.leader = Role.FOLLOWER, leader
         self._votes = {}
+        self._succession = None
         self._restart_timeout()
 
     # Messages
@@ -734,7 +748,9 @@ class Raft:
             self.applied = max(self.applied, ready.snapshot.meta.index)
         if ready.committed:
             self.applied = max(self.applied, ready.committed[-1].index)
-        if self.leadership is not None:
+        if self._succession is not None and self._written == HardState(self.term, self.vote):
+            self._succeed(self._succession)
+        elif self.leadership is not None:
             if self.leadership.count():
                 self._on_committed()
         elif self.applied > applied and self.leader is not None:

@@ -480,6 +480,10 @@ def _partitions(control: Control) -> list[Figure]:
         ("unreachable_peers", GAUGE, "Nodes of the cluster that this one is out of contact with", _one(len(lost))),
         ("unreachable_peer_seconds", GAUGE, "For how long, for each of them", [Sample(*one) for one in sorted(lost)]),
     ]  # fmt: skip
+    witnesses = control.node.cluster.attending()
+    if witnesses:
+        ups = [Sample(f'witness="{_label(one.name)}"', int(one.running)) for one in witnesses]
+        found.append(("witness_up", GAUGE, "is 1 if the witness is in contact, which votes and keeps no queues", ups))
     return [Figure(name, kind, text, "partition_metrics", samples) for name, kind, text, samples in found]
 
 

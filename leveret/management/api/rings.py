@@ -87,6 +87,9 @@ class RingHandlers(Office):
                 }
                 for one in members
             ],
+            "witnesses": [
+                {"name": one.name, "running": one.running, "voter": one.voter} for one in cluster.attending()
+            ],
             "spooled": sum(spool.count for spool in self.node.broker.spools.active),
             "alarms": [
                 {"node": name, "resource": resource} for name in sorted(short) for resource in sorted(short[name])

@@ -169,6 +169,9 @@ function troubles() {
   if (!news.has_majority) {
     found.push(["bad", "Partition:", `${app.node(news.node)} cannot reach a majority of the cluster. Queues are served where they can be; nothing can be declared or changed.`]);
   }
+  for (const { name, running } of news.witnesses ?? []) {
+    if (!running) found.push(["warn", "Witness down:", `${name}. The loss of one more node would leave no majority.`]);
+  }
   const waiting = news.waiting_for;
   if (waiting?.command) {
     found.push(["bad", "Waiting:", `${app.node(news.node)} waits for ${waiting.nodes.map(app.node).join(", ")}${waiting.doubt ? ` (${waiting.doubt})` : ""}. To go on without it: ${waiting.command}. ${waiting.cost}.`]);

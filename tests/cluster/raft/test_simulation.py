@@ -20,6 +20,12 @@ def test_seeds(first: int) -> None:
         run(Plan(seed))
 
 
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_seeds_of_two_voters(nodes: int) -> None:
+    for seed in range(60):
+        run(Plan(seed, nodes, 30, paired=True))
+
+
 def test_five_nodes_and_many_faults() -> None:
     world = run(Plan(7, nodes=5, steps=60))
     assert len(world.checker.leaders) > 3 and len(world.checker.committed) > 100
