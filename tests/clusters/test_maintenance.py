@@ -184,7 +184,7 @@ def test_a_rolling_restart_of_two_nodes(start_cluster: StartCluster, ctl: Operat
             assert f"{node.name}: back, and all mirrors are synchronised" in told
         ledger.await_progress(50)
         assert ledger.finish() > 100
-    assert [book.refused for book in ledger.books] == [0]
+    assert [book.refused_count for book in ledger.books] == [0]
     assert [node.control("local_partition")["pauses"] for node in nodes] == [0, 0]
 
 

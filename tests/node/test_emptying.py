@@ -10,7 +10,8 @@ from leveret.cluster import commands as c
 from leveret.cluster.refusals import Refusal
 from leveret.cluster.store import Applied, Metadata
 from leveret.mirror.view import View
-from leveret.node.emptying import AT_ONCE, delete_vhost, forget_node
+from leveret.node.bulk import AT_ONCE
+from leveret.node.emptying import delete_vhost, forget_node
 
 
 class Agreeing:
