@@ -197,8 +197,8 @@ class Connection(Intake):
                     break
                 data, self.rest = self.rest, b""
                 self._process(data)
-                if not self.released:
-                    break
+                if not self.released and (not self.held or self._is_held()):
+                    break  # Otherwise what held it was over before the end of its processing.
         finally:
             self.busy = False
         if not self.held and not self.closed and self.on_released is not None:
