@@ -62,8 +62,8 @@ class Batch(Run):
     """Contents that came together. Grows until its block is taken for the log; afterwards only `kinds` change."""
 
     __slots__ = (
-        "all_logged", "expires", "gone", "left", "logged", "paged", "redelivered", "shared_bytes", "shares", "size",
-        "stamped", "stored", "thinned", "unlogged_bytes",
+        "all_logged", "carried", "expires", "gone", "left", "logged", "paged", "redelivered", "shared_bytes", "shares",
+        "size", "stamped", "stored", "thinned", "unlogged_bytes",
     )  # fmt: skip
 
     def __init__(self, first: int) -> None:
@@ -75,6 +75,7 @@ class Batch(Run):
         self.gone = 0  # How many at the beginning `size` does not count, because none was left and then more came.
         self.unlogged_bytes = 0  # Of the size, what its queue's host counts as waiting for the log.
         self.stored = False  # At least one of them goes to the log.
+        self.carried = False  # None does, and the batch stays open after its turn: see `Queue.close_batch`.
         self.logged = False  # The persistent ones are in the log, synced.
         self.all_logged = False  # And there are no others: memory may forget the contents.
         self.paged = False  # Memory has forgotten them.

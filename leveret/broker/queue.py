@@ -158,7 +158,12 @@ class Queue(Leasing):
         if self.tended and self._is_refused(contents, keys, kind, pending):
             return False
         batch = self.open
-        if batch is None or (len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored):
+        # Messages of a batch that was carried over may have been read: none is added to them that waits for the disk.
+        if (
+            batch is None
+            or (batch.carried and kind & self.logs == self.logs)
+            or (len(batch.contents) >= BATCH_MESSAGES_MAX and not batch.stored)
+        ):
             if batch is not None and self.timed:
                 batch.stamp(self.host.wall_ms)  # Only the next one will be.
             batch = self.open = Batch(self.next_seq)
@@ -775,6 +780,8 @@ class Queue(Leasing):
             leave = self.consumers or self.tended or self.said.dead_letter_exchange is not None
             if leave or batch.left < len(batch.contents) or batch.size >= KEEP_BYTES:
                 self.open = None
+            else:
+                batch.carried = True
 
     def on_logged(self, batch: Batch) -> None:
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""

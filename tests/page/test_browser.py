@@ -39,7 +39,7 @@ def test_logging_in_and_out(browser: Browser, trio: Cluster) -> None:
     page = browser.page()
     url = f"http://127.0.0.1:{trio[0].management_port}/"
     page.goto(url)
-    assert page.evaluate("document.activeElement.name") == "user"
+    page.wait_for_function("document.activeElement.name === 'user'")
     page.keyboard.type("guest")
     page.keyboard.press("Tab")
     page.keyboard.type("wrong")

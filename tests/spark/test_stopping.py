@@ -56,6 +56,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
 def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, list[str]]:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == "running\n"
+    assert process.stderr.readline() == "starting Spark ...\n"
     assert process.stderr.readline() == "at java\n"
     process.send_signal(number)
     out, told = process.communicate(timeout=60)
