@@ -39,7 +39,7 @@ def test_logging_in_and_out(browser: Browser, trio: Cluster) -> None:
     page = browser.page()
     url = f"http://127.0.0.1:{trio[0].management_port}/"
     page.goto(url)
-    page.wait_for_function("document.activeElement.name === 'user'")
+    page.locator("input[name=user]:focus").wait_for()
     page.keyboard.type("guest")
     page.keyboard.press("Tab")
     page.keyboard.type("wrong")
