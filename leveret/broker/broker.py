@@ -591,7 +591,7 @@ class Broker(Ruling):
         elif kind == CENSUS:
             self.census.on_frame(peer, payload)
         elif kind == FAREWELL:
-            self.mirrors.governing.on_farewell(peer)
+            self.mirrors.governing.on_farewell(peer, payload)
         elif kind == LINKED:
             self.mirrors.governing.on_linked(peer, payload)
         else:

@@ -8,9 +8,10 @@ master goes on, and with it what only it holds. Therefore nodes tell each other 
 changes, and whoever lacks messages waits for the word of all that it reaches itself.
 
 A node that stops in good order says so to all others before it goes, and only `ha-promote-on-shutdown` lets one of its
-unsynced mirrors lead: it makes that mirror master itself. A copy that was just started has seen nobody fail; so after
-all nodes were stopped and some are back, nothing is promoted whose master will return. What is remembered of this is
-forgotten with the next epoch.
+unsynced mirrors lead: it makes that mirror master itself, and waits for a mirror that has just begun to say what it
+has. The farewell names the metadata that the node had, so that others know when they have heard of that. A copy that
+was just started has seen nobody fail; so after all nodes were stopped and some are back, nothing is promoted whose
+master will return. What is remembered of this is forgotten with the next epoch.
 
 **Leaving.** Before a node stops, it lets others lead what it leads: each queue goes to a mirror in sync, those of one
 node spread over the others. Publishes wait meanwhile, and go to the new master with the rest unconfirmed, unlost.
@@ -27,6 +28,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.mirror_status import lags
+from leveret.broker.peerwire import U64
 from leveret.cluster import frames
 from leveret.cluster.maintenance import out_of_service
 from leveret.cluster.proposals import BadFrame
@@ -47,7 +49,7 @@ class Governing:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.wall_ms = 0  # The time of day, as of the last tick.
-        self.departed: set[str] = set()  # Nodes that said farewell.
+        self.departed: dict[str, int] = {}  # Nodes that said farewell, and the index of the metadata they had then.
         self.linked: dict[str, frozenset[str]] = {}  # By node with a link to here: whom it has links to.
         self.bereaved: dict[Mirror, int] = {}  # The epoch whose master failed.
         self.windows: dict[Mirror, Window] = {}  # Of those whose mirrors may be behind only so far.
@@ -104,11 +106,14 @@ class Governing:
 
     # -- Others ----------------------------------------------------------------------------------------------------
 
-    def on_farewell(self, peer: str) -> None:
-        self.departed.add(peer)
+    def on_farewell(self, peer: str, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        if len(payload) != U64.size:
+            raise BadFrame("a farewell without an index")
+        (self.departed[peer],) = U64.unpack(payload)
 
     def on_peer_up(self, peer: str) -> None:
-        self.departed.discard(peer)
+        self.departed.pop(peer, None)
 
     def tell_links(self) -> None:
         edges = self.broker.edges
@@ -149,9 +154,12 @@ class Governing:
             self.refresh(mirror)
 
     def is_down(self, spec: QueueSpec) -> bool:
-        """Whether nobody will lead the queue before a node returns that stopped in good order."""
+        """Whether nobody will lead the queue before a node returns that stopped in good order. This is not known before
+        this node has applied all that the other one had: it may have made a mirror master just before it stopped."""
         view, edges = spec.view, self.broker.edges
         if view is None or view.master not in self.departed:
+            return False
+        if self.broker.metadata.index < self.departed[view.master]:
             return False
         return not any(name == self.broker.node_name or name in edges for name, _ in view.in_sync)
 
@@ -212,9 +220,12 @@ class Governing:
                 heir = min(heirs, key=lambda name: (name in away, given.get(name, 0)))
                 given[heir] = given.get(heir, 0) + 1
                 waits = mirrors.hand_over(mirror, heir) or waits
-            elif placing.rules_of(mirror.spec).on_shutdown_always and member.abdicate():
-                mirrors.touched[mirror] = None
-                waits = True
+            elif placing.rules_of(mirror.spec).on_shutdown_always:
+                if member.abdicate():
+                    mirrors.touched[mirror] = None
+                    waits = True
+                else:
+                    waits = member.may_abdicate_soon() or waits
         return waits
 
     def give_away(self, at_once: int) -> int:
@@ -246,4 +257,4 @@ class Governing:
 
     def say_farewell(self) -> None:
         for peer in self.broker.edges:
-            self.broker.shell.send(peer, frames.FAREWELL, [b""])
+            self.broker.shell.send(peer, frames.FAREWELL, [U64.pack(self.broker.metadata.index)])

@@ -51,7 +51,8 @@ CENSUS: Final = 59
 ALARM: Final = 50
 ROOM: Final = 67  # How many bytes it may write until its disk alarm is set, in eight bytes.
 
-# A node stops in good order: whatever it leads will be led by it again, unless it said otherwise. Empty.
+# A node stops in good order: whatever it leads will be led by it again, unless it said otherwise. The index of the
+# metadata that it has applied, in eight bytes.
 FAREWELL: Final = 53
 
 # Whom the sender has links to, as text: names, one in a line. See `leveret.broker.governing`.

@@ -352,6 +352,12 @@ class Master:
         member.propose(forced(view, best, self.table[best].disk, self.table[best].complete))
         return True
 
+    def is_in_the_dark(self) -> bool:
+        """Whether nobody else has said yet what it has, although somebody can."""
+        links = self.member.links
+        others = [name for name in self.view.ring if name in links]
+        return bool(others) and not any(name in self.table for name in others)
+
     def _hand(self) -> None:
         assert self.handing is not None
         member, to = self.member, self.handing[0]

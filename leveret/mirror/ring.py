@@ -342,6 +342,10 @@ class Member:
         there is none, or not now."""
         return self.serving and self.master is not None and self.master.abdicate()
 
+    def may_abdicate_soon(self) -> bool:
+        """Whether `abdicate` is only too early: the mirrors have just begun, and none has said yet what it has."""
+        return self.serving and self.master is not None and self.master.is_in_the_dark()
+
     def change_ring(self, ring: tuple[str, ...]) -> bool:
         """Propose other members. Only a working master can: it alone may take somebody out of the in-sync set. False:
         not now."""

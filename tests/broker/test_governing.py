@@ -9,8 +9,9 @@ import pytest
 
 from leveret.broker.confirms import Confirms
 from leveret.broker.mirrored import Mirror
+from leveret.broker.peerwire import U64
 from leveret.cluster import commands as c
-from leveret.cluster.frames import LINKED
+from leveret.cluster.frames import FAREWELL, LINKED
 from leveret.cluster.maintenance import DRAINING, MAINTENANCE, mark
 from leveret.cluster.mirroring import FORBID
 from leveret.cluster.proposals import BadFrame
@@ -289,12 +290,30 @@ def test_a_master_that_said_farewell_is_waited_for(rings: Rings) -> None:
     policy(rings, ha_mode="all", ha_promote_on_failure="always")
     hollow(rings)
     for name in (TWO, THREE):
-        rings.servers[name].world.broker.mirrors.governing.on_farewell(ONE)
+        rings.servers[name].world.broker.mirrors.governing.on_farewell(ONE, U64.pack(0))
     rings.kill(ONE)
     rings.tick(200)
     assert view(rings).master == ONE
     spec = rings.servers[TWO].world.metadata.queues["/", "q"]
     assert rings.servers[TWO].world.broker.mirrors.governing.is_down(spec)
+
+
+def test_a_farewell_counts_once_all_is_known_that_came_before_it(rings: Rings) -> None:
+    policy(rings, ha_mode="all")
+    hollow(rings)
+    told: list[bytes] = []
+    stopping, broker = rings.servers[ONE].world, rings.servers[TWO].world.broker
+    stopping.broker.on_peer_up(TWO)
+    stopping.metadata.index = broker.metadata.index + 1  # A view, perhaps, that the other one has not heard of.
+    stopping.send = lambda peer, kind, parts: told.append(b"".join(parts)) if kind == FAREWELL else None  # type: ignore[method-assign]
+    stopping.broker.mirrors.governing.say_farewell()
+    broker.on_peer_frame(ONE, FAREWELL, told[0])
+    spec = broker.metadata.queues["/", "q"]
+    assert not broker.mirrors.governing.is_down(spec)
+    broker.metadata.index += 1
+    assert broker.mirrors.governing.is_down(spec)
+    with pytest.raises(BadFrame):
+        broker.on_peer_frame(ONE, FAREWELL, b"")
 
 
 def test_one_that_leaves_hands_over(rings: Rings) -> None:
@@ -393,6 +412,32 @@ def test_leaving_unsynced_mirrors(rings: Rings, definition: dict[str, Any], lead
     rings.servers[ONE].world.broker.mirrors.governing.leave()
     rings.tick(10)
     assert view(rings).master == leads
+
+
+def test_one_that_leaves_waits_for_mirrors_that_have_not_said_what_they_have(rings: Rings) -> None:
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_promote_on_shutdown="always")
+    number = rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    master = rings.copy(ONE, number).member.master
+    assert master is not None
+    entries, master.table = master.table, {}  # As long as the view is new.
+    governing = rings.servers[ONE].world.broker.mirrors.governing
+    assert governing.leave(), "it will say so in a moment"
+    master.table = entries
+    assert governing.leave()
+    rings.tick(10)
+    assert view(rings).master == TWO
+    assert not governing.leave()
+
+
+def test_one_that_leaves_does_not_wait_for_mirrors_that_are_not_there(rings: Rings) -> None:
+    policy(rings, ha_mode="nodes", ha_params=[ONE, TWO], ha_promote_on_shutdown="always")
+    rings.declare("q", ONE)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    rings.kill(TWO)
+    assert not rings.servers[ONE].world.broker.mirrors.governing.leave()
 
 
 # -- Asynchronous mirrors ----------------------------------------------------------------------------------------------
