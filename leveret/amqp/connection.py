@@ -13,7 +13,8 @@ order, and no handler ever has to cope with a half-done predecessor.
 
 Only methods that change metadata (`SIDE_BY_SIDE`) go on side by side if they come on different channels, as they do in
 RabbitMQ, so that they are agreed on together. While one is under way, the next one of its own channel is put off
-(`backlog`), and the first frame of any other kind holds the connection until all of them are done.
+(`backlog`), and the first frame of any other kind, or with a fault that ends the connection, holds the connection until
+all of them are done.
 
 During an alarm (memory or disk are short) a connection goes on until its next publish. That one makes it *blocked*,
 which is one more reason to be held: the publish and all behind it waits for the end of the alarm.
@@ -237,7 +238,7 @@ class Connection(Intake):
                     is_free = self.broker.alarm is None or self.closing
                     at = self._frames(data, 0, len(data)) if is_free else self._frames_before_publish(data)
                     self.submit()
-                if self.waiting and not self.held:
+                if self.waiting and not self.held and not self.released:
                     at = self._frames_side_by_side(data, at)
                 if not self.closed:
                     self.rest = data[at:]
@@ -289,15 +290,21 @@ class Connection(Intake):
             if not is_of_kind or end > size or data[end - 1] != END:
                 self.is_behind = self.held = True
                 break
-            payload, at, self.resume_at = data[at + 7 : end - 1], end, end
+            payload, self.resume_at = data[at + 7 : end - 1], end
             channel = self.channels.get(number)
             if channel is not None and channel.waits:
                 backlog.put(number, payload)
                 self.held = self.held or backlog.is_full
             else:
-                self._on_frame(kind, number, payload)
-            if self.held or self.closed or not self.waiting:
-                break
+                try:
+                    self._on_frame(kind, number, payload)
+                except ConnectionFault:
+                    # The end of the connection, before which all that was sent earlier is to be done.
+                    self.is_behind = self.held = True
+                    break
+            at = end
+            if self.held or self.closed or self.released or not self.waiting:
+                break  # What is done already lets its channel go on first, in the order of the frames.
         return at
 
     # -- Alarms --------------------------------------------------------------------------------------------------

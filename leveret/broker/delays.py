@@ -118,7 +118,7 @@ class Keeper(Queue):
         self.exchange = exchange_of(spec)
         self.agenda = Agenda()
         self.fresh: dict[int, Fresh] = {}  # By the number of their first message.
-        self.early: list[int] = []  # Due, and not in the log yet.
+        self.early: list[int] = []  # Due, and not in the log yet: entries of the agenda.
         self.warm: list[Batch] = []  # In the log, and with their contents; ascending.
         self.unread: deque[tuple[int, int]] = deque()  # In the log; when they are due is yet to be found out.
         self.scanning = False
@@ -181,8 +181,8 @@ class Keeper(Queue):
         known = self.fresh.pop(batch.first, None)
         if known is not None:
             self._keep(batch, known.due_ms)
-        for number in self.early:
-            self.agenda.add(self.host.wall_ms, number)
+        for one in self.early:  # Not as due now: what has become due meanwhile would go out before them.
+            self.agenda.add(one >> NUMBER_BITS, one & NUMBER_MASK)
         self.early.clear()
         if self.host.content_bytes > self.host.content_bytes_max:
             self.page_out()
@@ -316,8 +316,12 @@ class Keeper(Queue):
                 heappush(self.soon, one)
             limit, newest = packed(now_ms + 1, 0), min(self.fresh, default=self.next_seq)
             while self.soon and self.soon[0] < limit and len(self.round) < room:
-                number = heappop(self.soon) & NUMBER_MASK
-                (self.round if number < newest else self.early).append(number)
+                one = heappop(self.soon)
+                number = one & NUMBER_MASK
+                if number < newest:
+                    self.round.append(number)
+                else:
+                    self.early.append(one)
         if self.round:
             self._send_round()
 

@@ -8,6 +8,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.amqp.backlog import BYTES_MAX, Backlog
+from leveret.amqp.frames import METHOD, frame
 from tests.machines import Client, Reply, World, publish
 
 
@@ -129,6 +130,31 @@ def test_a_fault_in_what_was_put_off_closes_the_connection() -> None:
     assert sorted(name for _, name in world.metadata.queues) == ["q", "r"]
 
 
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (m.encode(3, m.QueueDeclare(queue="never")), 504),  # That channel is not open.
+        (m.encode(2, m.ExchangeDeclare(exchange="never", type="no such type")), 503),
+        (frame(METHOD, 2, m.encode(2, m.QueueDeclare(queue="never"))[7:-3]), 501),
+    ],
+    ids=["no such channel", "no such type", "cut off"],
+)
+def test_a_fault_that_ends_the_connection_comes_after_all_that_was_sent_before(bad: bytes, code: int) -> None:
+    world = World()
+    client = world.client(channels=(1, 2))
+    world.holds_metadata = True
+    client.send(m.QueueDeclare(queue="q"), m.QueueBind(queue="q", exchange="amq.fanout"))
+    client.feed(bad + m.encode(1, m.QueueDeclare(queue="never")))
+    world.turn()
+    assert client.take() == [] and client.connection.held
+    world.release_metadata()
+    world.turn()
+    declared, bound, close = client.methods()
+    assert (declared, bound) == (m.QueueDeclareOk("q", 0, 0), m.QueueBindOk())
+    assert isinstance(close, m.ConnectionClose) and close.reply_code == code
+    assert [name for _, name in world.metadata.queues] == ["q"]
+
+
 def test_a_fault_of_a_channel_costs_that_channel_only() -> None:
     world = World()
     client = world.client(channels=(1, 2))
@@ -143,6 +169,21 @@ def test_a_fault_of_a_channel_costs_that_channel_only() -> None:
     client.send(m.ChannelCloseOk())
     assert client.call(m.ChannelOpen()) == m.ChannelOpenOk()
     assert "never" not in {name for _, name in world.metadata.queues}
+
+
+def test_where_changes_are_in_force_at_once_all_frames_are_processed_in_order() -> None:
+    """Nothing is under way then, so nothing is put off."""
+    world = World()
+    client = world.client(channels=(1, 2))
+    client.feed(
+        m.encode(1, m.QueueDeclare(queue="q"))
+        + m.encode(1, m.ExchangeDeclare(exchange="e", nowait=True))
+        + m.encode(2, m.QueueBind(queue="q", exchange="e"))
+        + m.encode(1, m.ExchangeDelete(exchange="e"))
+    )
+    world.turn()
+    replies = [(reply.channel, reply.method) for reply in client.take()]
+    assert replies == [(1, m.QueueDeclareOk("q", 0, 0)), (2, m.QueueBindOk()), (1, m.ExchangeDeleteOk())]
 
 
 def test_a_channel_that_is_closed_and_opened_again_behind_what_waits() -> None:

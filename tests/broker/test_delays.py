@@ -280,6 +280,21 @@ def test_what_is_not_on_disk_waits(world: DelayWorld, client: Client) -> None:
     assert waiting(client) == [b"m"] and not world.keeper().early
 
 
+def test_what_was_late_on_disk_keeps_its_place(world: DelayWorld, client: Client) -> None:
+    """The first is due while it is not on disk, the second between then and the time at which both are."""
+    world.holds_disk = True
+    send(client, b"first", 100)
+    world.broker.wall_ms = START_MS + 5
+    send(client, b"second", 100)
+    world.at(100)
+    assert world.keeper().early
+    world.broker.wall_ms = START_MS + 200
+    world.holds_disk = False
+    world.sync()
+    world.at(200)
+    assert waiting(client) == [b"first", b"second"] and not world.keeper().early
+
+
 @pytest.mark.parametrize("at_a_time", [1, 3, 1000])
 def test_a_restart_changes_nothing(world: DelayWorld, client: Client, at_a_time: int) -> None:
     for number in range(10):

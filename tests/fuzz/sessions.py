@@ -180,6 +180,12 @@ SESSIONS: Final = [
     + publish(1, "e", "a.b", b"abc", delivery_mode=2)
     + publish(1, "amq.headers", "a.b", b"abc", headers=_HEADERS)
     + _sent(m.ExchangeUnbind(destination="f", source="e", routing_key="#"), m.ExchangeDelete(exchange="f")),
+    # Two channels that change metadata, each of which needs what the other has done.
+    _sent(m.ExchangeDeclare(exchange="e"), m.ExchangeDeclare(exchange="f", nowait=True))
+    + _sent(m.QueueDeclare(queue="x"), m.QueueBind(queue="x", exchange="f"), channel=2)
+    + _sent(m.ExchangeBind(destination="e", source="f"), m.QueueBind(queue="x", exchange="e"))
+    + _sent(m.QueueUnbind(queue="x", exchange="f"), m.ExchangeDelete(exchange="e"), channel=2)
+    + _sent(m.QueueDelete(queue="x"), m.ExchangeDelete(exchange="f")),
     publish(1, "", "t", b"1")
     + publish(1, "", "t", b"2")
     + publish(1, "", "t", b"3")
