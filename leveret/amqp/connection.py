@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 LEAVE_TICKS_MAX: Final = 3  # Without a majority, exclusive queues are deleted when there is one again.
 OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
-# Methods of different channels that may be under way at the same time,
+# Methods that change metadata. Those of different channels may be under way at the same time.
 SIDE_BY_SIDE: Final = (
     m.ExchangeDeclare,
     m.ExchangeDelete,
@@ -70,7 +70,7 @@ SIDE_BY_SIDE: Final = (
     m.QueueBind,
     m.QueueUnbind,
 )
-# as their payloads begin.
+# The first four bytes of their payloads: class and method.
 SIDE_BY_SIDE_IDS: Final = frozenset(
     one.class_id.to_bytes(2, "big") + one.method_id.to_bytes(2, "big") for one in SIDE_BY_SIDE
 )
@@ -116,9 +116,9 @@ class Connection(Intake):
         self.held = False
         self.waits = 0  # Held because so many answers have not come that something asked is waiting for.
         self.spreads = False  # Held because the turn's budget for publishes to many queues is used up.
-        self.waiting = 0  # Channels that change metadata,
-        self.backlog = Backlog()  # what they want to change next,
-        self.is_behind = False  # and whether the connection is held because what comes next must see all that done.
+        self.waiting = 0  # Number of channels with a change of metadata under way.
+        self.backlog = Backlog()  # Further changes that these channels asked for.
+        self.is_behind = False  # Held because the next frame must see all of these changes done.
         self.busy = False  # Frames are being processed.
         self.released: list[Topology] = []  # Channels whose change of metadata is done, which have yet to go on.
         self.full = False  # Held because a turn's worth of messages it asked for is made.

@@ -33,7 +33,7 @@ Pair = tuple[str, str]
 
 
 class _Failures:
-    """Of one pair."""
+    """The failed logins of one address and user."""
 
     __slots__ = ("began_ms", "count", "due_ms")
 
@@ -44,7 +44,7 @@ class _Failures:
 
 
 class Logins:
-    """Of all clients of one node."""
+    """Counts failed logins, and says when to answer late or not at all."""
 
     def __init__(self) -> None:
         self._failures: dict[Pair, _Failures] = {}

@@ -144,8 +144,8 @@ class Mirrors:
         self.published = 0  # As of the last tick.
         self.journal = Journal(broker)
         self.governing = Governing(broker)
-        self.proposed = 0  # Views that not every node has heard of yet,
-        self.proposed_for_used = 0  # and how many of them are of queues that are used.
+        self.proposed = 0  # Views that not every node has heard of yet.
+        self.proposed_for_used = 0  # Those of them that belong to queues in use.
         self.leaving = False  # This node stops: that it loses its links says nothing about the others.
         # Views are followed once the node has caught up: the barrier that the ring asks for.
         self.store: MirrorStore | None = None

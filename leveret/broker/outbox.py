@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
     from leveret.broker.queue import Queue
 
-QUEUE_BYTES_MAX: Final = 8 << 20  # Kept for one queue,
-NODE_BYTES_MAX: Final = 64 << 20  # and for all of them.
+QUEUE_BYTES_MAX: Final = 8 << 20  # Contents kept for one queue.
+NODE_BYTES_MAX: Final = 64 << 20  # Contents kept for all queues.
 AGAIN_MS: Final = 100  # After what came back over a link that is up is sent again; how often time is looked at.
 SWEEP_MS: Final = 500  # How often it is looked for clients that wait for an answer too long.
 ANSWER_MS: Final = 4_000  # If the node does not say otherwise.
@@ -127,7 +127,7 @@ class Receipt:
 
 
 class Outbox:
-    """For one queue."""
+    """Publishes to one queue that are not known to be safe yet."""
 
     __slots__ = (
         "doubtful", "flying", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target",
@@ -274,7 +274,7 @@ class Outbox:
 
 
 class Outboxes:
-    """Of one node."""
+    """The outboxes of a node, and what they may hold together."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

@@ -26,7 +26,7 @@ class Spreader(Protocol):
 
 
 class Spreading:
-    """Of one broker."""
+    """Shares out a turn's budget of copies among those who publish to many queues."""
 
     __slots__ = ("left", "waiting")
 

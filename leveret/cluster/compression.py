@@ -22,8 +22,8 @@ from leveret.cluster.link import Buffer
 
 BYTES_MIN: Final = 1024
 LEVEL: Final = 1  # Higher ones take several times as long, for a tenth less.
-GAIN: Final = 0.9  # What does not shrink to this is sent as it is,
-SKIPPED: Final = 15  # and so are so many after it, untried.
+GAIN: Final = 0.9  # A frame that does not shrink to this share is sent as it is.
+SKIPPED: Final = 15  # So many frames after such a one are sent as they are, untried.
 
 
 class BadPacked(Exception):
@@ -31,7 +31,7 @@ class BadPacked(Exception):
 
 
 class Compressor:
-    """Of what goes to one peer."""
+    """Compresses the frames that go to one peer."""
 
     __slots__ = ("_skip", "bytes_in", "bytes_out")
 

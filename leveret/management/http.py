@@ -55,8 +55,8 @@ REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 class Limits:
     head_bytes: int = 16 << 10
     body_bytes: int = 10 << 20
-    bodies_bytes: int = 64 << 20  # Of all requests that are under way,
-    small_bytes: int = 64 << 10  # without so many of each.
+    bodies_bytes: int = 64 << 20  # Bodies of all requests that are under way, together.
+    small_bytes: int = 64 << 10  # Of each body, so many bytes are not counted in that.
     request_s: float = 30.0
     idle_s: float = 60.0
     send_s: float = 60.0
@@ -82,8 +82,8 @@ class HttpServer:
         self.limits = limits
         self.connections: dict[HttpConnection, None] = {}
         self.held_bytes = 0  # Of bodies.
-        self.strangers: Strangers[HttpConnection] = Strangers()  # Those without a request of a user so far,
-        self.resting: Strangers[HttpConnection] = Strangers()  # and those of users that ask for nothing now.
+        self.strangers: Strangers[HttpConnection] = Strangers()  # Connections without a request of a user so far.
+        self.resting: Strangers[HttpConnection] = Strangers()  # Connections of users that ask for nothing now.
 
     def make_room(self) -> bool:
         """For one connection; False if there is none."""

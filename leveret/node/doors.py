@@ -47,8 +47,8 @@ class Doors:
         self.management_url: str | None = None
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
         self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
-        self._amqp: list[asyncio.Server | TlsServer] = []  # Those of the listeners,
-        self._amqp_ports: dict[tuple[bool, int], int] = {}  # and where they were: by TLS or not, and place.
+        self._amqp: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP listeners.
+        self._amqp_ports: dict[tuple[bool, int], int] = {}  # Their ports, by TLS or not and by place.
         self._generation = 0  # Of the doors for AMQP: how often they were shut.
         self._opened: Node | None = None  # Clients may come to it, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None

@@ -62,17 +62,17 @@ SIGNS_BYTES_MAX: Final = 8_192
 
 
 class Surviving:
-    """Of one node."""
+    """Decides whether one of two nodes goes on without the other."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.has_served = False  # In this run: it has caught up since it was started.
         self.lost_at: dict[str, float] = {}  # By member's id.
         # What the other one said in the session that there is, or was the last: by its id.
-        self.trusts: dict[str, bool] = {}  # Whether it trusts refusals,
-        self.places: dict[str, Place] = {}  # and where its lock was seen to be held.
-        self.taken: Inherited | None = None  # The folder of the dead one,
-        self.is_succeeding = False  # to be given back when this node is the only voter, on its disk.
+        self.trusts: dict[str, bool] = {}  # Whether it takes a refused connection for a proof.
+        self.places: dict[str, Place] = {}  # Where the lock of its data folder was seen to be held.
+        self.taken: Inherited | None = None  # The data folder of the dead node, while it is locked here.
+        self.is_succeeding = False  # The folder is unlocked once this node is the only voter on its own disk.
         self.resting: set[str] = set()  # Ids of learners that are about to stop, and must not become voters again now.
         self.doubt = ""  # Why a proof did not do.
         self.last_other: Member | None = None

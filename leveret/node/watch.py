@@ -60,7 +60,7 @@ class Turns:
 
 
 class Watch:
-    """Of one loop. Nothing is measured before `start`, which the loop's own thread must call."""
+    """Measures the turns of one event loop, from `start` on, which the loop's own thread must call."""
 
     def __init__(
         self,

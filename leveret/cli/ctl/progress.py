@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-LINES_S: Final = 1.0  # Between two lines in a file,
-MOVES_S: Final = 0.1  # and between two states of the line on a terminal.
+LINES_S: Final = 1.0  # Between two lines in a file.
+MOVES_S: Final = 0.1  # Between two states of the line on a terminal.
 RATE_S: Final = 0.5  # Before that, a rate would say little.
 COUNT: Final = re.compile(r"(\d+) of (\d+)\b")
 CLEAR: Final = "\r\x1b[K"
@@ -61,8 +61,8 @@ class Progress:
         self._terminal = terminal
         self._clock = clock
         self._counts: dict[str, Count] = {}
-        self._shown: dict[str, str] = {}  # What was told last of each thing,
-        self._latest: dict[str, str] = {}  # and what there is to tell.
+        self._shown: dict[str, str] = {}  # What was told last of each thing.
+        self._latest: dict[str, str] = {}  # What there is to tell of each.
         self._shown_s = float("-inf")
         self._moving = False  # A line on the terminal has no end yet.
 
