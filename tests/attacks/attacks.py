@@ -36,6 +36,7 @@ def basic(user: str | bytes) -> str:
 
 USER: Final = basic("user:user")  # May publish and read in `/`, and has no tags.
 MANAGER: Final = basic("manager:manager")  # The same, and may use the HTTP API.
+MAKER: Final = basic("maker:maker")  # The same, and may set policies.
 
 
 def ask(
@@ -203,6 +204,32 @@ def imports(target: Target, times: int) -> None:
     assert ask(target, "POST", "/api/definitions", json.dumps({"queues": queues}).encode(), basic("guest:guest")) == 204
 
 
+def policies(target: Target, times: int) -> None:
+    """Patterns that take long to search for, each within its bound; then names to search them in."""
+    said: set[int | None] = set()
+    for number in range(25 * times):
+        policy = {"pattern": "(q+)+" * (8 + number % 8) + "$", "definition": {"max-length": 5}, "priority": number}
+        said.add(ask(target, "PUT", f"/api/policies/%2F/slow{number}", json.dumps(policy).encode(), MAKER))
+    assert said == {201, 400}  # The vhost's budget takes the first ones, and no more.
+    for number in range(5 * times):
+        ask(target, "PUT", f"/api/queues/%2F/{'q' * 240}{number}", b'{"durable": true}', MAKER)
+        ask(target, "DELETE", f"/api/queues/%2F/{'q' * 240}{number}", login=MAKER)
+    for number in range(25 * times):
+        ask(target, "DELETE", f"/api/policies/%2F/slow{number}", login=MAKER)
+
+
+def parameters(target: Target, times: int) -> None:
+    """What rules the whole cluster, set by somebody who may set policies; and as much of the rest as goes in."""
+    for name in ("internal_cluster_id", "cluster_name", "cluster_partition_handling", "node_labels:x"):
+        body = json.dumps({"value": "x" * 1_000}).encode()
+        assert ask(target, "PUT", f"/api/global-parameters/{name}", body, MAKER) in (400, 401)
+        assert ask(target, "DELETE", f"/api/global-parameters/{name}", login=MAKER) in (400, 401, 404)
+    for number in range(50 * times):
+        body = json.dumps({"value": ["y" * 100] * 2_000}).encode()
+        ask(target, "PUT", f"/api/global-parameters/mine{number}", body, MAKER)
+        ask(target, "DELETE", f"/api/global-parameters/mine{number}", login=MAKER)
+
+
 def messages(target: Target, times: int) -> None:
     """Large ones, by somebody who may publish them; to no queue, so that the node keeps none."""
     said = {"properties": {}, "routing_key": "none", "payload_encoding": "string"}
@@ -236,5 +263,7 @@ def crowd(target: Target, times: int) -> None:
 
 ATTACKS: Final[dict[str, Attack]] = {
     attack.__name__: attack
-    for attack in (login, names, passwords, strangers, origins, silent, bodies, imports, messages, crowd)
+    for attack in (
+        login, names, passwords, strangers, origins, silent, bodies, imports, policies, parameters, messages, crowd,
+    )
 }

@@ -22,7 +22,7 @@ management.tcp.ip = 127.0.0.1
 prometheus.tcp.port = 0
 prometheus.tcp.ip = 127.0.0.1
 """
-USERS: Final = {"good": "management", "user": "", "manager": "management"}
+USERS: Final = {"good": "management", "user": "", "manager": "management", "maker": "policymaker"}
 
 
 class Stage:
