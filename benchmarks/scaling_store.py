@@ -20,7 +20,7 @@ from leveret.cluster.codec import encode_command
 from leveret.cluster.commands import AddVhost, Bind, ChangeView, Command, DeclareExchange, DeclareQueue
 from leveret.cluster.placement import locate, wanted_ring
 from leveret.cluster.rebalancing import NodeState, QueueState, Settings, balance
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.cluster.store import Metadata
 from leveret.mirror.view import View
 

@@ -34,7 +34,7 @@ from leveret.amqp.transactions import Transaction
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
 from leveret.broker.confirms import Confirms, Pending
 from leveret.broker.delayed import delay_ms
-from leveret.broker.replies import ADDRESS
+from leveret.broker.reply_address import ADDRESS
 from leveret.broker.spreading import FEW
 from leveret.broker.traffic import Traffic
 from leveret.broker.unacked import Delivered, Unacked
@@ -44,8 +44,8 @@ from leveret.log.block import REDELIVERED, SHARED
 
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
+    from leveret.broker.answers import Got
     from leveret.broker.broker import AnyQueue
-    from leveret.broker.edge import Got
     from leveret.broker.replies import Inbox
 
 

@@ -22,7 +22,7 @@ from leveret.amqp.checks import (
 )
 from leveret.amqp.errors import ChannelFault, ConnectionFault, ReplyCode, protocol_error, resource
 from leveret.amqp.streams import refuse_for_stream
-from leveret.broker.replies import ADDRESS
+from leveret.broker.reply_address import ADDRESS
 from leveret.cluster import commands as c
 from leveret.cluster.equivalence import exchange_mismatch, queue_declare_locked, queue_locked, queue_mismatch
 from leveret.cluster.keepers import DELAYED, keeper_arguments, keeper_name
@@ -32,8 +32,8 @@ from leveret.cluster.specs import NO_ARGUMENTS, Binding
 if TYPE_CHECKING:
     from leveret.amqp.connection import Connection
     from leveret.amqp.tables import Table
+    from leveret.broker.answers import Status
     from leveret.broker.broker import AnyQueue, Broker
-    from leveret.broker.edge import Status
     from leveret.cluster.permissions import Kind, Which
     from leveret.cluster.specs import ExchangeSpec, QueueSpec
     from leveret.cluster.store import Applied

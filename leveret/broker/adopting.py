@@ -39,7 +39,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.batch import Batch, Gap, Span
-from leveret.broker.marking import NEVER
+from leveret.broker.confirms import NEVER
 from leveret.broker.parking import go_on
 from leveret.log.block import PERSISTENT
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+NEVER: Final = 1 << 62  # A message number, or a set of bits, that no message reaches.
 REFUSED: Final = 1
 DOUBTED: Final = 2
 

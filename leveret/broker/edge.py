@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from leveret.amqp.errors import ReplyCode
 from leveret.amqp.frames import BadContent
 from leveret.broker import peerwire as w
+from leveret.broker.answers import unreachable
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Span
 from leveret.broker.confirms import DOUBTED
 from leveret.broker.offsets import OFFSET, Start, offset_of
 from leveret.cluster import frames
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.proposals import BadFrame
-from leveret.cluster.refusals import Refusal, not_found, resource
+from leveret.cluster.refusals import Refusal, not_found
 from leveret.log.block import REDELIVERED
 
 if TYPE_CHECKING:
@@ -40,22 +41,6 @@ LEFT_TICKS_MAX: Final = 5
 COUNT_MAX: Final = (1 << 32) - 1  # That AMQP can tell.
 REPLY_CODES: Final = frozenset(ReplyCode)
 FLUSH_BYTES: Final = 8 << 20  # Of publishes in one frame; a link's frame has at most twice that.
-
-
-class Status(NamedTuple):
-    """What a declare is answered with."""
-
-    ready: int
-    consumers: int
-
-
-class Got(NamedTuple):
-    """A message that was fetched."""
-
-    batch: Batch
-    at: int
-    remaining: int
-    queue: AnyQueue  # Where it is to be settled: the question may have followed a queue that moved.
 
 
 class RemoteBatch(Batch):
@@ -124,12 +109,6 @@ class Produced(NamedTuple):
     keys: list[bytes]
     kind: int
     pending: Pending
-
-
-def unreachable(spec: QueueSpec) -> Refusal:
-    durable = "durable " if spec.durable else ""
-    name = resource("queue", spec.name, spec.vhost)
-    return Refusal(404, f"home node '{spec.node}' of {durable}{name} is down or inaccessible")
 
 
 class Ask(NamedTuple):

@@ -23,7 +23,7 @@ from leveret.amqp.frames import HEADER, HEADER_AT, OVERHEAD, frame, rechannel
 from leveret.amqp.properties import BadProperties, Properties, body_size, decode, encode
 from leveret.amqp.tables import Field, Table
 from leveret.broker.batch import MESSAGE_OVERHEAD
-from leveret.broker.replies import PREFIX
+from leveret.broker.reply_address import PREFIX
 from leveret.cluster.keepers import is_keeper
 from leveret.log.block import REDELIVERED
 

@@ -16,10 +16,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import peerwire as w
+from leveret.broker.answers import Got, Status, unreachable
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.bequest import reserve, unmark
 from leveret.broker.confirms import REFUSED, Confirms
-from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES, Got, Status, unreachable
+from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES
 from leveret.broker.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.unacked import Delivered, Unacked
 from leveret.cluster import frames

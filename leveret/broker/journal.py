@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
     from leveret.broker.queue import Queue
     from leveret.broker.remote import RemoteQueue
-    from leveret.cluster.specs import Json
+    from leveret.cluster.sameness import Json
     from leveret.cluster.store import Applied
     from leveret.mirror.frames import Change
     from leveret.mirror.view import View

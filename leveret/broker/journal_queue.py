@@ -30,7 +30,7 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from leveret.broker.marking import NEVER
+from leveret.broker.confirms import NEVER
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.queue_rules import JOURNAL_WHOLE
 from leveret.log.marks import fits

@@ -54,8 +54,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.broker import upkeep
+from leveret.broker.answers import unreachable
 from leveret.broker.batch import Gap, Span
-from leveret.broker.edge import unreachable
+from leveret.broker.confirms import NEVER
 from leveret.broker.lease import (
     HEAD,
     NAME_BYTES_MAX,
@@ -70,7 +71,7 @@ from leveret.broker.lease import (
     pack_lease,
     unpack_lease,
 )
-from leveret.broker.marking import NEVER, Marking
+from leveret.broker.marking import Marking
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.refusals import Refusal, not_found, resource

@@ -33,7 +33,7 @@ from leveret.amqp.tables import Field, Table
 from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.confirms import Pending
 from leveret.broker.morgue import Morgue
-from leveret.broker.replies import PREFIX
+from leveret.broker.reply_address import PREFIX
 from leveret.cluster.mirroring import is_quorum
 from leveret.log.block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
-DELIVERY_LIMIT: Final = "delivery_limit"
 COUNT_MAX: Final = (1 << 63) - 1
 STRANDED_MAX: Final = 10_000
 

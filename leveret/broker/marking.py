@@ -9,16 +9,14 @@ A queue that is not durable and has no mirrors has no log, and its table lasts a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from leveret.broker.confirms import Pending
+from leveret.broker.confirms import NEVER, Pending
 from leveret.broker.paging import Paging
 from leveret.log.marks import fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-NEVER: Final = 1 << 62
 
 
 class Marking(Paging):

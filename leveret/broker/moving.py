@@ -29,9 +29,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from leveret.broker import peerwire as w
+from leveret.broker.answers import unreachable
 from leveret.broker.bequest import bequeath
 from leveret.broker.confirms import Confirms
-from leveret.broker.edge import Edge, RemoteBatch, unreachable
+from leveret.broker.edge import Edge, RemoteBatch
 from leveret.broker.home import RemoteConsumer
 from leveret.broker.journal_queue import MARK
 from leveret.broker.parking import go_on, release

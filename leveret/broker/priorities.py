@@ -31,8 +31,8 @@ from leveret.broker import paging as base
 from leveret.broker import upkeep
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap, Span
 from leveret.broker.claims import AHEAD_MIN, GETS_AHEAD_MAX, GETS_EXACT, Claims
+from leveret.broker.confirms import NEVER
 from leveret.broker.levels import Levels, join, rows_of
-from leveret.broker.marking import NEVER
 from leveret.broker.paging import SKIPPED_MAX
 from leveret.broker.queue import Queue
 from leveret.log.block import REDELIVERED

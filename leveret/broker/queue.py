@@ -27,10 +27,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal, cast
 
 from leveret.broker import journal, producers, upkeep
+from leveret.broker.answers import Got, Status, unreachable
 from leveret.broker.batch import PLACE_BYTES, Batch, Gap, Span
-from leveret.broker.edge import Got, Status, unreachable
+from leveret.broker.confirms import NEVER
 from leveret.broker.leases import Leasing
-from leveret.broker.marking import NEVER
 from leveret.broker.paging import KEEP_BYTES
 from leveret.broker.parking import Parked, park
 from leveret.broker.returns import Returns

@@ -51,9 +51,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from leveret.broker import peerwire as w
+from leveret.broker.answers import Got, Status, unreachable
 from leveret.broker.batch import Batch
 from leveret.broker.confirms import DOUBTED, REFUSED
-from leveret.broker.edge import COUNT_MAX, Edge, Got, RemoteBatch, Status, Subscription, unreachable
+from leveret.broker.edge import COUNT_MAX, Edge, RemoteBatch, Subscription
 from leveret.broker.offsets import NEXT, OFFSET, Start
 from leveret.broker.parking import Parked, park, unpark
 from leveret.cluster import frames

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from leveret.amqp.frames import METHOD, BadContent, frame, reframe, split
 from leveret.broker import peerwire as w
+from leveret.broker.reply_address import ADDRESS, PREFIX
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from leveret.amqp.channel import Channel
     from leveret.broker.broker import Broker
 
-ADDRESS: Final = "amq.rabbitmq.reply-to"
-PREFIX: Final = ADDRESS + "."
 INBOX_BYTES_MAX: Final = 64 << 20
 TURN_BYTES_MAX: Final = 1 << 20  # Written to one connection in one turn.
 _DELIVER: Final = b"\x00\x3c\x00\x3c"

@@ -36,7 +36,6 @@ from leveret.amqp.frames import HEADER_AT, with_header
 from leveret.amqp.properties import body_size, decode_content, encode
 from leveret.amqp.tables import Field
 from leveret.broker.batch import Gap, Span
-from leveret.broker.letters import DELIVERY_LIMIT
 from leveret.broker.levels import rows_of
 from leveret.log.block import REDELIVERED
 from leveret.log.ranges import stretches
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from leveret.broker.batch import Batch
     from leveret.broker.queue import Queue
 
+DELIVERY_LIMIT: Final = "delivery_limit"  # Reason of a dead letter, as x-death has it.
 COUNT_HEADER: Final = "x-delivery-count"
 COUNT_MAX: Final = (1 << 32) - 1  # That the log can tell.
 

@@ -42,9 +42,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
+from leveret.broker.confirms import NEVER
 from leveret.broker.delays import Keeper
 from leveret.broker.journal import watch
-from leveret.broker.marking import NEVER
 from leveret.broker.offsets import FIRST, NEXT, OFFSET, TIME, Start, with_offsets
 from leveret.broker.paging import KEEP_BYTES
 from leveret.broker.parking import park
@@ -60,9 +60,9 @@ from leveret.log.block import PERSISTENT, SHARED, Block, Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from leveret.broker.answers import Got
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Consumer
-    from leveret.broker.edge import Got
     from leveret.broker.host import Host
     from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import QueueSpec

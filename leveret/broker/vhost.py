@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from leveret.amqp.frames import HEADER_AT
 from leveret.amqp.properties import correlation_id, headers, message_id, timestamp
-from leveret.broker.replies import PREFIX
+from leveret.broker.reply_address import PREFIX
 from leveret.broker.routing import Router, first_of
 from leveret.broker.traffic import Passage
 from leveret.cluster.keepers import is_keeper

@@ -25,7 +25,8 @@ from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 from leveret.amqp.tables import DEPTH_MAX, Field, Table
 from leveret.cluster import commands
 from leveret.cluster.commands import Command
-from leveret.cluster.specs import NO_ARGUMENTS, DestinationKind, Json
+from leveret.cluster.sameness import Json
+from leveret.cluster.specs import NO_ARGUMENTS, DestinationKind
 from leveret.mirror.view import View
 
 VERSION: Final = 1

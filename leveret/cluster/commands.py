@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from leveret.amqp.tables import Table
-from leveret.cluster.specs import DestinationKind, Json
+from leveret.cluster.sameness import Json
+from leveret.cluster.specs import DestinationKind
 from leveret.mirror.view import View
 
 # Vhosts and users

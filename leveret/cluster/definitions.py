@@ -31,13 +31,12 @@ from leveret.cluster.keepers import is_closed
 from leveret.cluster.passwords import MD5, SHA256
 from leveret.cluster.patterns import cost_of
 from leveret.cluster.placement import INTERNAL
-from leveret.cluster.sameness import same_json
+from leveret.cluster.sameness import Json, same_json
 from leveret.cluster.specs import (
     NO_ARGUMENTS,
     Binding,
     DestinationKind,
     ExchangeSpec,
-    Json,
     Policy,
     QueueSpec,
     UserSpec,

@@ -12,7 +12,8 @@ from leveret.cluster import events as e
 from leveret.cluster.sameness import same_json
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import Binding, Json
+    from leveret.cluster.sameness import Json
+    from leveret.cluster.specs import Binding
     from leveret.cluster.store import Metadata
 
 K = TypeVar("K")

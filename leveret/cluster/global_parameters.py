@@ -26,7 +26,7 @@ from leveret.cluster.mirroring import FORBID
 from leveret.cluster.placement import LABELS, REBALANCE
 from leveret.cluster.refusals import fits
 from leveret.cluster.renaming import RENAMING
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 
 CLUSTER_ID: Final = "internal_cluster_id"  # RabbitMQ's name for it.
 CLUSTER_NAME: Final = "cluster_name"

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import Json
+    from leveret.cluster.sameness import Json
     from leveret.cluster.store import Metadata
 
 MAINTENANCE: Final = "node_maintenance:"  # Before the name of a node: the global parameter that says so.

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from leveret.amqp.tables import Field, Table
-    from leveret.cluster.specs import Json
+    from leveret.cluster.sameness import Json
 
 QUORUM: Final = "quorum"  # Stands for `ha-mode` where the queue's type says who its members are.
 QUORUM_MEMBERS: Final = 3

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 
 PARAMETER: Final = "cluster_partition_handling"  # The global parameter that overrides the configuration.
 NODES_MAX: Final = 64

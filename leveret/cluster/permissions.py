@@ -16,11 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from leveret.cluster.patterns import BadPattern, compiled
 from leveret.cluster.refusals import resource
-from leveret.cluster.store import Metadata
+
+if TYPE_CHECKING:
+    from leveret.cluster.store import Metadata
 
 Kind: TypeAlias = Literal["queue", "exchange"]
 Which: TypeAlias = Literal["configure", "write", "read"]

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret.cluster.mirroring import QUORUM
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 
 if TYPE_CHECKING:
     from leveret.cluster.specs import QueueSpec

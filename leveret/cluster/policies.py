@@ -25,7 +25,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.cluster.patterns import BadPattern, Pattern, compiled, finds
-from leveret.cluster.specs import Json, Policy
+from leveret.cluster.sameness import Json
+from leveret.cluster.specs import Policy
 
 if TYPE_CHECKING:
     from leveret.amqp.tables import Table

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from leveret.amqp.tables import Table
-    from leveret.cluster.specs import Json
+    from leveret.cluster.sameness import Json
 
 DROP_HEAD: Final = "drop-head"
 REJECT: Final = "reject-publish"

@@ -59,7 +59,7 @@ from leveret.cluster.strategies import (
 )
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import Json
+    from leveret.cluster.sameness import Json
 
 __all__ = [
     "APPOINT", "CONNECTIONS", "MASTERS", "MESSAGES", "ON_DEMAND", "PLAN", "RANDOM", "ROUND_ROBIN", "RUN", "STRATEGIES",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import Json
+    from leveret.cluster.sameness import Json
     from leveret.cluster.store import Metadata
 
 RENAMING: Final = "node_renaming:"  # Before the old name: the global parameter that says so.

@@ -1,8 +1,10 @@
-"""When two values of a policy or a parameter are the same."""
+"""JSON values, as policies and parameters hold them, and when two of them are equal."""
 
 from __future__ import annotations
 
-from leveret.cluster.specs import Json
+from typing import TypeAlias
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 def same_json(one: Json, other: Json) -> bool:

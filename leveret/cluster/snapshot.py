@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.cluster.codec import BadEncoding, dump_line, dump_record, dump_table, load_line, load_record, load_table
 from leveret.cluster.keepers import is_keeper
+from leveret.cluster.sameness import Json
 from leveret.cluster.specs import (
     Binding,
     DestinationKind,
     ExchangeSpec,
-    Json,
     Permission,
     Policy,
     QueueSpec,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from leveret.amqp.tables import Table, canonical
+from leveret.cluster.sameness import Json
 from leveret.mirror.view import View
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 DestinationKind: TypeAlias = Literal["queue", "exchange"]
 
 NO_ARGUMENTS: Final[Table] = {}  # Shared by everything without arguments, so that a million bindings cost one table.

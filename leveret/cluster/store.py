@@ -42,14 +42,13 @@ from leveret.cluster.listings import Listings, implicit_binding
 from leveret.cluster.patterns import CHARACTERS_MAX, VHOST_COST_MAX, too_costly
 from leveret.cluster.placement import OF_QUEUES, is_about, renamed_extra
 from leveret.cluster.refusals import DEFAULT_EXCHANGE, Refusal, fits, no_user, no_vhost, not_found, resource, unfit
-from leveret.cluster.sameness import same_json
+from leveret.cluster.sameness import Json, same_json
 from leveret.cluster.snapshot import read_snapshot, write_snapshot
 from leveret.cluster.specs import (
     NO_ARGUMENTS,
     Binding,
     DestinationKind,
     ExchangeSpec,
-    Json,
     Permission,
     Policy,
     QueueSpec,

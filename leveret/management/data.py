@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.edge import unreachable
+from leveret.broker.answers import unreachable
 from leveret.broker.leases import TIMEOUT_MS_MAX
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream

@@ -26,11 +26,10 @@ from typing import Any, NamedTuple, TypeVar
 from leveret.cluster import partitions
 from leveret.cluster.mirroring import EVERYWHERE, Defaults
 from leveret.cluster.partitions import PartitionHandling, Strategy
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.node import schema
 from leveret.node.config_management import read_management
 from leveret.node.config_rebalance import read_rebalance
-from leveret.node.consensus import TICK_MS
 from leveret.node.control_policies import policy_error
 from leveret.node.schema import Fixed, Ignored, NotAllowed, NotSupported, Unsupported, Used
 from leveret.node.settings import (
@@ -39,6 +38,7 @@ from leveret.node.settings import (
     DEFAULT_NODE_NAME,
     DEFAULT_PORT,
     LOG_CATEGORIES,
+    TICK_MS,
     Discovery,
     ListedNode,
     Listener,

@@ -51,6 +51,7 @@ from leveret.cluster.raft.log import Placed
 from leveret.cluster.raft.membership import decode_membership, encode_membership
 from leveret.cluster.store import Applied, Metadata
 from leveret.node.peers import Address
+from leveret.node.settings import TICK_MS
 
 if TYPE_CHECKING:
     from leveret.cluster.commands import Command
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.cluster")
 
-TICK_MS: Final = 20
 ELECTION_TICKS: Final = 100  # Two to four seconds of silence; a closed link does not wait for it.
 HEARTBEAT_TICKS: Final = 20
 APPLIED_AT_ONCE: Final = 32  # Commands; that of a queue's view may take 0.2 ms.

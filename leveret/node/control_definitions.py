@@ -39,8 +39,8 @@ from leveret.cluster.keepers import DELAYED, keeper_arguments, keeper_name
 from leveret.cluster.passwords import SALT_BYTES, hash_password, known_hashing
 from leveret.cluster.patterns import PATTERN_COST_MAX, VHOST_COST_MAX, error_of, too_costly
 from leveret.cluster.refusals import fits
-from leveret.cluster.sameness import same_json
-from leveret.cluster.specs import NO_ARGUMENTS, Binding, Json
+from leveret.cluster.sameness import Json, same_json
+from leveret.cluster.specs import NO_ARGUMENTS, Binding
 from leveret.cluster.store import PREDECLARED
 from leveret.node import bulk
 from leveret.node.control_frame import (

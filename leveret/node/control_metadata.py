@@ -16,7 +16,8 @@ from leveret.cluster import commands as c
 from leveret.cluster.global_parameters import is_internal, reserved_text
 from leveret.cluster.passwords import known_hashing, verify_password
 from leveret.cluster.patterns import PATTERN_COST_MAX, cost_of, error_of
-from leveret.cluster.specs import Json, UserSpec
+from leveret.cluster.sameness import Json
+from leveret.cluster.specs import UserSpec
 from leveret.node import emptying
 from leveret.node.control_frame import (
     ANYTHING,

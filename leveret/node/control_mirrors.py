@@ -50,7 +50,8 @@ from leveret.node.control_queues import (
 
 if TYPE_CHECKING:
     from leveret.broker.mirrored import Mirror
-    from leveret.cluster.specs import Json, QueueSpec
+    from leveret.cluster.sameness import Json
+    from leveret.cluster.specs import QueueSpec
     from leveret.mirror.view import View
     from leveret.node.control import Control
 

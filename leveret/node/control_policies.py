@@ -16,7 +16,7 @@ from leveret.cluster.mirroring import FORBID, LABEL, PINNED, BadWindow, parse_la
 from leveret.cluster.patterns import error_of
 from leveret.cluster.policies import APPLIES, EXCHANGE, KINDS, is_applicable
 from leveret.cluster.queue_rules import is_routing_key, parse_journal
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 
 STREAM_SEGMENT_BYTES_MAX: Final = 3_000_000_000
 APPLY_TO: Final = frozenset[str]().union(*APPLIES.values())

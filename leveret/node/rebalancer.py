@@ -39,7 +39,8 @@ from leveret.node.control_frame import UNAVAILABLE, USAGE, Refused
 from leveret.node.slices import Slices
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import Json, QueueSpec
+    from leveret.cluster.sameness import Json
+    from leveret.cluster.specs import QueueSpec
     from leveret.node.control import Control
 
 logger = logging.getLogger("leveret.cluster")

@@ -30,7 +30,7 @@ from leveret.cluster.partitions import RECOVER, Strategy
 from leveret.cluster.patterns import PATTERN_COST_MAX, error_of
 from leveret.cluster.queue_rules import parse_journal
 from leveret.cluster.rebalancing import PLAN, STRATEGIES, TRIGGERS
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.node.settings import DEFAULT_CLUSTER_PORT, LOG_CATEGORIES, LOG_LEVELS, MIB, ListedNode, Listener
 
 T = TypeVar("T")

@@ -16,6 +16,7 @@ from leveret.cluster.mirroring import Defaults
 from leveret.cluster.partitions import PartitionHandling
 from leveret.cluster.rebalancing import Schedule
 
+TICK_MS = 20  # Raft counts time in these; rates per second are divided by them.
 KIB = 1 << 10
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.amqp import methods as m
 from leveret.broker import replies
-from leveret.broker.replies import ADDRESS
+from leveret.broker.reply_address import ADDRESS
 from leveret.cluster import frames
 from leveret.cluster.proposals import BadFrame
 from tests.brokers import Cluster

@@ -16,7 +16,7 @@ from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
 from leveret.cluster import commands as c
 from leveret.cluster.keepers import is_keeper, keeper_name
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.cluster.store import Metadata
 from tests.machines import Client, MemoryLog, World
 

@@ -16,7 +16,7 @@ from leveret.broker.journal import MESSAGE_BYTES, WAITING_BYTES_MAX, WRITE_MS, J
 from leveret.broker.journal_queue import ENTRIES_MAX, GATHER_MS, MARK, SAMPLE, recovered, sampled
 from leveret.broker.stream import StreamQueue
 from leveret.cluster import commands as c
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.log.block import Block
 from leveret.node.storage import Storage
 from tests.broker.mirrored_brokers import NAMES, Rings

@@ -9,7 +9,7 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.tables import table_from_python, to_python
 from leveret.broker.morgue import TRIES
-from leveret.broker.replies import ADDRESS
+from leveret.broker.reply_address import ADDRESS
 from leveret.cluster import commands as c
 from leveret.cluster.queue_rules import QueueRules
 from tests.machines import Client, World

@@ -17,7 +17,7 @@ from leveret.broker.spools import Figures
 from leveret.cluster import commands as c
 from leveret.cluster import frames
 from leveret.cluster.partitions import PartitionHandling, Strategy
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.log.block import KEPT, PERSISTENT, REDELIVERED
 from leveret.mirror.view import View
 from tests.amqp.remote import client_with_queue, confirming, remote_queue

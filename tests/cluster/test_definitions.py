@@ -21,7 +21,7 @@ from leveret.cluster.definitions import (
     unread_fields,
 )
 from leveret.cluster.passwords import MD5, SHA256
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.cluster.store import Metadata
 
 EXPORT = Path(__file__).parents[1] / "node" / "rabbitmq-3.10.8-definitions.json"

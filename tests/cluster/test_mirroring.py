@@ -16,7 +16,7 @@ from leveret.cluster.mirroring import (
     parse_window,
     rules,
 )
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 
 HOUR_MS = 3_600_000
 

@@ -21,7 +21,7 @@ from leveret.cluster.placement import (
     wanted_ring,
     with_extra,
 )
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.cluster.store import Metadata
 
 NODES = ("a", "b", "c", "d")

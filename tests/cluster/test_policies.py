@@ -6,7 +6,7 @@ from leveret.amqp.tables import table_from_python
 from leveret.cluster.commands import AddVhost, ClearPolicy, DeleteVhost, SetPolicy
 from leveret.cluster.patterns import VHOST_COST_MAX, cost_of
 from leveret.cluster.policies import KINDS, PolicyBook, stricter
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.cluster.store import Metadata
 
 

@@ -26,7 +26,7 @@ from leveret.cluster.rebalancing import (
     from_file,
     refusal,
 )
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 
 ABC = [NodeState(name) for name in "abc"]
 

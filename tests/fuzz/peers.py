@@ -16,7 +16,7 @@ from leveret.amqp import methods as m
 from leveret.amqp.frames import content
 from leveret.amqp.properties import Properties, encode
 from leveret.broker import peerwire as w
-from leveret.broker.replies import ADDRESS
+from leveret.broker.reply_address import ADDRESS
 from leveret.cluster import commands as c
 from leveret.cluster import frames
 from leveret.cluster.codec import encode_command

@@ -19,7 +19,7 @@ from leveret.amqp.limits import Limits
 from leveret.amqp.properties import Properties, encode
 from leveret.amqp.tables import Field
 from leveret.broker.batch import Gap, Span
-from leveret.broker.replies import ADDRESS
+from leveret.broker.reply_address import ADDRESS
 from tests.fuzz.fuzzer import Target
 from tests.machines import Client, Reader, World, hello, publish
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leveret.cluster.mirroring import Defaults
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from tests.node.configuration import Configuration
 
 P = "mirroring.default_policy"

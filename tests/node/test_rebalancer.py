@@ -11,7 +11,7 @@ import pytest
 from leveret.cluster.commands import SetPolicy
 from leveret.cluster.placement import REBALANCE
 from leveret.cluster.rebalancing import Schedule
-from leveret.cluster.specs import Json
+from leveret.cluster.sameness import Json
 from leveret.node.rebalancer import Wanted
 from tests.node.control_world import FakeServer, ask, cluster, refusal
 from tests.node.ring_world import Rings

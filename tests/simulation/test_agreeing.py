@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.scaling_world import Plant, declaration, metered, node_of
 from leveret.cluster.store import Applied
-from leveret.node.consensus import TICK_MS, Consensus
+from leveret.node.consensus import Consensus
+from leveret.node.settings import TICK_MS
 from simulation.machine import Machine
 
 CHAINS = 10

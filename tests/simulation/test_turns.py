@@ -19,6 +19,7 @@ from leveret.cluster.commands import ChangeView, Command
 from leveret.cluster.store import Applied
 from leveret.node import consensus
 from leveret.node.consensus import Consensus
+from leveret.node.settings import TICK_MS
 from simulation.loop import NodeLoop
 
 QUEUES = 40
@@ -167,7 +168,7 @@ def test_while_clients_publish_the_rest_is_told_a_few_in_each_tick(monkeypatch: 
         plant.run(0.1)
         plant.kill(plant.machines[1])
         ticks = QUEUES // TOLD
-        plant.run(ticks * consensus.TICK_MS / 1000 / 2)
+        plant.run(ticks * TICK_MS / 1000 / 2)
         assert 0 < len(set(told)) < QUEUES
         plant.run(20.0, lambda: not plant.pending)
 

@@ -26,7 +26,7 @@ from leveret.management.api.rings import Office
 from leveret.management.messages import Request, Response, bad_request, json_response, not_found
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import Json
+    from leveret.cluster.sameness import Json
     from leveret.management.routes import Router
 
 VALUE_BYTES_MAX: Final = 8 << 10
