@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from benchmarks.calls import HOST, Connection
+from leveret.client.amqp import BrokerError
 from leveret.cluster.frames import CONTROL
 from leveret.cluster.link import Identity
 from leveret.node.wire import CallFailed, call
-from leveret.perf.wire import BrokerError
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0

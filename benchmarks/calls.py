@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from leveret.perf import wire
-from leveret.perf.wire import (
+from leveret.client import amqp, connection
+from leveret.client.address import Address
+from leveret.client.amqp import (
     CHANNEL,
     CHANNEL_OPEN,
     DURABLE,
@@ -19,7 +20,6 @@ from leveret.perf.wire import (
     QUEUE_BIND,
     QUEUE_DECLARE,
     QUEUE_DELETE,
-    Address,
     Name,
     method,
     short,
@@ -35,7 +35,7 @@ PASSIVE, NOWAIT_BIND = 1, 1
 def publish(exchange: str, key: str, body: bytes, persistent: bool, message_id: str | None = None) -> bytes:
     """The frames of one message. With a message id it also gets headers and the usual other properties."""
     if message_id is None:
-        return wire.publish(exchange, key, persistent, False, body, wire.FRAME_MAX)
+        return amqp.publish(exchange, key, persistent, False, body, amqp.FRAME_MAX)
     properties = b"".join(
         (
             struct.pack(">H", 0b1011_0100_1100_0000),
@@ -49,7 +49,7 @@ def publish(exchange: str, key: str, body: bytes, persistent: bool, message_id: 
     )
     header = struct.pack(">HHQ", 60, 0, len(body)) + properties
     routing = b"\0\0" + short(exchange) + short(key) + b"\0"
-    frames = (method(wire.BASIC_PUBLISH, routing), wire.frame(wire.HEADER, header), wire.frame(wire.BODY, body))
+    frames = (method(amqp.BASIC_PUBLISH, routing), amqp.frame(amqp.HEADER, header), amqp.frame(amqp.BODY, body))
     return b"".join(frames)
 
 
@@ -79,7 +79,7 @@ def answer_to(name: Name) -> Name:
     return name[0], name[1] + 1
 
 
-class Connection(wire.Connection):
+class Connection(connection.Connection):
     """To a broker of this machine."""
 
     def __init__(self, port: int, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -89,9 +89,9 @@ class Connection(wire.Connection):
     def version(self) -> str:
         """What connection.start's properties give as `version`, a long string."""
         mark = b"\x07versionS"
-        at = self.greeting.index(mark) + len(mark)
-        (size,) = struct.unpack_from(">I", self.greeting, at)
-        return self.greeting[at + 4 : at + 4 + size].decode()
+        at = self.server_properties.index(mark) + len(mark)
+        (size,) = struct.unpack_from(">I", self.server_properties, at)
+        return self.server_properties[at + 4 : at + 4 + size].decode()
 
     def count_messages(self, queue: str) -> int:
         answer = self.call(QUEUE_DECLARE, b"\0\0" + short(queue) + bytes((PASSIVE,)) + table({}))

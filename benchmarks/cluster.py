@@ -29,7 +29,7 @@ from benchmarks.brokers import Broker, cluster
 from benchmarks.calls import Connection
 from benchmarks.load import Driven
 from benchmarks.workloads import PREFIX, WORKLOADS, Places, Workload, run_at
-from leveret.perf import wire
+from leveret.client import amqp
 
 PARTS: Final = ("away", "spread", "declares")
 SIZES: Final = {"away": (3,), "spread": (1, 2, 3), "declares": (1, 3)}
@@ -194,21 +194,21 @@ def declares(ports: Sequence[int], clients: int, seconds: float) -> float:
     with contextlib.ExitStack() as opened:
         connections = [opened.enter_context(Connection(ports[client % len(ports)])) for client in range(clients)]
         began = time.perf_counter()
-        converse(connections, [requests(client, began + seconds) for client in range(clients)], wire.QUEUE_DECLARE)
+        converse(connections, [requests(client, began + seconds) for client in range(clients)], amqp.QUEUE_DECLARE)
         took = time.perf_counter() - began
-        converse(connections, [map(calls.delete, mine) for mine in names], wire.QUEUE_DELETE)
+        converse(connections, [map(calls.delete, mine) for mine in names], amqp.QUEUE_DELETE)
     return sum(map(len, names)) / took
 
 
 def pipelined(port: int, count: int) -> float:
     """Durable queues declared a second by one connection that waits for no answer. The queues go afterwards."""
     with Connection(port) as connection:
-        _send_all(connection, [calls.open_channel(channel) for channel in range(2, CHANNELS + 1)], wire.CHANNEL_OPEN)
+        _send_all(connection, [calls.open_channel(channel) for channel in range(2, CHANNELS + 1)], amqp.CHANNEL_OPEN)
         named = [(f"{PREFIX}.{number:07}", 1 + number % CHANNELS) for number in range(count)]
         began = time.perf_counter()
-        _send_all(connection, [calls.declare(*one) for one in named], wire.QUEUE_DECLARE)
+        _send_all(connection, [calls.declare(*one) for one in named], amqp.QUEUE_DECLARE)
         took = time.perf_counter() - began
-        _send_all(connection, [calls.delete(*one) for one in named], wire.QUEUE_DELETE)
+        _send_all(connection, [calls.delete(*one) for one in named], amqp.QUEUE_DELETE)
     return count / took
 
 

@@ -13,7 +13,7 @@ from benchmarks.brokers import Broker
 from benchmarks.calls import Connection
 from benchmarks.load import Driven, drive
 from benchmarks.workloads import PREFIX, Workload, consumer, publisher, scene
-from leveret.perf import wire
+from leveret.client import amqp
 
 IDLE_S: Final = 1.0
 
@@ -41,14 +41,14 @@ def latency(port: int, seconds: float, count_max: int = 5_000) -> Latency:
         receiver.consume(queue, "c", no_ack=False)
 
         def confirm() -> None:
-            sender.expect(wire.BASIC_ACK)
+            sender.expect(amqp.BASIC_ACK)
 
         def deliver() -> None:
-            payload = receiver.expect(wire.BASIC_DELIVER)
+            payload = receiver.expect(amqp.BASIC_DELIVER)
             receiver.read_frame()
             receiver.read_frame()
             tag = int.from_bytes(payload[2:10], "big")  # The consumer tag before it is one letter and its length.
-            receiver.socket.sendall(wire.ack_through(tag))
+            receiver.socket.sendall(amqp.ack_through(tag))
 
         def times_ms(awaited: Callable[[], None], other: Callable[[], None]) -> list[float]:
             times: list[float] = []

@@ -28,8 +28,8 @@ from benchmarks.calls import Connection
 from benchmarks.compare import fill
 from benchmarks.load import Consumer, Publisher
 from benchmarks.workloads import PREFIX
-from leveret.perf import wire
-from leveret.perf.wire import BrokerError
+from leveret.client import amqp
+from leveret.client.amqp import BrokerError
 
 QUEUE = f"{PREFIX}.failover"
 PER_S = 2_000
@@ -236,7 +236,7 @@ class Attempt(ABC):
 
     def on_readable(self) -> None:
         kind, payload = self.connection.read_frame()
-        if kind == wire.METHOD and self.is_done(wire.METHOD_ID.unpack_from(payload)):
+        if kind == amqp.METHOD and self.is_done(amqp.METHOD_ID.unpack_from(payload)):
             self.at, self.done = time.perf_counter(), 1
         else:
             raise BrokerError(f"refused: {payload[:200]!r}")
@@ -263,7 +263,7 @@ class Publishing(Attempt):
         return calls.publish("", QUEUE, b"x" * 100, persistent=True)
 
     def is_done(self, name: tuple[int, int]) -> bool:
-        return name == wire.BASIC_ACK
+        return name == amqp.BASIC_ACK
 
 
 def await_both(first: Attempt, second: Attempt, began: float) -> None:

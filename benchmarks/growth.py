@@ -20,7 +20,7 @@ from benchmarks.compare import drain, fill
 from benchmarks.load import Driven, drive
 from benchmarks.workloads import PREFIX, WORKLOADS, Workload, consumer, publisher, scene
 from benchmarks.workloads import run as run_workload
-from leveret.perf import wire
+from leveret.client import amqp
 
 Point = dict[str, float]
 Tell = Callable[[str], None]
@@ -235,7 +235,7 @@ def bind_many(port: int, queue: str, exchange: str, kind: Literal["direct", "top
                 binds.append(calls.bind(queue, exchange, pattern(kind, mine[-1])))
                 binder.socket.sendall(b"".join(binds))
             for binder in used:
-                binder.expect(calls.answer_to(wire.QUEUE_BIND))
+                binder.expect(calls.answer_to(amqp.QUEUE_BIND))
         return len(numbers) / (time.perf_counter() - began)
 
 

@@ -25,7 +25,7 @@ from benchmarks.calls import Connection
 from benchmarks.compare import fill
 from benchmarks.failover import PATIENCE_S, PREFETCH, QUEUE, TICK_S, WINDOW, Gaps, Keeping, Paced, Pause, stream
 from benchmarks.load import drive
-from leveret.perf.wire import BrokerError
+from leveret.client.amqp import BrokerError
 
 PER_S = 10_000
 CALM_S, AFTER_S = 1.0, 1.0

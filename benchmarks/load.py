@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.calls import Connection
-from leveret.perf import wire
-from leveret.perf.endpoint import Endpoint
+from leveret.client import amqp
+from leveret.client.amqp import BrokerError
+from leveret.client.endpoint import Endpoint
 from leveret.perf.publisher import Tally
-from leveret.perf.wire import BrokerError
 
 SELECT_S = 0.02
 CHECK_S = 0.005
@@ -76,20 +76,20 @@ class Publisher(Endpoint):
 
     def on_data(self, data: bytes) -> bytes:
         at = 0
-        while len(data) - at >= wire.OVERHEAD:
-            _, _, size = wire.HEAD.unpack_from(data, at)
-            if len(data) - at < size + wire.OVERHEAD:
+        while len(data) - at >= amqp.OVERHEAD:
+            _, _, size = amqp.HEAD.unpack_from(data, at)
+            if len(data) - at < size + amqp.OVERHEAD:
                 break
-            self._on_method(data[at + wire.HEAD.size : at + wire.HEAD.size + size])
-            at += size + wire.OVERHEAD
+            self._on_method(data[at + amqp.HEAD.size : at + amqp.HEAD.size + size])
+            at += size + amqp.OVERHEAD
         return data[at:]
 
     def _on_method(self, payload: bytes) -> None:
-        name = wire.METHOD_ID.unpack_from(payload)
-        if name in (wire.BASIC_ACK, wire.BASIC_NACK):
-            tag, flags = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
-            self.confirms.on_told(tag, bool(flags & 1), name == wire.BASIC_NACK)
-        elif name not in (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED):
+        name = amqp.METHOD_ID.unpack_from(payload)
+        if name in (amqp.BASIC_ACK, amqp.BASIC_NACK):
+            tag, flags = amqp.CONFIRM.unpack_from(payload, amqp.METHOD_ID.size)
+            self.confirms.on_told(tag, bool(flags & 1), name == amqp.BASIC_NACK)
+        elif name not in (amqp.CONNECTION_BLOCKED, amqp.CONNECTION_UNBLOCKED):
             raise BrokerError(f"a publisher got {payload[:200]!r}")
 
 
@@ -140,24 +140,24 @@ class Consumer(Endpoint):
 
     def ack_all(self) -> None:
         self.acked = self.delivered
-        self.unsent = memoryview(wire.ack_through(self.acked))
+        self.unsent = memoryview(amqp.ack_through(self.acked))
         self.send_unsent()
 
     def _measure(self) -> None:
         """Learn from the first delivery how long one is."""
         data, at, body_left = self.rest, 0, -1
-        while body_left and len(data) - at >= wire.HEAD.size:
-            kind, _, size = wire.HEAD.unpack_from(data, at)
-            if len(data) - at < size + wire.OVERHEAD:
+        while body_left and len(data) - at >= amqp.HEAD.size:
+            kind, _, size = amqp.HEAD.unpack_from(data, at)
+            if len(data) - at < size + amqp.OVERHEAD:
                 return
-            payload = data[at + wire.HEAD.size : at + wire.HEAD.size + size]
-            if kind == wire.METHOD and wire.METHOD_ID.unpack_from(payload) != wire.BASIC_DELIVER:
+            payload = data[at + amqp.HEAD.size : at + amqp.HEAD.size + size]
+            if kind == amqp.METHOD and amqp.METHOD_ID.unpack_from(payload) != amqp.BASIC_DELIVER:
                 raise BrokerError(f"a consumer got {payload[:200]!r}")
-            if kind == wire.HEADER:
+            if kind == amqp.HEADER:
                 body_left = int.from_bytes(payload[4:12], "big")
-            elif kind == wire.BODY:
+            elif kind == amqp.BODY:
                 body_left -= size
-            at += size + wire.OVERHEAD
+            at += size + amqp.OVERHEAD
         if not body_left:
             self.delivery_bytes = at
             self.rest = b""

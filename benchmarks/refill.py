@@ -31,7 +31,7 @@ from benchmarks.calls import Connection
 from benchmarks.compare import fill, patience_s
 from benchmarks.load import Consumer, Publisher, drive
 from benchmarks.workloads import PREFIX, WORKLOADS, encode, scene
-from leveret.perf.wire import BrokerError
+from leveret.client.amqp import BrokerError
 
 WAYS: Final = ("same", "beside")
 FILLED, BUSY = f"{PREFIX}.filled", f"{PREFIX}.busy"

@@ -33,7 +33,7 @@ from benchmarks.scaling_real import cross_check
 from benchmarks.scaling_store import LOCATORS, metadata, placement, rebalance
 from benchmarks.scaling_tables import markdown
 from benchmarks.scaling_traffic import traffic
-from leveret.perf.wire import BrokerError
+from leveret.client.amqp import BrokerError
 
 Found = dict[str, list[Point]]
 

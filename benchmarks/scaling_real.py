@@ -20,8 +20,8 @@ from benchmarks.brokers import Broker, Leveret, Policy, cluster
 from benchmarks.calls import Connection
 from benchmarks.cluster import converse
 from benchmarks.growth import Point
-from leveret.perf import wire
-from leveret.perf.wire import BrokerError
+from leveret.client import amqp
+from leveret.client.amqp import BrokerError
 
 NODES: Final = 3
 DECLARERS: Final = 60
@@ -86,7 +86,7 @@ def _declare(node: Broker, names: Sequence[str]) -> float:
     try:
         began = time.perf_counter()
         requests = [map(calls.declare, names[client::clients]) for client in range(clients)]
-        converse(connections, requests, wire.QUEUE_DECLARE)
+        converse(connections, requests, amqp.QUEUE_DECLARE)
         return time.perf_counter() - began
     finally:
         for connection in connections:
@@ -108,13 +108,13 @@ class Asking:
         self._publish(self.names)
         while self.open:
             kind, payload = self.connection.read_frame()
-            name = wire.METHOD_ID.unpack_from(payload) if kind == wire.METHOD else (0, 0)
-            if name not in (wire.BASIC_ACK, wire.BASIC_NACK):
+            name = amqp.METHOD_ID.unpack_from(payload) if kind == amqp.METHOD else (0, 0)
+            if name not in (amqp.BASIC_ACK, amqp.BASIC_NACK):
                 raise BrokerError(f"neither confirmed nor refused: {payload[:200]!r}")
             tag, multiple = struct.unpack_from(">QB", payload, 4)
             told = [one for one in self.open if one <= tag] if multiple & 1 else [tag]
             queues = [self.open.pop(one) for one in told]
-            if name == wire.BASIC_NACK:
+            if name == amqp.BASIC_NACK:
                 self._publish(queues)
         return time.perf_counter() - began
 

@@ -15,8 +15,8 @@ from typing import Final
 from benchmarks import calls
 from benchmarks.growth import Point
 from benchmarks.scaling_world import CLIENTS, PREFIX, Costs, Plant, metered
-from leveret.perf import wire
-from leveret.perf.wire import long, method, short, table
+from leveret.client import amqp
+from leveret.client.amqp import long, method, short, table
 from simulation.loop import NodeLoop
 from simulation.machine import AMQP_PORT
 
@@ -41,10 +41,10 @@ class Talker(asyncio.Protocol):
         start_ok = table({}) + short("PLAIN") + long(b"\0guest\0guest") + short("en_US")
         hello = [
             b"AMQP\0\0\x09\x01",
-            method(wire.CONNECTION_START_OK, start_ok, 0),
-            method(wire.CONNECTION_TUNE_OK, struct.pack(">HIH", 2047, wire.FRAME_MAX, 0), 0),
-            method(wire.CONNECTION_OPEN, short("/") + b"\0\0", 0),
-            method(wire.CHANNEL_OPEN, b"\0"),
+            method(amqp.CONNECTION_START_OK, start_ok, 0),
+            method(amqp.CONNECTION_TUNE_OK, struct.pack(">HIH", 2047, amqp.FRAME_MAX, 0), 0),
+            method(amqp.CONNECTION_OPEN, short("/") + b"\0\0", 0),
+            method(amqp.CHANNEL_OPEN, b"\0"),
         ]
         transport.write(b"".join(hello) + self.begin())
 
@@ -63,10 +63,10 @@ class Talker(asyncio.Protocol):
             end = at + FRAME_HEAD.size + size + 1
             if len(received) < end:
                 break
-            if kind == wire.METHOD:
-                name = wire.METHOD_ID.unpack_from(received, at + FRAME_HEAD.size)
+            if kind == amqp.METHOD:
+                name = amqp.METHOD_ID.unpack_from(received, at + FRAME_HEAD.size)
                 if name in ((10, 50), (20, 40)):
-                    raise wire.BrokerError(bytes(received[at:end]).decode(errors="replace"))
+                    raise amqp.BrokerError(bytes(received[at:end]).decode(errors="replace"))
                 self.on_method(name, bytes(received[at + FRAME_HEAD.size + 4 : end - 1]))
             at = end
         del received[:at]
@@ -81,7 +81,7 @@ class Sender(Talker):
         self.blob = calls.publish("", QUEUE, BODY, persistent=True) * BATCH
 
     def begin(self) -> bytes:
-        return method(wire.CONFIRM_SELECT, b"\0") + self.more()
+        return method(amqp.CONFIRM_SELECT, b"\0") + self.more()
 
     def more(self) -> bytes:
         fits = min(WINDOW - (self.sent - self.confirmed), self.count - self.sent) // BATCH
@@ -89,8 +89,8 @@ class Sender(Talker):
         return self.blob * fits
 
     def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        assert name != wire.BASIC_NACK
-        if name == wire.BASIC_ACK:
+        assert name != amqp.BASIC_NACK
+        if name == amqp.BASIC_ACK:
             tag, multiple = struct.unpack(">QB", arguments)
             self.confirmed = tag if multiple else self.confirmed + 1
             if more := self.more():
@@ -106,13 +106,13 @@ class Taker(Talker):
 
     def begin(self) -> bytes:
         consume = b"\0\0" + short(QUEUE) + short("taker") + b"\0" + table({})
-        return method(wire.BASIC_QOS, struct.pack(">IHB", 0, WINDOW, 0)) + method(wire.BASIC_CONSUME, consume)
+        return method(amqp.BASIC_QOS, struct.pack(">IHB", 0, WINDOW, 0)) + method(amqp.BASIC_CONSUME, consume)
 
     def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
-        if name == wire.BASIC_DELIVER:
+        if name == amqp.BASIC_DELIVER:
             self.taken += 1
             if self.taken % ACK_EVERY == 0:
-                self.transport.write(wire.ack_through(self.taken))
+                self.transport.write(amqp.ack_through(self.taken))
 
 
 def traffic(members: int, messages: int, costs: Costs = Costs(), charged: bool = True) -> Point:  # noqa: B008

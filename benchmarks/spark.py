@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import workloads
-from leveret.perf import wire
-from leveret.perf.wire import Address, Connection
+from leveret.client import amqp
+from leveret.client.address import Address
+from leveret.client.connection import Connection
 from pyspark_leveret.options import Access, Options
 from pyspark_leveret.publisher import Publisher
 
@@ -99,7 +100,7 @@ def fill(there: Node, queue: str, count: int, arguments: dict[str, str]) -> floa
     for first in range(0, count, CHUNK_MESSAGES):
         size = min(CHUNK_MESSAGES, count - first)
         bodies = (os.urandom(BODY_BYTES) for _ in range(size))  # Such as Parquet cannot shrink either.
-        frames = [wire.publish("", queue, True, False, body, wire.FRAME_MAX) for body in bodies]
+        frames = [amqp.publish("", queue, True, False, body, amqp.FRAME_MAX) for body in bodies]
         publisher.send(b"".join(frames), size)
     publisher.finish()
     publisher.close()

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from leveret.client.address import Address
+from leveret.client.amqp import BrokerError
 from leveret.data.client import DataClient, DataError, Refused, Unreachable
 from leveret.data.sheet import BadSheet
-from leveret.perf.wire import Address, BrokerError
 from pyspark_leveret.options import Access
 
 PLANNING_PATIENCE_S: Final = 10.0  # Whoever waits for a mistyped server to come up waits in front of a screen;

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.amqp import properties
 from leveret.amqp.properties import BadProperties, Properties
 from leveret.amqp.tables import BadTable, table_from_python
-from leveret.perf import wire
+from leveret.client import amqp
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.options import SinkOptions
 from pyspark_leveret.schema import COLUMNS, OF_QUEUES, nearest
@@ -30,7 +30,7 @@ SHORT_STRING_BYTES_MAX: Final = 255
 OCTET_MAX: Final = 255
 REMEMBERED_MAX: Final = 50_000
 _HEADER: Final = Struct(">HHQ")
-_END: Final = bytes((wire.END,))
+_END: Final = bytes((amqp.END,))
 _INTEGERS: Final = r"tinyint|smallint|int|bigint"
 # By column: which of Spark's types can be written, and how that is said.
 _ALLOWED: Final = {
@@ -70,7 +70,7 @@ def check_columns(fields: Sequence[Any], options: SinkOptions) -> None:
 class Encoder:
     def __init__(self, options: SinkOptions, frame_max: int) -> None:
         self.options = options
-        self.room = frame_max - wire.OVERHEAD
+        self.room = frame_max - amqp.OVERHEAD
         self._heads: dict[tuple[str, str, bytes, int], bytes] = {}
         self._properties: dict[tuple[Any, ...], bytes] = {}
 
@@ -119,7 +119,7 @@ class Encoder:
                 parts += (head, body, _END)
             else:
                 parts.append(head)
-                parts += [wire.frame(wire.BODY, body[at : at + room]) for at in range(0, size, room)]
+                parts += [amqp.frame(amqp.BODY, body[at : at + room]) for at in range(0, size, room)]
             held += len(head) + size
             count += 1
             if held >= bytes_max:
@@ -133,14 +133,14 @@ class Encoder:
         if len(self._heads) >= REMEMBERED_MAX:
             self._heads.clear()
         try:
-            routing = b"\0\0" + wire.short(exchange) + wire.short(key)
-        except wire.BrokerError as error:
+            routing = b"\0\0" + amqp.short(exchange) + amqp.short(key)
+        except amqp.BrokerError as error:
             raise LeveretError(f"cannot publish: {error}") from None
-        routing += bytes((wire.MANDATORY if self.options.mandatory else 0,))
+        routing += bytes((amqp.MANDATORY if self.options.mandatory else 0,))
         header = _HEADER.pack(properties.BASIC_CLASS, 0, size) + encoded
-        head = wire.method(wire.BASIC_PUBLISH, routing) + wire.frame(wire.HEADER, header)
+        head = amqp.method(amqp.BASIC_PUBLISH, routing) + amqp.frame(amqp.HEADER, header)
         if 0 < size <= self.room:
-            head += wire.HEAD.pack(wire.BODY, wire.CHANNEL, size)
+            head += amqp.HEAD.pack(amqp.BODY, amqp.CHANNEL, size)
         self._heads[exchange, key, encoded, size] = head
         return head
 

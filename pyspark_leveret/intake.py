@@ -10,8 +10,10 @@ from collections import deque
 from itertools import cycle
 from typing import Final, NamedTuple
 
-from leveret.perf import wire
-from leveret.perf.wire import Address, BrokerError, Connection
+from leveret.client import amqp
+from leveret.client.address import Address
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import RECEIVE_BYTES, Connection
 from pyspark_leveret.connect import LeveretError, Lost, login_error
 from pyspark_leveret.options import SourceOptions
 
@@ -19,7 +21,7 @@ PATIENCE_S: Final = 30.0
 PAUSE_S: Final = 0.2
 SEND_S: Final = 10.0
 _PASSIVE: Final = b"\1"
-_HEADER_SIZE_AT: Final = wire.HEAD.size + 4
+_HEADER_SIZE_AT: Final = amqp.HEAD.size + 4
 
 
 class Delivery(NamedTuple):
@@ -74,7 +76,7 @@ class Intake:
     def _consume(self, prefetch: int) -> None:
         connection = self.connection
         for queue in self.options.queues:
-            answer = connection.call(wire.QUEUE_DECLARE, b"\0\0" + wire.short(queue) + _PASSIVE + wire.table({}))
+            answer = connection.call(amqp.QUEUE_DECLARE, b"\0\0" + amqp.short(queue) + _PASSIVE + amqp.table({}))
             self.waiting += int.from_bytes(answer[1 + answer[0] : 5 + answer[0]], "big")
         connection.set_prefetch(prefetch)
         for number, queue in enumerate(self.options.queues):
@@ -91,7 +93,7 @@ class Intake:
             if not hidden and not select.select([sock], [], [], wait_s)[0]:
                 return
             try:
-                data = sock.recv(wire.RECEIVE_BYTES)
+                data = sock.recv(RECEIVE_BYTES)
             except (BlockingIOError, ssl.SSLWantReadError):
                 return
             if not data:
@@ -103,38 +105,38 @@ class Intake:
     def _take_frames(self) -> None:
         received = self.connection.received
         at = 0
-        while len(received) - at >= wire.OVERHEAD:
-            kind, _, length = wire.HEAD.unpack_from(received, at)
-            end = at + wire.OVERHEAD + length
+        while len(received) - at >= amqp.OVERHEAD:
+            kind, _, length = amqp.HEAD.unpack_from(received, at)
+            end = at + amqp.OVERHEAD + length
             if end > len(received):
                 break
             frame = bytes(received[at:end])
             at = end
-            if kind == wire.METHOD:
-                self._on_method(frame[wire.HEAD.size : -1])
-            elif kind in (wire.HEADER, wire.BODY):
+            if kind == amqp.METHOD:
+                self._on_method(frame[amqp.HEAD.size : -1])
+            elif kind in (amqp.HEADER, amqp.BODY):
                 self._on_content(kind, frame)
         del received[:at]
 
     def _on_method(self, payload: bytes) -> None:
-        name, arguments = wire.METHOD_ID.unpack_from(payload), payload[wire.METHOD_ID.size :]
-        if name == wire.BASIC_DELIVER:
+        name, arguments = amqp.METHOD_ID.unpack_from(payload), payload[amqp.METHOD_ID.size :]
+        if name == amqp.BASIC_DELIVER:
             at = 1 + arguments[0]
             queue = self.options.queues[int(arguments[1:at])]
             tag = int.from_bytes(arguments[at : at + 8], "big")
             assert tag == self.next + 1  # One channel counts its deliveries without gaps.
             self._begun = (queue, arguments[at + 9 :], bool(arguments[at + 8] & 1))
-        elif name == wire.BASIC_CANCEL:
+        elif name == amqp.BASIC_CANCEL:
             raise LeveretError("the broker has ended a consumer: was a queue deleted?")
-        elif name not in (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED):
-            raise Lost(wire.closing_text(name, arguments))
+        elif name not in (amqp.CONNECTION_BLOCKED, amqp.CONNECTION_UNBLOCKED):
+            raise Lost(amqp.closing_text(name, arguments))
 
     def _on_content(self, kind: int, frame: bytes) -> None:
         self._frames.append(frame)
-        if kind == wire.HEADER:
+        if kind == amqp.HEADER:
             self._missing = int.from_bytes(frame[_HEADER_SIZE_AT : _HEADER_SIZE_AT + 8], "big")
         else:
-            self._missing -= len(frame) - wire.OVERHEAD
+            self._missing -= len(frame) - amqp.OVERHEAD
         if self._missing:
             return
         assert self._begun is not None
@@ -153,7 +155,7 @@ class Intake:
             return
         sock = self.connection.socket
         sock.settimeout(SEND_S)
-        sock.sendall(wire.ack_through(after))
+        sock.sendall(amqp.ack_through(after))
         sock.setblocking(False)
         self.acked = after
         while self.kept and self.kept[0].place < after:

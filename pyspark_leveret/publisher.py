@@ -27,8 +27,10 @@ from itertools import cycle
 from typing import Final, NamedTuple
 
 from leveret.amqp.tables import BadTable, decode_table, to_python
-from leveret.perf import wire
-from leveret.perf.wire import Address, BrokerError, Connection
+from leveret.client import amqp
+from leveret.client.address import Address
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import RECEIVE_BYTES, Connection
 from pyspark_leveret.connect import LeveretError, Lost, login_error
 from pyspark_leveret.options import Access
 
@@ -77,7 +79,7 @@ class Publisher:
         self.base = base
         self.confirmed = 0  # All up to here, counted from 1.
         self.knows_producers = False
-        self.frame_max = wire.FRAME_MAX
+        self.frame_max = amqp.FRAME_MAX
         self._kept: deque[Chunk] = deque()  # Not wholly confirmed.
         self._kept_bytes = 0
         self._last = 0
@@ -145,35 +147,35 @@ class Publisher:
             unsent.popleft()
 
     def _read(self) -> None:
-        data = self._connection.socket.recv(wire.RECEIVE_BYTES)
+        data = self._connection.socket.recv(RECEIVE_BYTES)
         if not data:
             raise Lost("the broker closed the connection")
         received = self._connection.received
         received += data
         at = 0
-        while len(received) - at >= wire.OVERHEAD:
-            kind, _, length = wire.HEAD.unpack_from(received, at)
-            end = at + wire.HEAD.size + length
+        while len(received) - at >= amqp.OVERHEAD:
+            kind, _, length = amqp.HEAD.unpack_from(received, at)
+            end = at + amqp.HEAD.size + length
             if end >= len(received):
                 break
-            if kind == wire.METHOD:  # The rest are heartbeats, and contents of messages that were returned.
-                self._on_method(bytes(received[at + wire.HEAD.size : end]))
+            if kind == amqp.METHOD:  # The rest are heartbeats, and contents of messages that were returned.
+                self._on_method(bytes(received[at + amqp.HEAD.size : end]))
             at = end + 1
         del received[:at]
         self._forget()
 
     def _on_method(self, payload: bytes) -> None:
-        name, arguments = wire.METHOD_ID.unpack_from(payload), payload[wire.METHOD_ID.size :]
-        if name == wire.BASIC_ACK:
-            tag, flags = wire.CONFIRM.unpack_from(arguments)
+        name, arguments = amqp.METHOD_ID.unpack_from(payload), payload[amqp.METHOD_ID.size :]
+        if name == amqp.BASIC_ACK:
+            tag, flags = amqp.CONFIRM.unpack_from(arguments)
             self._acks.on_ack(tag, bool(flags & 1))
-        elif name == wire.BASIC_NACK:
+        elif name == amqp.BASIC_NACK:
             self._forget()
             raise Lost("the broker refuses messages (nack): a queue is full, or has no master at the moment")
-        elif name == wire.BASIC_RETURN:
+        elif name == amqp.BASIC_RETURN:
             raise LeveretError(_returned_text(arguments))
-        elif name not in (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED):
-            text = wire.closing_text(name, arguments)
+        elif name not in (amqp.CONNECTION_BLOCKED, amqp.CONNECTION_UNBLOCKED):
+            text = amqp.closing_text(name, arguments)
             if int.from_bytes(arguments[:2], "big") in WILL_PASS:
                 raise Lost(text)
             raise LeveretError(f"cannot publish: {text}")
@@ -216,10 +218,10 @@ class Publisher:
     def _connect(self, address: Address, tls: bool) -> Connection:
         context = (self._tls or ssl.create_default_context()) if tls else None
         self._began_behind = self._kept[0].before if self._kept else self._last
-        said: wire.Table = {"leveret_producer": self.producer, "leveret_sequence": self.base + self._began_behind}
+        said: amqp.Table = {"leveret_producer": self.producer, "leveret_sequence": self.base + self._began_behind}
         try:
             connection = Connection(address, f"spark {self.producer}", said, context)
-            self.knows_producers = _knows_producers(connection.greeting)
+            self.knows_producers = _knows_producers(connection.server_properties)
             connection.select_confirms()
         except BrokerError as error:
             raise login_error(error, self.access, address) from None

@@ -18,10 +18,10 @@ LINES_BETWEEN_HEADINGS = 20
 
 
 def perf(parsed: argparse.Namespace) -> int:
+    from leveret.client.amqp import BrokerError
     from leveret.perf import report
     from leveret.perf.options import to_options
     from leveret.perf.runner import run
-    from leveret.perf.wire import BrokerError
 
     name = f"perf-{secrets.token_hex(4)}"
     try:

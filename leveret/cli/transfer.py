@@ -25,12 +25,11 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from leveret.cli.exits import CONFIG, DATA_ERROR, OK, UNAVAILABLE, USAGE
-from leveret.perf import wire
-from leveret.perf.wire import BadUri, BrokerError, Connection
+from leveret.client import amqp
+from leveret.client.address import Address, BadUri, read_uri
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import CALL_TIMEOUT_S, Connection
 
-BASIC_GET, BASIC_GET_OK, BASIC_GET_EMPTY = (60, 70), (60, 71), (60, 72)
-PASSIVE: Final = 1
-AUTO_DELETE: Final = 4
 PROGRESS: Final = 10_000  # A line is printed after so many.
 BATCH: Final = 200
 BATCH_BYTES: Final = 16 << 20  # Of large messages a batch has fewer.
@@ -46,7 +45,7 @@ class Message(NamedTuple):
 
 def transfer(parsed: argparse.Namespace) -> int:
     try:
-        source, target = wire.read_uri(parsed.source), wire.read_uri(parsed.target)
+        source, target = read_uri(parsed.source), read_uri(parsed.target)
     except BadUri as error:
         return _fail(str(error), USAGE)
     try:
@@ -105,7 +104,7 @@ def _fail(text: str, code: int) -> int:
     return code
 
 
-def _connect(address: wire.Address) -> Connection:
+def _connect(address: Address) -> Connection:
     tls = ssl.create_default_context() if address.tls else None
     return Connection(address, "leveret transfer", tls=tls)
 
@@ -140,7 +139,7 @@ def move(source: Connection, target: Target, queue: str, say: Callable[[str], No
         with side(TARGET, to):
             target.give(exchange, messages)
         with side(SOURCE, from_):
-            source.socket.sendall(wire.ack_through(messages[-1].tag))
+            source.socket.sendall(amqp.ack_through(messages[-1].tag))
         moved += len(messages)
         if moved - said >= PROGRESS:
             said = moved
@@ -156,9 +155,9 @@ def move(source: Connection, target: Target, queue: str, say: Callable[[str], No
 
 def _count(connection: Connection, queue: str) -> int:
     """How many messages wait. Raises BrokerError if there is no such queue."""
-    asked = b"\0\0" + wire.short(queue) + bytes((PASSIVE,)) + wire.table({})
+    asked = b"\0\0" + amqp.short(queue) + bytes((amqp.PASSIVE,)) + amqp.table({})
     try:
-        answer = connection.call(wire.QUEUE_DECLARE, asked)
+        answer = connection.call(amqp.QUEUE_DECLARE, asked)
     except BrokerError as error:
         raise BrokerError(f"queue {queue}: {error}") from None
     return int(struct.unpack_from(">I", answer, 1 + answer[0])[0])
@@ -169,14 +168,14 @@ def _count(connection: Connection, queue: str) -> int:
 
 def _take(source: Connection, queue: str, count: int) -> list[Message]:
     """Up to so many; fewer if there are no more."""
-    source.socket.sendall(wire.method(BASIC_GET, b"\0\0" + wire.short(queue) + b"\0") * count)
+    source.socket.sendall(amqp.method(amqp.BASIC_GET, b"\0\0" + amqp.short(queue) + b"\0") * count)
     found = []
     for _ in range(count):
         kind, payload = _read(source)
-        name = wire.METHOD_ID.unpack_from(payload)
-        if kind != wire.METHOD or name not in (BASIC_GET_OK, BASIC_GET_EMPTY):
-            raise BrokerError(wire.closing_text(name, payload[4:]))
-        if name == BASIC_GET_OK:
+        name = amqp.METHOD_ID.unpack_from(payload)
+        if kind != amqp.METHOD or name not in (amqp.BASIC_GET_OK, amqp.BASIC_GET_EMPTY):
+            raise BrokerError(amqp.closing_text(name, payload[4:]))
+        if name == amqp.BASIC_GET_OK:
             found.append(_message(source, payload[4:]))
     return found
 
@@ -197,13 +196,13 @@ def _read(connection: Connection) -> tuple[int, bytes]:
     """The next frame that says something. One about alarms says how long to wait."""
     while True:
         kind, payload = connection.read_frame()
-        name = wire.METHOD_ID.unpack_from(payload) if kind == wire.METHOD else None
-        if name == wire.CONNECTION_BLOCKED:
+        name = amqp.METHOD_ID.unpack_from(payload) if kind == amqp.METHOD else None
+        if name == amqp.CONNECTION_BLOCKED:
             connection.socket.settimeout(None)
             print(f"{connection.address} is short of memory or disk; waiting", file=sys.stderr)
-        elif name == wire.CONNECTION_UNBLOCKED:
-            connection.socket.settimeout(wire.CALL_TIMEOUT_S)
-        elif kind != wire.HEARTBEAT:
+        elif name == amqp.CONNECTION_UNBLOCKED:
+            connection.socket.settimeout(CALL_TIMEOUT_S)
+        elif kind != amqp.HEARTBEAT:
             return kind, payload
 
 
@@ -219,21 +218,21 @@ class Target:
         connection.select_confirms()
 
     def bind(self, exchange: str, queue: str) -> None:
-        asked = b"\0\0" + wire.short(exchange) + wire.short("fanout") + bytes((AUTO_DELETE,)) + wire.table({})
-        self.connection.call(wire.EXCHANGE_DECLARE, asked)
+        asked = b"\0\0" + amqp.short(exchange) + amqp.short("fanout") + bytes((amqp.AUTO_DELETE,)) + amqp.table({})
+        self.connection.call(amqp.EXCHANGE_DECLARE, asked)
         self.connection.bind(queue, exchange, "")
 
     def delete(self, exchange: str) -> None:
-        self.connection.call(wire.EXCHANGE_DELETE, b"\0\0" + wire.short(exchange) + b"\0")
+        self.connection.call(amqp.EXCHANGE_DELETE, b"\0\0" + amqp.short(exchange) + b"\0")
 
     def give(self, exchange: str, messages: list[Message]) -> None:
         """Publish, and wait until all are confirmed. Raises BrokerError."""
-        routing = b"\0\0" + wire.short(exchange)
-        room = self.connection.frame_max - wire.OVERHEAD
+        routing = b"\0\0" + amqp.short(exchange)
+        room = self.connection.frame_max - amqp.OVERHEAD
         for one in messages:
-            published = routing + bytes((len(one.key),)) + one.key + bytes((wire.MANDATORY,))
-            frames = [wire.method(wire.BASIC_PUBLISH, published), wire.frame(wire.HEADER, one.header)]
-            frames += [wire.frame(wire.BODY, one.body[at : at + room]) for at in range(0, len(one.body), room)]
+            published = routing + bytes((len(one.key),)) + one.key + bytes((amqp.MANDATORY,))
+            frames = [amqp.method(amqp.BASIC_PUBLISH, published), amqp.frame(amqp.HEADER, one.header)]
+            frames += [amqp.frame(amqp.BODY, one.body[at : at + room]) for at in range(0, len(one.body), room)]
             self.connection.socket.sendall(b"".join(frames))
         first, self.published = self.published + 1, self.published + len(messages)
         self._await(set(range(first, self.published + 1)))
@@ -241,13 +240,13 @@ class Target:
     def _await(self, unconfirmed: set[int]) -> None:
         while unconfirmed:
             kind, payload = _read(self.connection)
-            name = wire.METHOD_ID.unpack_from(payload)
-            if kind == wire.METHOD and name == wire.BASIC_ACK:
-                tag, multiple = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
+            name = amqp.METHOD_ID.unpack_from(payload)
+            if kind == amqp.METHOD and name == amqp.BASIC_ACK:
+                tag, multiple = amqp.CONFIRM.unpack_from(payload, amqp.METHOD_ID.size)
                 unconfirmed -= {number for number in unconfirmed if number <= tag} if multiple else {tag}
-            elif kind == wire.METHOD and name == wire.BASIC_NACK:
+            elif kind == amqp.METHOD and name == amqp.BASIC_NACK:
                 raise BrokerError("the target refused a message: is its queue full?")
-            elif kind == wire.METHOD and name == wire.BASIC_RETURN:
+            elif kind == amqp.METHOD and name == amqp.BASIC_RETURN:
                 raise BrokerError("the target has nowhere to put a message: was the queue deleted meanwhile?")
             else:
-                raise BrokerError(wire.closing_text(name, payload[wire.METHOD_ID.size :]))
+                raise BrokerError(amqp.closing_text(name, payload[amqp.METHOD_ID.size :]))

@@ -11,6 +11,6 @@ bytes:
   comes from somebody else, is taken apart frame by frame.
 - Latencies are counted, not kept (`histogram`).
 
-`wire` is the protocol in bytes, `arguments` and `options` what can be asked for, `runner` the loop, `report` what
-people and programs see.
+`arguments` and `options` read the command line, `runner` is the loop, `report` prints results for people and programs.
+The protocol is that of `leveret.client`. Nothing here is a public API: `leveret perf` is the way to use it.
 """

@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from typing import Final
 
-from leveret.perf import wire
-from leveret.perf.endpoint import Endpoint
+from leveret.client import amqp
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import Connection
+from leveret.client.endpoint import Endpoint
 from leveret.perf.histogram import Histogram
 from leveret.perf.ledger import NAME, Ledger, channel_name
 from leveret.perf.publisher import MARK, NAMED_BYTES_MIN, STAMP, STAMP_AT, STAMPED_BYTES_MIN
-from leveret.perf.wire import BrokerError, Connection
 
 UNSENT_BYTES_MAX: Final = 1 << 20
 TAG_BYTES: Final = 8
@@ -118,29 +119,29 @@ class Consumer(Endpoint):
         """Whatever comes next, frame by frame; where it ends, or None if it is not all there yet."""
         start, body_left, body, body_frames, tag_at, body_at = at, -1, b"", 0, 0, 0
         while body_left:
-            if len(data) - at < wire.OVERHEAD:
+            if len(data) - at < amqp.OVERHEAD:
                 return None
-            kind, _, size = wire.HEAD.unpack_from(data, at)
-            end: int = at + wire.HEAD.size + size
+            kind, _, size = amqp.HEAD.unpack_from(data, at)
+            end: int = at + amqp.HEAD.size + size
             if end >= len(data):
                 return None
-            if kind == wire.METHOD:
-                name = wire.METHOD_ID.unpack_from(data, at + wire.HEAD.size)
-                if name != wire.BASIC_DELIVER:
-                    self._on_method(name, data[at + wire.HEAD.size + wire.METHOD_ID.size : end])
+            if kind == amqp.METHOD:
+                name = amqp.METHOD_ID.unpack_from(data, at + amqp.HEAD.size)
+                if name != amqp.BASIC_DELIVER:
+                    self._on_method(name, data[at + amqp.HEAD.size + amqp.METHOD_ID.size : end])
                     return end + 1
-                consumer_tag_at = at + wire.HEAD.size + wire.METHOD_ID.size
+                consumer_tag_at = at + amqp.HEAD.size + amqp.METHOD_ID.size
                 tag_at = consumer_tag_at + 1 + data[consumer_tag_at]
-            elif kind == wire.HEADER:
-                body_left = int.from_bytes(data[at + wire.HEAD.size + 4 : at + wire.HEAD.size + 12], "big")
-            elif kind == wire.BODY:
+            elif kind == amqp.HEADER:
+                body_left = int.from_bytes(data[at + amqp.HEAD.size + 4 : at + amqp.HEAD.size + 12], "big")
+            elif kind == amqp.BODY:
                 body, body_at, body_frames = (
-                    body or data[at + wire.HEAD.size : end],
-                    at + wire.HEAD.size,
+                    body or data[at + amqp.HEAD.size : end],
+                    at + amqp.HEAD.size,
                     body_frames + 1,
                 )
                 body_left -= size
-            elif kind == wire.HEARTBEAT:
+            elif kind == amqp.HEARTBEAT:
                 return end + 1
             at = end + 1
         self.received += 1
@@ -159,7 +160,7 @@ class Consumer(Endpoint):
 
     def _queue(self, data: bytes, start: int) -> str:
         """That of a delivery, by its consumer tag."""
-        at = start + wire.HEAD.size + wire.METHOD_ID.size
+        at = start + amqp.HEAD.size + amqp.METHOD_ID.size
         tag = data[at + 1 : at + 1 + data[at]].decode()
         return self.names[int(tag.removeprefix(TAG))]
 
@@ -167,30 +168,30 @@ class Consumer(Endpoint):
         if self.ledger is not None and publisher:  # Without a name, it is from a load without a ledger.
             self.ledger.note(queue, publisher, self.channel, number, number, now_ns // 1_000_000, bool(again))
 
-    def _on_method(self, name: wire.Name, arguments: bytes) -> None:
-        if name == wire.BASIC_CANCEL:
+    def _on_method(self, name: amqp.Name, arguments: bytes) -> None:
+        if name == amqp.BASIC_CANCEL:
             self.cancelled += 1
             if self.cancelled == self.queues:
                 raise BrokerError("the broker cancelled the consumer: its queue was deleted, or its node is gone")
-        elif name not in (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED):
-            raise BrokerError(wire.closing_text(name, arguments))
+        elif name not in (amqp.CONNECTION_BLOCKED, amqp.CONNECTION_UNBLOCKED):
+            raise BrokerError(amqp.closing_text(name, arguments))
 
     # -- Acknowledgements ------------------------------------------------------------------------------------------
 
     def _ack(self) -> None:
         """What is due. Tags of a channel count its deliveries, so the last one is the number received."""
         if self.ack_every == 1 and self.received > self.acked:
-            last = min(self.received, self.acked + UNSENT_BYTES_MAX // wire.ACK_FRAME.size)
-            self.unsent = memoryview(wire.ack_each(self.acked + 1, last))
+            last = min(self.received, self.acked + UNSENT_BYTES_MAX // amqp.ACK_FRAME.size)
+            self.unsent = memoryview(amqp.ack_each(self.acked + 1, last))
             self.acked = last
         elif self.ack_every > 1 and self.received - self.acked >= self.ack_every:
             self.acked = self.received - (self.received - self.acked) % self.ack_every
-            self.unsent = memoryview(wire.ack_through(self.acked))
+            self.unsent = memoryview(amqp.ack_through(self.acked))
         self.send_unsent()
 
     def ack_rest(self) -> None:
         """At the end: those that are less than a multiple."""
         if self.ack_every > 1 and self.received > self.acked and not self.unsent:
             self.acked = self.received
-            self.unsent = memoryview(wire.ack_through(self.acked))
+            self.unsent = memoryview(amqp.ack_through(self.acked))
             self.send_unsent()

@@ -7,9 +7,10 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
+from leveret.client.address import Address, read_uri
+from leveret.client.amqp import Argument
+from leveret.client.tls import context, problem
 from leveret.perf.publisher import NAMED_BYTES_MIN
-from leveret.perf.tls import context, problem
-from leveret.perf.wire import Address, Argument, read_uri
 
 QUEUES_MAX: Final = 100_000
 

@@ -15,11 +15,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from leveret.perf import wire
-from leveret.perf.endpoint import Endpoint
+from leveret.client import amqp
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import Connection
+from leveret.client.endpoint import Endpoint
 from leveret.perf.histogram import Histogram
 from leveret.perf.ledger import NAME, Ledger, channel_name
-from leveret.perf.wire import BrokerError, Connection
 
 MARK: Final = b"lvpf"
 STAMP: Final = struct.Struct(">Q")
@@ -44,7 +45,7 @@ class Message:
 
     def __init__(self, target: Target, size: int, persistent: bool, mandatory: bool, frame_max: int) -> None:
         body = (MARK + bytes(max(size, STAMPED_BYTES_MIN)))[:size]
-        frames = wire.publish(target.exchange, target.key, persistent, mandatory, body, frame_max)
+        frames = amqp.publish(target.exchange, target.key, persistent, mandatory, body, frame_max)
         self.bytes = len(frames)
         self.is_stamped = size >= STAMPED_BYTES_MIN
         at = frames.rindex(MARK + bytes(STAMP.size)) + STAMP_AT if self.is_stamped else 0
@@ -155,29 +156,29 @@ class Publisher(Endpoint):
     def on_data(self, data: bytes) -> bytes:
         at, size = 0, len(data)
         now_ns = time.time_ns()
-        while size - at >= wire.OVERHEAD:
-            kind, _, length = wire.HEAD.unpack_from(data, at)
-            end = at + wire.HEAD.size + length
+        while size - at >= amqp.OVERHEAD:
+            kind, _, length = amqp.HEAD.unpack_from(data, at)
+            end = at + amqp.HEAD.size + length
             if end >= size:
                 break
-            if kind == wire.METHOD:  # The rest are contents of messages that were returned.
-                self._on_method(data[at + wire.HEAD.size : end], now_ns)
+            if kind == amqp.METHOD:  # The rest are contents of messages that were returned.
+                self._on_method(data[at + amqp.HEAD.size : end], now_ns)
             at = end + 1
         return data[at:]
 
     def _on_method(self, payload: bytes, now_ns: int) -> None:
-        name = wire.METHOD_ID.unpack_from(payload)
-        if name in (wire.BASIC_ACK, wire.BASIC_NACK):
-            tag, flags = wire.CONFIRM.unpack_from(payload, wire.METHOD_ID.size)
-            self.confirms.on_told(tag, bool(flags & 1), name == wire.BASIC_NACK, now_ns)
-        elif name == wire.BASIC_RETURN:
+        name = amqp.METHOD_ID.unpack_from(payload)
+        if name in (amqp.BASIC_ACK, amqp.BASIC_NACK):
+            tag, flags = amqp.CONFIRM.unpack_from(payload, amqp.METHOD_ID.size)
+            self.confirms.on_told(tag, bool(flags & 1), name == amqp.BASIC_NACK, now_ns)
+        elif name == amqp.BASIC_RETURN:
             self.returned += 1
-        elif name == wire.CONNECTION_BLOCKED:
+        elif name == amqp.CONNECTION_BLOCKED:
             self.blocked = True
-        elif name == wire.CONNECTION_UNBLOCKED:
+        elif name == amqp.CONNECTION_UNBLOCKED:
             self.blocked = False
         else:
-            raise BrokerError(wire.closing_text(name, payload[wire.METHOD_ID.size :]))
+            raise BrokerError(amqp.closing_text(name, payload[amqp.METHOD_ID.size :]))
 
 
 class Tally:

@@ -18,15 +18,17 @@ from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import Final, Self
 
+from leveret.client.address import Address
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import Connection
+from leveret.client.endpoint import Endpoint
+from leveret.client.tls import problem
 from leveret.perf.consumer import Consumer
-from leveret.perf.endpoint import Endpoint
 from leveret.perf.histogram import Histogram
 from leveret.perf.ledger import Ledger
 from leveret.perf.options import Options
 from leveret.perf.publisher import Publisher, Target
 from leveret.perf.report import Counts, Interval, Result
-from leveret.perf.tls import problem
-from leveret.perf.wire import BrokerError, Connection
 
 SELECT_S: Final = 0.05
 CHECK_S: Final = 0.005  # Looking at a thousand clients after every event would cost more than the events.
@@ -68,7 +70,7 @@ def set_up(
 
     def connect(role: str, number: int) -> Connection:
         address = options.addresses[number % len(options.addresses)]
-        connection = Connection(address, f"{name} {role} {number + 1}", tls=options.tls if address.tls else None)
+        connection = _connect(options, address, f"{name} {role} {number + 1}")
         stack.callback(connection.close)
         return connection
 
@@ -105,6 +107,10 @@ def set_up(
     return publishers, consumers
 
 
+def _connect(options: Options, address: Address, name: str) -> Connection:
+    return Connection(address, name, {"product": "leveret perf"}, options.tls if address.tls else None)
+
+
 def share(queues: Sequence[str], number: int, of: int) -> list[str]:
     """Those of one client: every queue has one, and every client has one, however many there are of each."""
     return list(queues[number::of]) or [queues[number % len(queues)]]
@@ -129,7 +135,7 @@ def clear(options: Options, name: str) -> None:
     """Delete the queues that this run made for itself. If the broker is gone, so is the wish."""
     first = options.addresses[0]
     try:
-        connection = Connection(first, f"{name} end", tls=options.tls if first.tls else None)
+        connection = _connect(options, first, f"{name} end")
         try:
             for queue in options.queues:
                 connection.delete_queue(queue)

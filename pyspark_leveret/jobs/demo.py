@@ -20,9 +20,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from leveret.cli.cluster import Plan, Planned, make_plan
+from leveret.client.address import parse_uri
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import Connection
 from leveret.data.client import DataClient, DataError
 from leveret.node.cookie import find_cookie
-from leveret.perf.wire import BrokerError, Connection, parse_uri
 
 QUEUE: Final = "orders"
 LOAD_S: Final = 10

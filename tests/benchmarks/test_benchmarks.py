@@ -16,9 +16,9 @@ from benchmarks.growth import bind_many, pairs
 from benchmarks.load import Consumer, drive
 from benchmarks.results import Results
 from benchmarks.workloads import WORKLOADS, Workload, encode, run
-from leveret.perf import wire
+from leveret.client import amqp
+from leveret.client.amqp import BrokerError
 from leveret.perf.publisher import Tally
-from leveret.perf.wire import BrokerError
 
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 
@@ -36,9 +36,9 @@ class Answering(Connection):
 
 
 def delivery(tag: int, body: bytes = b"x" * 10) -> bytes:
-    arguments = wire.short("c00000") + tag.to_bytes(8, "big") + b"\0" + wire.short("") + wire.short("q")
-    header = wire.frame(wire.HEADER, b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + b"\0\0")
-    return wire.method(wire.BASIC_DELIVER, arguments) + header + wire.frame(wire.BODY, body)
+    arguments = amqp.short("c00000") + tag.to_bytes(8, "big") + b"\0" + amqp.short("") + amqp.short("q")
+    header = amqp.frame(amqp.HEADER, b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + b"\0\0")
+    return amqp.method(amqp.BASIC_DELIVER, arguments) + header + amqp.frame(amqp.BODY, body)
 
 
 def consumer(connection: Connection, ack_every: int = 0) -> Consumer:
@@ -117,7 +117,7 @@ def test_deliveries_that_came_with_the_answer_count() -> None:
 
 def test_what_is_no_delivery_is_noticed() -> None:
     connection = Answering()
-    closing = wire.method(wire.CHANNEL_CLOSE, b"\1\x94" + wire.short("NOT_FOUND") + b"\0\0\0\0")
+    closing = amqp.method(amqp.CHANNEL_CLOSE, b"\1\x94" + amqp.short("NOT_FOUND") + b"\0\0\0\0")
     counted = consumer(connection)
     connection.far.sendall(delivery(1) + closing)
     counted.on_readable()
@@ -129,7 +129,7 @@ def test_what_is_no_delivery_is_noticed() -> None:
 def test_a_run_in_which_a_channel_closed_is_no_good(before: bytes) -> None:
     connection = Answering()
     counted = consumer(connection)
-    connection.far.sendall(before + wire.method(wire.CHANNEL_CLOSE, b"\1\x94" + wire.short("NOT_FOUND") + b"\0\0\0\0"))
+    connection.far.sendall(before + amqp.method(amqp.CHANNEL_CLOSE, b"\1\x94" + amqp.short("NOT_FOUND") + b"\0\0\0\0"))
     result = drive([], [counted], seconds=0, waiting=1)
     assert not result.is_good
     assert any("NOT_FOUND" in error or "no whole deliveries" in error for error in result.errors)
@@ -150,7 +150,7 @@ def test_acks_cover_all_so_far() -> None:
     counted = consumer(connection, ack_every=2)
     connection.far.sendall(b"".join(delivery(tag) for tag in (1, 2, 3)))
     counted.on_readable()
-    assert connection.far.recv(100) == wire.ack_through(3)
+    assert connection.far.recv(100) == amqp.ack_through(3)
     connection.close()
 
 
@@ -159,7 +159,7 @@ def test_blobs_hold_whole_batches_of_one_length(workload: Workload) -> None:
     blobs = encode("e", [f"k{number:05}" for number in range(workload.keys)], workload)
     assert {len(blob) for blob in blobs} == {len(blobs[0])}
     assert len(blobs) * workload.batch >= workload.keys
-    assert blobs[0].count(wire.METHOD_ID.pack(*wire.BASIC_PUBLISH)) == workload.batch
+    assert blobs[0].count(amqp.METHOD_ID.pack(*amqp.BASIC_PUBLISH)) == workload.batch
 
 
 @pytest.mark.parametrize("count", [1, 50, 1_000])

@@ -13,7 +13,7 @@ from benchmarks.calls import Connection
 from benchmarks.cluster import PARTS, PIPELINED, SPREAD, WAYS, declares, pipelined, sizes
 from benchmarks.results import Results
 from benchmarks.workloads import PREFIX, Places, run_at
-from leveret.perf.wire import BrokerError
+from leveret.client.amqp import BrokerError
 
 
 def test_all_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections import Counter
 
-from leveret.perf.wire import BrokerError
+from leveret.client.amqp import BrokerError
 from tests.compare import targets
 from tests.compare.running import Records, keyed, run
 from tests.compare.script import read_topic, topics

@@ -10,10 +10,11 @@ from typing import cast
 
 import pytest
 
-from leveret.perf import wire
+from leveret.client import amqp
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import Connection
 from leveret.perf.consumer import Consumer
 from leveret.perf.publisher import MARK, STAMP
-from leveret.perf.wire import BrokerError, Connection
 
 
 class Scripted:
@@ -52,11 +53,11 @@ def consumer(scripted: Scripted, ack_every: int = 0) -> Consumer:
 
 
 def delivery(tag: int, body: bytes, key: str = "q", redelivered: bool = False, frame_max: int = 131_072) -> bytes:
-    arguments = wire.short("perf-00000") + struct.pack(">QB", tag, redelivered) + wire.short("") + wire.short(key)
+    arguments = amqp.short("perf-00000") + struct.pack(">QB", tag, redelivered) + amqp.short("") + amqp.short(key)
     header = struct.pack(">HHQ", 60, 0, len(body)) + b"\x10\x00\x02"
-    room = frame_max - wire.OVERHEAD
-    bodies = [wire.frame(wire.BODY, body[at : at + room]) for at in range(0, len(body), room)]
-    return b"".join([wire.method(wire.BASIC_DELIVER, arguments), wire.frame(wire.HEADER, header), *bodies])
+    room = frame_max - amqp.OVERHEAD
+    bodies = [amqp.frame(amqp.BODY, body[at : at + room]) for at in range(0, len(body), room)]
+    return b"".join([amqp.method(amqp.BASIC_DELIVER, arguments), amqp.frame(amqp.HEADER, header), *bodies])
 
 
 def stamped(size: int = 100, stamp: int = 1) -> bytes:
@@ -72,9 +73,9 @@ def test_acks_that_the_socket_does_not_take_spoil_nothing(scripted: Scripted) ->
             one.socket.send(bytes(1 << 16))
     first, second = delivery(1, stamped()), delivery(2, stamped())
     assert one.on_data(first + second[:-5]) == second[:-5]
-    assert (one.received, bytes(one.unsent)) == (1, wire.ack_each(1, 1))
+    assert (one.received, bytes(one.unsent)) == (1, amqp.ack_each(1, 1))
     assert one.on_data(second) == b""
-    assert (one.received, bytes(one.unsent)) == (2, wire.ack_each(1, 1))
+    assert (one.received, bytes(one.unsent)) == (2, amqp.ack_each(1, 1))
 
 
 def test_what_is_asked_for(scripted: Scripted) -> None:
@@ -95,7 +96,7 @@ def test_any_mixture_in_any_pieces(scripted: Scripted, seed: int) -> None:
     for tag in range(1, 101):
         kind = dice.choice(("usual", "usual", "usual", "other key", "other size", "empty", "foreign", "frames", "beat"))
         if kind == "beat":
-            data += wire.frame(wire.HEARTBEAT, b"", 0)
+            data += amqp.frame(amqp.HEARTBEAT, b"", 0)
         body = {"other size": stamped(50), "empty": b"", "foreign": bytes(100)}.get(kind, stamped())
         key = "another" if kind == "other key" else "q"
         data += delivery(tag, body, key, dice.random() < 0.3, 4096 if kind != "frames" else 60)
@@ -120,17 +121,17 @@ def test_a_body_that_looks_like_frames(scripted: Scripted) -> None:
 def test_acks_of_each(scripted: Scripted) -> None:
     one = consumer(scripted, ack_every=1)
     one.on_data(b"".join(delivery(tag, stamped()) for tag in (1, 2, 3)))
-    acks = [wire.method(wire.BASIC_ACK, struct.pack(">QB", tag, 0)) for tag in (1, 2, 3)]
+    acks = [amqp.method(amqp.BASIC_ACK, struct.pack(">QB", tag, 0)) for tag in (1, 2, 3)]
     assert scripted.sent() == b"".join(acks)
 
 
 def test_acks_of_several(scripted: Scripted) -> None:
     one = consumer(scripted, ack_every=2)
     one.on_data(b"".join(delivery(tag, stamped()) for tag in range(1, 6)))
-    assert scripted.sent() == wire.ack_through(4)
+    assert scripted.sent() == amqp.ack_through(4)
     one.ack_rest()
     one.ack_rest()
-    assert scripted.sent() == wire.ack_through(5)
+    assert scripted.sent() == amqp.ack_through(5)
 
 
 def test_no_acks(scripted: Scripted) -> None:
@@ -141,8 +142,8 @@ def test_no_acks(scripted: Scripted) -> None:
 
 
 def test_the_broker_ends_it(scripted: Scripted) -> None:
-    close = struct.pack(">H", 406) + wire.short("PRECONDITION_FAILED - late") + bytes(4)
+    close = struct.pack(">H", 406) + amqp.short("PRECONDITION_FAILED - late") + bytes(4)
     with pytest.raises(BrokerError, match="channel closed by the broker: 406 PRECONDITION_FAILED - late"):
-        consumer(scripted).on_data(wire.method(wire.CHANNEL_CLOSE, close))
+        consumer(scripted).on_data(amqp.method(amqp.CHANNEL_CLOSE, close))
     with pytest.raises(BrokerError, match="cancelled the consumer"):
-        consumer(scripted).on_data(wire.method(wire.BASIC_CANCEL, wire.short("perf-00000") + b"\1"))
+        consumer(scripted).on_data(amqp.method(amqp.BASIC_CANCEL, amqp.short("perf-00000") + b"\1"))

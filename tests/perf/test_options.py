@@ -7,9 +7,9 @@ import argparse
 import pytest
 
 from leveret.cli.main import main
+from leveret.client.address import Address
 from leveret.perf.arguments import add_arguments
 from leveret.perf.options import Options, to_options
-from leveret.perf.wire import Address, BadUri, parse_uri
 
 
 def options(*words: str) -> Options:
@@ -81,24 +81,3 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         main(["perf", "--help"])
     shown = capsys.readouterr().out
     assert "examples:\n  leveret perf" in shown and "exit codes:" in shown
-
-
-@pytest.mark.parametrize(
-    ("uri", "address"),
-    [
-        ("amqp://h", Address("h", 5672, "guest", "guest", "/")),
-        ("amqp://h/", Address("h", 5672, "guest", "guest", "/")),
-        ("amqps://h/v", Address("h", 5671, "guest", "guest", "v", tls=True)),
-        ("amqps://h:1", Address("h", 1, "guest", "guest", "/", tls=True)),
-        ("amqp://h/%2F", Address("h", 5672, "guest", "guest", "/")),
-        ("amqp://a:b%2Fc@h:1/x%20y", Address("h", 1, "a", "b/c", "x y")),
-        ("amqp://[::1]:9/v", Address("::1", 9, "guest", "guest", "v")),
-    ],
-)
-def test_uri(uri: str, address: Address) -> None:
-    assert parse_uri(uri) == address
-
-
-def test_bad_uri() -> None:
-    with pytest.raises(BadUri):
-        parse_uri("localhost:5672")

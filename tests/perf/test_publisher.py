@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from leveret.client.amqp import BrokerError
 from leveret.perf.publisher import MARK, STAMP, Confirms, Message, Target
-from leveret.perf.wire import BrokerError
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 11, 12, 100, 300_000])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.cli.main import main
-from leveret.perf import tls
+from leveret.client import tls
 from tests.certificates import issue
 from tests.conftest import Start
 from tests.servers import Server

@@ -1,4 +1,4 @@
-"""TLS, as a client speaks it: whom it trusts, how it shows who it is, and what went wrong."""
+"""TLS of a client: makes contexts, and explains errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 def context(
     cacert: str | None = None, cert: str | None = None, key: str | None = None, insecure: bool = False
 ) -> ssl.SSLContext:
-    """Without `cacert`, whom the system trusts. Raises OSError for a file that does not hold what it should."""
+    """Trusts the system's certificates unless `cacert` names others. Raises OSError for a file that cannot be used."""
     made = ssl.create_default_context(cafile=cacert)
     if insecure:
         made.check_hostname = False
@@ -19,10 +19,10 @@ def context(
 
 
 def problem(error: OSError) -> str:
-    """What to tell people who could not connect."""
+    """Returns why a connection could not be made, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{error.verify_message}. --cacert says whom to trust; --insecure trusts anybody"
-    reason: str | None = getattr(error, "reason", None)  # Of those that come from TLS.
+    reason: str | None = getattr(error, "reason", None)  # Only errors of TLS have one.
     if reason == "WRONG_VERSION_NUMBER":
         return "no TLS is spoken there"
     if reason:

@@ -1,4 +1,4 @@
-"""A connection whose socket the runner watches."""
+"""A non-blocking connection whose socket a selector watches."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import ssl
 from abc import ABC, abstractmethod
 from typing import Final
 
-from leveret.perf import wire
-from leveret.perf.wire import BrokerError, Connection
+from leveret.client.amqp import BrokerError
+from leveret.client.connection import RECEIVE_BYTES, Connection
 
 READ: Final = selectors.EVENT_READ
 WRITE: Final = selectors.EVENT_WRITE
@@ -17,6 +17,9 @@ NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Endpoint(ABC):
+    """Reads and writes one connection when its selector says so. After a failure the socket is closed, and `error` has
+    the reason."""
+
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.socket = connection.socket
@@ -32,9 +35,9 @@ class Endpoint(ABC):
         self._interest = READ
         selector.register(self.socket, READ, self)
         try:
-            self.rest = self.on_data(self.rest)  # What came along with the last answer; perhaps nothing follows.
+            self.rest = self.on_data(self.rest)  # Bytes that came with the last answer; perhaps none follow.
         except (OSError, BrokerError) as error:
-            self.fail(_said(error))
+            self.fail(_reason(error))
         else:
             self.update_interest()
 
@@ -51,9 +54,9 @@ class Endpoint(ABC):
             if events & WRITE:
                 self.on_writable()
         except NOT_NOW:
-            pass  # Ready a moment ago, not any more: the selector will say when it is.
+            pass  # The selector reports the socket again when it is ready.
         except (OSError, BrokerError) as error:
-            self.fail(_said(error))
+            self.fail(_reason(error))
             return
         self.update_interest()
 
@@ -64,32 +67,31 @@ class Endpoint(ABC):
         self.socket.close()
 
     def on_readable(self) -> None:
-        """A record of TLS is shorter than what is asked for, so that none is left half read where the selector does not
-        look."""
-        data = self.socket.recv(wire.RECEIVE_BYTES)
+        """Receives more than a TLS record can hold, so that no decrypted bytes stay where no selector sees them."""
+        data = self.socket.recv(RECEIVE_BYTES)
         if not data:
             raise BrokerError(CLOSED)
         self.rest = self.on_data(self.rest + data if self.rest else data)
 
     def send_unsent(self) -> None:
-        """As much as the socket takes now. This happens in the middle of other things, which must go on."""
+        """Sends as much as the socket takes now. A full socket is no error."""
         if self.unsent:
             try:
                 self.unsent = self.unsent[self.socket.send(self.unsent) :]
             except NOT_NOW:
-                pass  # The selector will say when it takes more.
+                pass  # The selector reports when the socket takes more.
 
     @abstractmethod
     def wants_to_write(self) -> bool: ...
 
     @abstractmethod
     def on_data(self, data: bytes) -> bytes:
-        """Take in what is whole, and give back the rest."""
+        """Handles all complete frames and returns the bytes after them."""
 
     @abstractmethod
     def on_writable(self) -> None: ...
 
 
-def _said(error: Exception) -> str:
-    """That a connection was closed is seen as its end, a reset or a broken pipe: whichever the kernel tells first."""
+def _reason(error: Exception) -> str:
+    """Returns one text for all ways in which the kernel reports a closed connection: reset, broken pipe, end."""
     return CLOSED if isinstance(error, ConnectionError) else str(error)
