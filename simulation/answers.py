@@ -1,7 +1,8 @@
 """Whether publishers hear in time what became of what they sent, and how often a no was none.
 
-    in time     no publish waits for its answer longer than `net_ticktime` and a second, from when its node has read it,
-                whatever is cut, lost, stalled or moved: except while an alarm is on, of which clients are told
+    in time     no publish waits for its answer longer than `net_ticktime` and a second, from when its node has read it
+                or its commit has sent it, whatever is cut, lost, stalled or moved: except while an alarm is on, which
+                clients are told of
     kept        publishes that were refused and are in their queue all the same: their clients publish them again, and
                 have them twice. That is not forbidden, for nobody can always know; it is counted
 
@@ -11,16 +12,24 @@ on by no more than `STEP_S` from one pass of its loop to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from leveret.amqp.channel import Channel
     from leveret.broker.confirms import Pending
     from leveret.node.node import Node
     from simulation.ledger import Ledger
 
 STEP_S: Final = 0.1
 SLACK_S: Final = 1.2  # A second, and what it takes to look at the clock and to write.
+
+
+def _unanswered(channel: Channel) -> Iterable[Pending]:
+    """Publishes that wait for a confirm, or for which a commit waits."""
+    if channel.confirms is not None:
+        return channel.confirms.open
+    return () if channel.transaction is None else channel.transaction.unsafe
 
 
 class AnswerChecker:
@@ -47,9 +56,9 @@ class AnswerChecker:
         is_told = node.broker.alarm is not None
         for connection in node.broker.connections:
             for channel in connection.channels.values():
-                if channel.confirms is None or channel.closing:
+                if channel.closing:
                     continue
-                for pending in channel.confirms.open:
+                for pending in _unanswered(channel):
                     if pending.waiting and not pending.sent:
                         waiting[pending] = awake if is_told else before.get(pending, awake)
         self.since[name] = waiting

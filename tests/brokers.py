@@ -233,9 +233,9 @@ class Cluster:
             member.broker.tick_links()
         self.run()
 
-    def wait_in_vain(self) -> None:
-        """Until nobody waits any longer for what is in doubt."""
-        for _ in range(20):
+    def wait_in_vain(self, ms: int = 10_000) -> None:
+        """For so long; by default until nobody waits any longer for what is in doubt."""
+        for _ in range(ms // 500):
             for member in self.members.values():
                 member.broker.now_ms += 500
                 member.broker.outboxes.tick()

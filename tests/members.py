@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -93,6 +94,7 @@ class Member(Server):
         self.cluster_port = free_port()
         self.join = join
         self.frozen = False
+        self.thawed_s = self.frozen_since_s = 0.0  # For how long it has stood still in all, and since when it does.
         self.fresh = False  # Spawned, and not known to be ready.
         self.tls: TlsOptions | None = None
 
@@ -115,12 +117,19 @@ class Member(Server):
         self.frozen = False
 
     def freeze(self) -> None:
+        self.frozen_since_s = time.monotonic()
         os.kill(self.pid, signal.SIGSTOP)
         self.frozen = True
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+        self.thawed_s += time.monotonic() - self.frozen_since_s
         self.frozen = False
+
+    @property
+    def stood_still_s(self) -> float:
+        """For how long it has been frozen in all."""
+        return self.thawed_s + (time.monotonic() - self.frozen_since_s if self.frozen else 0.0)
 
     def disconnect(self) -> None:
         """Cut all connections of `connect`."""

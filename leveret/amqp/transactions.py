@@ -13,6 +13,8 @@ It is RabbitMQ's tx, which promises less than the word: no isolation, and no all
   RabbitMQ does both at once.
 - *A publish that a queue refuses fails the commit*: the channel is closed with RabbitMQ's `partial tx completion`. The
   other publishes are made, and nothing is acknowledged.
+- *A commit ends in time.* What was sent and has no answer for as long as a publish may wait for its confirm (see
+  `outbox`) fails the commit in the same way. It may turn out to be kept; what was not sent yet is not.
 
 What waits for a commit is in memory and nowhere else, and no publisher can be made to wait for room, as nothing makes
 any but the commit that stands behind in the same socket. So there is a bound for all transactions of the node together,
@@ -30,7 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leveret.amqp.errors import ChannelFault, ReplyCode
 from leveret.broker.batch import MESSAGE_OVERHEAD
-from leveret.broker.confirms import Pending
+from leveret.broker.confirms import NOBODY, Pending
 from leveret.broker.spreading import FEW
 from leveret.cluster.refusals import Refusal
 
@@ -59,11 +61,12 @@ class Held(NamedTuple):
 class Part(Pending):
     """Publishes of a commit that are under way."""
 
-    __slots__ = ("size",)
+    __slots__ = ("looks", "size")
 
-    def __init__(self, transaction: Transaction, count: int, size: int) -> None:
+    def __init__(self, transaction: Transaction, count: int, size: int, looks: int) -> None:
         super().__init__(transaction, 1, count)
         self.size = size
+        self.looks = looks  # How often it had been looked for what is late when these were sent.
 
 
 class Transaction:
@@ -81,7 +84,8 @@ class Transaction:
         # While a commit is under way:
         self.done: Callable[[bool | Refusal], None] | None = None
         self.is_sending = False
-        self.unsafe = self.unsafe_bytes = 0  # Parts that are not safe in all their queues.
+        self.unsafe: dict[Part, None] = {}  # Those that are not safe in all their queues, as they were sent.
+        self.unsafe_bytes = 0
         self.refused = False
 
     @property
@@ -132,7 +136,7 @@ class Transaction:
     def on_complete(self, pending: Pending) -> None:
         assert isinstance(pending, Part)
         self.refused = self.refused or bool(pending.refused)
-        self.unsafe -= 1
+        del self.unsafe[pending]
         self.unsafe_bytes -= pending.size
         if not self.is_sending:  # Else it was safe at once, and whoever sends goes on.
             self._go_on()
@@ -179,11 +183,29 @@ class Transaction:
             for held in several:
                 channel.on_unroutable(held.route, held.content)
             return
-        self.unsafe += 1
+        part = Part(self, len(several), size, channel.broker.outboxes.looks)
+        self.unsafe[part] = None
         self.unsafe_bytes += size
         bundle = (there, [held.content for held in several], [held.route.key for held in several])
         channel.traffic.published += len(several)
-        channel.send([bundle], several[0].kind, Part(self, len(several), size))
+        channel.send([bundle], several[0].kind, part)
+
+    def overdue(self, looks: int) -> int:
+        """Called at even intervals. Fails the commit if some of it had no answer for so many of them, and says how many
+        publishes that are."""
+        oldest = next(iter(self.unsafe), None)
+        if oldest is None or self.done is None or self.channel.broker.outboxes.looks - oldest.looks <= looks:
+            return 0
+        late = sum(part.count for part in self.unsafe) + len(self.publishes)
+        for part in self.unsafe:
+            part.confirms = NOBODY
+        self.unsafe.clear()
+        self.unsafe_bytes = 0
+        self.publishes.clear()
+        self._let_go(self.size)
+        self.refused = True
+        self._end()
+        return late
 
     def _end(self) -> None:
         done, self.done = self.done, None

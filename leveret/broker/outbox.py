@@ -284,6 +284,7 @@ class Outboxes:
         self.busy: dict[Outbox, None] = {}  # Those in which something is.
         self.open_bytes = 0
         self.looked_ms = self.swept_ms = 0
+        self.looks = 0  # How often it was looked for clients that wait too long.
         self.late = 0  # Publishes that were refused because nothing was heard of them for so long.
 
     @property
@@ -336,15 +337,18 @@ class Outboxes:
             self.swept_ms = now_ms
             if broker.alarm is None:  # Else clients know what they wait for.
                 self._sweep()
-        return bool(broker.confirming or broker.linked or broker.dirty)
+        return bool(broker.confirming or broker.linked or broker.dirty or broker.writers)
 
     def _sweep(self) -> None:
         """Refuse what nobody can say anything about in time."""
         looks, late = self.answer_ms // SWEEP_MS + 1, 0
-        for connection in self.broker.connections:
-            for channel in connection.channels.values():
+        self.looks += 1
+        for connection in list(self.broker.connections):
+            for channel in list(connection.channels.values()):
                 if channel.confirms is not None:
                     late += channel.confirms.overdue(looks)
+                elif channel.transaction is not None:
+                    late += channel.transaction.overdue(looks)
         if late:
             self.late += late
             text = f"{late} publishes are refused: nothing is known of them after {looks * SWEEP_MS} ms"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.amqp import methods as m
+from leveret.amqp import transactions
 from leveret.amqp.tables import table_from_python
 from leveret.broker import outbox
 from leveret.broker.batch import Span
@@ -233,6 +234,107 @@ def test_while_an_alarm_is_on_clients_know_what_they_wait_for(cluster: Cluster) 
     cluster["b"].sync()
     cluster.run()
     assert client.methods() == [m.BasicAck(1, False)]
+
+
+def transacting_at_a(cluster: Cluster) -> Client:
+    client = client_with_queue(cluster)
+    client.call(m.TxSelect())
+    return client
+
+
+def is_failed(client: Client) -> bool:
+    (method,) = client.methods()
+    assert isinstance(method, m.ChannelClose), method
+    assert (method.reply_code, method.reply_text) == (406, "PRECONDITION_FAILED - partial tx completion")
+    return True
+
+
+@pytest.mark.parametrize("queue", ["q", "own"])
+def test_a_commit_does_not_wait_for_ever(cluster: Cluster, queue: str) -> None:
+    """Neither for another node's disk nor for its own; nothing is acknowledged, and the queue may have the publish."""
+    client = transacting_at_a(cluster)
+    cluster.home = "a"
+    client.declare("own", durable=True)
+    client.declare("source", durable=True)
+    client.publish("source", b"0", delivery_mode=2)
+    assert client.call(m.TxCommit()) == m.TxCommitOk()
+    client.call(m.BasicGet(queue="source"))
+    client.send(m.BasicAck(1, False))
+    client.publish(queue, b"1", delivery_mode=2)
+    cluster["a"].holds_disk = cluster["b"].holds_disk = True
+    client.send(m.TxCommit())
+    for _ in range(outbox.ANSWER_MS // 500):
+        cluster.wait_in_vain(500)
+        assert client.methods() == []
+    cluster.wait_in_vain(1_000)
+    assert is_failed(client)
+    assert cluster["a"].queue("source").ready_count == 1
+    for member in cluster.members.values():
+        member.holds_disk = False
+        member.sync()
+    cluster.run()
+    assert client.methods() == []
+    assert held(cluster["b" if queue == "q" else "a"].queue(queue)) == [(b"1", False)]
+    assert cluster["a"].broker.uncommitted_bytes == 0
+
+
+def test_a_commit_whose_link_was_lost_ends_in_time(cluster: Cluster) -> None:
+    client = transacting_at_a(cluster)
+    cluster.hold("b", "a")
+    client.publish("q", b"1", delivery_mode=2)
+    client.send(m.TxCommit())
+    cluster.held.clear()
+    cut(cluster)
+    assert client.methods() == []
+    cluster.wait_in_vain()
+    assert is_failed(client)
+
+
+def test_a_commit_is_made_under_its_numbers_after_a_lost_link(cluster: Cluster) -> None:
+    client = transacting_at_a(cluster)
+    cluster.hold("b", "a")
+    client.publish("q", b"1", delivery_mode=2)
+    client.send(m.TxCommit())
+    cluster.held.clear()
+    cut_and_join(cluster)
+    look(cluster)
+    assert client.methods() == [m.TxCommitOk()]
+    assert held(cluster["b"].queue("q")) == [(b"1", False)]
+
+
+def test_a_commit_goes_on_as_long_as_its_parts_become_safe(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it may take longer than one publish would wait; what has not been sent is not late."""
+    monkeypatch.setattr(transactions, "PART_BYTES", 1)
+    monkeypatch.setattr(transactions, "UNSAFE_BYTES_MAX", 1)
+    client = transacting_at_a(cluster)
+    for number in range(5):
+        client.publish("q", b"%d" % number, delivery_mode=2)
+    cluster["b"].holds_disk = True
+    client.send(m.TxCommit())
+    for _ in range(5):
+        assert client.methods() == []
+        cluster.wait_in_vain(outbox.ANSWER_MS - 1_000)
+        cluster["b"].holds_disk = False
+        cluster["b"].sync()
+        cluster["b"].holds_disk = True
+        cluster.run()
+    assert client.methods() == [m.TxCommitOk()]
+
+
+def test_a_commit_where_there_are_spools(cluster: Cluster) -> None:
+    client = transacting_at_a(cluster)
+    cluster["a"].broker.partition_handling = PartitionHandling(Strategy.IGNORE)
+    cluster["b"].holds_disk = True
+    client.publish("q", b"1", delivery_mode=2)
+    client.send(m.TxCommit())
+    cluster.wait_in_vain()
+    assert client.methods() == [m.TxCommitOk()]
+    cluster["b"].holds_disk = False
+    for _ in range(3):
+        cluster["b"].sync()
+        cluster.run()
+        cluster.tick()
+    assert held(cluster["b"].queue("q")) == [(b"1", False)]
 
 
 def test_a_home_that_stalls_where_there_are_spools(cluster: Cluster) -> None:

@@ -11,8 +11,8 @@ is taken. So a number that comes twice was delivered twice. A connection that it
 publishes in it, which a frozen node finds when it goes on; therefore each connection counts as a publisher of its own.
 
 The books also tell what is no fault and should be rare: publishes that were refused on a connection that stayed, how
-many of them were kept all the same (a client that publishes again has them twice), and for how long an answer was
-waited for.
+many of them were kept all the same (a client that publishes again has them twice), how many were left without an answer
+because the connection was lost, and for how long an answer was waited for by clients whose own node was at work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Book:
         self.deliveries = 0
         self.cancels = 0
         self.refused: dict[str, set[int]] = {}  # Publishes that were answered with a no.
-        self.longest_s = 0.0  # That somebody has waited for an answer.
+        self.unanswered = 0  # Publishes whose connection was lost before they had an answer.
+        self.longest_s = 0.0  # That somebody has waited for an answer of a node that did not stand still.
 
     def on_confirmed(self, publisher: str, numbers: Iterable[int]) -> None:
         with self.lock:
@@ -55,6 +56,10 @@ class Book:
     def on_refused(self, publisher: str, numbers: Iterable[int]) -> None:
         with self.lock:
             self.refused.setdefault(publisher, set()).update(numbers)
+
+    def on_lost(self, count: int) -> None:
+        with self.lock:
+            self.unanswered += count
 
     def on_waited(self, seconds: float) -> None:
         with self.lock:
@@ -76,6 +81,12 @@ class Book:
                 for name, numbers in self.confirmed.items()
             }
         return {name: numbers for name, numbers in found.items() if numbers}
+
+    @property
+    def repeated_count(self) -> int:
+        """Deliveries of what had been delivered before. Each was marked as redelivered, or is a fault."""
+        with self.lock:
+            return sum(seen.total() - len(seen) for seen in self.seen.values())
 
     @property
     def refused_count(self) -> int:
@@ -109,9 +120,10 @@ class Client(threading.Thread):
                 node = self.pick()
                 try:
                     with RawClient(node.port, timeout_s=SILENCE_S, host=node.host) as client:
-                        client.open()
                         self.connections += 1
-                        self.work(client, f"{self.name}.{self.connections}", node)
+                        name = f"{self.name}.{self.connections}"
+                        client.open(**self.login(name))
+                        self.work(client, name, node)
                 except LOST:
                     self.halt.wait(0.05)
                 except Unexpected as error:
@@ -120,6 +132,10 @@ class Client(threading.Thread):
                     self.halt.wait(0.05)  # A node that pauses or stops takes leave of its clients.
         except BaseException as error:
             self.failure = error
+
+    def login(self, name: str) -> dict[str, Any]:
+        """What it says of itself."""
+        return {}
 
     def work(self, client: RawClient, name: str, node: Member) -> None:
         raise NotImplementedError
@@ -140,27 +156,40 @@ class Publisher(Client):
         while not self.halt.is_set():
             window = range(number + 1, number + 1 + self.window)
             bodies = [f"{name} {one}".encode() for one in window]
-            frames = (publish_frames("", self.book.queue, body, self.persistent) for body in bodies)
-            began = time.monotonic()
-            client.send(b"".join(frames))
+            client.send(b"".join(publish_frames("", self.book.queue, body, self.persistent) for body in bodies))
             pending = dict.fromkeys(window)
-            while pending:
-                answer = client.receive()
-                if isinstance(answer, m.ConnectionClose):
-                    raise EOFError
-                assert isinstance(answer, m.BasicAck | m.BasicNack), answer
-                tag = answer.delivery_tag
-                told = [one for one in pending if one <= tag] if answer.multiple else [tag]
-                for one in told:
-                    pending.pop(one, None)
-                self.book.on_waited(time.monotonic() - began)
-                if isinstance(answer, m.BasicAck):
-                    self.book.on_confirmed(name, told)
-                else:
-                    self.book.on_refused(name, told)
+            try:
+                self._hear(client, name, node, pending)
+            finally:
+                self.book.on_lost(len(pending))
             number = window[-1]
             if self.pause_s:
                 self.halt.wait(self.pause_s)
+
+    def _hear(self, client: RawClient, name: str, node: Member, pending: dict[int, None]) -> None:
+        """Take answers until nothing is left that waits for one."""
+        began, stood_still_s = time.monotonic(), node.stood_still_s
+        while pending:
+            answer = client.receive()
+            if isinstance(answer, m.ConnectionClose):
+                raise EOFError
+            assert isinstance(answer, m.BasicAck | m.BasicNack), answer
+            tag = answer.delivery_tag
+            told = [one for one in pending if one <= tag] if answer.multiple else [tag]
+            for one in told:
+                pending.pop(one, None)
+            self.book.on_waited(time.monotonic() - began - (node.stood_still_s - stood_still_s))
+            if isinstance(answer, m.BasicAck):
+                self.book.on_confirmed(name, told)
+            else:
+                self.book.on_refused(name, told)
+
+
+class NamedPublisher(Publisher):
+    """A producer: it numbers its messages, under another name on each connection, so that it never sends one again."""
+
+    def login(self, name: str) -> dict[str, Any]:
+        return {"leveret_producer": name, "leveret_sequence": 0}
 
 
 class Reader(Client):
@@ -251,7 +280,7 @@ class Ledger:
 
     def add(
         self, queue: str, publishers: int = 2, readers: int = 1, at: list[Member] | None = None, window: int = 20,
-        persistent: bool = True, pause_s: float = 0.0,
+        persistent: bool = True, pause_s: float = 0.0, kind: type[Publisher] = Publisher,
     ) -> Book:  # fmt: skip
         """`at`: the nodes that clients of this queue connect to; by default any."""
         book = Book(queue)
@@ -263,7 +292,7 @@ class Ledger:
             return lambda: dice.choice(choice)
 
         for one in range(publishers):
-            publisher = Publisher(book, f"p{number}{'abcdef'[one]}", pick(self._dice()), self.stop_publishing)
+            publisher = kind(book, f"p{number}{'abcdef'[one]}", pick(self._dice()), self.stop_publishing)
             publisher.window, publisher.persistent, publisher.pause_s = window, persistent, pause_s
             self.publishers.append(publisher)
         for one in range(readers):
@@ -310,12 +339,20 @@ class Ledger:
             pause.wait(0.02)
             waited += 0.02
 
+    @property
+    def confirmed_count(self) -> int:
+        return sum(book.confirmed_count for book in self.books)
+
     def summary(self) -> str:
         books = self.books
         refused, kept = sum(book.refused_count for book in books), sum(book.kept_count for book in books)
-        confirmed, longest_s = sum(book.confirmed_count for book in books), max(book.longest_s for book in books)
+        confirmed, longest_s = self.confirmed_count, max(book.longest_s for book in books)
+        unanswered, repeated = sum(book.unanswered for book in books), sum(book.repeated_count for book in books)
+        unmarked = sum("not marked" in fault for book in books for fault in book.faults)
         answers = f"{confirmed} confirmed, {refused} refused and {kept} of these kept"
-        return f"{answers}, {longest_s:.1f} s the longest wait for an answer"
+        deliveries = f"delivered again: {repeated - unmarked} marked, {unmarked} not marked"
+        lost = f"{unanswered} without an answer because their connection was lost"
+        return f"{answers}, {lost}, {deliveries}; {longest_s:.1f} s the longest wait for an answer"
 
     def finish(self, seconds: float = 60.0) -> int:
         """Stop publishing, wait for what is due, and look into the books. How many messages were confirmed."""
@@ -331,4 +368,4 @@ class Ledger:
             pause.wait(0.05)
             waited += 0.05
         self.check_so_far()
-        return sum(book.confirmed_count for book in self.books)
+        return self.confirmed_count

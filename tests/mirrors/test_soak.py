@@ -15,7 +15,7 @@ def test_a_short_soak(nodes: Cluster, name: str) -> None:
     print(f"python -m tests.mirrors.soak --seed {seed}")
     notes: list[str] = []
     try:
-        confirmed = soak(nodes, seed, SECONDS, name, notes.append)
+        confirmed = soak(nodes, seed, SECONDS, name, notes.append).confirmed_count
     finally:
         print("\n".join(notes))
     assert confirmed > 500
