@@ -113,7 +113,7 @@ def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
         queue.claims.end()
     queue.logs = PERSISTENT if queue.durable else NEVER
     queue.note_due = True  # So that there is a next block.
-    queue.frozen = False
+    queue.thaw()
     queue.set_pressed(False)
     broker.mirrors.held_back.pop(queue, None)
     broker.dirty[queue] = None

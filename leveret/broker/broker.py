@@ -677,7 +677,7 @@ class Broker(Ruling):
         consumer is gone): what they ask from now on, they ask of a queue that is not there."""
         spec = queue.spec
         if queue.is_local:
-            queue.doomed = True
+            queue.begin_deletion()
             self.vhosts[spec.vhost].doom(queue)
         self.propose(c.DeleteQueue(spec.vhost, spec.name, spec.id), then, patient=True)
 

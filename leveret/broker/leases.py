@@ -310,7 +310,7 @@ class Leases:
             due_ms = lease.touched_ms + lease.timeout_ms
             if due_ms > now_ms:
                 queue.host.timers.set(queue, due_ms)
-            elif queue.parked is not None or queue.departure is not None or queue.doomed:
+            elif queue.is_deferring:
                 queue.host.timers.set(queue, now_ms + AGAIN_MS)
             else:
                 idle_s = (now_ms - lease.touched_ms) // 1000

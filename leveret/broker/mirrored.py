@@ -24,7 +24,7 @@ confirmed when this node hears so. Consumers subscribe at the new master by them
 **Mirrored no longer.** When a queue's master is all that is left of its ring, and nobody wants it mirrored (`placing`),
 the view ends, and the queue goes on as one that never had mirrors, with all it has: see `adopting`.
 
-**Handing over.** Publishes and questions wait (`Queue.parked`, `Queue.waiting`) from the moment in which the last block
+**Handing over.** Publishes and questions wait (`Queue.hold`) from the moment in which the last block
 was taken until there is another master, or none; then they go there. So nobody is refused anything.
 
 **So much in a turn.** A node may have a hundred thousand copies, and one event may concern them all. Nothing here goes
@@ -54,6 +54,7 @@ from leveret.broker.mirror_journal import Journal
 from leveret.broker.outbox import begin_reign, rescue
 from leveret.broker.parking import go_on, release
 from leveret.broker.priorities import claims_of
+from leveret.broker.queue_state import Access
 from leveret.broker.rounds import Rounds
 from leveret.broker.stream import StreamQueue, make_queue, restore_stream
 from leveret.broker.upkeep import entry_bytes
@@ -223,6 +224,8 @@ class Mirrors:
         store = self.store
         assert store is not None
         if existing is not None:
+            if existing.departure is not None:
+                existing.departure.end("it has become mirrored meanwhile")
             store.adopt(spec.id, existing.epoch, existing.next_seq, take_over(self.broker, existing))
         recovered = store.recovered(spec.id)
         joined = spec.joined[self.me]
@@ -342,7 +345,7 @@ class Mirrors:
             if not reachable:  # That nothing is handed out any more is all that cannot wait.
                 for mirror in self.mirrors.values():
                     if mirror.queue is not None:
-                        mirror.queue.frozen = True
+                        mirror.queue.freeze()
 
             def tell(mirror: Mirror) -> None:
                 mirror.member.on_majority(reachable)
@@ -435,8 +438,7 @@ class Mirrors:
         self.submit(mirror, self.governing.wall_ms)
         if not member.hand_over(to, hasty):
             return False
-        queue.frozen = True
-        queue.parked = []
+        queue.hold()
         self.touched[mirror] = None
         return True
 
@@ -628,7 +630,8 @@ class Mirrors:
         if marks is not None:
             begin_reign(queue)
         queue.claims = claims_of(queue)
-        queue.frozen = not mirror.member.serving
+        if not mirror.member.serving:
+            queue.freeze()
         mirror.queue = queue
         if mirror in self.adopting:
             self.adopting[mirror].go_on()
@@ -653,10 +656,7 @@ class Mirrors:
             queue.mirror = None
             # Until the view says who leads it now, it takes nothing in and gives nothing out. What would come in is
             # parked: its block would be in no ring, and its publisher must not hear that it is safe.
-            queue.frozen = True
-            if queue.parked is None:
-                queue.parked = []
-            queue.parked[:0] = self.broker.outboxes.parked(queue, sents)  # They came before what waits already.
+            queue.hold(self.broker.outboxes.parked(queue, sents))
             self.held_back.pop(queue, None)
         _doubt(awaiting)
 
@@ -693,32 +693,38 @@ class Mirrors:
     def _resumed(self, mirror: Mirror, effect: f.Resumed) -> None:
         self._serve(mirror)
         if mirror.queue is not None and not self._is_blocked(mirror):
-            go_on(mirror.queue, mirror.queue)
+            go_on(mirror.queue, mirror.queue)  # Also if the majority was lost meanwhile.
 
     def block(self, mirror: Mirror) -> None:
         """A sync has begun or ended, during which the queue stands still if its policy says so."""
         queue = mirror.queue
         if queue is None or not mirror.member.serving:
             return
-        if self._is_blocked(mirror) and queue.parked is None:
-            queue.frozen, queue.parked = True, []
-        elif not self._is_blocked(mirror) and queue.parked is not None:
+        if self._is_blocked(mirror):
+            queue.hold()
+        elif queue.access is Access.HELD:
             self._serve(mirror)
-            go_on(queue, queue)
 
     def _is_blocked(self, mirror: Mirror) -> bool:
         return mirror.syncing and mirror in self.governing.blocking
 
     def _serve(self, mirror: Mirror) -> None:
-        """Whether it serves may have changed."""
+        """Let the queue do what its copy may do now."""
         queue = mirror.queue
-        if queue is not None:
-            queue.frozen = not mirror.member.serving or self._is_blocked(mirror)
-            if not queue.frozen:
-                self.broker.dirty[queue] = None
-                if queue in self.held_back:
-                    del self.held_back[queue]
-                    self.broker.unlogged[queue] = None
+        if queue is None:
+            return
+        if not mirror.member.serving:
+            queue.freeze()
+        elif self._is_blocked(mirror):
+            queue.hold()
+        else:
+            queue.thaw()
+            self.broker.dirty[queue] = None
+            if queue in self.held_back:
+                del self.held_back[queue]
+                self.broker.unlogged[queue] = None
+            if queue.access is Access.HELD:
+                go_on(queue, queue)
 
     def _left(self, mirror: Mirror, effect: f.Left) -> None:
         self._drop(mirror)

@@ -181,7 +181,7 @@ class Morgue:
         row.busy = True
         for run in runs:
             batch = Batch.loaded(run)
-            queue.hold(batch)
+            queue.count_in(batch)
             self._send(queue, batch, Piece(batch, run.first, run.last, piece.reason, piece.tried))
         row.busy = False
         self.go_on(queue)

@@ -36,6 +36,7 @@ from leveret.broker.edge import Edge, RemoteBatch
 from leveret.broker.home import RemoteConsumer
 from leveret.broker.journal_queue import MARK
 from leveret.broker.parking import go_on, release
+from leveret.broker.queue_state import Access
 from leveret.broker.remote import RemoteQueue, resubscribe
 from leveret.cluster import commands as c
 from leveret.cluster.keepers import is_keeper
@@ -89,7 +90,7 @@ class Departure:
             self.then(f"node {self.to} is not there")
             return
         self.edge = edge
-        self.queue.departure = self
+        self.queue.begin_move(self)
         self.broker.arrivals.leaving[self] = None
         if self.queue.leases is not None:
             self.first = (self.queue.next_seq // LIFE + 1) * LIFE
@@ -97,13 +98,15 @@ class Departure:
 
     def _on_adopted(self, answer: bytes | Refusal) -> None:
         queue = self.queue
+        if queue.departure is not self:
+            return  # It has ended meanwhile.
         if queue.deleted:
-            queue.departure = None
+            queue.end_move()
             release(queue)
             self.then("the queue was deleted")
             return
         if isinstance(answer, Refusal):
-            self._end(answer.text)
+            self.end(answer.text)
             return
         self.run = answer.decode()
         self.consumers = list(queue.consumers)
@@ -155,7 +158,7 @@ class Departure:
             return  # It has ended with the first of what was lost with the link; this is the rest.
         if any(refused for _, _, refused in self.confirms.take()):
             if not self.sealed:
-                self._end(f"the link to node {self.to} was lost")
+                self.end(f"the link to node {self.to} was lost")
             return
         if not self.confirms.open:
             self.under_way = 0
@@ -168,10 +171,10 @@ class Departure:
         if self.sealed or queue.departure is not self or self.confirms.open or queue.ready or queue.deleted:
             return
         self.sealed = True
-        queue.parked = []
+        queue.seal()
         marks = queue.marks if queue.leases is None else queue.leases.moved(self.pieces, self.first)
         if marks is None:
-            self._end("a lease of it is in too many pieces")
+            self.end("a lease of it is in too many pieces")
         elif marks:
             assert self.edge is not None
             self.edge.ask(queue, w.BRING, pack_marks(marks_of(0, marks)), self._on_brought)
@@ -182,7 +185,7 @@ class Departure:
         if self.queue.departure is not self or self.queue.deleted:
             return
         if isinstance(answer, Refusal):
-            self._end(answer.text)
+            self.end(answer.text)
         else:
             self._propose()
 
@@ -193,7 +196,7 @@ class Departure:
 
     def _on_agreed(self, applied: Applied) -> None:
         if self.queue.departure is self and not self.queue.deleted and applied.refused is not None:
-            self._end(applied.refused.text)
+            self.end(applied.refused.text)
 
     def look(self) -> None:
         """Once in a while: if the link is lost before anything is under way, nothing that is refused tells."""
@@ -201,14 +204,14 @@ class Departure:
         if self.queue.departure is not self or self.queue.deleted:
             self.broker.arrivals.leaving.pop(self, None)
         elif self.begun and not self.sealed and is_lost and not self.confirms.open:
-            self._end(f"the link to node {self.to} was lost")
+            self.end(f"the link to node {self.to} was lost")
 
     def _abandon(self) -> None:
-        self.queue.departure = None
+        self.queue.end_move()
         if self.edge is not None and self.edge.is_up:
             self.edge.ask(self.queue, w.ABANDON, b"", lambda answer: None)
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """It did not work: the queue stays, as if nothing had been."""
         queue = self.queue
         self._abandon()
@@ -225,7 +228,7 @@ class Departure:
     def on_moved(self, remote: RemoteQueue) -> None:
         """The queue is at its target."""
         queue = self.queue
-        queue.departure = None
+        queue.end_move()
         queue.consumers.clear()
         queue.let_go_of_all()
         for consumer in self.consumers:
@@ -364,5 +367,7 @@ def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
         then("what is delayed goes with its members only: it would lose the times at which it came")
     elif queue.departure is not None:
         then("it is being moved already")
+    elif queue.access is not Access.OPEN:
+        then("it is not clear yet which node leads it; try again when it is")
     else:
         Departure(queue, to, then).start()

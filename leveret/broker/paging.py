@@ -212,8 +212,8 @@ class Paging:
             self.ready_count -= gap.count - count  # The log is the truth.
         self.host.dirty[self] = None
 
-    def hold(self, batch: Batch) -> None:
-        """Contents that were read, and are not among those that wait."""
+    def count_in(self, batch: Batch) -> None:
+        """Counts contents that were read and are not among those that wait."""
         self.memory_bytes += batch.size
         self.host.content_bytes += batch.size
 

@@ -1,7 +1,7 @@
 """Publishes for a queue that is between two homes: they wait, unconfirmed, until it is clear where it is.
 
 So do questions (get, purge, how many are there, consume): `Queue.later` puts them off, `go_on` puts them to whom they
-concern by then. Questions also wait while a queue that nobody uses any more is being deleted (`Queue.doomed`): who is
+concern by then. Questions also wait while a queue that nobody uses any more is being deleted (`Life.DELETING`): who is
 told that it exists must not find it gone a moment later, by a deletion that was certain before.
 """
 
@@ -59,20 +59,17 @@ def unpark(parked: list[Parked], queue: AnyQueue) -> None:
 
 def go_on(queue: Queue, successor: AnyQueue) -> None:
     """It is clear where the queue is: publishes go there, then whoever has a question asks it."""
-    parked, queue.parked = queue.parked, None
-    waiting, queue.waiting = queue.waiting, []
-    unpark(parked or [], successor)
+    parked, waiting = queue.resume()
+    unpark(parked, successor)
     for call in waiting:
         call(successor)
 
 
 def release(queue: Queue) -> None:
     """The queue is deleted, and whoever did that has taken care of what was put aside."""
-    queue.doomed = False
-    parked, queue.parked = queue.parked, None
-    for one in parked or ():
+    parked, waiting = queue.resume()
+    for one in parked:
         if one.pending is not None:
             one.pending.on_safe()
-    waiting, queue.waiting = queue.waiting, []
     for call in waiting:
         call(queue)

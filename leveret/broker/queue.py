@@ -33,6 +33,7 @@ from leveret.broker.confirms import NEVER
 from leveret.broker.leases import Leasing
 from leveret.broker.paging import KEEP_BYTES
 from leveret.broker.parking import Parked, park
+from leveret.broker.queue_state import ACCESS_LEGAL, LIFE_LEGAL, Access, Life
 from leveret.broker.returns import Returns
 from leveret.broker.traffic import Traffic
 from leveret.broker.turns import Turns
@@ -42,7 +43,7 @@ from leveret.log.block import EXPIRES, NOTED, PERSISTENT, Block
 from leveret.log.ranges import merged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from leveret.broker.batch import Shared
     from leveret.broker.broker import AnyQueue
@@ -65,17 +66,18 @@ class Queue(Leasing):
     """A queue, at its master."""
 
     __slots__ = (
+        "access",
         "active_ms",
         "born_ms",
         "claims",
         "consumers",
         "crowded_at",
         "departure",
-        "doomed",
         "exclusive_consumer",
         "frozen",
         "heritage",
         "journal",
+        "life",
         "mirror",
         "note_due",
         "open_through",
@@ -104,7 +106,9 @@ class Queue(Leasing):
         self.open_through = NEVER  # No message with a higher number may be handed out yet.
         self.born_ms = host.now_ms  # When it was made here, by the host's clock; 0: when the node started.
         self.active_ms = 0  # When it was last touched; 0: not yet.
-        self.frozen = False  # Nothing is handed out: its node has no contact to the majority.
+        self.access = Access.OPEN  # Only `_change_access` changes this and the next two.
+        self.frozen = False  # Nothing is handed out.
+        self.parked: list[Parked] | None = None  # Publishes that wait; None: they are taken.
         self.epoch = 1
         self.number = 0  # Of the last block taken.
         self.next_seq = 1
@@ -127,16 +131,15 @@ class Queue(Leasing):
         self.consumers: deque[Consumer] = deque()
         self.exclusive_consumer: Consumer | None = None
         self.crowded_at = NEVER
-        self.deleted = False
-        self.doomed = False  # Its node is deleting it: whoever asks for it waits until there is none.
+        self.life = Life.HERE  # Only `_change_life` changes this and the next one.
+        self.deleted = False  # It is `Life.GONE`.
         self.turns: Turns | None = None  # Where its consumers are not all alike.
         self.said, self.ruled = PLAIN, host.ruled  # See `ruling`.
         self.returns: Returns | None = None  # Where it is counted how often messages come back.
         self.timed = False  # Its messages, or some of them, grow old.
         self.tended = False  # It does something with its messages by itself: see `upkeep`.
         self.departure: Departure | None = None  # It is on its way to another node.
-        self.parked: list[Parked] | None = None  # Publishes that will go there, or come back.
-        self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions, likewise.
+        self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions that are put off: see `is_deferring`.
         self.orphans: set[Consumer] = set()  # Who wants to consume is among those that wait.
         self.journal: journal.QueueJournal | None = None  # While somebody wants to know what becomes of its messages.
         self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
@@ -146,6 +149,69 @@ class Queue(Leasing):
 
     def __repr__(self) -> str:
         return f"Queue({self.spec.vhost!r}, {self.spec.name!r})"
+
+    # -- State ---------------------------------------------------------------------------------------------------
+    # See `queue_state`.
+
+    def _change_access(self, to: Access) -> None:
+        assert to in ACCESS_LEGAL[self.access], f"{self} cannot be {to.name} after {self.access.name}"
+        self.access = to
+        self.frozen = to is Access.FROZEN or to is Access.HELD
+        waits = to is Access.HELD or to is Access.SEALED
+        self.parked = [] if waits else None
+
+    def _change_life(self, to: Life) -> None:
+        assert to in LIFE_LEGAL[self.life], f"{self} cannot be {to.name} after {self.life.name}"
+        self.life = to
+        self.deleted = to is Life.GONE
+
+    def freeze(self) -> None:
+        """Hands out nothing until it is thawed. A queue that is held is frozen anyway."""
+        if not self.frozen:
+            self._change_access(Access.FROZEN)
+
+    def thaw(self) -> None:
+        """Hands out messages again, unless the queue is held."""
+        if self.access is Access.FROZEN:
+            self._change_access(Access.OPEN)
+
+    def hold(self, first: Sequence[Parked] = ()) -> None:
+        """Has publishes and questions wait until `resume`, and hands out nothing. `first`: publishes that came before
+        all that wait already."""
+        if self.access is not Access.HELD:
+            self._change_access(Access.HELD)
+        assert self.parked is not None
+        self.parked[:0] = first
+
+    def resume(self) -> tuple[list[Parked], list[Callable[[AnyQueue], None]]]:
+        """Ends holding and sealing. Gives the publishes and the questions that waited: see `parking`."""
+        parked, waiting = self.parked, self.waiting
+        self.waiting = []
+        if parked is not None:
+            is_cut_off = self.mirror is not None and not self.mirror.member.serving
+            self._change_access(Access.FROZEN if is_cut_off else Access.OPEN)
+        return parked or [], waiting
+
+    def begin_move(self, departure: Departure) -> None:
+        """Goes to another node from now on. Where it is being deleted, too, that goes on."""
+        self.departure = departure
+        if self.life is Life.HERE:
+            self._change_life(Life.MOVING)
+
+    def seal(self) -> None:
+        """The node it moves to has all its messages: publishes wait until it is agreed where the queue is."""
+        self._change_access(Access.SEALED)
+
+    def end_move(self) -> None:
+        """Its move has failed, or is done, or was overtaken by its deletion."""
+        self.departure = None
+        if self.life is Life.MOVING:
+            self._change_life(Life.HERE)
+
+    def begin_deletion(self) -> None:
+        """The queue is being deleted: whoever asks for it waits until there is none."""
+        if self.life is not Life.DELETING:
+            self._change_life(Life.DELETING)
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
@@ -303,10 +369,15 @@ class Queue(Leasing):
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the question is put off until it is clear where the queue is. An answer of now might not hold there."""
-        if self.parked is None and self.departure is None and not self.doomed:
+        if not self.is_deferring:
             return False
         self.waiting.append(call)
         return True
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether questions wait until it is clear where the queue is, or that it is gone."""
+        return self.parked is not None or self.life is Life.MOVING or self.life is Life.DELETING
 
     def _gone(self) -> Refusal:
         """It was deleted while somebody waited."""
@@ -430,7 +501,7 @@ class Queue(Leasing):
         """The queue is gone from the metadata: nothing of it counts any longer."""
         if self.journal is not None:
             self.journal.end("deleted")
-        self.deleted = True
+        self._change_life(Life.GONE)
         for consumer in list(self.consumers):
             consumer.on_queue_deleted()
         self.consumers.clear()
@@ -440,7 +511,8 @@ class Queue(Leasing):
         """No message of it is this object's business any more."""
         if self.journal is not None:
             self.journal.end("elsewhere")
-        self.deleted = True
+        if not self.deleted:
+            self._change_life(Life.GONE)
         self.leases = None
         self.ready.clear()
         self.host.content_bytes -= self.memory_bytes - self.shared_bytes

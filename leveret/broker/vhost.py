@@ -66,7 +66,7 @@ class Vhost:
         self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}
-        self.doomed: set[AnyQueue] = set()  # About to be deleted, and no longer to be published to: see `Queue.doomed`.
+        self.doomed: set[AnyQueue] = set()  # `Life.DELETING`, and no longer to be published to.
         self.generation = 0  # Rises when remembered routes are void; connections remember their last one too.
 
     def queue(self, name: str) -> AnyQueue | None:

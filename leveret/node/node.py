@@ -520,7 +520,7 @@ class Node(consensus.Shell):
         if self.storage.log.mirrors.is_mirrored(queue.spec.id):
             # To the log it is, and as far as is known yet, it is not. `Mirrors.open` finds out, when the node has
             # caught up, and replaces it. Whoever wants something of it before waits for that.
-            queue.frozen, queue.parked = True, []
+            queue.hold()
         elif state is not None:
             first, last = state.live.first or 0, state.live.last or 0
             # Another epoch: the last run may have lost blocks that others have, if the queue was mirrored once.

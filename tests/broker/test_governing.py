@@ -10,6 +10,7 @@ import pytest
 from leveret.broker.confirms import Confirms
 from leveret.broker.mirrored import Mirror
 from leveret.broker.peerwire import U64
+from leveret.broker.queue_state import Access
 from leveret.cluster import commands as c
 from leveret.cluster.frames import FAREWELL, LINKED
 from leveret.cluster.maintenance import DRAINING, MAINTENANCE, mark
@@ -158,6 +159,47 @@ def test_a_queue_that_stands_still_goes_on_when_nobody_is_filled_any_more(rings:
         end()
         rings.run()
         assert not mirror.queue.frozen and mirror.queue.parked is None
+
+
+def standing_still(rings: Rings, *nodes: str) -> tuple[Mirror, Confirms]:
+    """A queue that stands still because three is filled, and a publish that waits for it."""
+    policy(rings, ha_mode="nodes", ha_params=[*nodes, THREE], ha_sync_blocking=True)
+    number = rings.declare("q", *nodes)
+    rings.publish(ONE, "q", 10)
+    rings.place()
+    mirror = rings.copy(ONE, number)
+    rings.stuck.add(THREE)
+    rings.servers[ONE].world.broker.mirrors.order_sync(mirror, True)
+    rings.run()
+    assert mirror.queue is not None and mirror.queue.access is Access.HELD
+    confirms = publish(rings, mirror.queue, 3)
+    assert mirror.queue.parked
+    return mirror, confirms
+
+
+def test_what_waits_for_a_sync_goes_to_the_next_master(rings: Rings) -> None:
+    mirror, _ = standing_still(rings, ONE, TWO)
+    broker = rings.servers[ONE].world.broker
+    assert broker.mirrors.hand_over(mirror, TWO)
+    rings.tick(30)
+    assert master_of(rings, "q") == TWO
+    parked = broker.queues_by_id[mirror.spec.id].parked  # There are no links here by which it would be sent.
+    assert parked is not None and [one.contents for one in parked] == [[b"x"] * 3]
+
+
+def test_a_queue_goes_on_if_its_sync_ended_while_the_majority_was_lost(rings: Rings) -> None:
+    mirror, confirms = standing_still(rings, ONE)
+    mirrors, queue = rings.servers[ONE].world.broker.mirrors, mirror.queue
+    assert queue is not None
+    mirrors.on_majority(False)
+    mirrors.order_sync(mirror, False)
+    rings.run()
+    assert queue.parked is not None, "nothing is handed out anyway"
+    mirrors.on_majority(True)
+    rings.stuck.clear()
+    rings.tick(20)
+    assert queue.parked is None and not queue.frozen
+    assert confirms.take() == [(1, False, False)]
 
 
 def ordered(rings: Rings) -> int:

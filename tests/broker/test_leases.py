@@ -312,9 +312,9 @@ def test_refusals() -> None:
         assert home.open("l", timeout_ms).code == 406
     for count, size in ((0, 1), (1, 0)):
         assert home.take(count, size).code == 406
-    home.queue.frozen = True
+    home.queue.freeze()
     assert home.open() == Refusal(404, "home node 'node' of durable queue 'q' in vhost '/' is down or inaccessible")
-    home.queue.frozen = False
+    home.queue.thaw()
     home.queue.on_deleted()
     assert home.open() == Refusal(404, "no queue 'q' in vhost '/'")
 

@@ -9,8 +9,12 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp.tables import table_from_python
 from leveret.broker.moving import move
+from leveret.broker.queue import Queue
+from leveret.broker.queue_state import Life
 from leveret.cluster import commands as c
+from leveret.mirror.view import View
 from tests.amqp.remote import delivered, depth, types
+from tests.broker.mirrored_brokers import Rings
 from tests.brokers import Cluster
 from tests.machines import Client
 
@@ -51,10 +55,10 @@ class Move:
         assert self.ended == [None]
 
 
-def rest(client: Client) -> list[bytes]:
+def rest(client: Client, queue: str = "q") -> list[bytes]:
     found: list[bytes] = []
     while True:
-        client.send(m.BasicGet(queue="q", no_ack=True))
+        client.send(m.BasicGet(queue=queue, no_ack=True))
         bodies = client.bodies()
         if not bodies:
             return found
@@ -183,3 +187,38 @@ def test_messages_stay_as_old_as_they_are(cluster: Cluster) -> None:
         target.broker.on_time()
         cluster.run()
         assert target.queue("q").ready_count == left, at_ms
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_queue_that_becomes_mirrored_does_not_move(adopted: bool) -> None:
+    """The view was proposed before the move began, and is agreed on in the middle of it."""
+    rings = Rings()
+    rings.apply(c.DeclareQueue("/", "p", node="a"))
+    client = rings["a"].client()
+    for body in (b"1", b"2"):
+        client.publish("p", body)
+    queue = rings["a"].queue("p")
+    ended: list[str | None] = []
+    rings.hold("b", "a")
+    move(queue, "b", ended.append)
+    rings.run()
+    if adopted:
+        rings.release("b", "a", 1)
+        rings.hold("b", "a")
+    rings.apply(c.ChangeView("/", "p", queue.spec.id, View(1, 1, "a", ("a",), (("a", "a.0"),))))
+    assert ended == ["it has become mirrored meanwhile"]
+    rings.release("b", "a")
+    assert isinstance(queue, Queue) and queue.life is Life.HERE and queue.mirror is not None
+    assert queue.ready_count == 2 and not queue.consumers
+    assert rest(rings["a"].client(), "p") == [b"1", b"2"]
+    rings.finish()
+
+
+def test_a_queue_that_waits_for_its_next_master_does_not_move() -> None:
+    rings = Rings()
+    rings.begin("b")
+    ended: list[str | None] = []
+    move(rings["a"].queue("q"), "c", ended.append)
+    assert ended == ["it is not clear yet which node leads it; try again when it is"]
+    rings.end()
+    rings.finish()

@@ -357,7 +357,7 @@ MIRRORED: Final = (
     _mirrored(
         "publishes that wait for a hand-over are forgotten",
         "broker.parking",
-        "    unpark(parked or [], successor)\n",
+        "    unpark(parked, successor)\n",
         "    pass\n",
     ),
     _mirrored(
