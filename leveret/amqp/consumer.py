@@ -62,7 +62,7 @@ class ChannelConsumer:
         self.priority: int = 0 if priority is None else priority.value
         self.timeout_ms: int | None = None if timeout is None else timeout.value
         if timeout is not None:
-            channel.broker.has_timeouts = True
+            channel.broker.policies.on_consumer_timeout()
         self.unacked = 0
         raw = tag.encode("utf-8", "surrogateescape")
         self.tag_bytes = bytes((len(raw),)) + raw

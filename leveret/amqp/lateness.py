@@ -30,8 +30,8 @@ def check_age(channel: Channel, now_ms: int, default_ms: int | None) -> None:
     """End the channel, or take back what is late."""
     if channel.closing or not channel.unacked.count:
         return
-    broker = channel.broker
-    if not broker.has_timeouts and not broker.outdated:  # Then the oldest delivery tells all.
+    policies = channel.broker.policies
+    if not policies.has_timeouts and not policies.outdated:  # Then the oldest delivery tells all.
         oldest_ms = channel.unacked.oldest_ms()
         if default_ms is None or oldest_ms is None or now_ms - oldest_ms <= default_ms:
             return

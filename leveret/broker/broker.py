@@ -22,7 +22,7 @@ from leveret.broker.census import Census
 from leveret.broker.dice import Dice
 from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
-from leveret.broker.journal import Journal, Options
+from leveret.broker.journal import Journal, Options, keep
 from leveret.broker.letters import Letters
 from leveret.broker.logins import Logins
 from leveret.broker.mirrored import Mirrors
@@ -33,7 +33,7 @@ from leveret.broker.parking import release
 from leveret.broker.queue import Queue
 from leveret.broker.remote import RemoteQueue
 from leveret.broker.replies import Replies
-from leveret.broker.ruling import Ruling
+from leveret.broker.ruling import PolicyRefresh
 from leveret.broker.spools import Spools
 from leveret.broker.spreading import COPIES_MAX, Spreading
 from leveret.broker.stream import make_queue
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from leveret.broker.firehose import Firehose
     from leveret.broker.placing import Placing
     from leveret.broker.shell import Shell
+    from leveret.cluster.queue_rules import QueueRules
     from leveret.cluster.specs import Binding, QueueSpec
     from leveret.log.block import Run
     from leveret.log.ranges import Measured
@@ -72,7 +73,7 @@ MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a 
 AnyQueue: TypeAlias = Queue | RemoteQueue
 
 
-class Broker(Ruling):
+class Broker:
     """All virtual hosts of one node."""
 
     def __init__(
@@ -104,7 +105,8 @@ class Broker(Ruling):
         self.timers: Timers[Queue] = Timers()
         self.idle: Timers[Queue] = Timers()
         self.unread: deque[Queue] = deque()  # Of whose first message nobody knows whether it grows old.
-        self.begin_ruling(metadata)
+        self.ruled = 0  # How often policies have changed.
+        self.policies = PolicyRefresh(self)
         self.partition_handling = PartitionHandling()  # As of now: it is changed while the node runs.
         self.journaling = Options()
         self.journal: Journal | None = None  # Where some policy asks for it.
@@ -166,14 +168,15 @@ class Broker(Ruling):
     @property
     def is_behind(self) -> bool:
         """Whether policies have changed, and not all queues and exchanges have been told."""
-        return bool(self.outdated or self.alternates.left)
+        return bool(self.policies.outdated or self.alternates.left)
 
     # -- The turn ------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Deliver what can be delivered."""
-        if self.outdated:
-            self.refresh_some()
+        policies = self.policies
+        if policies.outdated:
+            policies.refresh_some()
         if self.alternates.left:
             self.alternates.go_on()
         if self.spreading.left < COPIES_MAX:
@@ -187,7 +190,7 @@ class Broker(Ruling):
             if queue.deleted:
                 continue
             if queue.ruled != self.ruled and queue.is_local:
-                self.refresh(queue)
+                policies.refresh(queue)
             queue.pump()
             dirty.pop(queue, None)  # Settling without acks touches it again.
             if not queue.is_local:
@@ -332,6 +335,17 @@ class Broker(Ruling):
             self.census.on_limits()
             for vhost in vhosts.values():
                 vhost.forget_routes()
+
+    def refresh_rules(self) -> None:
+        """Policies have changed. Routes remember which queues may refuse something, so they are forgotten."""
+        self.ruled += 1
+        for vhost in self.vhosts.values():
+            vhost.forget_routes()
+        self.policies.on_changed()
+
+    def keep_journal(self) -> None:
+        """Some queue is to be told of in the journal of this node."""
+        self.journal = keep(self)
 
     def _add_queue(self, spec: QueueSpec) -> None:
         vhost = self.vhosts[spec.vhost]
@@ -622,6 +636,12 @@ class Broker(Ruling):
         self.spools.tick()
 
     # -- What queues ask -----------------------------------------------------------------------------------------
+
+    def rules_of(self, spec: QueueSpec) -> QueueRules:
+        return self.policies.rules_of(spec)
+
+    def refresh(self, queue: Queue) -> None:
+        self.policies.refresh(queue)
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.shell.load(queue, gap)

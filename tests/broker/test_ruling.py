@@ -43,7 +43,7 @@ def test_a_turn_tells_a_few(world: World, client: Client) -> None:
     set_policy(world, max_length=7)
     assert told(world) == 0
     turns = 0
-    while world.broker.outdated:
+    while world.broker.policies.outdated:
         before = told(world)
         world.broker.pump()
         turns += 1
@@ -55,7 +55,7 @@ def test_a_change_in_the_middle_reaches_all(world: World, client: Client) -> Non
     set_policy(world, max_length=7)
     world.broker.pump()
     set_policy(world, max_length=8)
-    while world.broker.outdated:
+    while world.broker.policies.outdated:
         world.broker.pump()
     assert {queue.said.max_length for queue in world.broker.queues_by_id.values()} == {8}
 
