@@ -246,7 +246,7 @@ class Machine:
 
     @property
     def serving(self) -> bool:
-        return self.alive and self.server is not None and self.server.prepared and bool(self.server.listeners)
+        return self.alive and self.server is not None and self.server.prepared and bool(self.server.listeners.servers)
 
     def settings(self) -> Settings:
         plan = self.world.plan

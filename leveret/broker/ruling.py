@@ -56,7 +56,7 @@ class PolicyRefresh:
         self.has_timeouts = True
 
     def on_changed(self) -> None:
-        """Policies have changed: all queues are to be told, unless a round is under way, after which the next begins."""
+        """Policies have changed: a round begins in which all queues are told, after the one that is under way."""
         if not self.outdated:
             self._tell_all()
 

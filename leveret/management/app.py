@@ -159,7 +159,7 @@ class Management:
 
     async def _urls_of(self, name: str) -> dict[str, str]:
         if name == self.node.settings.node_name:
-            return self.server.management_urls
+            return self.server.listeners.management_urls
         if not self.node.cluster.is_running(name):
             return {}
         run = self.node.metadata.runs.get(name, "")

@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.cluster import commands as c
 from leveret.cluster.attesting import WITNESS, witness_names
@@ -27,6 +28,7 @@ from leveret.cluster.frames import JOIN, LEAVE, RENAME, REST, SIGNS_OF_LIFE
 from leveret.cluster.global_parameters import CLUSTER_ID, parse_cluster_id
 from leveret.cluster.homes import has_queues
 from leveret.cluster.maintenance import MAINTENANCE, out_of_service
+from leveret.cluster.partitions import Sights
 from leveret.cluster.placement import LABELS
 from leveret.cluster.raft import (
     AddLearner,
@@ -48,6 +50,14 @@ from leveret.node.emptying import forget_node
 from leveret.node.folder import UNKNOWN_ID
 from leveret.node.peers import NOT_A_MEMBER
 from leveret.node.surviving import Surviving
+
+if TYPE_CHECKING:
+    from leveret.cluster.store import Metadata
+    from leveret.node.consensus import Shell
+    from leveret.node.consensus_log import ConsensusLog, Recovered
+    from leveret.node.peers import Peers
+    from leveret.node.settings import Settings
+    from leveret.node.surroundings import Surroundings
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -71,30 +81,56 @@ class MemberStatus(NamedTuple):
     priority: int
 
 
-class Cluster(Consensus):
-    """One member of a cluster."""
+class Cluster:
+    """One member of a cluster. Its part in the consensus is `consensus`."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(
+        self,
+        settings: Settings,
+        world: Surroundings,
+        peers: Peers,
+        me: Member,
+        log: ConsensusLog,
+        recovered: Recovered,
+        metadata: Metadata,
+        shell: Shell,
+    ) -> None:
+        self.settings = settings
+        self.world = world
+        self.peers = peers
+        self.metadata = metadata
+        self.shell = shell
+        self.consensus = Consensus(settings, world, peers, me, log, recovered, metadata, shell, self)
+        self.raft = self.consensus.raft
+        self.connected = self.consensus.connected
+        self.transfer_at = 0.0  # When another node may be asked to lead.
+        self.renaming: set[str] = set()  # Nodes for whose other names something is on its way.
+        self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
+        self.sights = Sights()
         self.surviving = Surviving(self)
 
+    def start(self) -> None:
+        self.consensus.start()
+
     def on_up(self, name: str, uuid: bytes) -> None:
-        super().on_up(name, uuid)
+        self.consensus.on_up(name, uuid)
         self.surviving.on_up(name)
+
+    def on_down(self, name: str) -> None:
+        self.consensus.on_down(name)
 
     def on_frame(self, peer: str, kind: int, payload: bytes) -> None:
         if kind == SIGNS_OF_LIFE:
             self.surviving.on_signs(peer, payload)
         else:
-            super().on_frame(peer, kind, payload)
+            self.consensus.on_frame(peer, kind, payload)
 
     def stop(self) -> None:
-        super().stop()
+        self.consensus.stop()
         self.surviving.stop()
 
-    def _tick(self) -> None:
+    def before_tick(self) -> None:
         self.surviving.tick()
-        super()._tick()
 
     async def hand_over(self) -> None:
         """Before a controlled stop: let another lead, so that nobody has to notice by a broken link."""
@@ -107,9 +143,58 @@ class Cluster(Consensus):
         if not heirs:
             return
         self.raft.transfer(max(heirs, key=lambda one: (heirs[one], matches.get(one, 0))))
-        self.drive()
+        self.consensus.drive()
         # Until it is known who leads: only then do the others agree on anything that is proposed from here on.
         await self.until(lambda: self.raft.leader not in (None, self.me.id), HAND_OVER_S)
+
+    # -- What the consensus knows and does -------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Member:
+        """This member, as the newest membership has it."""
+        return self.consensus.me
+
+    @property
+    def run(self) -> str:
+        """The name of this run of the node."""
+        return self.consensus.run
+
+    @property
+    def stopped(self) -> bool:
+        return self.consensus.stopped
+
+    @property
+    def leader(self) -> str | None:
+        """The name of the node that leads, if it is known."""
+        return self.consensus.leader
+
+    @property
+    def leadership(self) -> tuple[str | None, int]:
+        """Who leads, and its term."""
+        return self.consensus.leadership
+
+    @property
+    def applied_index(self) -> int:
+        return self.consensus.applied_index
+
+    @property
+    def has_majority(self) -> bool:
+        return self.consensus.has_majority
+
+    def propose(self, command: c.Command, then: Callable[[Applied], None], patient: bool = False) -> None:
+        self.consensus.propose(command, then, patient)
+
+    async def change(self, command: c.Command) -> Applied:
+        """Agree on a command; a refusal is in what is returned."""
+        return await self.consensus.change(command)
+
+    async def change_membership(self, change: Change) -> None:
+        """As the leader. Raises `AdminError`, `NotLeader`."""
+        await self.consensus.change_membership(change)
+
+    async def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """When that is so. False: it is not, after so many seconds, or because the node stops."""
+        return await self.consensus.until(condition, seconds)
 
     # -- Who is there ----------------------------------------------------------------------------------------------
 
@@ -206,7 +291,7 @@ class Cluster(Consensus):
         others = [one for one in membership.voters if one.id != self.me.id]
         return not self.connected and (membership.is_majority(len(refusing)) or 0 < len(others) <= len(refusing))
 
-    def _lead(self) -> None:
+    def lead(self) -> None:
         """A leader's duties."""
         membership = self.raft.membership
         for learner in membership.learners:
@@ -219,9 +304,9 @@ class Cluster(Consensus):
             # While it is tried nothing can be proposed, so one that cannot take over must not be asked all the time.
             self.transfer_at = now + TRANSFER_S
             self.raft.transfer(successor)
-        for name, since in list(self.lost_at.items()):
+        for name, since in list(self.consensus.lost_at.items()):
             if now - since >= LOST_S and not self.shell.witnesses(name):
-                del self.lost_at[name]
+                self.consensus.give_up(name)
                 self._give_up_transient(name)
         for renaming in renamings(self.metadata):
             self._go_on_renaming(renaming)
@@ -255,7 +340,7 @@ class Cluster(Consensus):
         queues = self.metadata.queues.values()
         if any(spec.node == name and (spec.exclusive or not spec.durable) for spec in queues):
             logger.info("node %s is gone: its exclusive and transient queues go too", name)
-            self.proposals.propose(c.NodeStarted(name), lambda applied: None)
+            self.consensus.proposals.propose(c.NodeStarted(name), lambda applied: None)
 
     # -- Membership ------------------------------------------------------------------------------------------------
 
@@ -430,7 +515,7 @@ class Cluster(Consensus):
             if applied.refused is None and commands[1:]:
                 self._propose_in_turn(old, commands[1:])
 
-        self.proposals.propose(commands[0], then)
+        self.consensus.proposals.propose(commands[0], then)
 
     async def at_leader(self, kind: int, request: dict[str, Any]) -> None:
         """Do something here, if this node leads, or have the leader do it."""
@@ -448,7 +533,7 @@ class Cluster(Consensus):
             if self.stopped:  # Nobody waits any more, and the leader will not be known again.
                 raise AdminError("this node is stopping")
             left = deadline - self.world.loop.time()
-            if not await self.until_changed(lambda: self.leadership, min(left, RETRY_S)) and left <= 0:
+            if not await self.consensus.until_changed(lambda: self.leadership, min(left, RETRY_S)) and left <= 0:
                 raise AdminError("the cluster has no leader: is a majority of its nodes running?")
 
     async def _ask_leader(self, kind: int, request: dict[str, Any], seconds: float) -> dict[str, Any]:

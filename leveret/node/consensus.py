@@ -24,11 +24,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.cluster.difference import events_between
 from leveret.cluster.frames import FORWARD, MEMBERS, RAFT, SIGNS_OF_LIFE
-from leveret.cluster.partitions import Sights
 from leveret.cluster.proposals import ORIGIN_BYTES, Proposals
 from leveret.cluster.raft import (
     BadChange,
@@ -105,6 +104,16 @@ class Shell:
         raise NotImplementedError
 
 
+class Duties(Protocol):
+    """What a member of the cluster does beside taking part in the consensus: see `leveret.node.cluster`."""
+
+    def before_tick(self) -> None:
+        """Time passes, and Raft has not heard of it yet."""
+
+    def lead(self) -> None:
+        """Called in each tick while this member leads."""
+
+
 class Consensus:
     """One member's part in the consensus."""
 
@@ -118,6 +127,7 @@ class Consensus:
         recovered: Recovered,
         metadata: Metadata,
         shell: Shell,
+        duties: Duties,
     ) -> None:
         self.settings = settings
         self.world = world
@@ -126,6 +136,7 @@ class Consensus:
         self.log = log
         self.metadata = metadata
         self.shell = shell
+        self.duties = duties
         self.applied_index = recovered.meta.index
         self.raft = Raft(
             me.id,
@@ -148,15 +159,11 @@ class Consensus:
         self.stopped = False
         self.snapshotting = False
         self.connected: dict[str, str] = {}  # Name and id of each member whose link is up.
-        self.lost_at: dict[str, float] = {}
+        self.lost_at: dict[str, float] = {}  # Names of members whose link was lost, and when.
         self.linked: tuple[Membership, Placed | None] | None = None  # That the links know of.
         self.told: Placed | None = None  # A membership that others know and this node does not yet,
         self.telling: Placed | None = None  # and the newest that it has told them.
         self.leadership: tuple[str | None, int] = (None, 0)
-        self.transfer_at = 0.0  # When another node may be asked to lead.
-        self.renaming: set[str] = set()  # Nodes for whose other names something is on its way.
-        self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
-        self.sights = Sights()
         self.watchers: list[asyncio.Future[None]] = []  # Of anything that happens: see `until`.
         self.changes: list[tuple[int, int, asyncio.Future[None]]] = []  # Index and term of membership changes.
         self._ticker: asyncio.TimerHandle | None = None
@@ -250,6 +257,10 @@ class Consensus:
             self.raft.on_link_lost(member_id)
             self.drive()
 
+    def give_up(self, name: str) -> None:
+        """What a lost member had is being given up: it counts as lost no longer."""
+        del self.lost_at[name]
+
     # -- Commands --------------------------------------------------------------------------------------------------
 
     def propose(self, command: Command, then: Callable[[Applied], None], patient: bool = False) -> None:
@@ -280,16 +291,14 @@ class Consensus:
         self.drive()
 
     def _tick(self) -> None:
+        self.duties.before_tick()
         self._ticker = self.world.loop.call_later(TICK_MS / 1000, self._tick)
         self.raft.tick()
         self.proposals.tick()
         if self.raft.is_leader:
-            self._lead()
+            self.duties.lead()
         self.drive()
         self.shell.on_cluster_tick()
-
-    def _lead(self) -> None:
-        """A leader's duties."""
 
     def drive(self) -> None:
         """Do what has come of all input."""

@@ -19,13 +19,13 @@ COMMANDS = Commands()
 @COMMANDS.add(ALWAYS)
 async def management_url(control: Control) -> str | None:
     """Where this node's management port is, for clients; None if it has none."""
-    return control.server.management_url
+    return control.server.listeners.management_url
 
 
 @COMMANDS.add(ALWAYS)
 async def management_urls(control: Control) -> dict[str, str]:
     """The same by scheme, http and https, as far as the node has them."""
-    return control.server.management_urls
+    return control.server.listeners.management_urls
 
 
 @COMMANDS.add(RUNNING, ids=NUMBERS)

@@ -257,13 +257,13 @@ def _limit_bytes(control: Control, limit: dict[str, Any]) -> int:
 
 @COMMANDS.add(RUNNING)
 async def suspend_listeners(control: Control) -> None:
-    count = len(control.server.listeners)
+    count = len(control.server.listeners.servers)
     logger.info(
         "Asked to suspend %d client connection listeners. No new client connections will be accepted until these "
         "listeners are resumed!",
         count,
     )
-    control.server.close_doors()
+    control.server.listeners.close()
     control.server.announce()
 
 
@@ -274,15 +274,15 @@ async def resume_listeners(control: Control) -> None:
     server = control.server
     if state_of(control.node.metadata, control.name) is not None:
         raise Refused(UNAVAILABLE, f"this node is in maintenance: leveretctl -n {control.name} revive opens its doors")
-    if server.listeners:
+    if server.listeners.servers:
         return
     try:
-        await server.open_doors(server.node)
+        await server.listeners.open(server.node)
     except StartFailed as error:
-        server.close_doors()
+        server.listeners.close()
         raise Refused(UNAVAILABLE, str(error)) from None
     logger.info("Asked to resume %d client connection listeners. New client connections from now on will be accepted!",
-                len(server.listeners))  # fmt: skip
+                len(server.listeners.servers))  # fmt: skip
     server.announce()
 
 

@@ -133,14 +133,14 @@ async def revive(control: Control) -> None:
         raise Refused(UNAVAILABLE, "this node is being reset")
     if MAINTENANCE + control.name in control.node.metadata.global_parameters:
         await control.change(ClearGlobalParameter(MAINTENANCE + control.name))
-    if server.is_suspended:
+    if server.listeners.is_suspended:
         try:
-            await server.open_doors(server.node)
+            await server.listeners.open(server.node)
         except StartFailed as error:
-            server.close_doors()
+            server.listeners.close()
             raise Refused(UNAVAILABLE, str(error)) from None
         server.announce()
-    await server.reopened()
+    await server.listeners.reopened()
     logger.info("Marked this node as back from maintenance and ready to serve clients")
 
 

@@ -21,8 +21,8 @@ from leveret.node.handshakes import tell_failures
 from leveret.node.settings import Listener
 
 if TYPE_CHECKING:
-    from leveret.management.app import Management
     from leveret.node.node import Node
+    from leveret.node.server import Server
     from leveret.node.settings import Settings, TlsOptions
 
 logger = logging.getLogger("leveret")
@@ -35,44 +35,45 @@ class StartFailed(Exception):
     """The node cannot start; the text says why, and what to do."""
 
 
-class Doors:
-    """Of one process; what `leveret.node.server.Server` is besides."""
+class Listeners:
+    """The listeners of a process for AMQP, HTTP and Prometheus."""
 
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
-        self.settings = settings
-        self.loop = loop
-        self.listeners: list[asyncio.Server | TlsServer] = []
-        self.ports: dict[str, int] = {}  # Of the open doors: amqp, amqps, cluster, management, management_tls.
-        self.management: Management | None = None  # Once somebody has come to that door.
+    def __init__(self, server: Server) -> None:
+        self.server = server  # Its settings are read whenever something is opened.
+        self.loop = server.loop
+        self.servers: list[asyncio.Server | TlsServer] = []
+        self.ports: dict[str, int] = {}  # That are open: amqp, amqps, management, management_tls, prometheus.
         self.management_url: str | None = None
         self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
-        self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the doors it has now.
         self._amqp: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP listeners.
         self._amqp_ports: dict[tuple[bool, int], int] = {}  # Their ports, by TLS or not and by place.
         self._generation = 0  # Of the doors for AMQP: how often they were shut.
         self._opened: Node | None = None  # Clients may come to it, unless it is paused or in maintenance.
         self._reopening: asyncio.Task[None] | None = None
-        self.entrance = Entrance(loop)
+        self.entrance = Entrance(self.loop)
+
+    @property
+    def settings(self) -> Settings:
+        return self.server.settings
 
     @property
     def is_suspended(self) -> bool:
-        """All doors are shut, by somebody's wish or because the app does not run."""
+        """All listeners are closed, by somebody's wish or because the app does not run."""
         return self._opened is None
 
-    def close_doors(self) -> None:
+    def close(self) -> None:
         self._opened = None
         self._amqp_ports.clear()
         self._shut_amqp()
-        for server in self.listeners:
+        for server in self.servers:
             server.close()
-        self.listeners.clear()
+        self.servers.clear()
         self.entrance.close()
-        for name in [name for name in self.ports if name != "cluster"]:
-            del self.ports[name]
+        self.ports.clear()
         self.management_url = None
         self.management_urls = {}
 
-    async def open_doors(self, node: Node) -> None:
+    async def open(self, node: Node) -> None:
         self._opened = node
         node.pausing.on_paused, node.pausing.on_resumed = self._on_paused, self._on_resumed
         node.maintenance.on_closed, node.maintenance.on_opened = self._on_paused, self._on_resumed
@@ -105,7 +106,7 @@ class Doors:
                 server.close()
             return False
         for has_tls, place, server in opened:
-            self.listeners.append(server)
+            self.servers.append(server)
             self._amqp.append(server)
             port = self._amqp_ports[has_tls, place] = int(server.sockets[0].getsockname()[1])
             self.ports.setdefault("amqps" if has_tls else "amqp", port)
@@ -130,15 +131,15 @@ class Doors:
         self._generation += 1
         for server in self._amqp:
             server.close()
-            if server in self.listeners:
-                self.listeners.remove(server)
+            if server in self.servers:
+                self.servers.remove(server)
         self._amqp.clear()
         for name in ("amqp", "amqps"):
             self.ports.pop(name, None)
 
     def _on_paused(self) -> None:
         self._shut_amqp()
-        self.announce()
+        self.server.announce()
 
     def _on_resumed(self) -> None:
         node = self._opened
@@ -150,7 +151,7 @@ class Doors:
         while self._opened is node and _may_serve(node):
             try:
                 if await self._open_amqp(node):
-                    self.announce()
+                    self.server.announce()
                     return
             except StartFailed as error:
                 if str(error) != told:
@@ -159,7 +160,7 @@ class Doors:
                 await asyncio.sleep(REOPEN_S)
 
     async def reopened(self) -> None:
-        """When doors that are to be opened again are, or are shut again meanwhile."""
+        """Returns when listeners that are to be opened again are, or are closed again meanwhile."""
         if self._reopening is not None:
             await asyncio.wait([self._reopening])
 
@@ -172,7 +173,7 @@ class Doors:
             for listener in listeners:
                 try:
                     server = await self._listen(
-                        lambda: self._managed(node).http.accept(),  # noqa: PLW0108  # Only then.
+                        lambda: self.server.managed(node).http.accept(),  # noqa: PLW0108  # Only then.
                         listener,
                         listener.port,
                         tls,
@@ -182,7 +183,7 @@ class Doors:
                         f"cannot listen at {listener} for HTTP: {error.strerror or error}. "
                         "Choose another port with --management-port, or none"
                     ) from None
-                self.listeners.append(server)
+                self.servers.append(server)
                 port = int(server.sockets[0].getsockname()[1])
                 self.ports["management_tls" if tls else "management"] = port
                 host = settings.cluster_host if listener.host in ("", "0.0.0.0", "::") else listener.host
@@ -196,7 +197,7 @@ class Doors:
     async def _open_prometheus(self, node: Node) -> None:
         for listener in self.settings.prometheus_listeners:
             try:
-                accept = lambda: self._managed(node).metrics.accept()  # noqa: E731, PLW0108
+                accept = lambda: self.server.managed(node).metrics.accept()  # noqa: E731, PLW0108
                 server = await self._listen(accept, listener, listener.port, None)
             except OSError as error:
                 text = f"cannot listen at {listener} for Prometheus: {error.strerror or error}"
@@ -204,13 +205,9 @@ class Doors:
                     raise StartFailed(f"{text}. Choose another prometheus.tcp.port, or none") from None
                 logger.warning("%s; metrics are at the management port only", text)
                 continue
-            self.listeners.append(server)
+            self.servers.append(server)
             self.ports["prometheus"] = int(server.sockets[0].getsockname()[1])
             node.samples.start()
-
-    def _managed(self, node: Node) -> Management:
-        """Who answers at the management port."""
-        raise NotImplementedError
 
 
 def _may_serve(node: Node) -> bool:

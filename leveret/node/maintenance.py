@@ -245,7 +245,8 @@ class Maintenance:
                     "member of the cluster until they are gone: run leave_cluster again, or with --force, which sends "
                     f"them away; or take it back with: leveretctl -n {self.name} revive"
                 )
-            await self.node.cluster.until_changed(lambda: str(self.users()), left if left is not None else WAIT_S)
+            seconds = left if left is not None else WAIT_S
+            await self.node.cluster.consensus.until_changed(lambda: str(self.users()), seconds)
             if self.state != LEAVING:
                 raise AdminError("this node was revived meanwhile, and stays")
 

@@ -597,7 +597,7 @@ class Node(consensus.Shell):
 
     def on_peer_down(self, peer: str, reason: str) -> None:
         self.cluster.surviving.on_losing(peer)
-        if not self.cluster.has_majority_without(peer):
+        if not self.cluster.consensus.has_majority_without(peer):
             self.broker.mirrors.on_majority(False)  # Before a mirror concludes that its master is gone.
         self.pausing.on_down(peer, reason)
         self.cluster.on_down(peer)

@@ -43,7 +43,7 @@ from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, s
 from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
 from leveret.node.control import Control
 from leveret.node.cookie import BadCookie, find_cookie, inherited, weakness
-from leveret.node.doors import Doors, StartFailed
+from leveret.node.doors import Listeners, StartFailed
 from leveret.node.folder import (
     JOIN_FILE,
     METADATA,
@@ -86,11 +86,12 @@ RETRY_S: Final = 0.25
 RETRY_S_MAX: Final = 5.0
 
 
-class Server(Doors):
+class Server:
     """A process that is, or can become, a node of a cluster."""
 
     def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
-        super().__init__(settings, world.loop)
+        self.settings = settings
+        self.loop = world.loop
         self.configured = settings  # Without what was changed since: see `control_env`.
         self.world = world
         self.cookie = cookie
@@ -105,11 +106,21 @@ class Server(Doors):
         self.cluster_id = bytes(16)  # Of the cluster that the data belongs to; zeros if that is not known.
         self.peers: Peers | None = None
         self.cluster_port = settings.cluster_listener.port
+        self._is_cluster_port_open = False
+        self.listeners = Listeners(self)
+        self.management: Management | None = None  # Once somebody has come to its port.
+        self.announce: Callable[[], None] = lambda: None  # Let leveretctl find this node, and the ports it has now.
         self.control = Control(self)
         self.watch = Watch()  # Started by whoever runs the loop, if its time is real.
         self.on_recovered: Callable[[], None] = lambda: None  # All that is on disk has been read.
         self.starting: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[None]] = set()
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports that are open: cluster, and those of the listeners."""
+        cluster = {"cluster": self.cluster_port} if self._is_cluster_port_open else {}
+        return cluster | self.listeners.ports
 
     # -- Start and stop ------------------------------------------------------------------------------------------
 
@@ -165,7 +176,7 @@ class Server(Doors):
                 f"cannot listen at {listener} for other nodes: {error.strerror or error}. "
                 "Choose another port with --cluster-port"
             ) from None
-        self.ports["cluster"] = self.cluster_port
+        self._is_cluster_port_open = True
 
     async def start_app(self) -> None:
         """As far as clients being served. Raises `StartFailed`."""
@@ -214,7 +225,7 @@ class Server(Doors):
         self.prepared = True
         delete_note(world.disk, REPLACE_FILE)
         delete_note(world.disk, JOIN_FILE)
-        await self.open_doors(node)
+        await self.listeners.open(node)
         shown = ", ".join(f"{name}={port}" for name, port in self.ports.items())
         logger.info("Server startup complete; listening: %s", shown)
         absent = unknown_nodes(settings.mirroring, [one.name for one in node.cluster.members()])
@@ -235,13 +246,13 @@ class Server(Doors):
     async def _end_node(self) -> None:
         await self.control.rebalancer.stop()
         if self.node is not None and self.prepared:
-            self.close_doors()
+            self.listeners.close()
             await self.node.maintenance.step_down()
         node, self.node = self.node, None
         self.prepared = False
         if node is not None:
             self.cluster_id = node.cluster.cluster_id
-        self.close_doors()
+        self.listeners.close()
         management, self.management = self.management, None
         if management is not None:
             await management.close()
@@ -516,7 +527,8 @@ class Server(Doors):
             "fingerprint": discovery.fingerprint(self.settings.discovery),
         }
 
-    def _managed(self, node: Node) -> Management:
+    def managed(self, node: Node) -> Management:
+        """Who answers at the management port."""
         if self.management is None:
             # Not before somebody comes: a start would pay for code that many nodes never need.
             from leveret.management.app import Management
@@ -618,8 +630,9 @@ async def serve(settings: Settings) -> int:
             starting.result()
             server.announce()
             print("ready " + " ".join(f"{name}={port}" for name, port in server.ports.items()), flush=True)
-            if server.management_url is not None and server.node is not None:
-                print(f"page {server.management_url}  {login_hint(settings, server.node.metadata)}", flush=True)
+            url = server.listeners.management_url
+            if url is not None and server.node is not None:
+                print(f"page {url}  {login_hint(settings, server.node.metadata)}", flush=True)
             service_manager.tell("READY=1")
             await server.stopped
     finally:

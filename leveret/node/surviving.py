@@ -105,7 +105,7 @@ class Surviving:
     def waiting_for(self) -> dict[str, Any] | None:
         """For people: whom this node needs to go on, and what to do if that one does not return."""
         cluster, missing = self.cluster, self.missing
-        if cluster.has_majority_without("" if missing is None else missing.name):
+        if cluster.consensus.has_majority_without("" if missing is None else missing.name):
             return None
         names = sorted(one.name for one in cluster.raft.membership.voters if not cluster.is_running(one.name))
         told: dict[str, Any] = {"nodes": names, "command": None, "cost": None, "doubt": self.doubt or None}
@@ -202,7 +202,7 @@ class Surviving:
             else:
                 self._give_back()
 
-        self.cluster.keeper.submit(lambda: found.append(read_remains(taken.disk, dead.id)), then)
+        self.cluster.consensus.keeper.submit(lambda: found.append(read_remains(taken.disk, dead.id)), then)
 
     def on_nobody_listens(self, name: str) -> None:
         """The host of a node says that nobody listens at its cluster port."""
@@ -222,7 +222,7 @@ class Surviving:
             return
         logger.warning("node %s is dead (%s): this node goes on alone", dead.name, proof)
         self.is_succeeding = True
-        self.cluster.drive()
+        self.cluster.consensus.drive()
 
     def _give_up(self, dead: Member, why: str) -> None:
         """The other one is dead, and this node must not go on all the same."""
@@ -292,7 +292,7 @@ class Surviving:
         except Refused as error:
             raise AdminError(str(error)) from None
         logger.warning("as it was told to, this node goes on without node %s, no member any more", missing.name)
-        cluster.drive()
+        cluster.consensus.drive()
         log, seconds = cluster.raft.log, cluster.settings.operation_timeout_ms / 1000
         if not await cluster.until(lambda: missing.id not in log.agreed.membership.ids, seconds):
             raise AdminError("this node's disk has not answered in time; it goes on when it does")

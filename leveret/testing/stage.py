@@ -126,11 +126,11 @@ async def refuse_connections(control: Control, on: bool) -> None:
     """Nobody listens any more, or again. Connections that are there stay."""
     server, node, _ = _parts(control)
     if on:
-        if server.listeners:
+        if server.listeners.servers:
             server.settings = pinned(server.settings, server.ports)
-        server.close_doors()
-    elif not server.listeners:
-        await server.open_doors(node)
+        server.listeners.close()
+    elif not server.listeners.servers:
+        await server.listeners.open(node)
 
 
 @COMMANDS.add(RUNNING, on=FLAG)

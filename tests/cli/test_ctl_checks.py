@@ -94,7 +94,7 @@ def test_listeners(ctl: Ctl, server: FakeServer) -> None:
         "protocols: amqp, clustering\n"
     )
     assert ended.code == 69
-    server.close_doors()
+    server.listeners.close()
     assert ctl("check_protocol_listener", "amqp").code == 69
 
 

@@ -132,9 +132,9 @@ def test_doors(ctl: Ctl, server: FakeServer) -> None:
         "Will suspend client connection listeners on node one@host. The node will no longer accept client connections!"
     )
     assert ctl("suspend_listeners") == Ended(0, f"{text}\n", "")
-    assert server.listeners == [] and server.announced == 1
+    assert server.listeners.servers == [] and server.announced == 1
     assert ctl("resume_listeners").code == ctl("resume_listeners").code == 0
-    assert server.done == ["open_doors"] and len(server.listeners) == 1
+    assert server.done == ["open_doors"] and len(server.listeners.servers) == 1
 
 
 # -- What it is ----------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ async def _declare(node: Any) -> None:
     home = node.settings.node_name
     for number in range(QUEUES):
         name = f"many.{number * 7919 % QUEUES:05}"
-        node.cluster._apply_command(DeclareQueue("/", name, False, False, False, {}, None, home, None))
+        node.cluster.consensus._apply_command(DeclareQueue("/", name, False, False, False, {}, None, home, None))
 
 
 class Gaps:

@@ -191,6 +191,30 @@ class FakeNode:
         await self.cluster.change(MoveQueue(spec.vhost, spec.name, spec.id, spec.node, to, "run"))
 
 
+class FakeListeners:
+    def __init__(self, server: FakeServer) -> None:
+        self.server = server
+        self.servers: list[object] = ["a door"]
+        self.management_url: str | None = None
+        self.management_urls: dict[str, str] = {}
+
+    @property
+    def is_suspended(self) -> bool:
+        return not self.servers
+
+    def close(self) -> None:
+        self.servers.clear()
+        del self.server.ports["amqp"]
+
+    async def open(self, node: object) -> None:
+        self.server.note("open_doors")
+        self.servers.append("a door")
+        self.server.ports["amqp"] = 5672
+
+    async def reopened(self) -> None:
+        self.server.note("reopened")
+
+
 class FakeServer:
     def __init__(self, all_: Nodes, name: str, port: int) -> None:
         self.all = all_
@@ -206,68 +230,50 @@ class FakeServer:
         self.starting: object | None = None
         self.done: list[object] = []
         self.cookie = b"the secret"
-        self.listeners: list[object] = ["a door"]
+        self.listeners = FakeListeners(self)
         self.announced = 0
-        self.management_url: str | None = None
-        self.management_urls: dict[str, str] = {}
         self.failure: Exception | None = None
         self.can_restart = True
         self.may_leave = asyncio.Event()
         self.control = Control(self)
 
-    def _note(self, what: object) -> None:
+    def note(self, what: object) -> None:
         if self.failure is not None:
             raise self.failure
         self.done.append(what)
 
     async def stop_app(self) -> None:
-        self._note("stop_app")
+        self.note("stop_app")
         self.node, self.prepared = None, False
 
     async def start_app(self) -> None:
-        self._note("start_app")
+        self.note("start_app")
         self.node, self.prepared = FakeNode(self.all, self), True
 
     async def join(self, address: tuple[str, int]) -> None:
-        self._note(("join", address))
+        self.note(("join", address))
 
     async def reset(self, force: bool = False) -> None:
-        self._note(("reset", force))
+        self.note(("reset", force))
 
     async def leave(self, progress: Callable[[str], None]) -> None:
-        self._note("leave")
-
-    async def reopened(self) -> None:
-        self._note("reopened")
+        self.note("leave")
 
     def request_restart(self) -> bool:
-        self._note("restart")
+        self.note("restart")
         return self.can_restart
 
     def announce(self) -> None:
         self.announced += 1
 
-    @property
-    def is_suspended(self) -> bool:
-        return not self.listeners
-
     def change_settings(self, settings: Settings) -> None:
         self.settings = settings
 
-    def close_doors(self) -> None:
-        self.listeners.clear()
-        del self.ports["amqp"]
-
-    async def open_doors(self, node: object) -> None:
-        self._note("open_doors")
-        self.listeners.append("a door")
-        self.ports["amqp"] = 5672
-
     async def force_boot(self) -> None:
-        self._note("force_boot")
+        self.note("force_boot")
 
     def request_stop(self) -> None:
-        self._note("stop")
+        self.note("stop")
 
 
 @dataclass

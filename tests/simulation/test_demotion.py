@@ -90,7 +90,7 @@ def _have_lead(world: World, name: str) -> None:
         if node is not None and node.cluster.raft.is_leader and machine.node_name != name:
             heir = next(one for one in node.cluster.raft.membership.voters if one.name == name)
             node.cluster.raft.transfer(heir.id)
-            node.cluster.drive()
+            node.cluster.consensus.drive()
 
 
 def _publish_without_a_pause(world: World, master: int) -> None:

@@ -44,7 +44,7 @@ def test_an_operator_is_told_that_the_node_stops_which_he_asks() -> None:
             world._run(20.0)
             asked = world.machines[0]
             assert asked.server is not None and asked.server.node is not None and asked.loop is not None
-            asked.server.node.cluster.stopped = True
+            asked.server.node.cluster.consensus.stopped = True
             task = asked.loop.create_task(asked.server.node.cluster.forget("leveret@n3"))
             world._must(60.0, task.done, lambda: "he waits for ever")
             assert str(task.exception()) == "this node is stopping"
