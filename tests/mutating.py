@@ -1,23 +1,33 @@
-"""Deliberate bugs: what a test does with a piece of source text that is replaced.
+"""Deliberate bugs: what a test does with a piece of a function that is replaced.
 
 Who writes a test has to see it fail once; who writes a simulation has to see that again after each change of it, or its
-checkers go blind without a word. So bugs are kept in lists, each a piece of a module's source and what stands there
+checkers go blind without a word. So bugs are kept in lists, each a piece of a function's code and what stands there
 instead, and tests demand that each is noticed.
 
-The changed source is compiled, and those of its functions that differ are put in place of the real ones for the time of
-a test. They live in the real module's namespace, so that they see the same classes and the same limits as all others: a
-second class of the same name would not recognize the objects of the first. A function that calls super() is tied to its
-class and cannot be put elsewhere, so a bug must be in another.
+A function is found by its name, `Class.method` or `function`, in whichever module it is, and the piece by its syntax
+tree, so that it may move, be indented, wrapped and commented, and be given types. The piece is an expression, a
+statement or several in a row, and is there once. `...` in place of a block of statements stands for any, which stay
+where the new piece has `...` too: `if ready: ...` becomes `if True: ...`. Where several functions of one name have the
+piece, the end of their module's name tells which is meant: `log.jobs:Write.perform`.
+
+The changed function is compiled, and the real one runs that code for the time of a test. So everybody who has got hold
+of the function runs it, and it sees the same classes and the same limits as all others.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from textwrap import dedent
+from types import CodeType, FunctionType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pytest
 
@@ -25,75 +35,282 @@ import pytest
 ALL: Final = os.environ.get("LEVERET_MUTATIONS") == "all"
 only_with_all: Final = pytest.mark.skipif(not ALL, reason="LEVERET_MUTATIONS=all runs the seeds on every bug")
 
+PACKAGES: Final = ("leveret", "simulation")
+# What two pieces may differ in: types, and how a text is written.
+_IGNORED: Final = ("annotation", "returns", "simple", "type_comment", "kind")
+
 
 class Named(Protocol):
     @property
     def name(self) -> str: ...
 
 
+class Change(NamedTuple):
+    function: str  # `Class.method` or `function`, after the end of its module's name and a colon where that is needed.
+    old: str
+    new: str
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 T = TypeVar("T")
 N = TypeVar("N", bound=Named)
 
 
-def replace(patch: pytest.MonkeyPatch, name: str, module: ModuleType, *pieces: tuple[str, str]) -> None:
-    """Put the bug of that name into a module: each piece of its source, which is there once, becomes the other."""
-    source = inspect.getsource(module)
-    for old, new in pieces:
-        assert source.count(old) == 1, f"{name}: its text is {source.count(old)} times there"
-        source = source.replace(old, new)
-    changed: dict[str, Any] = {"__name__": module.__name__}
-    exec(compile(source, f"{module.__name__} (mutated)", "exec"), changed)
-    replaced = 0
-    for key, real in list(vars(module).items()):
-        if getattr(real, "__module__", None) != module.__name__:
-            continue
-        if isinstance(real, type):
-            replaced += _replace_methods(patch, module, real, changed[key])
-        elif isinstance(real, FunctionType) and _meaning(changed[key]) != _meaning(real):
-            replaced += 1
-            at_home = _at_home(changed[key], module)
-            for other in [one for one in sys.modules.values() if one.__name__.startswith(("leveret.", "simulation."))]:
-                if vars(other).get(key) is real:  # Others have it by its name.
-                    patch.setattr(other, key, at_home)
-    assert replaced, f"{name}: no function differs"
+class Found(NamedTuple):
+    """A function that has what is to be changed."""
+
+    module: str
+    imports: list[ast.stmt]  # All of its module.
+    classes: list[ast.ClassDef]  # Those that it is in.
+    function: Function
+
+    @property
+    def name(self) -> str:
+        return ".".join(one.name for one in (*self.classes, self.function))
 
 
-def _replace_methods(patch: pytest.MonkeyPatch, module: ModuleType, real: type, changed: type) -> int:
-    replaced = 0
-    for key, value in vars(changed).items():
-        function = value.fget if isinstance(value, property) else value
-        if isinstance(function, FunctionType) and _meaning(function) != _meaning(vars(real).get(key)):
-            replaced += 1
-            at_home = _at_home(function, module)
-            _put_in_tables(patch, module, vars(real).get(key), at_home)
-            patch.setattr(real, key, property(at_home) if isinstance(value, property) else at_home)
-    return replaced
+def replace(patch: pytest.MonkeyPatch, name: str, *changes: Change) -> None:
+    """Put the bug of that name into the functions that it changes."""
+    changed: dict[tuple[str, int], Found] = {}
+    for change in changes:
+        found = find(name, change)
+        first = changed.setdefault((found.module, found.function.lineno), found)
+        _change(name, change, first.function)
+    for found in changed.values():
+        real = _real(found)
+        code = _compiled(found)
+        assert _meaning(code) != _meaning(real.__code__), f"{name}: {found.name} does the same"
+        assert code.co_freevars == real.__code__.co_freevars, (
+            f"{name}: {found.name} must call super() as before, or not"
+        )
+        patch.setattr(real, "__code__", code)
 
 
-def _put_in_tables(patch: pytest.MonkeyPatch, module: ModuleType, real: object, changed: FunctionType) -> None:
-    for table in [value for value in vars(module).values() if isinstance(value, dict)]:
-        for key in [key for key, value in table.items() if value is real]:
-            patch.setitem(table, key, changed)
+def check(name: str, *changes: Change) -> None:
+    """That the code is there which the bug of that name changes, and that what it becomes is a function."""
+    for change in changes:
+        found = find(name, change)
+        _change(name, change, found.function)
+        _compiled(found)
 
 
-def _meaning(value: object) -> object:
+def find(name: str, change: Change, texts: Mapping[str, str] | None = None) -> Found:
+    """The one function that has what the bug of that name changes; a copy, which may be changed."""
+    hint, _, function = change.function.rpartition(":")
+    named = list(_named(function, hint, texts or _texts()))
+    assert named, f"{name}: there is no function {change.function}"
+    found = [one for one in named if len(_places(one.function, change)) == 1]
+    if not found:
+        times = max(len(_places(one.function, change)) for one in named)
+        problem = f"{times} times in it: give more of it" if times else "no longer there"
+        raise AssertionError(f"{name}: it changes {change.function}, but its code is {problem}:\n{change.old}")
+    modules = ", ".join(one.module for one in found)
+    assert len(found) == 1, f"{name}: which {function}? Put the end of a module's name and a colon before it: {modules}"
+    return found[0]._replace(function=deepcopy(found[0].function))
+
+
+# -- Functions by their names ----------------------------------------------------------------------------------------
+
+
+@cache
+def _texts() -> dict[str, str]:
+    """The source of every module, by the module's name."""
+    texts = {}
+    for package in PACKAGES:
+        root = Path(importlib.import_module(package).__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            texts[".".join(parts).removesuffix(".__init__")] = path.read_text("utf-8")
+    return texts
+
+
+def _named(function: str, hint: str, texts: Mapping[str, str]) -> Iterator[Found]:
+    *classes, last = function.split(".")
+    words = [f"def {last}(", *(f"class {one}" for one in classes)]  # Most modules need not be parsed at all.
+    for module, text in texts.items():
+        if f".{module}".endswith(f".{hint}" if hint else "") and all(word in text for word in words):
+            tree = _parsed(text)
+            imports = list(_imports(tree.body))
+            for path in _functions(tree.body, []):
+                found = Found(module, imports, *path)
+                if found.name == function:
+                    yield found
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def _functions(body: Iterable[ast.AST], classes: list[ast.ClassDef]) -> Iterator[tuple[list[ast.ClassDef], Function]]:
+    for statement in body:
+        if isinstance(statement, Function):
+            yield classes, statement
+        elif isinstance(statement, ast.ClassDef):
+            yield from _functions(statement.body, [*classes, statement])
+        elif isinstance(statement, ast.stmt):  # A definition may depend on a condition.
+            yield from _functions(ast.iter_child_nodes(statement), classes)
+
+
+def _imports(body: Iterable[ast.AST]) -> Iterator[ast.stmt]:
+    for statement in body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield statement
+        elif isinstance(statement, ast.stmt) and not isinstance(statement, Function | ast.ClassDef):
+            yield from _imports(ast.iter_child_nodes(statement))
+
+
+# -- Pieces of a function --------------------------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """Where a piece is: the items of a list, or the field of a node."""
+
+    owner: Any
+    at: slice | str
+
+
+def _places(function: Function, change: Change) -> list[_Place]:
+    old, new = _body(change.old), _body(change.new)
+    assert old, f"{change.function}: nothing is to be replaced"
+    expression = _expression(old) if _expression(new) is not None else None
+    wanted: list[Any] = old if expression is None else [expression]
+    found = []
+    for node in ast.walk(ast.Module(function.body, [])):
+        for field, value in ast.iter_fields(node):
+            if field in _IGNORED:
+                continue
+            if isinstance(value, list):
+                parts = (slice(first, first + len(wanted)) for first in range(len(value) - len(wanted) + 1))
+                found += [_Place(value, part) for part in parts if _is_same(value[part], wanted)]
+            elif _is_same([value], wanted):
+                found.append(_Place(node, field))
+    return found
+
+
+def _body(text: str) -> list[ast.stmt]:
+    return ast.parse(dedent(text)).body
+
+
+def _expression(body: list[ast.stmt]) -> ast.expr | None:
+    return body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+
+
+def _is_same(real: Any, wanted: Any) -> bool:
+    real, wanted = _without_type(real), _without_type(wanted)
+    if type(real) is not type(wanted):
+        return False
+    if isinstance(real, list):
+        return (bool(real) and _is_any(wanted)) or (len(real) == len(wanted) and all(map(_is_same, real, wanted)))
+    if isinstance(real, ast.AST):
+        fields = [field for field in real._fields if field not in _IGNORED]
+        return all(_is_same(getattr(real, field, None), getattr(wanted, field, None)) for field in fields)
+    return bool(real == wanted)
+
+
+def _is_any(wanted: list[Any]) -> bool:
+    """Whether it is `...`, which stands for a block of any statements."""
+    value = _expression(wanted)
+    return isinstance(value, ast.Constant) and value.value is Ellipsis
+
+
+def _blocks(real: Any, wanted: Any) -> Iterator[list[ast.stmt]]:
+    """The blocks for which there is a `...`, in the order of their text."""
+    if isinstance(wanted, list):
+        if _is_any(wanted):
+            yield real
+        else:
+            yield from chain.from_iterable(map(_blocks, real or [], wanted))
+    elif isinstance(wanted, ast.AST):
+        for field, value in ast.iter_fields(wanted):
+            if field not in _IGNORED:
+                yield from _blocks(getattr(real, field, None), value)
+
+
+def _fill(new: Any, blocks: Iterator[list[ast.stmt]]) -> None:
+    """Put the blocks where there is a `...`."""
+    if isinstance(new, ast.AST):
+        for _, value in ast.iter_fields(new):
+            _fill(value, blocks)
+    elif isinstance(new, list):
+        if _is_any(new):
+            new[:] = next(blocks)
+        else:
+            for one in new:
+                _fill(one, blocks)
+
+
+def _without_type(node: Any) -> Any:
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return ast.Assign([node.target], node.value)
+    return node
+
+
+def _change(name: str, change: Change, function: Function) -> None:
+    places = _places(function, change)
+    assert len(places) == 1, f"{name}: after its other changes, this code is not in {change.function}:\n{change.old}"
+    owner, at = places[0]
+    new = _body(change.new)
+    replaced = owner[at][0] if isinstance(at, slice) else getattr(owner, at)
+    for node in (node for one in new for node in ast.walk(one)):
+        ast.copy_location(node, replaced)
+    if isinstance(at, str):
+        setattr(owner, at, _expression(new))
+    elif isinstance(replaced, ast.stmt):
+        _fill(new, _blocks(owner[at], _body(change.old)))
+        owner[at] = new
+        if not owner:
+            owner.append(ast.copy_location(ast.Pass(), replaced))
+    else:
+        owner[at] = [_expression(new)]
+
+
+# -- Code ------------------------------------------------------------------------------------------------------------
+
+
+def _compiled(found: Found) -> CodeType:
+    """The function's code, compiled within its classes, which decide about its names and about super().
+
+    Python compiles calls of what is imported in another way.
+    """
+    inner: ast.stmt = found.function
+    for one in reversed(found.classes):
+        outer = copy(one)
+        outer.bases, outer.keywords, outer.decorator_list, outer.body = [], [], [], [inner]
+        inner = outer
+    module = compile(ast.Module([*found.imports, inner], []), f"{found.module} (mutated)", "exec", dont_inherit=True)
+    return next(code for code in _codes(module) if code.co_qualname == found.name)
+
+
+def _real(found: Found) -> FunctionType:
+    value: Any = importlib.import_module(found.module)
+    for key in found.name.split("."):
+        value = inspect.getattr_static(value, key)
+    parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
+    line = min(one.lineno for one in (found.function, *found.function.decorator_list))
+    for part in filter(None, parts):
+        function = inspect.unwrap(getattr(part, "__func__", getattr(part, "func", part)))
+        if isinstance(function, FunctionType) and function.__code__.co_firstlineno == line:
+            return function
+    raise AssertionError(f"{found.module} has another {found.name} than its source")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
+
+
+def _meaning(code: CodeType) -> object:
     """What two functions have in common that do the same."""
-    inner = value.fget if isinstance(value, property) else value
-    if not isinstance(inner, FunctionType):
-        return None
-    pending, parts = [inner.__code__], []
-    while pending:
-        code = pending.pop()
-        pending += [one for one in code.co_consts if isinstance(one, CodeType)]
-        parts.append((code.co_code, code.co_names, [one for one in code.co_consts if not isinstance(one, CodeType)]))
-    return parts
+    return [
+        (one.co_code, one.co_names, [const for const in one.co_consts if not isinstance(const, CodeType)])
+        for one in _codes(code)
+    ]
 
 
-def _at_home(function: FunctionType, module: ModuleType) -> FunctionType:
-    assert not function.__closure__
-    moved = FunctionType(function.__code__, vars(module), function.__name__, function.__defaults__)
-    moved.__kwdefaults__ = function.__kwdefaults__
-    return moved
+# -- Who notices -----------------------------------------------------------------------------------------------------
 
 
 def check_meaning(error: BaseException) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from simulation.ailing import AILING_FAULTS
 from simulation.plan import Plan
 from simulation.world import Violation, run
-from tests.mutating import replace
+from tests.mutating import Change, check, replace
 
 
 def test_seeds() -> None:
@@ -36,38 +35,42 @@ def test_plans_of_other_runs_are_what_they_were() -> None:
 
 class Bug(NamedTuple):
     name: str
-    module: str
+    function: str
     old: str
     new: str
     first: int  # Seed to begin with.
     mirrored: bool = False
 
+    @property
+    def change(self) -> Change:
+        return Change(self.function, self.old, self.new)
+
 
 BUGS = (
     Bug(
         "who takes its own place loses its queues",
-        "node.cluster",
-        '            logger.info("node %s at %s takes the place of its former self", member.name, member.address)\n',
-        "            await self.change(c.ForgetNode(member.name))\n",
+        "Cluster.admit",
+        'logger.info("node %s at %s takes the place of its former self", member.name, member.address)',
+        "await self.change(c.ForgetNode(member.name))",
         2,
     ),
     Bug(
         "messages are given up before it is known which queues there are",
-        "node.node",
-        "        log.recover(None, logger.info)\n",
-        "        log.recover([] if recovered.snapshot is None and not recovered.entries else None)\n",
+        "Node.__init__",
+        "log.recover(None, logger.info)",
+        "log.recover([] if recovered.snapshot is None and not recovered.entries else None)",
         2,
     ),
     Bug(
         "memory that was short once is short for ever",
-        "node.alarms",
-        "        self.memory = self.memory_used_bytes > self.memory_limit_bytes\n",
-        "        self.memory = self.memory or self.memory_used_bytes > self.memory_limit_bytes\n",
+        "Alarms.check",
+        "self.memory = self.memory_used_bytes > self.memory_limit_bytes",
+        "self.memory = self.memory or self.memory_used_bytes > self.memory_limit_bytes",
         1,
     ),
     Bug(
         "a copy is known by the name of its node",
-        "node.node",
+        "Node.prepare",
         "self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.id, life)",
         "self.broker.mirrors.open(self.storage.mirrors, self.cluster.me.name, life)",
         1,
@@ -81,7 +84,12 @@ BUGS = (
     [pytest.param(bug, id=bug.name, marks=() if number < 2 else pytest.mark.long) for number, bug in enumerate(BUGS)],
 )
 def test_the_seeds_notice(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace(monkeypatch, bug.name, importlib.import_module(f"leveret.{bug.module}"), (bug.old, bug.new))
+    replace(monkeypatch, bug.name, bug.change)
     with pytest.raises(Violation):
         for seed in range(bug.first, bug.first + 40):
             run(Plan(seed, 3, mirrored=bug.mirrored, ailing=True))
+
+
+def test_the_code_is_there() -> None:
+    for bug in BUGS:
+        check(bug.name, bug.change)

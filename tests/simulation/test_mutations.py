@@ -2,7 +2,7 @@
 
 A run that notices a bug costs a moment; most of the time goes into those that do not. So each bug comes with the seed
 from which on it is looked for: one that noticed it when it was written. All of them take minutes (`make long`); some of
-each kind are tried always, and that the text of every one is where it is looked for.
+each kind are tried always, and that the code that each changes is there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from simulation.plan import STEPS, Plan
 from simulation.world import Violation, run
 
-from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, module_with, put
+from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, check_code, put
 from .mutations_featured import FEATURED
 from .mutations_paired import PAIRED
 from .mutations_special import SPECIAL
@@ -48,7 +48,7 @@ def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -
     assert failing_seed(mutation) is not None
 
 
-def test_the_texts_are_there() -> None:
+def test_the_code_is_there() -> None:
     for kind in KINDS:
         for mutation in kind:
-            module_with(mutation)
+            check_code(mutation)

@@ -57,29 +57,27 @@ def test_seeds(producers: dict[Client, Producer], nodes: int, mirrored: bool, se
     assert sum(one.sessions for one in producers.values()) > 10 * seeds
 
 
-def _bug(
-    name: str, old: str, new: str, first: int = 0, module: str = "broker.producers", mirrored: bool = True
-) -> Mutation:
-    return Mutation(name, 3, module, old, new, first, mirrored=mirrored)
+def _bug(name: str, function: str, old: str, new: str, first: int = 0, mirrored: bool = True) -> Mutation:
+    return Mutation(name, 3, function, old, new, first, mirrored=mirrored)
 
 
 BUGS = (
-    _bug("holes are not noticed", "if origin.previous > taken:", "if False:", first=2, mirrored=False),
-    _bug("a copy is confirmed at once", "if not is_new and queue.unmarked:", "if False:", first=2),
-    _bug("what is old is taken with what is new", "        if old > 0:\n", "        if False:\n", first=12),
+    _bug("holes are not noticed", "take", "origin.previous > taken", "False", first=2, mirrored=False),
+    _bug("a copy is confirmed at once", "take", "not is_new and queue.unmarked", "False", first=2),
+    _bug("what is old is taken with what is new", "take", "old > 0", "False", first=12),
     _bug(
         "a new master knows no producers",
-        "        self.marks = marks\n",
-        "        self.marks = {}\n",
+        "Marking.restore_marks",
+        "self.marks = marks",
+        "self.marks = {}",
         first=11,
-        module="broker.marking",
     ),
     _bug(
         "what waits for a master is no longer a producer's",
-        "    parked.append(Parked(contents, keys, kind, size, pending, origin))",
-        "    parked.append(Parked(contents, keys, kind, size, pending, None))",
+        "park",
+        "parked.append(Parked(contents, keys, kind, size, pending, origin))",
+        "parked.append(Parked(contents, keys, kind, size, pending, None))",
         first=3,
-        module="broker.parking",
     ),
 )
 

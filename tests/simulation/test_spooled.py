@@ -11,107 +11,107 @@ import pytest
 from simulation.plan import STEPS, Plan
 from simulation.world import Violation, run
 
-from .mutations import Mutation, module_with, put
+from .mutations import Mutation, check_code, put
 
 SEEDS = 60
 MUTATIONS = (
     Mutation(
         "settles before the queue has it safe",
         3,
-        "broker.spool",
-        "        if not flight.waiting:\n            self.on_complete(flight)\n",
-        "        self.settle(batch, lo, hi)\n        if not flight.waiting:\n            self.on_complete(flight)\n",
+        "Spool._send",
+        "if not flight.waiting:\n    self.on_complete(flight)",
+        "self.settle(batch, lo, hi)\nif not flight.waiting:\n    self.on_complete(flight)",
         first=6,
     ),
     Mutation(
         "sends each flight under another name",
         3,
-        "broker.spool",
-        "        origin = Origin(producer, number, self.previous.get(producer, 0))\n",
-        "        origin = Origin(self.spools.broker.unique_name('').encode(), number, 0)\n",
+        "Spool._send",
+        "origin = Origin(producer, number, self.previous.get(producer, 0))",
+        "origin = Origin(self.spools.broker.unique_name('').encode(), number, 0)",
         first=4,
     ),
     Mutation(
         "forgets the numbers of what is in doubt",
         3,
-        "broker.spool",
-        "            producer, number = note.producer, note.number + flight.first - note.first\n",
-        "            pass\n",
+        "Spool._send",
+        "producer, number = note.producer, note.number + flight.first - note.first",
+        "pass",
         first=1,
         mirrored=True,
     ),
     Mutation(
         "a new master does not note what it has of the epoch before",
         3,
-        "broker.outbox",
-        "    if epoch:\n",
-        "    if False:\n",
+        "begin_reign",
+        "if epoch: ...",
+        "if False: ...",
         first=2,
         mirrored=True,
     ),
     Mutation(
         "what is in doubt is sent again as if it were new",
         3,
-        "broker.outbox",
-        "            queue.enqueue_from(self.origin(sent), sent.contents",
-        "            sent.name = self.outboxes.broker.unique_name('').encode()\n"
-        "            queue.enqueue_from(self.origin(sent), sent.contents",
+        "Outbox.again",
+        "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
+        "sent.name = self.outboxes.broker.unique_name('').encode()\n"
+        "queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)",
         first=6,
         mirrored=True,
     ),
     Mutation(
         "an old master confirms what it had not",
         3,
-        "broker.mirrored",
-        "        pending.refuse(DOUBTED)\n",
-        "        pending.on_safe()\n",
+        "_doubt",
+        "pending.refuse(DOUBTED)",
+        "pending.on_safe()",
         first=6,
         mirrored=True,
     ),
     Mutation(
         "publishes overtake the spool once the link is back",
         3,
-        "broker.remote",
-        "        if self._has_spool():\n",
-        "        if self._has_spool() and self.edge is None:\n",
+        "RemoteQueue.enqueue",
+        "self._has_spool()",
+        "self._has_spool() and self.edge is None",
         first=6,
     ),
     Mutation(
         "goes by another name after a start",
         3,
-        "broker.spool",
-        '        self.name = self.marks.get(NAME, b"")\n',
-        '        self.name = b""\n',
+        "Spool.begin",
+        'self.name = self.marks.get(NAME, b"")',
+        'self.name = b""',
         first=16,
     ),
     Mutation(
         "what was refused is not sent again",
         3,
-        "broker.spool",
-        "            self.put_back(Span(flight.batch, flight.lo, flight.hi))\n",
-        "            self.settle(flight.batch, flight.lo, flight.hi)\n            self.ready_count -= flight.count\n",
+        "Spool._begin_anew",
+        "self.put_back(Span(flight.batch, flight.lo, flight.hi))",
+        "self.settle(flight.batch, flight.lo, flight.hi)\nself.ready_count -= flight.count",
     ),
     Mutation(
         "is forgotten at the start",
         3,
-        "node.node",
-        "        kept |= self.broker.spools.open(self.storage.log.queues)\n",
+        "Node.prepare",
+        "kept |= self.broker.spools.open(self.storage.log.queues)",
         "",
     ),
     Mutation(
         "does not ask whether there is room",
         3,
-        "broker.spool",
-        "            if spools.shortage(target):\n",
-        "            if False:\n",
+        "Spool.pump",
+        "spools.shortage(target)",
+        "False",
         first=50,
     ),
     Mutation(
         "tells only once how much room there is",
         3,
-        "node.node",
-        "            if self.told_room.get(peer) != room:\n",
-        "            if peer not in self.told_room:\n",
+        "Node._tell_alarms",
+        "self.told_room.get(peer) != room",
+        "peer not in self.told_room",
         first=31,
     ),
 )
@@ -182,6 +182,6 @@ def test_the_seeds_notice(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -
     assert failing_seed(mutation) is not None
 
 
-def test_the_texts_are_there() -> None:
+def test_the_code_is_there() -> None:
     for mutation in MUTATIONS:
-        module_with(mutation)
+        check_code(mutation)
