@@ -10,6 +10,8 @@ anyway. A strategy says what a weight is, and to whom a queue goes:
     random              as least-masters, but to any node that has less to do, drawn by a seed
     round-robin         as least-masters, but to the nodes that have less to do in turn
 
+`leveret pipeline balance` brings weights of its own (`Measure`) and uses the rule of least-masters with them.
+
 **What a move is worth.** With loads A and B and capacities a and b, two nodes are apart by d = A/a − B/b. A queue of
 weight w makes that d − w (1/a + 1/b). A move is made if it brings the two closer. Then it also makes the sum of all
 A²/a less, whatever was moved before: its change is −2w (d − w (1/a + 1/b) / 2), and what stands in brackets is above
@@ -177,6 +179,13 @@ class Settings(NamedTuple):
     seed: int = 0
 
 
+class Measure(NamedTuple):
+    """Weights of queues, by their ids, that the caller has computed; used instead of those of a strategy."""
+
+    unit: str  # Of the weights, for people.
+    weights: Mapping[int, float]
+
+
 # -- What is allowed -----------------------------------------------------------------------------------------------
 
 
@@ -212,10 +221,12 @@ def _held(queue: QueueState, nodes: Mapping[str, NodeState]) -> str | None:
 # -- Balance -------------------------------------------------------------------------------------------------------
 
 
-def balance(nodes: Iterable[NodeState], queues: Sequence[QueueState], wanted: Settings) -> Plan:
-    """A plan that evens out loads."""
+def balance(
+    nodes: Iterable[NodeState], queues: Sequence[QueueState], wanted: Settings, measure: Measure | None = None
+) -> Plan:
+    """Makes a plan that evens out the loads of nodes. With a `measure`, the strategy is only a name."""
     known = {node.name: node for node in nodes}
-    work = _Work(known, queues, wanted)
+    work = _Work(known, queues, wanted, measure)
     steps = 0
     # A step moves one queue, perhaps for the second time: so there are at least as many steps as moves in the end.
     while steps < wanted.moves_max and work.step():
@@ -273,11 +284,20 @@ class _Leaving:
 class _Work:
     """A plan in the making."""
 
-    def __init__(self, nodes: Mapping[str, NodeState], queues: Sequence[QueueState], wanted: Settings) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeState],
+        queues: Sequence[QueueState],
+        wanted: Settings,
+        measure: Measure | None = None,
+    ) -> None:
         self.nodes = nodes
         self.queues = {queue.id: queue for queue in queues}
         self.weigh = _WEIGHTS.get(wanted.strategy, _one)
         self.unit = UNITS.get(wanted.strategy, "masters")
+        if measure is not None:
+            weights = measure.weights
+            self.weigh, self.unit = (lambda queue: weights[queue.id]), measure.unit
         self.capacity = {
             name: node.capacity if wanted.strategy == WEIGHTED else 1.0 for name, node in sorted(nodes.items())
         }

@@ -1,8 +1,8 @@
-"""`leveret pipeline balance`: a plan which node should lead which queue, from journals and the brokers' figures.
+"""`leveret pipeline balance`: plans which node should lead which queue, from journals and the brokers' figures.
 
-Where queues are, which mirrors are in sync and how many messages they have is asked of the brokers, as of now. Who uses
-a queue and how much, the journals tell: of a window that ends with their last event. How a plan is made of that is told
-in `placing`. Nothing is moved here.
+The brokers tell where queues are now, which mirrors are in sync, and how many messages wait. The journals tell who used
+a queue, and how much, in a window that ends with their last event. `leveret.cluster.rebalancing` makes the plan, the
+same code as in the broker. This job moves nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from leveret.cluster import rebalancing
+from leveret.cluster.rebalancing import THRESHOLD, Measure, NodeState, Plan, QueueState, Settings
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, explained, new_client
 from pyspark_leveret.jobs import journal, latency, rollup, telling
 from pyspark_leveret.jobs.common import access_of, say
 from pyspark_leveret.jobs.files import Files
-from pyspark_leveret.jobs.placing import MOVES_MAX, THRESHOLD, Placed, Plan, forecast, plan
 from pyspark_leveret.options import Access, Options
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ STRATEGIES: Final = {
     "forecast": "messages a minute",
 }
 WINDOW_MIN: Final = 60
+MOVES_MAX: Final = 100
 AHEAD_MIN: Final = 30
 
 Key = tuple[str, str, int]  # vhost, queue, id
@@ -184,21 +186,38 @@ def balance(
 ) -> Plan:
     """A plan for these queues. Nodes that run are those that a queue knows the address of, and `more_nodes`."""
     members = [member for one in queues for member in one.info.members]
-    nodes = {member.node for member in members if member.url is not None} | set(more_nodes)
+    running = {member.node for member in members if member.url is not None} | set(more_nodes)
+    nodes = [NodeState(name) for name in sorted(running)]
+    nodes += [NodeState(name, running=False) for name in sorted({one.info.master for one in queues} - running)]
+    weights = {}
     placed = []
-    for one in queues:
+    for number, one in enumerate(queues):
         info = one.info
         use = uses.get((one.vhost, info.name, info.id), Use(0, {}))
         if strategy == "messages":
-            weight = float(info.messages)
+            weights[number] = float(info.messages)
         elif strategy == "connections":
-            weight = float(use.connections)
+            weights[number] = float(use.connections)
         else:
-            weight = forecast(use.by_minute, window_min, ahead_min)
+            weights[number] = forecast(use.by_minute, window_min, ahead_min)
         is_mirrored = len(info.members) > 1
-        targets = [member.node for member in info.members if member.in_sync] if is_mirrored else sorted(nodes)
-        if info.type == "stream" and not is_mirrored:
-            targets = []  # A stream stays where its members are.
-        carried = 0 if is_mirrored else info.messages
-        placed.append(Placed(one.vhost, info.name, info.master, tuple(targets), weight, carried))
-    return plan(strategy, STRATEGIES[strategy], placed, nodes, threshold, moves_max)
+        in_sync = tuple(member.node for member in info.members if member.in_sync) if is_mirrored else None
+        stays = info.type == "stream" and not is_mirrored  # A stream stays where its members are.
+        placed.append(
+            QueueState(number, one.vhost, info.name, info.master, info.messages, in_sync=in_sync, pinned=stays)
+        )
+    settings = Settings(strategy, threshold, moves_max)
+    return rebalancing.balance(nodes, placed, settings, Measure(STRATEGIES[strategy], weights))
+
+
+def forecast(loads: Mapping[int, float], slots: int, ahead: int) -> float:
+    """Returns the load `ahead` slots after the last one, by the straight line that fits `slots` of them best. `loads`
+    has the slots with a load, counted from 0; the others had none. The result is never negative, and at most twice the
+    highest load."""
+    if slots < 1 or not loads:
+        return 0.0
+    mean_at = (slots - 1) / 2
+    mean = sum(loads.values()) / slots
+    spread = sum((at - mean_at) ** 2 for at in range(slots))
+    slope = sum((at - mean_at) * load for at, load in loads.items()) / spread if spread else 0.0
+    return min(max(mean + slope * (slots - 1 + ahead - mean_at), 0.0), 2 * max(loads.values()))

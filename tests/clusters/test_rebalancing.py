@@ -224,14 +224,17 @@ def test_a_rebalance_spreads_queues_of_all_kinds(three: Cluster) -> None:
 
 
 def test_a_plan_of_the_pipeline_is_carried_out(three: Cluster) -> None:
-    from pyspark_leveret.jobs.placing import Placed, plan
+    from leveret.data.client import MemberInfo, QueueInfo
+    from pyspark_leveret.jobs.balance import Figures, balance
 
     one, two, _ = three
     names = [node.name for node in three]
     for number in range(3):
         declare(one, f"s{number}")
-    placed = [Placed("/", f"s{number}", one.name, tuple(names), 1.0) for number in range(3)]
-    made = json.loads(json.dumps(plan("messages", "messages", placed, names).as_json()))
+    members = (MemberInfo(one.name, "http://one", True),)
+    infos = [QueueInfo(f"s{at}", at, "classic", True, 1, 2, 1, 100, one.name, members, ()) for at in range(3)]
+    planned = balance("messages", [Figures("/", info) for info in infos], {}, names)
+    made = json.loads(json.dumps(planned.as_json()))
     done = two.control("rebalance", plan=made)
     assert done["done"] == len(made["moves"]) == 2
     assert sorted(masters(one).values()) == names
