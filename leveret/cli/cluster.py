@@ -39,7 +39,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import IO, Final, NamedTuple
 
-from leveret.cli.exits import CONFIG, OK, SOFTWARE, UNAVAILABLE, USAGE
+from leveret.base.exit_codes import CONFIG, OK, SOFTWARE, UNAVAILABLE, USAGE
 from leveret.node import registry, schema
 from leveret.node.cookie import FILE_NAME, BadCookie, find_cookie
 from leveret.node.folder import FolderInUse, folder_lock

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from leveret.cli.exits import CONFIG, OK
+from leveret.base.exit_codes import CONFIG, OK
 from leveret.cli.server import load_or_report
 from leveret.node import config_text
 from leveret.node.config import Loaded, load

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from leveret.cli.exits import DATA_ERROR, OK, UNAVAILABLE, USAGE
+from leveret.base.exit_codes import DATA_ERROR, OK, UNAVAILABLE, USAGE
 from leveret.node.folder import MESSAGES, FolderInUse, folder_lock
 
 if TYPE_CHECKING:

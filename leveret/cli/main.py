@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from leveret import __version__
-from leveret.cli.exits import OK, USAGE, guarded
+from leveret.base.exit_codes import OK, USAGE
+from leveret.cli.guard import guarded
 
 DESCRIPTION = """\
 Leveret is a message broker that RabbitMQ's clients, tools and habits work with unchanged.

@@ -8,7 +8,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from leveret.cli.exits import USAGE
+from leveret.base.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from leveret.perf.report import Interval

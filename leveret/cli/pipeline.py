@@ -1,26 +1,26 @@
-"""`leveret pipeline`: the jobs of `pyspark_leveret.jobs`, as commands."""
+"""`leveret pipeline`: hands over to the jobs for Spark, if PySpark is installed.
+
+The jobs are an add-on: they import this package, and nothing here imports them. `COMMAND` names the module whose `main`
+runs them.
+"""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from functools import partial
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Final
 
-from leveret.cli.exits import OK, UNAVAILABLE, USAGE
+from leveret.base.exit_codes import OK, UNAVAILABLE, USAGE
 
-if TYPE_CHECKING:
-    from pyspark_leveret.jobs.stopping import Relay
+COMMAND: Final = "pyspark_leveret.jobs.command"
+NEEDED: Final = ("pyspark", "pyarrow", "numpy")
+JOBS: Final = ("archive", "audit", "balance", "replay", "replication", "rollup")
 
-JOBS = ("archive", "audit", "balance", "replay", "replication", "rollup")
-
-DESCRIPTION = """\
+DESCRIPTION: Final = """\
 Runs a job of the data pipeline with PySpark: on this machine, or on the Spark cluster that --master names.
 """
 
-EXAMPLES = """\
+EXAMPLES: Final = """\
 jobs:
   audit         was anything lost, duplicated, reordered? A verdict, and a report to look at
   replication   how far mirrors were behind, with view changes and promotions
@@ -46,9 +46,9 @@ def pipeline(words: list[str]) -> int:
         )
         return OK if words else USAGE
     try:
-        from pyspark_leveret.jobs import NAMES
+        command = import_module(COMMAND)
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "numpy"):
+        if (missing.name or "").partition(".")[0] not in NEEDED:
             raise
         print(
             f"leveret pipeline: {missing.name} is missing. It comes with: pip install '.[spark]', in a checkout. The "
@@ -56,74 +56,4 @@ def pipeline(words: list[str]) -> int:
             file=sys.stderr,
         )
         return UNAVAILABLE
-    if words[0] not in NAMES:
-        print(f"leveret pipeline: there is no job {words[0]}, only {', '.join(NAMES)}", file=sys.stderr)
-        return USAGE
-    return _run(words[0], words[1:])
-
-
-def _run(name: str, words: list[str]) -> int:
-    from pyspark_leveret.jobs import common, stopping
-
-    job = import_module(f"pyspark_leveret.jobs.{name}")
-    parser = argparse.ArgumentParser(
-        prog=f"leveret pipeline {name}",
-        description=job.DESCRIPTION,
-        epilog=job.EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    job.add_arguments(parser)
-    common.add_access(parser)
-    common.add_session(parser)
-    try:
-        parsed = parser.parse_args(words)
-    except SystemExit as end:
-        return USAGE if end.code else OK
-    try:
-        with stopping.stoppable() as relay:
-            return _work(name, job, parsed, relay)
-    except KeyboardInterrupt:
-        ending = stopping.ending()
-        print(f"\nleveret pipeline {name}: stopped; {ending.text}", file=sys.stderr)
-        return ending.code
-
-
-def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: Relay) -> int:
-    from pyspark_leveret.connect import LeveretError
-    from pyspark_leveret.jobs import common, stopping, telling
-
-    try:
-        if hasattr(job, "before"):
-            job.before(parsed)
-    except LeveretError as error:
-        print(f"leveret pipeline {name}: {error}", file=sys.stderr)
-        return int(getattr(job, "CANNOT_SAY", UNAVAILABLE))
-    try:
-        common.say("starting Spark ...")
-        spark = common.session(name, parsed.master, parsed.conf)
-    except (common.NoJava, ValueError) as error:
-        print(f"leveret pipeline: {error}", file=sys.stderr)
-        return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE
-    shown_as, shown_at = parsed.report_as or name, parsed.report_to or getattr(job, "REPORT_TO", None)
-    relay.heed()
-    stopping.if_stopped(stopping.BEGINS_ANEW)
-    teller = telling.begin(telling.Teller(shown_as, common.access_of(parsed), shown_at, common.say))
-    end = spark.stop
-    try:
-        code: int = job.run(spark, parsed)
-        teller.end(code)
-        return code
-    except stopping.Stopped:
-        end = partial(stopping.aside, spark.stop)
-        teller.stopped(stopping.ending().text, stopping.ending().code)
-        raise
-    except Exception as error:
-        reason = common.reason(error)
-        teller.end(UNAVAILABLE, reason or f"{type(error).__name__}: {error}".partition("\n")[0])
-        if reason is None:
-            raise
-        print(f"leveret pipeline {name}: {reason}", file=sys.stderr)
-        return UNAVAILABLE
-    finally:
-        end()
+    return int(command.main(words))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leveret.cli.exits import DATA_ERROR, OK, UNAVAILABLE, USAGE
+from leveret.base.exit_codes import DATA_ERROR, OK, UNAVAILABLE, USAGE
 from leveret.log.disk import FileDisk
 from leveret.node import recovering
 from leveret.node.folder import (

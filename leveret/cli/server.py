@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from leveret.cli.exits import CONFIG
+from leveret.base.exit_codes import CONFIG
 from leveret.node.config import COMMAND, ConfigError, Given, Loaded, load
 
 OPTIONS = {

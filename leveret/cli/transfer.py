@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from leveret.cli.exits import CONFIG, DATA_ERROR, OK, UNAVAILABLE, USAGE
+from leveret.base.exit_codes import CONFIG, DATA_ERROR, OK, UNAVAILABLE, USAGE
 from leveret.client import amqp
 from leveret.client.address import Address, BadUri, read_uri
 from leveret.client.amqp import BrokerError

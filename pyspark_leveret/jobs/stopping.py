@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
-from leveret.cli.exits import INTERRUPTED, OK
+from leveret.base.exit_codes import INTERRUPTED, OK
 
 PATIENCE_S: Final = 8.0
 NOT_BEGUN: Final = "Spark was being started, and nothing is changed"

@@ -53,7 +53,7 @@ from leveret.cli.ctl.frame import (
 )
 from leveret.cli.ctl.parse import parse
 from leveret.cli.ctl.refused import REFUSED
-from leveret.cli.exits import guarded
+from leveret.cli.guard import guarded
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.session import Session

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import INTERRUPTED
 from leveret.cli.ctl.balance import is_cut_short, summary
 from leveret.cli.ctl.frame import (
     DATA_ERROR,
@@ -30,7 +31,6 @@ from leveret.cli.ctl.frame import (
     Output,
     Report,
 )
-from leveret.cli.exits import INTERRUPTED
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.session import Session

@@ -1,4 +1,4 @@
-"""What a command ends with: sysexits.h, as RabbitMQ's tools have it."""
+"""Ends a command with an exit code, whatever happens in it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import os
 import sys
 from collections.abc import Callable
 
-OK = 0
-USAGE = 64
-DATA_ERROR = 65
-UNAVAILABLE = 69
-SOFTWARE = 70
-CONFIG = 78
-INTERRUPTED = 130
+from leveret.base.exit_codes import INTERRUPTED, SOFTWARE
 
 
 def guarded(program: str, run: Callable[[], int]) -> int:
-    """The exit code of a program, also where it does not get to its end."""
+    """Runs a program and returns its exit code, also when it is interrupted or fails."""
     try:
         return run()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output, `head` for one, has seen enough. Python would complain once more when it flushes.
+        # The reader of the output, such as `head`, has closed it. Python would complain again when it flushes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     except Exception:

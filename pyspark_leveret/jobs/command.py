@@ -1,0 +1,83 @@
+"""Runs a job of the pipeline as a command: `leveret pipeline JOB …` calls `main`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+
+from leveret.base.exit_codes import OK, UNAVAILABLE, USAGE
+from pyspark_leveret.connect import LeveretError
+from pyspark_leveret.jobs import NAMES, common, stopping, telling
+
+
+def main(words: list[str]) -> int:
+    """Runs the job that the first word names with the other words as its arguments, and returns its exit code."""
+    if words[0] not in NAMES:
+        print(f"leveret pipeline: there is no job {words[0]}, only {', '.join(NAMES)}", file=sys.stderr)
+        return USAGE
+    return _run(words[0], words[1:])
+
+
+def _run(name: str, words: list[str]) -> int:
+    job = import_module(f"pyspark_leveret.jobs.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"leveret pipeline {name}",
+        description=job.DESCRIPTION,
+        epilog=job.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    job.add_arguments(parser)
+    common.add_access(parser)
+    common.add_session(parser)
+    try:
+        parsed = parser.parse_args(words)
+    except SystemExit as end:
+        return USAGE if end.code else OK
+    try:
+        with stopping.stoppable() as relay:
+            return _work(name, job, parsed, relay)
+    except KeyboardInterrupt:
+        ending = stopping.ending()
+        print(f"\nleveret pipeline {name}: stopped; {ending.text}", file=sys.stderr)
+        return ending.code
+
+
+def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: stopping.Relay) -> int:
+    try:
+        if hasattr(job, "before"):
+            job.before(parsed)
+    except LeveretError as error:
+        print(f"leveret pipeline {name}: {error}", file=sys.stderr)
+        return int(getattr(job, "CANNOT_SAY", UNAVAILABLE))
+    try:
+        common.say("starting Spark ...")
+        spark = common.session(name, parsed.master, parsed.conf)
+    except (common.NoJava, ValueError) as error:
+        print(f"leveret pipeline: {error}", file=sys.stderr)
+        return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE
+    shown_as, shown_at = parsed.report_as or name, parsed.report_to or getattr(job, "REPORT_TO", None)
+    relay.heed()
+    stopping.if_stopped(stopping.BEGINS_ANEW)
+    teller = telling.begin(telling.Teller(shown_as, common.access_of(parsed), shown_at, common.say))
+    end = spark.stop
+    try:
+        code: int = job.run(spark, parsed)
+        teller.end(code)
+        return code
+    except stopping.Stopped:
+        end = partial(stopping.aside, spark.stop)
+        teller.stopped(stopping.ending().text, stopping.ending().code)
+        raise
+    except Exception as error:
+        reason = common.reason(error)
+        teller.end(UNAVAILABLE, reason or f"{type(error).__name__}: {error}".partition("\n")[0])
+        if reason is None:
+            raise
+        print(f"leveret pipeline {name}: {reason}", file=sys.stderr)
+        return UNAVAILABLE
+    finally:
+        end()
