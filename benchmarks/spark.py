@@ -32,7 +32,7 @@ from leveret.client import amqp
 from leveret.client.address import Address
 from leveret.client.connection import Connection
 from pyspark_leveret.options import Access, Options
-from pyspark_leveret.publisher import Publisher
+from pyspark_leveret.sink.publisher import Publisher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,14 @@
 """Leveret and RabbitMQ for Spark: `spark.read.format("leveret")`, and readStream, write, writeStream.
 
-Spark finds this package by its name and imports it in every session that looks for any Python data source, also where
-nobody uses Leveret. So as little as possible happens here; what a reader or writer needs is imported when one is made.
+- `options`, `schema`, `connect`: options, columns, and connections with their error texts, shared by all.
+- `source`: reads queues. `sink`: publishes rows. `jobs`: the pipeline.
+
+Public: `LeveretDataSource`, which Spark finds by the name of this package, and `jobs`; see docs/spark.md and
+docs/pipeline.md. The rest is not. This package imports `leveret.client`, `leveret.data` and other modules of `leveret`
+that need no broker; nothing of `leveret` imports it.
+
+Spark imports this package in every session that looks for any Python data source, also where nobody uses Leveret. So as
+little as possible happens here: readers and writers are imported when one is made.
 """
 
 from __future__ import annotations
@@ -24,13 +31,13 @@ __all__ = ["DefaultSource", "LeveretDataSource"]
 
 
 class LeveretDataSource(DataSource):
-    """Queues as tables and streams, and a sink that publishes rows. Options: docs/spark.md."""
+    """Reads queues as tables and streams, and publishes rows. Options: docs/spark.md."""
 
     def __init__(self, options: MutableMapping[str, str] | Mapping[str, str]) -> None:
         from pyspark_leveret.options import Options
 
         self.options = dict(options)
-        Options(self.options)  # Refuses unknown names at once, and not when a job begins.
+        Options(self.options)  # Refuses unknown names now, not when a job begins.
 
     @classmethod
     def name(cls) -> str:
@@ -43,9 +50,9 @@ class LeveretDataSource(DataSource):
         return ddl(Options(self.options).include_headers())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pyspark_leveret.batch import LeveretReader
         from pyspark_leveret.options import Options
         from pyspark_leveret.schema import chosen
+        from pyspark_leveret.source.batch import LeveretReader
 
         return LeveretReader(Options(self.options).source(streaming=False), chosen(schema.fields))
 
@@ -55,22 +62,22 @@ class LeveretDataSource(DataSource):
 
         options, columns = Options(self.options).source(streaming=True), chosen(schema.fields)
         if options.access.speaks_amqp:
-            from pyspark_leveret.plain import PlainStreamReader
+            from pyspark_leveret.source.rabbitmq_stream import RabbitMQStreamReader
 
-            return PlainStreamReader(options, columns)
-        from pyspark_leveret.stream import LeveretStreamReader
+            return RabbitMQStreamReader(options, columns)
+        from pyspark_leveret.source.stream import LeveretStreamReader
 
         return LeveretStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_leveret.options import Options
-        from pyspark_leveret.sink import LeveretWriter
+        from pyspark_leveret.sink.writer import LeveretWriter
 
         return LeveretWriter(Options(self.options).sink(), schema.fields, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_leveret.options import Options
-        from pyspark_leveret.sink import LeveretStreamWriter
+        from pyspark_leveret.sink.writer import LeveretStreamWriter
 
         return LeveretStreamWriter(Options(self.options).sink(), schema.fields, overwrite)
 

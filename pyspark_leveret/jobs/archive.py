@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.jobs import lake, telling
-from pyspark_leveret.jobs.common import access_of, follow, say
-from pyspark_leveret.jobs.files import Files
-from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
+from pyspark_leveret.jobs import lake
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.common import access_of, follow, say
+from pyspark_leveret.jobs.support.hadoop_files import Files
+from pyspark_leveret.jobs.support.signals import GOES_ON, if_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +80,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             say("leveret pipeline archive: name queues with --subscribe or --pattern, or ask for --compact alone")
             return 64
         compact(spark, parsed.to, parsed.file_size << 20)
-        telling.found("compacted", report=parsed.to)
+        job_status.found("compacted", report=parsed.to)
         return 0
     if_stopped(GOES_ON, endless=not parsed.once)
     options = access_of(parsed)
@@ -90,7 +91,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     every = 0 if parsed.once or not parsed.compact else COMPACT_EVERY
     query = archive(spark, options, parsed.to, parsed.checkpoint, once=parsed.once, every_s=parsed.every,
                     compact_every=every, file_bytes=parsed.file_size << 20)  # fmt: skip
-    telling.found(f"to {parsed.to}", report=parsed.to)
+    job_status.found(f"to {parsed.to}", report=parsed.to)
     rows = follow(query)
     say(f"{rows:,} messages were written to {parsed.to}" if rows else f"there was nothing new for {parsed.to}")
     if parsed.compact:

@@ -37,9 +37,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import evidence, faults, journal, ledgers, telling
-from pyspark_leveret.jobs.common import access_of, say
-from pyspark_leveret.jobs.ranges import lives, overlap, sweep
+from pyspark_leveret.jobs import journal
+from pyspark_leveret.jobs.analysis import faults, journal_facts, ledgers
+from pyspark_leveret.jobs.analysis.range_sweep import lives, overlap, sweep
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.common import access_of, say
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -155,23 +157,23 @@ def step(number: int, text: str) -> None:
 
 def before(parsed: argparse.Namespace) -> None:
     """Before Spark is started, which takes a while: is there anything to read? Raises LeveretError."""
-    evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
+    journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
 
 
 def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None = None) -> Audit:
     """`options`: where the broker is, as for `format("leveret")`. Raises LeveretError."""
     rules = rules or Rules()
-    access = evidence.access_from({name: value for name, value in options.items() if name != "vhost"})
-    journals = evidence.find_journals(access)
+    access = journal_facts.access_from({name: value for name, value in options.items() if name != "vhost"})
+    journals = journal_facts.find_journals(access)
     if journals.silent:
         say(f"not readable, since their nodes do not run: the journals of {', '.join(journals.silent)}")
     step(1, "reading the journals")
     first = _events(spark, options, rules, {"subscribe": ",".join(journals.names)})
-    before = evidence.kept(first)
+    before = journal_facts.kept(first)
     step(2, f"have the journals of {', '.join(sorted(before.ends)) or 'nobody'}; looking into the queues")
-    present = evidence.read_queues(spark, access, evidence.queues_told_of(first)).persist()
+    present = journal_facts.read_queues(spark, access, journal_facts.queues_told_of(first)).persist()
     found = present.filter("label = 'present'").agg({"first": "count"}).collect()[0][0]
-    settled_at = time.monotonic() + evidence.SETTLE_S
+    settled_at = time.monotonic() + journal_facts.SETTLE_S
     step(3, f"{found:,} ranges of messages are there; reading what the journals got meanwhile")
     time.sleep(max(0.0, settled_at - time.monotonic()))
     ends = {f"{journal.PREFIX}{node}": end for node, end in before.ends.items()}
@@ -184,7 +186,7 @@ def _events(spark: SparkSession, options: Mapping[str, str], rules: Rules, more:
     from pyspark import StorageLevel
 
     found = journal.read(spark, {**options, "vhost": "/", **more})
-    return evidence.filtered(found, rules.vhost, rules.queues).persist(StorageLevel.DISK_ONLY)
+    return journal_facts.filtered(found, rules.vhost, rules.queues).persist(StorageLevel.DISK_ONLY)
 
 
 def examine(
@@ -196,19 +198,19 @@ def examine(
 
     now_ms = int(time.time() * 1000)
     step(4, "gathering what was published, confirmed and acknowledged")
-    kept = evidence.kept(events)
-    events = evidence.with_stays(events, kept.has_moves)
-    present = evidence.at_home(present, events, kept.has_moves)
-    cuts: DataFrame | None = kept_apart(evidence.find_cuts(events))
-    told = evidence.told(events).unionByName(evidence.behind(events)).unionByName(present)
+    kept = journal_facts.kept(events)
+    events = journal_facts.with_stays(events, kept.has_moves)
+    present = journal_facts.at_home(present, events, kept.has_moves)
+    cuts: DataFrame | None = kept_apart(journal_facts.find_cuts(events))
+    told = journal_facts.told(events).unionByName(journal_facts.behind(events)).unionByName(present)
     if cuts is None or cuts.isEmpty():
         cuts = None
     else:
-        told = told.unionByName(evidence.cut_ranges(cuts))
+        told = told.unionByName(journal_facts.cut_ranges(cuts))
     sent = kept_apart(ledgers.publishes(events))
     noted, told = _with_ledgers(spark, told, sent, rules)
     step(5, "laying all that is known of each message upon each other")
-    segments = sweep(lives(told, cuts), evidence.KEYS, evidence.LABELS, evidence.TIMED).drop("edge")
+    segments = sweep(lives(told, cuts), journal_facts.KEYS, journal_facts.LABELS, journal_facts.TIMED).drop("edge")
     edges = present.filter("label = 'edge'").select("id", "stay", f.col("first").alias("edge"))
     segments = segments.join(f.broadcast(edges), ["id", "stay"], "left")
     is_whole = not silent and not kept.left_out
@@ -259,10 +261,10 @@ def _with_ledgers(
     noted = []
     if published is not None:
         known = ledgers.mapped(published, sent, "client").persist()
-        told = told.unionByName(known.select(*evidence.COLUMNS))
+        told = told.unionByName(known.select(*journal_facts.COLUMNS))
         if consumed is not None:
             received = ledgers.mapped(ledgers.with_channels(consumed, published), sent, "received")
-            told = told.unionByName(received.select(*evidence.COLUMNS))
+            told = told.unionByName(received.select(*journal_facts.COLUMNS))
         noted.append(_noted(ledgers.compared(published, consumed, known), rules))
         noted.append(_noted_ids(ledgers.missing_ids(published, consumed), "lost"))
     if consumed is not None:
@@ -481,7 +483,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
-    from pyspark_leveret.jobs import alarms, report
+    from pyspark_leveret.jobs import report
+    from pyspark_leveret.jobs.analysis import alarms
 
     options = access_of(parsed)
     rules = Rules(
@@ -498,7 +501,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         found = audit(spark, options, rules)
     except LeveretError as error:
         say(f"leveret pipeline audit: {error}")
-        telling.found(str(error), state="warning")
+        job_status.found(str(error), state="warning")
         return CANNOT_SAY
     if parsed.out is not None:
         write(spark, found, parsed.out)
@@ -507,7 +510,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
             file.write(report.page(found))
         say(f"report: {path}")
     print("\n".join(report.lines(found)), flush=True)
-    telling.found(
+    job_status.found(
         found.verdict.sentence,
         {name: getattr(found.verdict, name) for name in ("queues", *COUNTS)},
         state="warning" if found.verdict.code == CANNOT_SAY else "",

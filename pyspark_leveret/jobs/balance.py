@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 from leveret.cluster import rebalancing
 from leveret.cluster.rebalancing import THRESHOLD, Measure, NodeState, Plan, QueueState, Settings
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, explained, new_client
-from pyspark_leveret.jobs import journal, latency, rollup, telling
-from pyspark_leveret.jobs.common import access_of, say
-from pyspark_leveret.jobs.files import Files
+from pyspark_leveret.jobs import journal, rollup
+from pyspark_leveret.jobs.analysis import latency
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.common import access_of, say
+from pyspark_leveret.jobs.support.hadoop_files import Files
 from pyspark_leveret.options import Access, Options
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         say(f"{move.queue} in {move.vhost}: {move.source} → {move.target} ({move.why})")
     summary = f"{len(made.moves)} of {len(queues)} queues would move"
     say(summary)
-    telling.found(summary, {"moves": len(made.moves), "queues": len(queues)}, report=parsed.plan or "")
+    job_status.found(summary, {"moves": len(made.moves), "queues": len(queues)}, report=parsed.plan or "")
     text = json.dumps(made.as_json(), indent=2, ensure_ascii=False) + "\n"
     if parsed.plan is None:
         print(text, end="")

@@ -10,7 +10,8 @@ from types import ModuleType
 
 from leveret.base.exit_codes import OK, UNAVAILABLE, USAGE
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import NAMES, common, stopping, telling
+from pyspark_leveret.jobs import NAMES
+from pyspark_leveret.jobs.support import common, job_status, signals
 
 
 def main(words: list[str]) -> int:
@@ -38,15 +39,15 @@ def _run(name: str, words: list[str]) -> int:
     except SystemExit as end:
         return USAGE if end.code else OK
     try:
-        with stopping.stoppable() as relay:
+        with signals.stoppable() as relay:
             return _work(name, job, parsed, relay)
     except KeyboardInterrupt:
-        ending = stopping.ending()
+        ending = signals.ending()
         print(f"\nleveret pipeline {name}: stopped; {ending.text}", file=sys.stderr)
         return ending.code
 
 
-def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: stopping.Relay) -> int:
+def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: signals.Relay) -> int:
     try:
         if hasattr(job, "before"):
             job.before(parsed)
@@ -61,16 +62,16 @@ def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: stoppin
         return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE
     shown_as, shown_at = parsed.report_as or name, parsed.report_to or getattr(job, "REPORT_TO", None)
     relay.heed()
-    stopping.if_stopped(stopping.BEGINS_ANEW)
-    teller = telling.begin(telling.Teller(shown_as, common.access_of(parsed), shown_at, common.say))
+    signals.if_stopped(signals.BEGINS_ANEW)
+    teller = job_status.begin(job_status.Teller(shown_as, common.access_of(parsed), shown_at, common.say))
     end = spark.stop
     try:
         code: int = job.run(spark, parsed)
         teller.end(code)
         return code
-    except stopping.Stopped:
-        end = partial(stopping.aside, spark.stop)
-        teller.stopped(stopping.ending().text, stopping.ending().code)
+    except signals.Stopped:
+        end = partial(signals.aside, spark.stop)
+        teller.stopped(signals.ending().text, signals.ending().code)
         raise
     except Exception as error:
         reason = common.reason(error)

@@ -38,8 +38,8 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs.common import first_line
-from pyspark_leveret.jobs.files import Entry, Files
+from pyspark_leveret.jobs.support.common import first_line
+from pyspark_leveret.jobs.support.hadoop_files import Entry, Files
 from pyspark_leveret.schema import COLUMNS
 
 if TYPE_CHECKING:

@@ -36,14 +36,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import lake, telling
-from pyspark_leveret.jobs.common import access_of, say
-from pyspark_leveret.jobs.files import Files
-from pyspark_leveret.jobs.pace import Pace
-from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
+from pyspark_leveret.jobs import lake
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.common import access_of, say
+from pyspark_leveret.jobs.support.hadoop_files import Files
+from pyspark_leveret.jobs.support.rate_limit import Pace
+from pyspark_leveret.jobs.support.signals import GOES_ON, if_stopped
 from pyspark_leveret.options import Options, SinkOptions
-from pyspark_leveret.publisher import Publisher
 from pyspark_leveret.schema import COLUMNS, OF_QUEUES
+from pyspark_leveret.sink.publisher import Publisher
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +100,7 @@ class BadRequest(LeveretError):
     """It contradicts itself, or what was begun."""
 
 
-REPORT_TO: Final = telling.NOWHERE  # Its --servers are AMQP ports.
+REPORT_TO: Final = job_status.NOWHERE  # Its --servers are AMQP ports.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +166,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         say(f"leveret pipeline replay: {error}")
         return 64
     say(f"{done:,} messages were published")
-    telling.found(f"{done:,} messages were published", {"messages": done})
+    job_status.found(f"{done:,} messages were published", {"messages": done})
     return 0
 
 
@@ -266,7 +267,7 @@ class Spool:
     def open(self, part_rows: int, target: SinkOptions, tell: Callable[[str], None]) -> bool:
         """Fill it, or find it as it was left. False if nothing is asked for: then nothing is kept, so that the same
         command looks again later."""
-        from pyspark_leveret.encoding import check_columns
+        from pyspark_leveret.sink.encoding import check_columns
 
         if self.files.exists(f"{self.path}/spool/_SUCCESS"):
             self._check()
@@ -362,8 +363,8 @@ def publish_rows(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     import pyarrow as pa
     from pyspark import TaskContext
 
-    from pyspark_leveret.encoding import Encoder
-    from pyspark_leveret.sink import CHUNK_BYTES, ROW_BITS
+    from pyspark_leveret.sink.encoding import Encoder
+    from pyspark_leveret.sink.writer import CHUNK_BYTES, ROW_BITS
 
     task = TaskContext.get()
     assert task is not None

@@ -23,10 +23,12 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_leveret.jobs import evidence, journal, latency, report, rollup, telling
-from pyspark_leveret.jobs.charts import STYLE, Line, Mark, chart
-from pyspark_leveret.jobs.common import access_of, say
-from pyspark_leveret.jobs.files import Files
+from pyspark_leveret.jobs import journal, report, rollup
+from pyspark_leveret.jobs.analysis import journal_facts, latency
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.charts import STYLE, Line, Mark, chart
+from pyspark_leveret.jobs.support.common import access_of, say
+from pyspark_leveret.jobs.support.hadoop_files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -86,7 +88,7 @@ def _step(text: str) -> int:
 def before(parsed: argparse.Namespace) -> None:
     """Before Spark is started: is there a journal? Raises LeveretError."""
     if parsed.lake is None:
-        evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
+        journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
@@ -108,7 +110,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
     [worst] = found.mirrors.agg({"behind_max": "max", "lag_max_ms": "max", "mirror": "count"}).collect()
     behind, lag = worst["max(behind_max)"] or 0, worst["max(lag_max_ms)"] or 0
     count = worst["count(mirror)"]
-    telling.found(
+    job_status.found(
         f"{count} mirrors, at most {behind:,} messages behind",
         {"mirrors": count, "behind at most": behind, "lag at most (ms)": lag},
         report=f"{out}/report.html",

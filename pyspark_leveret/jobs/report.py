@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_leveret.jobs.charts import STYLE, Line, Mark, chart
+from pyspark_leveret.jobs.support.charts import STYLE, Line, Mark, chart
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

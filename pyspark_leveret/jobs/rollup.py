@@ -20,10 +20,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from pyspark_leveret.jobs import evidence, journal, lake, latency, telling
-from pyspark_leveret.jobs.common import access_of, follow, say
-from pyspark_leveret.jobs.files import Files
-from pyspark_leveret.jobs.stopping import GOES_ON, if_stopped
+from pyspark_leveret.jobs import journal, lake
+from pyspark_leveret.jobs.analysis import journal_facts, latency
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.common import access_of, follow, say
+from pyspark_leveret.jobs.support.hadoop_files import Files
+from pyspark_leveret.jobs.support.signals import GOES_ON, if_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -85,7 +87,7 @@ def _seconds(text: str) -> int:
 def before(parsed: argparse.Namespace) -> None:
     """Before Spark is started: is there a journal? Raises LeveretError."""
     if parsed.lake is None:
-        evidence.find_journals(evidence.access_from({**access_of(parsed), "vhost": "/"}))
+        journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
 
 
 def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
@@ -97,13 +99,13 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
         events = archived(spark, parsed.lake)
         lake.replace_folders(by_hour(rollup(events), "minute"), out, ("date", "hour"))
     else:
-        telling.found(f"to {out}", report=out)
+        job_status.found(f"to {out}", report=out)
         if_stopped(GOES_ON, endless=parsed.continuous)
         every = parsed.every if parsed.continuous else None
         query = follow_journals(spark, access_of(parsed), out, every, parsed.lookback)
         follow(query)
     say(f"figures are in {out}")
-    telling.found(f"figures are in {out}", report=out)
+    job_status.found(f"figures are in {out}", report=out)
     return 0
 
 

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from leveret.cli.pipeline import pipeline
 from pyspark_leveret.jobs import archive, lake
-from pyspark_leveret.jobs.files import Entry, Files
+from pyspark_leveret.jobs.support.hadoop_files import Entry, Files
 from tests.servers import Server
 
 STREAM = {"x-queue-type": "stream"}

@@ -16,9 +16,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from leveret.amqp.properties import Properties
 from leveret.amqp.tables import Field
 from leveret.data.sheet import BadSheet, Part, Sheet, decode, encode
-from pyspark_leveret import arrow
-from pyspark_leveret.arrow import Converter, header_pairs, header_text, spread_ranges
 from pyspark_leveret.schema import COLUMNS, Column, arrow_schema, chosen
+from pyspark_leveret.source import arrow
+from pyspark_leveret.source.arrow import Converter, header_pairs, header_text, spread_ranges
 from tests.spark.sheets import Message, content, sheet_of
 
 TYPES = {

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pyspark_leveret.jobs import alarms, evidence, journal, report
 from pyspark_leveret.jobs import audit as job
+from pyspark_leveret.jobs import journal, report
+from pyspark_leveret.jobs.analysis import alarms, journal_facts
 from pyspark_leveret.jobs.audit import Audit, Rules, Verdict
 
 ONE, TWO = "one@a", "two@b"
@@ -48,7 +49,7 @@ class Story:
     def present(self, spark: Any) -> Any:
         kinds = "vhost string, queue string, id bigint, stay string, epoch bigint, first bigint, last bigint"
         there = spark.createDataFrame(self.there, f"{kinds}, label string, ms bigint").coalesce(1).persist()
-        return there.select(*evidence.COLUMNS)
+        return there.select(*journal_facts.COLUMNS)
 
     def examine(self, spark: Any, rules: Rules | None = None) -> Audit:
         return job.examine(spark, self.events(spark), self.present(spark), rules or Rules())

@@ -11,8 +11,9 @@ import pytest
 
 from leveret.cli.pipeline import pipeline
 from leveret.data.client import MemberInfo, QueueInfo
-from pyspark_leveret.jobs import balance, common
+from pyspark_leveret.jobs import balance
 from pyspark_leveret.jobs.balance import Figures, Use, forecast
+from pyspark_leveret.jobs.support import common
 from tests.servers import Server
 from tests.spark.journals import Journals, event
 

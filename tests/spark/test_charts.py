@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pyspark_leveret.jobs import report
-from pyspark_leveret.jobs.charts import HEIGHT, LEFT, RIGHT, WIDTH, Line, Mark, chart, short, tick
+from pyspark_leveret.jobs.support.charts import HEIGHT, LEFT, RIGHT, WIDTH, Line, Mark, chart, short, tick
 
 
 def test_a_chart_is_whole_and_stays_within_its_frame() -> None:

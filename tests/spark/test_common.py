@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import NAMES, common
+from pyspark_leveret.jobs import NAMES
+from pyspark_leveret.jobs.support import common
 from pyspark_leveret.options import BadOption
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from leveret.data.client import QueueInfo
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.options import Options
-from pyspark_leveret.planning import checked, pieces_for, shares
-from pyspark_leveret.reading import GAP_MAX, count, cut, numbers_at, spans
+from pyspark_leveret.source.planning import checked, pieces_for, shares
+from pyspark_leveret.source.reading import GAP_MAX, count, cut, numbers_at, spans
 
 RANGES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 40)), min_size=1, max_size=8)
 

@@ -11,8 +11,8 @@ import pytest
 
 from leveret.cli.pipeline import pipeline
 from pyspark_leveret.jobs import lake, replay
-from pyspark_leveret.jobs.pace import BURST_S, Pace
 from pyspark_leveret.jobs.replay import BadRequest, Request
+from pyspark_leveret.jobs.support.rate_limit import BURST_S, Pace
 from pyspark_leveret.schema import COLUMNS, ddl
 from tests.servers import Server
 

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from leveret.cli.pipeline import pipeline
-from pyspark_leveret.jobs import latency, rollup
-from pyspark_leveret.jobs.latency import measure
+from pyspark_leveret.jobs import rollup
+from pyspark_leveret.jobs.analysis import latency
+from pyspark_leveret.jobs.analysis.latency import measure
 from tests.servers import Server, until
 from tests.spark.journals import Journals, event
 

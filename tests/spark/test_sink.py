@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types
 
-from pyspark_leveret import publisher as publishing
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.encoding import Encoder, check_columns
 from pyspark_leveret.options import Options, SinkOptions
-from pyspark_leveret.publisher import Confirmed, Publisher
-from pyspark_leveret.sink import publish
+from pyspark_leveret.sink import publisher as publishing
+from pyspark_leveret.sink.encoding import Encoder, check_columns
+from pyspark_leveret.sink.publisher import Confirmed, Publisher
+from pyspark_leveret.sink.writer import publish
 from tests.servers import Server, until
 
 CHUNK = 1 << 16

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from leveret.data.client import DataClient
-from pyspark_leveret import stream
-from pyspark_leveret.batch import LeveretReader
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.options import Options
 from pyspark_leveret.schema import COLUMNS, Column
-from pyspark_leveret.stream import LeveretStreamReader, Offset
+from pyspark_leveret.source import stream
+from pyspark_leveret.source.batch import LeveretReader
+from pyspark_leveret.source.stream import LeveretStreamReader, Offset
 from tests.servers import Server
 
 COLUMNS_ALL = [Column(name) for name in COLUMNS]
@@ -440,6 +440,6 @@ def test_errors_are_one_clear_line(data_broker: Server, more: dict[str, str], te
 
 
 def test_nobody_there(data_broker: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_leveret.batch.PLANNING_PATIENCE_S", 0.05)
+    monkeypatch.setattr("pyspark_leveret.source.batch.PLANNING_PATIENCE_S", 0.05)
     with pytest.raises(LeveretError, match=r"no node answers at 127\.0\.0\.1:1 .*Connection refused"):
         batch_rows(data_broker, "orders", servers="127.0.0.1:1")

@@ -11,7 +11,8 @@ import pytest
 
 from leveret.cli.pipeline import pipeline
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import balance, common, replay, telling
+from pyspark_leveret.jobs import balance, replay
+from pyspark_leveret.jobs.support import common, job_status
 from tests.servers import Server
 
 BALANCE = ("balance", "--by", "messages")
@@ -21,8 +22,8 @@ BALANCE = ("balance", "--by", "messages")
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No session, and nothing is left behind of the command."""
     monkeypatch.setattr(common, "session", lambda *given: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr(telling, "_current", [])
-    monkeypatch.setattr(telling, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(job_status, "_current", [])
+    monkeypatch.setattr(job_status, "PATIENCE_S", 0.1)
 
 
 def url(broker: Server) -> str:
@@ -44,7 +45,7 @@ def test_a_job_is_shown_while_it_runs_and_how_it_ended(
 
     def run(spark: object, parsed: object) -> int:
         seen.append(shown(data_broker, name))
-        telling.found("2 of 3 queues would move", {"moves": 2}, report="/data/plan.json")
+        job_status.found("2 of 3 queues would move", {"moves": 2}, report="/data/plan.json")
         return 0
 
     monkeypatch.setattr(balance, "run", run)
@@ -79,7 +80,7 @@ def test_a_job_that_fails_says_why(
 
 def test_what_is_worse_than_the_exit_code_says(data_broker: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(spark: object, parsed: object) -> int:
-        telling.found("cannot say", state="warning")
+        job_status.found("cannot say", state="warning")
         return 2
 
     monkeypatch.setattr(balance, "run", run)
@@ -120,10 +121,10 @@ def test_who_does_not_want_it_is_not_told_of(
 
 
 def test_a_stream_tells_how_far_it_is_now_and_then(data_broker: Server, name: str) -> None:
-    teller = telling.begin(telling.Teller(name, {"servers": url(data_broker)}, None, lambda text: None))
-    telling.came(0, 100)
+    teller = job_status.begin(job_status.Teller(name, {"servers": url(data_broker)}, None, lambda text: None))
+    job_status.came(0, 100)
     assert "rows" not in shown(data_broker, name)["figures"]  # It was told to run a moment ago.
-    teller.told_at -= telling.EVERY_S
-    telling.came(1, 50)
+    teller.told_at -= job_status.EVERY_S
+    job_status.came(1, 50)
     found = shown(data_broker, name)
     assert found["state"] == "running" and found["figures"] == {"rows": 150, "last batch": 1}

@@ -26,10 +26,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from leveret.data.sheet import Sheet
-from pyspark_leveret.arrow import Converter, spread_ranges
 from pyspark_leveret.connect import LeveretError, client, explained
 from pyspark_leveret.options import Access
 from pyspark_leveret.schema import Column
+from pyspark_leveret.source.arrow import Converter, spread_ranges
 
 GAP_MAX: Final = 1_000  # Numbers between two ranges that are rather read than asked around.
 SPAN_RANGES_MAX: Final = 10_000

@@ -56,10 +56,10 @@ from pyspark.sql.streaming.datasource import (
 from leveret.data.client import DataClient, LeaseView, QueueInfo, Refused
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client, explained
 from pyspark_leveret.options import SourceOptions
-from pyspark_leveret.planning import checked, find_queues, lose, message_bytes, position, shares
-from pyspark_leveret.reading import Piece, cut, read_piece
 from pyspark_leveret.schema import Column
-from pyspark_leveret.watch import Watch
+from pyspark_leveret.source.planning import checked, find_queues, lose, message_bytes, position, shares
+from pyspark_leveret.source.reading import Piece, cut, read_piece
+from pyspark_leveret.source.wait_for_messages import MessageWaiter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,12 +82,12 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: Offset | None = None
         self._leases: dict[str, tuple[LeaseView, float]] = {}  # As last seen, and when it was last touched.
         self._nexts: dict[str, int] = {}  # By queue: the number to wait for.
-        self._watch: Watch | None = None
+        self._waiter: MessageWaiter | None = None
         self._reader = ""  # Whose leases these are, as far as it is known yet.
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors, which only read."""
-        return {**self.__dict__, "_watch": None, "_leases": {}, "_seen": None}
+        return {**self.__dict__, "_waiter": None, "_leases": {}, "_seen": None}
 
     # -- What Spark calls, on the driver ---------------------------------------------------------------------------
 
@@ -156,8 +156,8 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._note(asked.lease_ack(name, self.options.lease, about["next"], end.get("reader", "")))
 
     def stop(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        if self._waiter is not None:
+            self._waiter.close()
 
     # -- What tasks call -------------------------------------------------------------------------------------------
 
@@ -335,9 +335,9 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return about if self.options.lease is None else about | {"reader": self._reader}
 
     def _wait(self) -> None:
-        if self._watch is None:
-            self._watch = Watch(self.options.access)
-        self._watch.wait(self._nexts, POLL_S)
+        if self._waiter is None:
+            self._waiter = MessageWaiter(self.options.access)
+        self._waiter.wait(self._nexts, POLL_S)
 
 
 def _end(info: QueueInfo, first: int, after: int) -> dict[str, int]:

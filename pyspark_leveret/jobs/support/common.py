@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs import telling
-from pyspark_leveret.jobs.stopping import Stopped, aside
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.signals import Stopped, aside
 from pyspark_leveret.options import ACCESS, BadOption
 from pyspark_leveret.schema import BadSchema
 
@@ -152,7 +152,7 @@ def _follow(query: StreamingQuery, tell: Callable[[str], None]) -> int:
                 rows, rate = progress["numInputRows"], progress["processedRowsPerSecond"]
                 if rows:
                     total += rows
-                    telling.came(told, rows)
+                    job_status.came(told, rows)
                     tell(f"batch {told}: {rows:,} rows, {rate:,.0f} a second")
         if ended:
             query.awaitTermination()  # Asked to stop, it is said to have ended while its last batch is being stopped.

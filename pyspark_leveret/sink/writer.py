@@ -31,9 +31,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.encoding import Encoder, Row, check_columns
 from pyspark_leveret.options import SinkOptions
-from pyspark_leveret.publisher import Publisher
+from pyspark_leveret.sink.encoding import Encoder, Row, check_columns
+from pyspark_leveret.sink.publisher import Publisher
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,12 +26,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from leveret.data.sheet import REDELIVERED, Part, decode, encode
-from pyspark_leveret.arrow import Converter
 from pyspark_leveret.connect import LeveretError, Lost
-from pyspark_leveret.intake import Delivery, Intake
 from pyspark_leveret.options import SourceOptions
-from pyspark_leveret.reading import log
 from pyspark_leveret.schema import Column
+from pyspark_leveret.source.amqp_consumer import AmqpConsumer, Delivery
+from pyspark_leveret.source.arrow import Converter
+from pyspark_leveret.source.reading import log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ class Handful(InputPartition):
         return f"Handful({self.queue!r}, {len(self.sheet)} bytes)"
 
 
-class PlainStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
         rows = options.max_offsets or BATCH_ROWS
         if rows > ROWS_MAX:
@@ -68,11 +68,11 @@ class PlainStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = columns
         self.rows_max = rows
         self.bytes_max = options.max_bytes or BATCH_BYTES
-        self._intake: Intake | None = None
+        self._consumer: AmqpConsumer | None = None
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_intake": None}
+        return {**self.__dict__, "_consumer": None}
 
     def initialOffset(self) -> Offset:
         return {"session": "", "next": 0, "tail": 0}
@@ -89,11 +89,11 @@ class PlainStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._look(start)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        intake = self._intake
-        if intake is None or end["session"] != intake.session:
+        consumer = self._consumer
+        if consumer is None or end["session"] != consumer.session:
             return []  # Of a session that is gone: the broker delivers these messages again.
-        first = start["next"] if start["session"] == intake.session else 0
-        taken = [one for one in intake.kept if first <= one.place < end["next"]]
+        first = start["next"] if start["session"] == consumer.session else 0
+        taken = [one for one in consumer.kept if first <= one.place < end["next"]]
         pieces: list[InputPartition] = []
         for queue in self.options.queues:
             own = [one for one in taken if one.queue == queue]
@@ -102,47 +102,48 @@ class PlainStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pieces
 
     def commit(self, end: Offset) -> None:
-        if self._intake is not None and end["session"] == self._intake.session:
+        if self._consumer is not None and end["session"] == self._consumer.session:
             try:
-                self._intake.acknowledge(end["next"])
+                self._consumer.acknowledge(end["next"])
             except OSError as error:  # The next look finds the same, and connects anew.
                 log.warning("could not acknowledge, messages will come again: %s", error)
 
     def stop(self) -> None:
-        if self._intake is not None:
-            self._intake.close()
-            self._intake = None
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Handful)
         return Converter(self.columns, partition.queue).batches(decode(partition.sheet))
 
     def _look(self, start: Offset) -> Offset:
-        intake = self._connected()
-        goes_on = start["session"] == intake.session
+        consumer = self._connected()
+        goes_on = start["session"] == consumer.session
         first = start["next"] if goes_on else 0
-        intake.pump(0.0)
-        if intake.next == first and goes_on and intake.acked < first:
+        consumer.pump(0.0)
+        if consumer.next == first and goes_on and consumer.acked < first:
             return {**start, "tail": start["tail"] + 1}
-        if intake.next == first and (self._target is None or first < self._target):
-            intake.pump(POLL_S if self._target is None else LAST_S)
-        after = self._limited(intake, first, intake.next if self._target is None else min(intake.next, self._target))
-        return {"session": intake.session, "next": after, "tail": start["tail"]} if after > first else start
+        if consumer.next == first and (self._target is None or first < self._target):
+            consumer.pump(POLL_S if self._target is None else LAST_S)
+        end = consumer.next if self._target is None else min(consumer.next, self._target)
+        after = self._limited(consumer, first, end)
+        return {"session": consumer.session, "next": after, "tail": start["tail"]} if after > first else start
 
-    def _limited(self, intake: Intake, first: int, after: int) -> int:
+    def _limited(self, consumer: AmqpConsumer, first: int, after: int) -> int:
         held = 0
-        for one in intake.kept:
+        for one in consumer.kept:
             if first <= one.place < after:
                 held += len(one.content)
                 if one.place - first >= self.rows_max or (held > self.bytes_max and one.place > first):
                     return one.place
         return after
 
-    def _connected(self) -> Intake:
-        if self._intake is None:
+    def _connected(self) -> AmqpConsumer:
+        if self._consumer is None:
             prefetch = min(2 * self.rows_max, ROWS_MAX)  # One batch is in work while the next gathers.
-            self._intake = Intake(self.options, prefetch, 2 * self.bytes_max)
-        return self._intake
+            self._consumer = AmqpConsumer(self.options, prefetch, 2 * self.bytes_max)
+        return self._consumer
 
 
 def sheet_of(messages: Sequence[Delivery]) -> bytes:

@@ -19,7 +19,7 @@ from pyspark_leveret.options import Access
 THREADS_MAX: Final = 16
 
 
-class Watch:
+class MessageWaiter:
     def __init__(self, access: Access) -> None:
         self.access = access
         self._threads = ThreadPoolExecutor(THREADS_MAX, "leveret-watch")

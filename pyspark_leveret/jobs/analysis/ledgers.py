@@ -25,7 +25,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from pyspark_leveret.connect import LeveretError
-from pyspark_leveret.jobs.ranges import overlap, sweep
+from pyspark_leveret.jobs.analysis.range_sweep import overlap, sweep
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

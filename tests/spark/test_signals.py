@@ -14,7 +14,8 @@ import pytest
 PLAY = """
     import subprocess, sys, threading
     from leveret.cli import pipeline
-    from pyspark_leveret.jobs import archive, common, stopping
+    from pyspark_leveret.jobs import archive
+    from pyspark_leveret.jobs.support import common, signals
 
     class Spark:
         def stop(self):
@@ -74,7 +75,7 @@ def test_a_job_that_is_stopped_says_so_in_a_line(started: subprocess.Popen[str],
     assert started.returncode == 130
 
 
-@pytest.mark.parametrize("started", ["stopping.if_stopped(stopping.GOES_ON, endless=True)"], indirect=True)
+@pytest.mark.parametrize("started", ["signals.if_stopped(signals.GOES_ON, endless=True)"], indirect=True)
 def test_who_runs_until_he_is_stopped_has_not_failed(started: subprocess.Popen[str]) -> None:
     _, told = stop(started, signal.SIGTERM)
     assert told == ["leveret pipeline archive: stopped; the same command goes on where it was"]
@@ -92,8 +93,8 @@ def test_nothing_is_passed_on_behind_the_last_line(started: subprocess.Popen[str
 
 NOISE = """
     import subprocess, sys
-    from pyspark_leveret.jobs import stopping
-    with stopping.stoppable():
+    from pyspark_leveret.jobs.support import signals
+    with signals.stoppable():
         print("one", file=sys.stderr)
         subprocess.run([sys.executable, "-c", "import sys; print('x' * 300000 + ' two', file=sys.stderr)"])
     print("three", file=sys.stderr)

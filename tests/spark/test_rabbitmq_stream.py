@@ -8,11 +8,11 @@ import pika
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_leveret import plain
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.options import BadOption, Options
-from pyspark_leveret.plain import PlainStreamReader
 from pyspark_leveret.schema import COLUMNS, Column
+from pyspark_leveret.source import rabbitmq_stream
+from pyspark_leveret.source.rabbitmq_stream import RabbitMQStreamReader
 from tests.servers import Server
 
 Offset = dict[str, Any]
@@ -20,13 +20,13 @@ Offset = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "POLL_S", 0.05)
-    monkeypatch.setattr(plain, "LAST_S", 0.2)
+    monkeypatch.setattr(rabbitmq_stream, "POLL_S", 0.05)
+    monkeypatch.setattr(rabbitmq_stream, "LAST_S", 0.2)
 
 
-def new_reader(broker: Server, queue: str, **more: str) -> PlainStreamReader:
+def new_reader(broker: Server, queue: str, **more: str) -> RabbitMQStreamReader:
     given = {"servers": f"amqp://127.0.0.1:{broker.port}", "subscribe": queue, **more}
-    return PlainStreamReader(Options(given).source(streaming=True), [Column(name) for name in COLUMNS])
+    return RabbitMQStreamReader(Options(given).source(streaming=True), [Column(name) for name in COLUMNS])
 
 
 def publish(channel: Any, queue: str, first: int, count: int) -> None:
@@ -35,7 +35,7 @@ def publish(channel: Any, queue: str, first: int, count: int) -> None:
         channel.basic_publish("", queue, str(number).encode(), properties)
 
 
-def rows(reader: PlainStreamReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
+def rows(reader: RabbitMQStreamReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
     return [row for piece in reader.partitions(start, end) for batch in reader.read(piece) for row in batch.to_pylist()]
 
 
@@ -43,7 +43,7 @@ def bodies(found: list[dict[str, Any]]) -> list[int]:
     return [int(row["body"]) for row in found]
 
 
-def until(reader: PlainStreamReader, start: Offset, count: int) -> Offset:
+def until(reader: RabbitMQStreamReader, start: Offset, count: int) -> Offset:
     """The end of a batch once so many have come."""
     limit = ReadAllAvailable()
     end = start
@@ -103,14 +103,14 @@ def test_a_lost_connection_begins_a_new_session(data_broker: Server, data_channe
     reader = new_reader(data_broker, name)
     start = reader.initialOffset()
     end = until(reader, start, 4)
-    assert reader._intake is not None
-    reader._intake.connection.socket.shutdown(2)
+    assert reader._consumer is not None
+    reader._consumer.connection.socket.shutdown(2)
     again = until(reader, end, 4)
     assert bodies(rows(reader, end, again)) == list(range(4))
     reader.commit(end)  # Of the session that is gone: nothing to acknowledge.
-    assert reader._intake.acked == 0
+    assert reader._consumer.acked == 0
     reader.commit(again)
-    assert reader._intake.acked == 4
+    assert reader._consumer.acked == 4
     reader.stop()
 
 

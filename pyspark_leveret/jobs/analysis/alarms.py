@@ -30,10 +30,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_leveret.jobs import evidence, journal, telling
-from pyspark_leveret.jobs.common import follow, say
-from pyspark_leveret.jobs.ranges import cut, sweep
-from pyspark_leveret.jobs.stopping import BEGINS_ANEW, GOES_ON, if_stopped
+from pyspark_leveret.jobs import journal
+from pyspark_leveret.jobs.analysis import journal_facts
+from pyspark_leveret.jobs.analysis.range_sweep import cut, sweep
+from pyspark_leveret.jobs.support import job_status
+from pyspark_leveret.jobs.support.common import follow, say
+from pyspark_leveret.jobs.support.signals import BEGINS_ANEW, GOES_ON, if_stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +81,7 @@ class Watch:
         from pyspark.sql import functions as f
 
         now_ms = int(time.time() * 1000)
-        events = evidence.filtered(rows.filter("kind is not null"), self.rules.vhost, self.rules.queues).persist()
+        events = journal_facts.filtered(rows.filter("kind is not null"), self.rules.vhost, self.rules.queues).persist()
         before, cuts = self._state(number - 1)
         cuts = cuts.unionByName(_cuts(events)).distinct()
         known = before.selectExpr(*KEYS, "first", "last", "'open' label", "ms", "epoch", "alarmed", "suspect")
@@ -128,7 +130,7 @@ class Watch:
         for row in told[:TOLD_MAX]:
             self.tell({name: row[name] for name in ALARMS})
         if told:
-            telling.show()
+            job_status.show()
         if len(told) > TOLD_MAX:
             say(f"more than {TOLD_MAX} alarms in batch {number}")
         if self.out is not None and told:
@@ -139,7 +141,7 @@ def _came(events: DataFrame) -> DataFrame:
     """Ranges that open, and those that close."""
     from pyspark.sql import functions as f
 
-    told = evidence.told(events.withColumn("stay", f.lit("")))
+    told = journal_facts.told(events.withColumn("stay", f.lit("")))
     kinds = {"confirmed": "open", "acked": "gone", "left": "gone", "settled": "gone", "moved": "gone"}
     kinds |= {"deleted": "gone", "untold": "gone"}
     label = f.lit(None).cast("string")
@@ -244,15 +246,15 @@ def start(
     """The running query."""
     from pyspark.sql import functions as f
 
-    access = evidence.access_from({name: value for name, value in options.items() if name != "vhost"})
-    evidence.find_journals(access)  # So that there is a word for it if there are none.
+    access = journal_facts.access_from({name: value for name, value in options.items() if name != "vhost"})
+    journal_facts.find_journals(access)  # So that there is a word for it if there are none.
     if spark.conf.get(SHUFFLE_TASKS) == DEFAULT:
         spark.conf.set(SHUFFLE_TASKS, FEW)
     told = journal.read(spark, {**options, "vhost": "/"}, streaming=True)
     rate = spark.readStream.format("rate").option("rowsPerSecond", "1").load()
     clock = rate.select(*(f.lit(None).cast(field.dataType).alias(field.name) for field in told.schema))
     watch = Watch(
-        spark, rules, checkpoint, out, lambda wanted: evidence.read_queues(spark, access, wanted), print_alarm
+        spark, rules, checkpoint, out, lambda wanted: journal_facts.read_queues(spark, access, wanted), print_alarm
     )
     return (
         told.unionByName(clock)
@@ -271,7 +273,7 @@ def print_alarm(alarm: Alarm) -> None:
     }
     print(json.dumps(shown), file=sys.stdout, flush=True)
     summary = f"{alarm['alarm']}: {alarm['count']:,} messages of {alarm['queue']} in {alarm['vhost']}"
-    telling.found(summary, state="failed" if alarm["alarm"] == "missing" else "warning")
+    job_status.found(summary, state="failed" if alarm["alarm"] == "missing" else "warning")
 
 
 def run(

@@ -13,9 +13,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, LeveretError, client
 from pyspark_leveret.options import SourceOptions
-from pyspark_leveret.planning import find_queues, pieces_for, position
-from pyspark_leveret.reading import Piece, cut, read_piece
 from pyspark_leveret.schema import Column
+from pyspark_leveret.source.planning import find_queues, pieces_for, position
+from pyspark_leveret.source.reading import Piece, cut, read_piece
 
 if TYPE_CHECKING:
     import pyarrow as pa

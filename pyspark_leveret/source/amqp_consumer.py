@@ -32,7 +32,7 @@ class Delivery(NamedTuple):
     content: bytes  # Header frame and body frames.
 
 
-class Intake:
+class AmqpConsumer:
     def __init__(self, options: SourceOptions, prefetch: int, bytes_max: int) -> None:
         """Raises LeveretError."""
         self.options = options

@@ -9,7 +9,7 @@ from typing import Final
 from leveret.data.client import DataClient, QueueInfo
 from pyspark_leveret.connect import LeveretError, explained
 from pyspark_leveret.options import EARLIEST, LATEST, Positions, SourceOptions
-from pyspark_leveret.reading import log
+from pyspark_leveret.source.reading import log
 
 PIECE_BYTES: Final = 64 << 20  # About what a task reads in half a second; each costs Spark some hundredths besides.
 ALONE_BYTES: Final = 16 << 20  # Not worth a second task.
