@@ -28,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.lease import LeaseView
+from leveret.broker.leases import ack_lease, lease_views, open_lease, release_lease, take_lease
 from leveret.cluster.commands import SetPolicy
 from simulation.clients import Step
 from simulation.plan import STEPS, Plan
@@ -166,18 +167,18 @@ class LeasedWorld(World):
         dice, name, view = self.lease_dice, reader.name, reader.view
         if what == "open":
             timeout_ms = SHORT_MS if name == SHORT else 3_600_000
-            return (lambda queue, then: queue.lease_open(name, timeout_ms, then)), -1
+            return (lambda queue, then: open_lease(queue, name, timeout_ms, then)), -1
         if what == "take":
             count, bytes_max = dice.choice((1, 7, 100)), dice.choice((1, 2_000, 1 << 20))
-            return (lambda queue, then: queue.lease_take(name, count, bytes_max, then)), -1
+            return (lambda queue, then: take_lease(queue, name, count, bytes_max, then)), -1
         if what == "ack":
             through = 0 if view is None else dice.randint(view.acked, reader.read_through(view))
             reader.acking = max(reader.acking, through)
-            return (lambda queue, then: queue.lease_ack(name, through, then)), through
+            return (lambda queue, then: ack_lease(queue, name, through, then)), through
         if what == "release":
             reader.releasing += 1
-            return (lambda queue, then: queue.lease_release(name, then)), -1
-        return (lambda queue, then: queue.lease_ack(name, 1 << 40, then)), -1
+            return (lambda queue, then: release_lease(queue, name, then)), -1
+        return (lambda queue, then: ack_lease(queue, name, 1 << 40, then)), -1
 
     # -- What must hold ------------------------------------------------------------------------------------------
 
@@ -318,7 +319,7 @@ class LeasedWorld(World):
         found = self._leading(LEASED)
         if found is None or any(machine.skew_ms for machine in self.machines):
             return
-        if any(view.name == SHORT for view in found[2].lease_views()):
+        if any(view.name == SHORT for view in lease_views(found[2])):
             self.fail("a lease that nobody uses is there still")
 
     def _check_end(self, found: set[int]) -> None:

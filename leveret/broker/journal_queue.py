@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from leveret.broker.confirms import NEVER
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.queue_rules import JOURNAL_WHOLE
-from leveret.log.marks import fits
 from leveret.log.ranges import RangeSet, merged
 
 if TYPE_CHECKING:
@@ -281,8 +280,8 @@ class QueueJournal:
         what was not told in time is not known after a crash."""
         queue, value = self.queue, b"".join(self.entries)
         self.has_entries = False
-        if fits(queue.marks, MARK, value):
-            queue.marks[MARK] = queue.unmarked[MARK] = value
+        if queue.durable_state.fits(MARK, value):
+            queue.durable_state.set_in_block(MARK, value)
 
     def _unexplained(self, ranges: Sequence[Range]) -> list[Range]:
         rest: list[Range] = []
@@ -329,8 +328,8 @@ class QueueJournal:
             count = queue.ready_count + queue.unacked_count
             self._tell("stopped", 1, queue.next_seq - 1, count, "", f',"reason":"{reason}"')
             self.journal.is_urgent = True
-        if reason == "off" and MARK in queue.marks:
-            queue.mark(MARK, b"")  # From now on nobody says where runs end.
+        if reason == "off" and MARK in queue.durable_state.table:
+            queue.durable_state.set(MARK, b"")  # From now on nobody says where runs end.
 
     # -- What the journal tells ----------------------------------------------------------------------------------
 
@@ -340,7 +339,7 @@ class QueueJournal:
         self.is_told = journal.is_urgent = True  # In one commit with the mark that replaces the one read here.
         self.since_ms = self.broker.wall_ms
         self._tell("started", 1, through, through, "")
-        for one in recovered(queue.marks.get(MARK, b""), through):
+        for one in recovered(queue.durable_state.table.get(MARK, b""), through):
             self._run("recovered", one, one.first, one.last, ',"what":"published"')
         settled = merged([*self.broker.shell.settled_of(queue.spec.id), *self.inherited])
         journal.left_out += max(len(settled) - RECOVERED_MAX, 0)

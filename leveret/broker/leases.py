@@ -13,11 +13,11 @@ as it likes, from any node that has the queue, until it *acknowledges* up to a p
     ack N     the places below N are settled; again, or of what is gone already, it is no error
     release   whatever is left goes back to its old place, marked as redelivered, and the lease is closed
 
-**What makes it last.** A lease is one of the queue's marks (see `marking`): how far it is acknowledged, which place
-comes next, and the runs of numbers that are out. It changes in the same block as the messages do: a block that settles
-what was acknowledged also says so of the lease, one that gives messages back also ends it. So a restart, the next
-master, or the node to which the queue moves finds both or neither. There the messages that are in the lease are taken
-out of those that wait (`restore`), before anybody is given one.
+**What makes it last.** A lease is an entry of the queue's durable state: how far it is acknowledged, which place comes
+next, and the runs of numbers that are out. It changes in the same block as the messages do: a block that settles what
+was acknowledged also says so of the lease, one that gives messages back also ends it. So a restart, the next master, or
+the node to which the queue moves finds both or neither. There the messages that are in the lease are taken out of those
+that wait (`restore`), before anybody is given one.
 
 **A place means one message for ever.** Whoever takes is answered when the block is safe, as a publisher is: a place
 that was never told may be given again, to other messages, by a master that did not know of it. For the same reason
@@ -51,12 +51,11 @@ finds in the log; then the taker waits for that.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import upkeep
 from leveret.broker.answers import unreachable
 from leveret.broker.batch import Gap, Span
-from leveret.broker.confirms import NEVER
 from leveret.broker.lease import (
     HEAD,
     NAME_BYTES_MAX,
@@ -71,7 +70,6 @@ from leveret.broker.lease import (
     pack_lease,
     unpack_lease,
 )
-from leveret.broker.marking import Marking
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_stream
 from leveret.cluster.refusals import Refusal, not_found, resource
@@ -142,10 +140,10 @@ class Leases:
 
     def _own(self, lease: Lease, owner: str) -> Lease | Refusal:
         value = owner.encode()
-        if not fits(self.queue.marks, lease.owner_key, value):
+        if not self.queue.durable_state.fits(lease.owner_key, value):
             return Refusal(406, f"{self._of()} has no room for the owner of a lease")
         lease.owner = owner
-        self.queue.mark(lease.owner_key, value)
+        self.queue.durable_state.set(lease.owner_key, value)
         return lease
 
     def _not_its(self, lease: Lease, owner: str) -> Refusal | None:
@@ -155,7 +153,7 @@ class Leases:
 
     def _has_room(self, lease: Lease) -> bool:
         packed = pack_lease(lease)
-        while len(self.all) + len(self.closed) >= LEASES_MAX or not fits(self.queue.marks, lease.key, packed):
+        while len(self.all) + len(self.closed) >= LEASES_MAX or not self.queue.durable_state.fits(lease.key, packed):
             if not self.closed:
                 return False
             self._forget(next(iter(self.closed.values())))
@@ -163,7 +161,7 @@ class Leases:
 
     def _forget(self, lease: Lease) -> None:
         del self.closed[lease.name]
-        self.queue.mark(lease.key, b"")
+        self.queue.durable_state.set(lease.key, b"")
 
     def take(self, name: str, count_max: int, bytes_max: int, owner: str = "") -> Lease | Refusal | Gap:
         """A gap: it has to be read first, for nobody knows its order."""
@@ -214,7 +212,7 @@ class Leases:
 
     def _runs_max(self, lease: Lease) -> int:
         """For how many runs there is room, however long their numbers become."""
-        marks = self.queue.marks
+        marks = self.queue.durable_state.table
         held = sum(map(len, marks)) + sum(map(len, marks.values())) - len(marks[lease.key])
         return (min(VALUE_BYTES_MAX, TABLE_BYTES_MAX - held) - HEAD.size) // RUN_BYTES_MAX
 
@@ -240,10 +238,10 @@ class Leases:
         lease.acked, lease.timeout_ms, lease.shown = lease.next, 0, None
         if lease.owner:
             lease.owner = ""
-            self.queue.mark(lease.owner_key, b"")
+            self.queue.durable_state.set(lease.owner_key, b"")
         lease.touched_ms = self.queue.host.wall_ms
         self.closed[lease.name] = self.all.pop(lease.name)
-        self.queue.mark(lease.key, pack_lease(lease))
+        self.queue.durable_state.set(lease.key, pack_lease(lease))
 
     def put_back(self, lease: Lease, shown: bool) -> None:
         """All that is out waits again. The last ones first, so that each insertion is near the front."""
@@ -269,7 +267,7 @@ class Leases:
     def moved(self, pieces: list[tuple[Batch, int, int]], first: int) -> dict[bytes, bytes] | None:
         """The queue's marks where it has moved to, where these messages have the numbers from `first` on. None: they
         are too long there."""
-        marks = dict(self.queue.marks)
+        marks = dict(self.queue.durable_state.table)
         there = Numbering(pieces, first)
         for lease in self.all.values():
             copy = unpack_lease(lease.name, pack_lease(lease))
@@ -298,7 +296,7 @@ class Leases:
         late_ms = min(TOUCH_MS, lease.timeout_ms // TOUCH_PART)
         if changed or lease.untold or now_ms - lease.noted_ms >= late_ms:
             lease.noted_ms = now_ms
-            self.queue.mark(lease.key, pack_lease(lease))
+            self.queue.durable_state.set(lease.key, pack_lease(lease))
         self.queue.host.timers.set(self.queue, lease.touched_ms + lease.timeout_ms)
 
     def check_time(self) -> None:
@@ -322,7 +320,7 @@ class Leases:
     def restore(self) -> None:
         """The queue's marks have come from its log, or from where it was. All its messages wait."""
         queue = self.queue
-        for key, value in queue.marks.items():
+        for key, value in queue.durable_state.table.items():
             if key.startswith(PREFIX):
                 name = key.removeprefix(PREFIX).decode()
                 lease = unpack_lease(name, value)
@@ -334,14 +332,13 @@ class Leases:
                 self.all[name] = lease
                 # Before it is shown to anybody, this state has to be safe, too: it may be that of a block which only
                 # this node has.
-                owner = queue.marks.get(lease.owner_key, b"")
+                owner = queue.durable_state.table.get(lease.owner_key, b"")
                 lease.owner = owner.decode("utf-8", "replace")
-                if queue.logs != NEVER:
-                    queue.unmarked[key] = value
-                    if owner:
-                        queue.unmarked[lease.owner_key] = owner
+                queue.durable_state.tell(key)
+                if owner:
+                    queue.durable_state.tell(lease.owner_key)
                 lease.untold += 1
-                queue.when_safe(partial(self._on_restored, lease, lease.view()))
+                queue.durable_state.when_safe(partial(self._on_restored, lease, lease.view()))
         self.closed = dict(sorted(self.closed.items(), key=lambda item: item[1].touched_ms))
         self.reserve()
         queue.host.dirty[queue] = None
@@ -462,65 +459,52 @@ class _Taker:
         self.lease.add(first, last)
 
 
-# -- The queue's side ------------------------------------------------------------------------------------------------
+# -- Questions -------------------------------------------------------------------------------------------------------
+# They are answered when what they have changed is safe.
 
 
-class Leasing(Marking):
-    """The part of a queue that has leases. Questions are answered when what they have changed is safe."""
+def open_lease(
+    queue: Queue,
+    name: str,
+    timeout_ms: int | None,
+    then: Callable[[LeaseView | Refusal], None],
+    owner: str = "",
+    takeover: bool = False,
+) -> None:
+    """Has a lease of that name, new or as it is. Without a timeout, its own stays, or is a day. With an owner, it is
+    his from now on; if it is another's, only with `takeover`."""
+    _ask(queue, lambda leases: leases.open(name, timeout_ms, owner, takeover), then)
 
-    __slots__ = ("leases",)
 
-    leases: Leases | None  # Where there was one since the queue came to this node.
+def take_lease(
+    queue: Queue,
+    name: str,
+    count_max: int,
+    bytes_max: int,
+    then: Callable[[LeaseView | Refusal], None],
+    owner: str = "",
+) -> None:
+    """Moves some of those that wait into the lease. What it has then is in the answer, old and new."""
+    _ask(queue, lambda leases: leases.take(name, count_max, bytes_max, owner), then)
 
-    def lease_open(
-        self,
-        name: str,
-        timeout_ms: int | None,
-        then: Callable[[LeaseView | Refusal], None],
-        owner: str = "",
-        takeover: bool = False,
-    ) -> None:
-        """Have a lease of that name, new or as it is. Without a timeout, its own stays, or is a day. With an owner, it
-        is his from now on; if it is another's, only with `takeover`."""
-        _ask(cast("Queue", self), lambda leases: leases.open(name, timeout_ms, owner, takeover), then)
 
-    def lease_take(
-        self,
-        name: str,
-        count_max: int,
-        bytes_max: int,
-        then: Callable[[LeaseView | Refusal], None],
-        owner: str = "",
-    ) -> None:
-        """Move some of those that wait into the lease. What it has then is in the answer, old and new."""
-        _ask(cast("Queue", self), lambda leases: leases.take(name, count_max, bytes_max, owner), then)
+def ack_lease(
+    queue: Queue, name: str, through: int, then: Callable[[LeaseView | Refusal], None], owner: str = ""
+) -> None:
+    """The places below `through` are done with."""
+    _ask(queue, lambda leases: leases.ack(name, through, owner), then)
 
-    def lease_ack(
-        self, name: str, through: int, then: Callable[[LeaseView | Refusal], None], owner: str = ""
-    ) -> None:
-        """The places below `through` are done with."""
-        _ask(cast("Queue", self), lambda leases: leases.ack(name, through, owner), then)
 
-    def lease_release(self, name: str, then: Callable[[LeaseView | Refusal], None]) -> None:
-        """Give back what was not acknowledged, and forget the lease."""
-        _ask(cast("Queue", self), lambda leases: leases.release(name), then)
+def release_lease(queue: Queue, name: str, then: Callable[[LeaseView | Refusal], None]) -> None:
+    """Gives back what was not acknowledged, and forgets the lease."""
+    _ask(queue, lambda leases: leases.release(name), then)
 
-    def lease_views(self) -> list[LeaseView]:
-        """What is known of its leases, as far as it is safe."""
-        if self.leases is None:
-            return []
-        return [lease.shown for lease in self.leases.all.values() if lease.shown is not None]
 
-    def page_out(self) -> None:
-        super().page_out()
-        if self.leases is not None:
-            self.leases.forget_contents(spill=True)
-
-    def restore_marks(self, marks: dict[bytes, bytes]) -> None:
-        super().restore_marks(marks)
-        if any(key.startswith(PREFIX) for key in marks):
-            self.leases = Leases(cast("Queue", self))
-            self.leases.restore()
+def lease_views(queue: Queue) -> list[LeaseView]:
+    """What is known of a queue's leases, as far as it is safe."""
+    if queue.leases is None:
+        return []
+    return [lease.shown for lease in queue.leases.all.values() if lease.shown is not None]
 
 
 def _ask(
@@ -582,4 +566,4 @@ def _tell(queue: Queue, lease: Lease, then: Callable[[LeaseView | Refusal], None
         then(view if safe else gone if queue.host.successor(queue) is None else unreachable(queue.spec))
 
     lease.untold += 1
-    queue.when_safe(on_safe)
+    queue.durable_state.when_safe(on_safe)

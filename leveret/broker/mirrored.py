@@ -623,7 +623,7 @@ class Mirrors:
             mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
         queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
         queue.epoch, queue.number = effect.epoch, effect.number
-        queue.restore_marks(marks) if marks is not None else queue.tell_marks()
+        queue.restore_state(marks) if marks is not None else queue.durable_state.tell_all()
         queue.heritage = (mirror.member.tail.epoch_at(effect.number - 1), effect.number - 1)
         if queue.posts is None:
             queue.posts = []

@@ -172,7 +172,7 @@ class Departure:
             return
         self.sealed = True
         queue.seal()
-        marks = queue.marks if queue.leases is None else queue.leases.moved(self.pieces, self.first)
+        marks = queue.durable_state.table if queue.leases is None else queue.leases.moved(self.pieces, self.first)
         if marks is None:
             self.end("a lease of it is in too many pieces")
         elif marks:
@@ -330,9 +330,9 @@ class Arrivals:
             then(False)
             return
         marks.pop(MARK, None)  # It is about numbers that the messages had at the other node.
-        staged.queue.restore_marks(marks)
-        staged.queue.tell_marks()
-        staged.queue.when_safe(then)
+        staged.queue.restore_state(marks)
+        staged.queue.durable_state.tell_all()
+        staged.queue.durable_state.when_safe(then)
         self.broker.dirty[staged.queue] = None
 
     def drop(self, number: int) -> None:

@@ -377,8 +377,8 @@ def begin_reign(queue: Queue) -> None:
 
 def _note_reign(queue: Queue, epoch: int, through: int) -> None:
     name = PREFIX + reign(epoch)
-    if name in queue.marks or make_room(queue, name):
-        queue.mark_quietly(name, ENTRY.pack(through, queue.host.wall_ms))
+    if name in queue.durable_state.table or make_room(queue, name):
+        queue.durable_state.set_quietly(name, ENTRY.pack(through, queue.host.wall_ms))
 
 
 def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:

@@ -4,7 +4,7 @@ A publisher whose connection breaks does not know which of its unconfirmed messa
 and some are there twice. A *producer* is a publisher that says its name and numbers its messages, so that a queue can
 tell. Each queue keeps, for each producer, the highest number it has taken; whatever is not higher is passed over.
 
-That number is one of the queue's marks, and is written in the very block that holds the messages it tells of. So it is
+That number is in the queue's durable state, written in the very block that holds the messages it tells of. So it is
 exactly as safe as they are, wherever the block goes: into the log, round the ring, to the next master, to another home.
 There is no moment at which one of the two is there and the other is not. Queues know nothing of each other: a message
 for three of them is taken by the two that lack it.
@@ -49,7 +49,6 @@ from leveret.broker import upkeep
 from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.confirms import DOUBTED, REFUSED
 from leveret.log.block import OVERDUE
-from leveret.log.marks import fits
 
 if TYPE_CHECKING:
     from leveret.broker.confirms import Pending
@@ -68,7 +67,7 @@ def take(
 ) -> bool:
     """Enqueue what of these messages is new. True: the queue is crowded."""
     name = PREFIX + origin.producer
-    known = queue.marks.get(name)
+    known = queue.durable_state.table.get(name)
     taken = 0 if known is None else ENTRY.unpack(known)[0]
     if origin.previous > taken:
         pending.refused = DOUBTED
@@ -95,25 +94,25 @@ def take(
         taken = last
     if is_new and not pending.waiting:
         # They are in no log, and go when the node does. A mark that outlived them would do no good, and cost a sync.
-        queue.mark_quietly(name, ENTRY.pack(taken, queue.host.wall_ms))
+        queue.durable_state.set_quietly(name, ENTRY.pack(taken, queue.host.wall_ms))
         return slow
     if known is None:
-        queue.mark(name, ENTRY.pack(taken, queue.host.wall_ms))
+        queue.durable_state.set(name, ENTRY.pack(taken, queue.host.wall_ms))
     else:
-        queue.remark(name, ENTRY.pack(taken, queue.host.wall_ms))
-    if not is_new and queue.unmarked:  # Else the queue has no log, and whoever sent the first one did not wait either.
+        queue.durable_state.renew(name, ENTRY.pack(taken, queue.host.wall_ms))
+    if not is_new and queue.durable_state.changes:  # Else the queue has no log, and the first copy was not awaited.
         pending.waiting += 1
-        queue.awaiting.append(pending)
+        queue.await_block(pending)
     return slow
 
 
 def make_room(queue: Queue, name: bytes) -> bool:
     """For one more name. False: what else the queue has to remember leaves none."""
-    used = {key: ENTRY.unpack(value)[1] for key, value in queue.marks.items() if key.startswith(PREFIX)}
+    used = {key: ENTRY.unpack(value)[1] for key, value in queue.durable_state.table.items() if key.startswith(PREFIX)}
     since_ms = queue.host.wall_ms - UNUSED_MS
     gone = [key for key, used_ms in used.items() if used_ms < since_ms]
     if not gone and len(used) >= PRODUCERS_MAX:
         gone = [min(used, key=used.__getitem__)]
     for key in gone:
-        queue.mark(key, b"")
-    return fits(queue.marks, name, bytes(ENTRY.size))
+        queue.durable_state.set(key, b"")
+    return queue.durable_state.fits(name, bytes(ENTRY.size))

@@ -30,8 +30,10 @@ from leveret.broker import journal, producers, upkeep
 from leveret.broker.answers import Got, Status, unreachable
 from leveret.broker.batch import PLACE_BYTES, Batch, Gap, Span
 from leveret.broker.confirms import NEVER
-from leveret.broker.leases import Leasing
-from leveret.broker.paging import KEEP_BYTES
+from leveret.broker.durable_state import DurableState
+from leveret.broker.lease import PREFIX as LEASE_PREFIX
+from leveret.broker.leases import Leases
+from leveret.broker.paging import KEEP_BYTES, Paging
 from leveret.broker.parking import Parked, park
 from leveret.broker.queue_state import ACCESS_LEGAL, LIFE_LEGAL, Access, Life
 from leveret.broker.returns import Returns
@@ -62,22 +64,31 @@ CROWDED_AT = 4_000  # Waiting messages, with consumers present, from which publi
 BATCH_MESSAGES_MAX = 16_384
 
 
-class Queue(Leasing):
-    """A queue, at its master."""
+class Queue(Paging):
+    """A queue, at its master.
+
+    Its contents in memory are a base class and not a part, for speed: `enqueue`, `hand_over` and `settle` change them
+    for every bundle of messages, and would have to look up a part each time.
+    """
 
     __slots__ = (
         "access",
         "active_ms",
+        "awaiting",
         "born_ms",
         "claims",
         "consumers",
         "crowded_at",
+        "deleted",
         "departure",
+        "durable_state",
         "exclusive_consumer",
         "frozen",
         "heritage",
         "journal",
+        "leases",
         "life",
+        "logs",
         "mirror",
         "note_due",
         "open_through",
@@ -99,7 +110,7 @@ class Queue(Leasing):
         self.spec = spec
         self.host = host
         self.durable = spec.durable
-        # Messages with all these bits of their kind go to the log: persistent ones; none, if the queue does not last.
+        # Messages with all these bits of their kind go to the log: persistent ones; `NEVER`: none, nor durable state.
         self.logs = PERSISTENT if spec.durable else NEVER
         self.mirror: Mirror | None = None
         self.claims: Claims | None = None  # And what its mirrors were told of deliveries.
@@ -124,8 +135,9 @@ class Queue(Leasing):
         self.open: Batch | None = None  # The batch that publishes are added to until its block is taken.
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
-        self.marks, self.unmarked, self.quiet, self.leases = {}, {}, {}, None
-        self.awaiting = []
+        self.durable_state = DurableState(self)
+        self.leases: Leases | None = None  # Where there was one since the queue came to this node.
+        self.awaiting: list[Pending] = []  # What its next block is awaited by.
         self.posts: list[Post] | None = None  # Where it has mirrors: which messages of its next block are awaited.
         self.loading: Gap | None = None
         self.consumers: deque[Consumer] = deque()
@@ -812,7 +824,7 @@ class Queue(Leasing):
 
     def has_changes(self) -> bool:
         """Whether `take_block` would give a block."""
-        if self.settled or self.requeued or self.note_due or self.unmarked:
+        if self.settled or self.requeued or self.note_due or self.durable_state.changes:
             return True
         return self.open is not None and self.open.stored
 
@@ -821,7 +833,7 @@ class Queue(Leasing):
         batch, self.open = self.open, None
         if batch is not None and not batch.stored:
             batch = None
-        if batch is None and not self.settled and not self.requeued and not self.note_due and not self.unmarked:
+        if batch is None and not self.has_changes():
             return None
         if batch is not None:
             self._on_taken(batch)
@@ -833,8 +845,24 @@ class Queue(Leasing):
             self.journal.settled(settled)
         requeued, self.requeued = merged(self.requeued), []
         counts = None if self.returns is None else self.returns.take_untold()
-        through, marks = self.delivered_through, self.take_marks()
+        through, marks = self.delivered_through, self.durable_state.take()
         return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, counts, marks)
+
+    def await_block(self, pending: Pending) -> None:
+        """Is told when the queue's next block is safe."""
+        self.awaiting.append(pending)
+
+    def restore_state(self, table: dict[bytes, bytes]) -> None:
+        """Its durable state has come from its log, or from where it was. All its messages wait."""
+        self.durable_state.restore(table)
+        if any(key.startswith(LEASE_PREFIX) for key in table):
+            self.leases = Leases(self)
+            self.leases.restore()
+
+    def page_out(self) -> None:
+        super().page_out()
+        if self.leases is not None:
+            self.leases.forget_contents(spill=True)
 
     def _on_taken(self, batch: Batch) -> None:
         self.host.unlogged_bytes -= batch.unlogged_bytes

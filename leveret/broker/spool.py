@@ -69,7 +69,6 @@ from leveret.cluster.mirroring import is_stream
 from leveret.cluster.queue_rules import REJECT_TO_DLX
 from leveret.cluster.specs import QueueSpec
 from leveret.log.block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED
-from leveret.log.marks import fits
 from leveret.log.ranges import Wanted
 
 if TYPE_CHECKING:
@@ -172,19 +171,19 @@ class Spool(Queue):
 
     def begin(self) -> None:
         """It has never been, or what the log had of it has been read."""
-        self.name = self.marks.get(NAME, b"")
+        self.name = self.durable_state.table.get(NAME, b"")
         if not self.name or not self.count:  # An empty one may have lost its last number with what was not synced.
             prefix = f"spool {self.spec.node} ".encode()[: NAME_BYTES_MAX - 32].decode(errors="ignore")
             self.name = self.spools.broker.unique_name(prefix).encode()
-            self.mark(NAME, self.name)
-        for key in sorted(key for key in self.marks if key.startswith(BORROWED)):
+            self.durable_state.set(NAME, self.name)
+        for key in sorted(key for key in self.durable_state.table if key.startswith(BORROWED)):
             if self.count:
-                last, number = BORROWED_ENTRY.unpack_from(self.marks[key])
-                producer = self.marks[key][BORROWED_ENTRY.size :]
+                last, number = BORROWED_ENTRY.unpack_from(self.durable_state.table[key])
+                producer = self.durable_state.table[key][BORROWED_ENTRY.size :]
                 first = int.from_bytes(key[len(BORROWED) :], "big")
                 self.borrowed.append(Borrowed(first, last, producer, number))
             else:
-                self.mark(key, b"")
+                self.durable_state.set(key, b"")
         if self.count:
             self.doubtful = self.next_seq - 1
             self.next_seq += LEAP
@@ -231,12 +230,12 @@ class Spool(Queue):
             if before.number + first - before.first == sent.first:
                 note = before._replace(last=note.last)
         key = BORROWED + note.first.to_bytes(8, "big")
-        if not fits(self.marks, key, note.pack()):
+        if not self.durable_state.fits(key, note.pack()):
             return False
         if before is not None and note.first == before.first:
             self.borrowed.pop()
         self.borrowed.append(note)
-        self.mark(key, note.pack())
+        self.durable_state.set(key, note.pack())
         return True
 
     def _turns_away(self, contents: list[bytes], keys: list[bytes], kind: int) -> bool:
@@ -255,7 +254,7 @@ class Spool(Queue):
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
         kind |= PERSISTENT if kind & PERSISTENT else PERSISTENT | TRANSIENT
         if not self.count:
-            self.mark(SINCE, self.host.wall_ms.to_bytes(8, "big"))
+            self.durable_state.set(SINCE, self.host.wall_ms.to_bytes(8, "big"))
         slow = super().enqueue(contents, keys, kind, size, pending)
         if self.open is not None:
             self.open.stamp(self.host.wall_ms)
@@ -431,7 +430,7 @@ class Spool(Queue):
         self.flows = self.is_paced = False
         self.previous.clear()
         while self.borrowed:
-            self.mark(BORROWED + self.borrowed.popleft().first.to_bytes(8, "big"), b"")
+            self.durable_state.set(BORROWED + self.borrowed.popleft().first.to_bytes(8, "big"), b"")
         self._count(-self.content_bytes)  # What the log said at the start was an estimate.
         held, self.held = self.held, None
         self.spools.on_empty(self)
@@ -444,7 +443,7 @@ class Spool(Queue):
         head = self.ready[0] if self.ready else None
         if isinstance(head, Span) and head.batch.times and not self.flights:
             return head.batch.time_at(head.lo)[0]
-        return int.from_bytes(self.marks.get(SINCE, b""), "big")
+        return int.from_bytes(self.durable_state.table.get(SINCE, b""), "big")
 
     def on_deleted(self) -> None:
         held, self.held = self.held, None

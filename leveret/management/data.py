@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.answers import unreachable
-from leveret.broker.leases import TIMEOUT_MS_MAX
+from leveret.broker.leases import TIMEOUT_MS_MAX, ack_lease, open_lease, release_lease, take_lease
 from leveret.cluster.keepers import is_keeper
 from leveret.cluster.mirroring import is_quorum, is_stream
 from leveret.cluster.patterns import BadPattern, filter_of
@@ -256,7 +256,7 @@ class DataHandlers:
         if not isinstance(takeover, bool) or (takeover and not owner):
             raise bad_request("takeover is true or false, and needs an owner")
         return await self._lease(
-            request, lambda queue, name, then: queue.lease_open(name, timeout_ms, then, owner, takeover)
+            request, lambda queue, name, then: open_lease(queue, name, timeout_ms, then, owner, takeover)
         )
 
     async def take(self, request: Request) -> Response:
@@ -266,17 +266,17 @@ class DataHandlers:
         bytes_max = _number(asked, "bytes", NUMBER_MAX, 1, NUMBER_MAX)
         owner = _owner(asked)
         return await self._lease(
-            request, lambda queue, name, then: queue.lease_take(name, count, bytes_max, then, owner)
+            request, lambda queue, name, then: take_lease(queue, name, count, bytes_max, then, owner)
         )
 
     async def ack(self, request: Request) -> Response:
         self._spec(request)
         asked = await request.json()
         through, owner = _number(asked, "through", None, 0, NUMBER_MAX), _owner(asked)
-        return await self._lease(request, lambda queue, name, then: queue.lease_ack(name, through, then, owner))
+        return await self._lease(request, lambda queue, name, then: ack_lease(queue, name, through, then, owner))
 
     async def release(self, request: Request) -> Response:
-        await self._lease(request, lambda queue, name, then: queue.lease_release(name, then))
+        await self._lease(request, release_lease)
         return Response(204)
 
     async def _lease(

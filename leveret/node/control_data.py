@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leveret.broker.leases import lease_views
 from leveret.node.control_frame import ALWAYS, NUMBERS, RUNNING, Commands
 from leveret.node.reads import Elsewhere
 
@@ -46,7 +47,7 @@ async def local_data_queues(control: Control, ids: list[int]) -> list[dict[str, 
 
 
 def leases(queue: Queue) -> list[dict[str, Any]]:
-    return [lease_row(queue.spec, view) for view in queue.lease_views()]
+    return [lease_row(queue.spec, view) for view in lease_views(queue)]
 
 
 def lease_row(spec: QueueSpec, view: LeaseView) -> dict[str, Any]:

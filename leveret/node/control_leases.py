@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.broker import leases
 from leveret.broker.lease import LeaseView
 from leveret.broker.queue import Queue
 from leveret.cluster.refusals import Refusal
@@ -67,7 +68,7 @@ async def local_leases(control: Control, queues: list[int], columns: list[str]) 
     async for number in Slices().each(queues):
         queue = control.node.broker.queues_by_id.get(number)
         if isinstance(queue, Queue):
-            rows = [_row(queue, view) for view in queue.lease_views()]
+            rows = [_row(queue, view) for view in leases.lease_views(queue)]
             if rows:  # Few queues have any.
                 found[str(number)] = [[row[name] for name in columns] for row in rows]
     return found
@@ -82,14 +83,14 @@ async def release_lease(control: Control, vhost: str, queue: str, name: str) -> 
 @COMMANDS.add(RUNNING, vhost=TEXT, queue=TEXT, name=TEXT)
 async def local_release_lease(control: Control, vhost: str, queue: str, name: str) -> Any:
     found = queue_here(control, queue_spec(control, vhost, queue, USAGE, "Queue not found"))
-    views = [view for view in found.lease_views() if view.name == name]
+    views = [view for view in leases.lease_views(found) if view.name == name]
     answer: asyncio.Future[LeaseView | Refusal] = asyncio.get_running_loop().create_future()
 
     def then(view: LeaseView | Refusal) -> None:
         if not answer.done():  # Else nobody waits for it any more.
             answer.set_result(view)
 
-    found.lease_release(name, then)
+    leases.release_lease(found, name, then)
     control.node.schedule()
     released = await answer
     if isinstance(released, Refusal):

@@ -528,7 +528,7 @@ class Node(consensus.Shell):
             queue.restore(state.number, epoch, state.next_seq, first, last, state.count, through)
             if isinstance(queue, StreamQueue):
                 queue.weigh(state)
-            queue.restore_marks(state.marks.values())
+            queue.restore_state(state.marks.values())
 
     def load(self, queue: Queue, gap: Gap) -> None:
         self.storage.load(queue, gap, lambda: self.broker.on_loaded(queue))

@@ -28,7 +28,7 @@ def producer(world: World, sequence: int = 0, name: str = "p", **options: Any) -
 
 
 def taken(world: World, queue: str = "q", name: str = "p") -> int:
-    found: int = ENTRY.unpack(world.queue(queue).marks[PREFIX + name.encode()])[0]
+    found: int = ENTRY.unpack(world.queue(queue).durable_state.table[PREFIX + name.encode()])[0]
     return found
 
 

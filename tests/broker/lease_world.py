@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.lease import LeaseView
+from leveret.broker.leases import ack_lease, open_lease, release_lease, take_lease
 from leveret.broker.priorities import PriorityQueue
 from leveret.broker.queue import Queue
 from leveret.broker.timers import Timers
@@ -62,7 +63,7 @@ class Home:
             self.queue.restore(
                 state.number, state.epoch + 1, state.next_seq, first, last, state.count, state.delivered_through
             )
-            self.queue.restore_marks(state.marks.values())
+            self.queue.restore_state(state.marks.values())
 
     # -- What a queue asks ---------------------------------------------------------------------------------------
 
@@ -156,16 +157,16 @@ class Home:
         return answer
 
     def open(self, name: str = "l", timeout_ms: int | None = None, owner: str = "", takeover: bool = False) -> Any:
-        return self.ask(lambda then: self.queue.lease_open(name, timeout_ms, then, owner, takeover))
+        return self.ask(lambda then: open_lease(self.queue, name, timeout_ms, then, owner, takeover))
 
     def take(self, count: int = 1 << 30, bytes_max: int = 1 << 40, name: str = "l", owner: str = "") -> Any:
-        return self.ask(lambda then: self.queue.lease_take(name, count, bytes_max, then, owner))
+        return self.ask(lambda then: take_lease(self.queue, name, count, bytes_max, then, owner))
 
     def ack(self, through: int, name: str = "l", owner: str = "") -> Any:
-        return self.ask(lambda then: self.queue.lease_ack(name, through, then, owner))
+        return self.ask(lambda then: ack_lease(self.queue, name, through, then, owner))
 
     def release(self, name: str = "l") -> Any:
-        return self.ask(lambda then: self.queue.lease_release(name, then))
+        return self.ask(lambda then: release_lease(self.queue, name, then))
 
     def get(self) -> tuple[Batch, int] | None:
         while True:
@@ -258,18 +259,18 @@ class Watched(Home):
         if what == "publish":
             self.publish()
         elif what == "open":
-            queue.lease_open(name, None, lambda view: self.on_told(name, view))
+            open_lease(queue, name, None, lambda view: self.on_told(name, view))
         elif what == "take":
             count, room = rng.choice([1, 3, 20, 1000]), rng.choice([1, 300, 100_000])
-            queue.lease_take(name, count, room, lambda view: self.on_told(name, view))
+            take_lease(queue, name, count, room, lambda view: self.on_told(name, view))
         elif what == "ack" and name in self.told:
             view = self.told[name]
             through = rng.randint(0, view.next)
             self.settling |= {body for at, body in self.places[name].items() if at < through}
-            queue.lease_ack(name, through, lambda view: self.on_told(name, view))
+            ack_lease(queue, name, through, lambda view: self.on_told(name, view))
         elif what == "release" and rng.random() < 0.3:
             self.releasing.add(name)
-            queue.lease_release(name, lambda view: self.on_released(name, view))
+            release_lease(queue, name, lambda view: self.on_released(name, view))
         elif what == "get" and (got := self.get()) is not None:
             body = body_of(got[0].contents[got[1]])
             free = {body for name in self.releasing for body in self.places.get(name, {}).values()}

@@ -14,6 +14,7 @@ from leveret.amqp.properties import body_size
 from leveret.amqp.tables import table_from_python
 from leveret.broker.journal import MESSAGE_BYTES, WAITING_BYTES_MAX, WRITE_MS, Journal, Options
 from leveret.broker.journal_queue import ENTRIES_MAX, GATHER_MS, MARK, SAMPLE, recovered, sampled
+from leveret.broker.leases import ack_lease, open_lease, release_lease, take_lease
 from leveret.broker.stream import StreamQueue
 from leveret.cluster import commands as c
 from leveret.cluster.sameness import Json
@@ -170,14 +171,14 @@ def test_leases(world: Watched, client: Client) -> None:
     fill(client, 6)
     world.events()
     queue, answers = world.queue("q"), list[object]()
-    queue.lease_open("job", None, answers.append)
-    queue.lease_take("job", 2, 1 << 20, answers.append)
-    queue.lease_take("job", 2, 1 << 20, answers.append)
+    open_lease(queue, "job", None, answers.append)
+    take_lease(queue, "job", 2, 1 << 20, answers.append)
+    take_lease(queue, "job", 2, 1 << 20, answers.append)
     world.turn()
     (delivered,) = world.events()
     assert delivered[:1] + delivered[3:7] == ["delivered", 1, 4, 4, "lease job"]
-    queue.lease_ack("job", 3, answers.append)
-    queue.lease_release("job", answers.append)
+    ack_lease(queue, "job", 3, answers.append)
+    release_lease(queue, "job", answers.append)
     world.turn()
     assert world.spans() == [("requeued", 4, 4), ("acked", 1, 3)]
 
@@ -473,7 +474,7 @@ def test_an_event_that_waited_says_when_it_was(world: Watched, client: Client) -
 
 
 def mark_of(world: Watched) -> bytes:
-    return world.queue("q").marks.get(MARK, b"")
+    return world.queue("q").durable_state.table.get(MARK, b"")
 
 
 def whom(mark: bytes, through: int) -> list[tuple[int, int, str, str]]:
@@ -486,7 +487,7 @@ def test_a_publisher_alone_needs_one_mark(world: Watched, client: Client) -> Non
     for _ in range(3):
         fill(client, 5)
         world.events()
-    assert mark_of(world) == mark and not world.queue("q").unmarked
+    assert mark_of(world) == mark and not world.queue("q").durable_state.changes
     assert whom(mark, 16) == [(1, 16, WHO, ',"said":[1,16]')]
     assert whom(mark, 0) == []  # Cut off, and the mark's block not.
 
@@ -537,7 +538,7 @@ def test_what_the_log_knows_is_told_again() -> None:
     client.declare("q", durable=True)
     queue = again.queue("q")
     queue.restore(1, 2, 5, 3, 4, 2, 2)
-    queue.restore_marks({MARK: mark})
+    queue.restore_state({MARK: mark})
     again.settled[queue.spec.id] = [(1, 2), (9, 9)]
     again.policy("full")
     fill(client, 1)

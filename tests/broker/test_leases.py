@@ -9,6 +9,7 @@ import pytest
 from leveret.broker import leases
 from leveret.broker.batch import Gap
 from leveret.broker.lease import OWNER, Lease, LeaseView, pack_lease, unpack_lease
+from leveret.broker.leases import lease_views, open_lease, take_lease
 from leveret.cluster.queue_rules import QueueRules
 from leveret.cluster.refusals import Refusal
 from leveret.log.errors import FormatError
@@ -92,7 +93,7 @@ def test_priorities_are_taken_in_their_order() -> None:
     home.crash()
     home.put(b"5", level=4)
     answers: list[Any] = []
-    home.queue.lease_take("l", 1, 1000, answers.append)
+    take_lease(home.queue, "l", 1, 1000, answers.append)
     assert not answers, "the order of what is in the log has to be found out first"
     home.commit()
     assert answers[0].runs == [(0, 2, 2), (1, 4, 4), (2, 3, 3), (3, 5, 5)]
@@ -162,7 +163,7 @@ def test_what_is_released_waits_where_it_was_marked_as_redelivered(restarted: bo
         home.crash()
     expected = [(b"2", True), (b"3", True), (b"4", True), (b"5", False), (b"6", False)]
     assert home.drain() == expected
-    assert not home.queue.unacked_count and not home.queue.lease_views()
+    assert not home.queue.unacked_count and not lease_views(home.queue)
 
 
 def test_a_lease_that_is_opened_again_goes_on_counting() -> None:
@@ -193,7 +194,7 @@ def test_closed_leases_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> 
     home.open("e")
     refused = home.open("f")
     assert refused == Refusal(406, "queue 'q' in vhost '/' has as many leases as it can have")
-    assert sorted(home.queue.marks) == [b"lease:c", b"lease:d", b"lease:e"]
+    assert sorted(home.queue.durable_state.table) == [b"lease:c", b"lease:d", b"lease:e"]
     home.wall_ms += leases.CLOSED_MS + 1
 
 
@@ -230,7 +231,7 @@ def test_closed_leases_are_forgotten_in_the_end() -> None:
     home.release()
     home.wall_ms += leases.CLOSED_MS + 1
     home.commit()
-    assert not home.queue.marks
+    assert not home.queue.durable_state.table
     home.crash()
     assert home.open().next == 0
 
@@ -241,10 +242,10 @@ def test_closed_leases_are_forgotten_in_the_end() -> None:
 def test_nothing_is_told_before_it_is_safe() -> None:
     home = filled(3)
     answers: list[Any] = []
-    home.queue.lease_take("l", 2, 1000, answers.append)
-    home.queue.lease_open("l", None, answers.append)
+    take_lease(home.queue, "l", 2, 1000, answers.append)
+    open_lease(home.queue, "l", None, answers.append)
     home.turn()
-    assert not answers and home.queue.lease_views()[0].runs == []
+    assert not answers and lease_views(home.queue)[0].runs == []
     home.crash()
     assert not answers and home.take(3).runs == [(0, 1, 3)]
 
@@ -322,7 +323,7 @@ def test_refusals() -> None:
 def test_who_waits_is_told_that_the_queue_is_gone() -> None:
     home = filled(1)
     answers: list[Any] = []
-    home.queue.lease_take("l", 1, 1, answers.append)
+    take_lease(home.queue, "l", 1, 1, answers.append)
     home.queue.on_deleted()
     assert answers == [Refusal(404, "no queue 'q' in vhost '/'")]
 
@@ -389,7 +390,7 @@ def test_a_lease_with_an_owner_is_his_alone() -> None:
         assert home.take(4, owner=owner) == home.ack(1, owner=owner) == refused
     assert home.open(owner="two") == refused
     assert home.open().owner == "one", "to look at it is no harm"
-    assert home.ack(2, owner="one").acked == 2 and home.queue.lease_views()[0].next == 4
+    assert home.ack(2, owner="one").acked == 2 and lease_views(home.queue)[0].next == 4
 
 
 def test_a_lease_is_taken_over_and_the_former_owner_refused() -> None:
@@ -428,7 +429,7 @@ def test_a_lease_that_was_released_is_nobodys(by: str) -> None:
     home.commit()
     home.crash()
     assert home.open().owner == "" and home.take(1, owner="two").next == 1
-    assert not [key for key in home.queue.marks if key.startswith(OWNER)]
+    assert not [key for key in home.queue.durable_state.table if key.startswith(OWNER)]
 
 
 @pytest.mark.parametrize("owner", ["x" * 65, "line\nbreak"])

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from leveret.broker import leases
 from leveret.broker.lease import LeaseView
+from leveret.broker.leases import lease_views, open_lease, take_lease
 from leveret.broker.moving import LIFE, move
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
@@ -23,7 +25,7 @@ def ask(cluster: Cluster, node: str, what: str, *arguments: Any) -> Any:
     answers: list[LeaseView | Refusal] = []
     queue = cluster[node].queue("q")
     assert isinstance(queue, Queue)
-    getattr(queue, f"lease_{what}")("job", *arguments, answers.append)
+    getattr(leases, f"{what}_lease")(queue, "job", *arguments, answers.append)
     cluster.run()
     return answers[0] if answers else None
 
@@ -32,7 +34,7 @@ def own(cluster: Cluster, node: str, owner: str) -> Any:
     answers: list[LeaseView | Refusal] = []
     queue = cluster[node].queue("q")
     assert isinstance(queue, Queue)
-    queue.lease_open("job", 60_000, answers.append, owner)
+    open_lease(queue, "job", 60_000, answers.append, owner)
     cluster.run()
     return answers[0]
 
@@ -78,7 +80,7 @@ def test_the_next_master_has_the_lease_and_gives_its_messages_to_nobody(rings: R
     assert (queue.ready_count, queue.unacked_count) == (2, 3)
     after = ask(rings, master, "take", 1, 1 << 20)
     assert (after.acked, after.next, after.runs) == (1, 5, [(1, 2, 5)])
-    assert [view.runs for view in queue.lease_views()] == [after.runs]
+    assert [view.runs for view in lease_views(queue)] == [after.runs]
     ask(rings, master, "release")
     assert waiting(rings, master) == [2, 3, 4, 5, 6]
     if not planned:
@@ -101,7 +103,7 @@ def test_who_asked_a_master_that_is_deposed_is_refused(rings: Rings) -> None:
     queue = rings["a"].queue("q")
     rings.lose("a")
     assert isinstance(queue, Queue)
-    queue.lease_take("job", 1, 1 << 20, answers.append)
+    take_lease(queue, "job", 1, 1 << 20, answers.append)
     rings.pass_time()
     rings.mend()
     assert len(answers) == 1 and isinstance(answers[0], Refusal) and answers[0].code == 404
@@ -162,7 +164,7 @@ def test_a_move_that_fails_leaves_the_lease_as_it_was(cluster: Cluster) -> None:
     answers: list[Any] = []
     queue = cluster["a"].queue("q")
     assert isinstance(queue, Queue)
-    queue.lease_take("job", 1, 1 << 20, answers.append)
+    take_lease(queue, "job", 1, 1 << 20, answers.append)
     cluster.run()
     assert not answers, "it is not clear yet who may say so"
     cluster.close("a", "b")

@@ -132,7 +132,7 @@ def test_a_full_queue_has_no_numbers_and_refuses_one_by_one(cluster: Cluster) ->
     client.publish("q", b"1", delivery_mode=2)
     client.publish("q", b"2", delivery_mode=2)
     assert client.methods() == [m.BasicAck(1, False), m.BasicNack(2, False, False)]
-    assert not cluster["b"].queue("q").marks
+    assert not cluster["b"].queue("q").durable_state.table
     cluster["b"].holds_disk = True
     cluster["b"].queue("q").purge()
     client.publish("q", b"3", delivery_mode=2)
@@ -150,7 +150,7 @@ def test_what_is_not_persistent_costs_no_sync(cluster: Cluster) -> None:
     cluster["b"].holds_disk = False
     client.publish("q", b"y", delivery_mode=2)
     assert acked(client) == 4
-    ((name, entry),) = cluster["b"].queue("q").marks.items()
+    ((name, entry),) = cluster["b"].queue("q").durable_state.table.items()
     assert name.startswith(b"producer:node ") and int.from_bytes(entry[:8], "big") == 4
 
 

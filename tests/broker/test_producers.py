@@ -298,7 +298,7 @@ def test_letters_are_no_copies(world: World) -> None:
 
 
 def names(world: World) -> list[bytes]:
-    return [key.removeprefix(PREFIX) for key in world.queue("q").marks]
+    return [key.removeprefix(PREFIX) for key in world.queue("q").durable_state.table]
 
 
 def test_the_one_that_was_not_used_for_longest_goes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_a_queue_that_has_no_room_for_a_name_refuses(world: World) -> None:
     """Whatever else it has to remember."""
     queue = world.queue("q")
     for number in range(16):
-        queue.mark(b"%02d" % number, bytes(VALUE_BYTES_MAX - 2))
+        queue.durable_state.set(b"%02d" % number, bytes(VALUE_BYTES_MAX - 2))
     client = producer(world)
     send(client, 1, 2)
     assert told(client) == nacks(2) and queue.ready_count == 0

@@ -200,7 +200,8 @@ def test_what_was_under_way_is_kept_with_its_numbers(cluster: Cluster, arrives: 
     assert waiting(cluster) == [b"0", b"1", b"2", b"3"]
     again = [0, 0, 0, 0] if arrives else [0, REDELIVERED, REDELIVERED, 0]
     assert [kind & REDELIVERED for kind in kinds(cluster)] == again
-    assert not spool(cluster).borrowed and not [key for key in spool(cluster).marks if key.startswith(b"borrowed")]
+    assert not spool(cluster).borrowed
+    assert not [key for key in spool(cluster).durable_state.table if key.startswith(b"borrowed")]
 
 
 def test_what_was_under_way_and_is_kept_outlives_the_process(cluster: Cluster) -> None:
@@ -213,7 +214,8 @@ def test_what_was_under_way_and_is_kept_outlives_the_process(cluster: Cluster) -
     assert confirmed(client) == [("ack", 2), ("ack", 3)]
     before = spool(cluster)
     again = Spool(before.spools, remote_queue(cluster).spec)
-    again.marks, again.ready_count = dict(before.marks), 3
+    again.durable_state.restore(dict(before.durable_state.table))
+    again.ready_count = 3
     again.begin()
     assert list(again.borrowed) == list(before.borrowed) and len(again.borrowed) == 1
     assert (again.borrowed[0].first, again.borrowed[0].last, again.borrowed[0].number) == (1, 2, 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker import leases
 from leveret.broker.queue import Queue
 from tests.node.control_world import ask, cluster, refusal, rows
 from tests.node.ring_world import Rings
@@ -26,7 +27,7 @@ def rings() -> Rings:
 def lease(rings: Rings, what: str, *arguments: Any) -> None:
     queue = rings.servers["two@host"].world.broker.vhosts["/"].queues["q"]
     assert isinstance(queue, Queue)
-    getattr(queue, f"lease_{what}")("job", *arguments, lambda view: None)
+    getattr(leases, f"{what}_lease")(queue, "job", *arguments, lambda view: None)
     rings.run()
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.broker.batch import Batch
+from leveret.broker.leases import open_lease, take_lease
 from leveret.broker.queue import Queue
 from leveret.cluster.specs import QueueSpec
 from leveret.data.sheet import decode
@@ -195,8 +196,8 @@ async def test_what_is_leased_and_in_memory_alone_belongs_to_the_queue() -> None
     desk.publish(b"a", b"b", kind=0)
     desk.queue.close_batch()
     answers: list[Any] = []
-    desk.queue.lease_open("job", None, answers.append)
-    desk.queue.lease_take("job", 2, 1 << 20, answers.append)
+    open_lease(desk.queue, "job", None, answers.append)
+    take_lease(desk.queue, "job", 2, 1 << 20, answers.append)
     desk.publish(b"c", kind=0)
     desk.queue.close_batch()
     assert desk.queue.leases is not None and desk.queue.leases.all["job"].next == 2

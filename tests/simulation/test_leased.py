@@ -32,7 +32,7 @@ MUTATIONS = (
         "who takes is told before it is safe",
         1,
         "_tell",
-        "queue.when_safe(on_safe)",
+        "queue.durable_state.when_safe(on_safe)",
         "on_safe(True)",
     ),
     Mutation(

@@ -63,13 +63,13 @@ def _bug(name: str, function: str, old: str, new: str, first: int = 0, mirrored:
 
 BUGS = (
     _bug("holes are not noticed", "take", "origin.previous > taken", "False", first=2, mirrored=False),
-    _bug("a copy is confirmed at once", "take", "not is_new and queue.unmarked", "False", first=2),
+    _bug("a copy is confirmed at once", "take", "not is_new and queue.durable_state.changes", "False", first=2),
     _bug("what is old is taken with what is new", "take", "old > 0", "False", first=12),
     _bug(
         "a new master knows no producers",
-        "Marking.restore_marks",
-        "self.marks = marks",
-        "self.marks = {}",
+        "DurableState.restore",
+        "self.table = table",
+        "self.table = {}",
         first=11,
     ),
     _bug(

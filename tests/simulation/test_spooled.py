@@ -80,7 +80,7 @@ MUTATIONS = (
         "goes by another name after a start",
         3,
         "Spool.begin",
-        'self.name = self.marks.get(NAME, b"")',
+        'self.name = self.durable_state.table.get(NAME, b"")',
         'self.name = b""',
         first=16,
     ),
