@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leveret.broker.edge import Edge
+from leveret.broker.outbox import SWEEP_MS
 from leveret.broker.queue import Queue
 from leveret.cluster import commands as c
 from leveret.cluster.proposals import BadFrame
@@ -235,9 +236,9 @@ class Cluster:
 
     def wait_in_vain(self, ms: int = 10_000) -> None:
         """For so long; by default until nobody waits any longer for what is in doubt."""
-        for _ in range(ms // 500):
+        for _ in range(ms // SWEEP_MS):
             for member in self.members.values():
-                member.broker.now_ms += 500
+                member.broker.now_ms += SWEEP_MS
                 member.broker.outboxes.tick()
             self.run()
 

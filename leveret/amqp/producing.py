@@ -25,7 +25,7 @@ from leveret.amqp.channel import Channel
 from leveret.amqp.errors import ReplyCode, protocol_error
 from leveret.broker.batch import MESSAGE_OVERHEAD, begin_sharing
 from leveret.broker.origin import NAME_BYTES_MAX, Origin
-from leveret.broker.producers import SEQUENCE_MAX
+from leveret.broker.producers import NODES, SEQUENCE_MAX
 from leveret.broker.spreading import FEW
 from leveret.log.block import SHARED
 
@@ -70,6 +70,8 @@ def producer_of(properties: Mapping[str, object]) -> Producer | None:
         raise BadProducer(f"{NAME} must be UTF-8") from None
     if len(encoded) > NAME_BYTES_MAX:
         raise BadProducer(f"{NAME} has {len(encoded)} bytes, and at most {NAME_BYTES_MAX} are allowed")
+    if encoded.startswith(NODES):
+        raise BadProducer(f"{NAME} begins like the names that nodes use themselves")
     if not isinstance(sequence, int) or isinstance(sequence, bool):
         raise BadProducer(f"{SEQUENCE} must be an integer, the number of the last message before those to come")
     if not 0 <= sequence <= SEQUENCE_MAX:
@@ -141,7 +143,7 @@ class ProducerChannel(Channel):
                 previous = max(self.through.get(queue.spec.id, 0), self.hole)
                 self.through[queue.spec.id] = last
                 origin = Origin(self.producer.name, first, previous)
-                if queue.enqueue_from(origin, contents, keys, kind, size, pending):
+                if broker.outboxes.produce(queue, origin, contents, keys, kind, size, pending):
                     self.connection.crowding = queue
         finally:
             if shared is not None:

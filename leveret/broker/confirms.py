@@ -56,6 +56,11 @@ class Pending:
         self.on_safe()
 
     @property
+    def author(self) -> Pending:
+        """What a client knows these messages by, if they are sent in the place of that."""
+        return self
+
+    @property
     def is_kept(self) -> bool:
         """Whether its messages are kept somewhere else by now, with their numbers: see `outbox`."""
         return False

@@ -242,13 +242,11 @@ class Edge:
         bundles, self.bundles = self.bundles, {}
         plain, numbered = [w.U64.pack(self.broker.metadata.index)], []
         for queue, bundle in bundles.items():
-            pendings = [pending for pending, _ in bundle.parts if pending is not None]
-            if pendings and not queue.rules.rejects:
+            if any(pending is not None for pending, _ in bundle.parts):
                 numbered.append((queue, bundle))
             else:
-                token = self._next_token(pendings) if pendings else 0
-                plain.append(w.BUNDLE.pack(queue.spec.id, token))
-                self._pack(plain, queue, bundle, token)
+                plain.append(w.BUNDLE.pack(queue.spec.id, 0))
+                self._pack(plain, queue, bundle, 0)
         if len(plain) > 1:
             self.broker.shell.send(self.peer, frames.PUBLISH, plain)
         if numbered:

@@ -169,7 +169,7 @@ class Journal:
 
     def publisher(self, pending: Pending | None) -> str:
         """Who publishes, as far as that is known."""
-        return self.source if pending is None else getattr(pending.confirms, "who", "")
+        return self.source if pending is None else getattr(pending.author.confirms, "who", "")
 
     # -- Events --------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Journal:
         for pending, who, count in senders:
             detail: dict[str, Json] = {"id": spec.id, "to": spec.node, "token": token, "place": place}
             if pending is not None:
-                detail["said"] = [pending.first, pending.last]
+                detail["said"] = [pending.author.first, pending.author.last]
             self.add(_json(["routed", spec.vhost, spec.name, 0, 0, count, who, detail]))
             place += count
 

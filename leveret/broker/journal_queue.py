@@ -196,6 +196,8 @@ class QueueJournal:
     def enqueued(self, count: int, kind: int, pending: Pending | None) -> None:
         """The last `count` messages of the queue have just come."""
         run = self.current
+        if pending is not None:
+            pending = pending.author
         if not self.is_told:
             self._begin(self.queue.next_seq - 1 - count)
         if not self.is_touched or not 0 <= self.broker.wall_ms - self.since_ms <= GATHER_MS:

@@ -17,11 +17,16 @@ The name of the producer is drawn for each run of the node. It costs a queue one
 **In order, without holes.** Each bundle says which number was sent before it, and a home that has not taken that one
 does not take this one either: it comes back in doubt. What is in doubt is sent again when the fate of all that was sent
 is known, in its order, and before anything that came later. Only what a queue has refused for good (it is full, and
-rejects publishes) is left out. A queue that does so is sent its publishes without numbers, since each refusal would
-hold up all behind it; what is in doubt of those is refused.
+rejects publishes) is left out. The queue remembers that (see `producers`): so it takes what comes behind, and what it
+has refused is not passed over as a copy if it comes again.
 
 **Marked.** What is sent again may have been shown to a consumer by a master that was lost with it. It is sent as
 `redelivered`.
+
+**Named producers.** Their publishes have numbers already (see `producers`), and go to any queue with these, also to one
+of this node. Each producer has an outbox of its own for each queue, so that its publishes, too, are sent again when
+they come back in doubt. Each says the same number before it as the first time: what was refused is missing still, and
+is sent again by its client, on another connection, with all that followed. So what comes behind it is refused as well.
 
 **A master's own clients.** Their publishes go to a queue of this node, and into blocks. If the ring does not confirm
 these and another node becomes master, they are in doubt, too. They need no numbers of their own: a message has its
@@ -45,7 +50,7 @@ from leveret.broker.batch import MESSAGE_OVERHEAD
 from leveret.broker.confirms import DOUBTED, NOBODY, REFUSED, Confirms, Pending
 from leveret.broker.origin import Origin
 from leveret.broker.parking import Parked, park
-from leveret.broker.producers import ENTRY, PREFIX, make_room
+from leveret.broker.producers import ENTRY, PREFIX, PRODUCERS_MAX, make_room
 from leveret.cluster.mirroring import is_stream
 from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, SHARED
 
@@ -54,11 +59,13 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.mirrored import Mirror
     from leveret.broker.queue import Queue
+    from leveret.broker.remote import RemoteQueue
 
 QUEUE_BYTES_MAX: Final = 8 << 20  # Contents kept for one queue.
 NODE_BYTES_MAX: Final = 64 << 20  # Contents kept for all queues.
 AGAIN_MS: Final = 100  # After what came back over a link that is up is sent again; how often time is looked at.
-SWEEP_MS: Final = 500  # How often it is looked for clients that wait for an answer too long.
+SWEEP_MS: Final = 250  # How often it is looked for clients that wait for an answer too long.
+GRACE_MS: Final = 1_000  # Beyond `net_ticktime`: for the next master of a queue whose last one is silent.
 ANSWER_MS: Final = 4_000  # If the node does not say otherwise.
 
 Parts = list[tuple[Pending | None, int]]
@@ -68,7 +75,7 @@ Post = tuple[int, int, Pending]  # The number of its first message in the queue,
 class Sent(Pending):
     """Messages under way to a queue, all of one kind. `first` and `last` are their numbers."""
 
-    __slots__ = ("contents", "keys", "kind", "name", "parts", "since_ms", "size")
+    __slots__ = ("contents", "keys", "kind", "name", "parts", "previous", "since_ms", "size")
 
     def __init__(
         self,
@@ -81,6 +88,7 @@ class Sent(Pending):
         size: int,
         parts: Parts,
         since_ms: int,
+        previous: int = 0,
     ) -> None:
         self.confirms = outbox  # What `Pending` has, without a call: this is made for each bundle.
         self.first = first
@@ -95,6 +103,12 @@ class Sent(Pending):
         self.parts = parts  # As they came: who waits, and for how many.
         self.since_ms = since_ms
         self.size = size
+        self.previous = previous  # Of a named producer: the number that its connection sent before.
+
+    @property
+    def author(self) -> Pending:
+        (first, _), *others = self.parts or [(self, 0)]
+        return self if first is None or others else first
 
     @property
     def is_kept(self) -> bool:
@@ -200,11 +214,15 @@ class Outbox:
         self.flying -= 1
         if pending not in self.open:
             return  # The spool has it.
-        if pending.refused == DOUBTED and pending.is_wanted():
+        if pending.refused == DOUBTED and pending.is_wanted() and not self._is_hopeless(pending):
             self.doubtful[pending] = None
         else:
             self._drop(pending)
             pending.answer(pending.refused)
+
+    def _is_hopeless(self, sent: Sent) -> bool:
+        """Whether it makes no sense to send it again."""
+        return False
 
     # -- Again ---------------------------------------------------------------------------------------------------
 
@@ -218,12 +236,7 @@ class Outbox:
                 self._drop(sent)
                 sent.answer(0)
             return
-        if not queue.is_local and queue.spool is not None:
-            queue.hurry()
-            return
-        if not queue.is_local and not queue.has_way():
-            if self.outboxes.broker.spools.may_rescue(queue):
-                queue.hurry()
+        if not queue.is_local and not self._has_way(queue):
             return
         self.previous.clear()
         self.rested_ms = self.outboxes.broker.now_ms
@@ -239,6 +252,14 @@ class Outbox:
             queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)
             if not sent.waiting:
                 self.on_complete(sent)
+
+    def _has_way(self, queue: RemoteQueue) -> bool:
+        """Whether what is sent now gets somewhere. Else it goes into the spool, if there is one."""
+        if queue.spool is None and queue.has_way():
+            return True
+        if queue.spool is not None or self.outboxes.broker.spools.may_rescue(queue):
+            queue.hurry()
+        return False
 
     def retain(
         self, name: bytes, first: int, contents: list[bytes], keys: list[bytes], kind: int, part: Pending
@@ -262,15 +283,69 @@ class Outbox:
         oldest = next(iter(self.open), None)
         if oldest is None or now_ms - oldest.since_ms < self.outboxes.answer_ms:
             return
+        if not self._is_spooled():
+            self._refuse_late(now_ms)
+
+    def _is_spooled(self) -> bool:
+        """Whether a spool takes what has waited for so long."""
         queue = self.queue
-        if queue is not None and self.outboxes.broker.spools.may_rescue(queue):
-            if not queue.is_local:
-                queue.hurry()
-            return
+        if queue is None or not self.outboxes.broker.spools.may_rescue(queue):
+            return False
+        if not queue.is_local:
+            queue.hurry()
+        return True
+
+    def _refuse_late(self, now_ms: int) -> None:
         for sent in list(self.doubtful):
-            if now_ms - sent.since_ms >= self.outboxes.answer_ms + 1_000:
+            if now_ms - sent.since_ms >= self.outboxes.answer_ms + GRACE_MS:
                 self._drop(sent)
                 sent.answer(REFUSED)
+
+
+class ProducerOutbox(Outbox):
+    """Publishes of a named producer to one queue. They are not spooled: see `spool`."""
+
+    __slots__ = ("hole",)
+
+    def __init__(self, outboxes: Outboxes, target: int) -> None:
+        super().__init__(outboxes, target)
+        self.hole = 0  # What comes behind this number was published after something that was refused; 0: nothing was.
+
+    def keep(
+        self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
+    ) -> Sent:
+        """Publishes that are about to be sent for the first time."""
+        part, now_ms = (pending, len(contents)), self.outboxes.broker.now_ms
+        name, first, previous = origin
+        sent = Sent(self, name, first, contents, keys, kind, size, [part], now_ms, previous)
+        pending.waiting += 1
+        if first <= self.hole:
+            self.hole = 0
+        self._add(sent)
+        self.flying += 1
+        return sent
+
+    def is_refused_at_once(self, queue: AnyQueue) -> bool:
+        """Whether what has just been sent, and has come back at once, would come back again: what its queue misses
+        before it is not here either; or there is no way to the queue, and it was never sent."""
+        return len(self.open) == 1 if queue.is_local else not queue.has_way()
+
+    def origin(self, sent: Sent) -> Origin:
+        return Origin(sent.name, sent.first, sent.previous)
+
+    def _drop(self, sent: Sent) -> None:
+        super()._drop(sent)
+        if sent.refused or not sent.is_wanted():
+            self.hole = min(self.hole or sent.first, sent.first)
+
+    def _is_hopeless(self, sent: Sent) -> bool:
+        return 0 < self.hole < sent.first
+
+    def _has_way(self, queue: RemoteQueue) -> bool:
+        return queue.has_way()
+
+    def _is_spooled(self) -> bool:
+        return False
 
 
 class Outboxes:
@@ -281,6 +356,7 @@ class Outboxes:
         self._name = b""
         self.answer_ms = ANSWER_MS  # `net_ticktime`
         self.by_target: dict[int, Outbox] = {}
+        self.by_producer: dict[tuple[int, bytes], ProducerOutbox] = {}
         self.busy: dict[Outbox, None] = {}  # Those in which something is.
         self.open_bytes = 0
         self.looked_ms = self.swept_ms = 0
@@ -302,12 +378,36 @@ class Outboxes:
 
     def is_crowded(self, target: int) -> bool:
         outbox = self.by_target.get(target)
-        return outbox is not None and outbox.is_crowded()
+        return self.open_bytes > NODE_BYTES_MAX if outbox is None else outbox.is_crowded()
+
+    def produce(
+        self, queue: AnyQueue, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int,
+        pending: Pending,
+    ) -> bool:  # fmt: skip
+        """Send publishes of a named producer whose client is here. True, as from `enqueue`: slow down."""
+        outbox = self._of_producer(queue.spec.id, origin.producer)
+        sent = outbox.keep(origin, contents, keys, kind, size, pending)
+        slow = queue.enqueue_from(origin, contents, keys, kind, size, sent)
+        if not sent.waiting:
+            if sent.refused and outbox.is_refused_at_once(queue):
+                sent.refused = REFUSED
+            outbox.on_complete(sent)
+        return slow
+
+    def _of_producer(self, target: int, name: bytes) -> ProducerOutbox:
+        outbox = self.by_producer.get((target, name))
+        if outbox is None:
+            if len(self.by_producer) >= PRODUCERS_MAX:
+                self.by_producer = {key: one for key, one in self.by_producer.items() if one.open}
+            outbox = self.by_producer[target, name] = ProducerOutbox(self, target)
+        return outbox
 
     def on_deleted(self, target: int) -> None:
-        outbox = self.by_target.pop(target, None)
-        if outbox is not None:
-            outbox.again()
+        named = [key for key in self.by_producer if key[0] == target]
+        gone = [self.by_target.pop(target, None), *(self.by_producer.pop(key) for key in named)]
+        for outbox in gone:
+            if outbox is not None:
+                outbox.again()
 
     def again(self) -> None:
         """A link is up, or a queue is led by another node."""
@@ -334,14 +434,14 @@ class Outboxes:
             for outbox in list(self.busy):
                 outbox.tick(now_ms)
         if now_ms - self.swept_ms >= SWEEP_MS:
-            self.swept_ms = now_ms
+            self.swept_ms = now_ms - now_ms % SWEEP_MS  # At even intervals, and once if the node stood still.
             if broker.alarm is None:  # Else clients know what they wait for.
                 self._sweep()
         return bool(broker.confirming or broker.linked or broker.dirty or broker.writers)
 
     def _sweep(self) -> None:
         """Refuse what nobody can say anything about in time."""
-        looks, late = self.answer_ms // SWEEP_MS + 1, 0
+        looks, late = (self.answer_ms + GRACE_MS) // SWEEP_MS - 1, 0
         self.looks += 1
         for connection in list(self.broker.connections):
             for channel in list(connection.channels.values()):

@@ -4,7 +4,7 @@ Every queue has a *home*, the node with its messages. A client may be at any nod
 with a `RemoteQueue` just as with a `Queue`: it enqueues, subscribes, settles. What it does travels over the link
 between the two nodes, gathered over a turn of the node, in frames (see `peerwire`):
 
-    edge ──▶ home    PUBLISH   bundles of messages that nobody waits for, or for a queue that rejects publishes
+    edge ──▶ home    PUBLISH   bundles of messages that nobody waits for
                      PRODUCE   bundles of messages, each with its producer, the number of its first message, a token
                      SETTLE    what became of deliveries: acknowledged, given back, discarded
                      ASK       a question with one answer: how many wait, purge, get, subscribe, cancel

@@ -10,7 +10,7 @@ import pytest
 from leveret.amqp import methods as m
 from leveret.amqp import transactions
 from leveret.amqp.tables import table_from_python
-from leveret.broker import outbox
+from leveret.broker import outbox, producers
 from leveret.broker.batch import Span
 from leveret.broker.confirms import Confirms, Pending
 from leveret.broker.queue import Queue
@@ -126,18 +126,133 @@ def test_what_comes_behind_a_hole_is_sent_again_in_order(cluster: Cluster) -> No
     assert [body for body, _ in held(cluster["b"].queue("q"))] == [b"1", b"2", b"3"]
 
 
-def test_a_full_queue_has_no_numbers_and_refuses_one_by_one(cluster: Cluster) -> None:
-    limits = table_from_python({"x-max-length": 1, "x-overflow": "reject-publish"})
-    client = publisher_at_a(cluster, arguments=limits)
-    client.publish("q", b"1", delivery_mode=2)
-    client.publish("q", b"2", delivery_mode=2)
-    assert client.methods() == [m.BasicAck(1, False), m.BasicNack(2, False, False)]
-    assert not cluster["b"].queue("q").durable_state.table
-    cluster["b"].holds_disk = True
+# -- Queues that refuse ------------------------------------------------------------------------------------------------
+
+
+REJECTING = {"x-max-length": 2, "x-overflow": "reject-publish"}
+
+
+def at_a_full_queue(cluster: Cluster, **more: object) -> Client:
+    """With room for one more."""
+    client = publisher_at_a(cluster, arguments=table_from_python({**REJECTING, **more}))
+    client.publish("q", b"0", delivery_mode=2)
+    assert acked(client) == 1
+    return client
+
+
+def answers(client: Client, before: int = 0) -> list[tuple[int, bool]]:
+    """Publishes that were answered, and whether they were taken. All up to `before` were answered earlier."""
+    client.flush()
+    found: dict[int, bool] = {}
+    for method in client.methods():
+        assert isinstance(method, m.BasicAck | m.BasicNack)
+        numbers = range(before + 1 if method.multiple else method.delivery_tag, method.delivery_tag + 1)
+        for number in numbers:
+            found.setdefault(number, isinstance(method, m.BasicAck))
+    return sorted(found.items())
+
+
+def make_room(cluster: Cluster) -> None:
     cluster["b"].queue("q").purge()
-    client.publish("q", b"3", delivery_mode=2)
+    cluster.run()
+
+
+def test_a_full_queue_refuses_one_by_one_and_takes_what_comes_behind(cluster: Cluster) -> None:
+    client = at_a_full_queue(cluster)
+    cluster.hold("b", "a")
+    for body in b"1234":
+        client.publish("q", bytes((body,)), delivery_mode=2)
+    make_room(cluster)
+    client.publish("q", b"5", delivery_mode=2)
+    cluster.release("b", "a")
+    cluster.run()
+    assert answers(client, 1) == [(2, True), (3, False), (4, False), (5, False), (6, True)]
+    assert held(cluster["b"].queue("q")) == [(b"5", False)], "nothing was sent twice"
+
+
+@pytest.mark.parametrize("arrived", range(6))
+def test_a_full_queue_gives_the_same_answers_after_a_lost_link(cluster: Cluster, arrived: int) -> None:
+    """What it has is confirmed, and what it has refused is refused, though it took something that came later."""
+    client = at_a_full_queue(cluster)
+    cluster.hold("b", "a")
+    cluster.hold("a", "b")
+    for body in b"12345":
+        client.publish("q", bytes((body,)), delivery_mode=2)
+    for number in range(arrived):
+        cluster.release("a", "b", 1)
+        cluster.run()
+        if number == 2:  # Two were refused, so that there is a gap in what it took.
+            make_room(cluster)
+    cluster.held.clear()
     cut_and_join(cluster)
-    assert client.methods() == [m.BasicNack(3, False, False)]
+    look(cluster)
+    found, there = answers(client, 1), {body for body, _ in held(cluster["b"].queue("q"))}
+    purged = {b"1"} if arrived > 2 else set()
+    assert [number for number, _ in found] == [2, 3, 4, 5, 6]
+    assert {b"%d" % (number - 1) for number, taken in found if taken} == (there - {b"0"}) | purged
+    assert len(held(cluster["b"].queue("q"))) == len(there) == 2
+
+
+def test_a_refusal_is_remembered_by_the_next_master() -> None:
+    """It is in the block of what was taken behind it."""
+    rings = Rings(table_from_python(REJECTING))
+    client = publisher(rings, "c")
+    rings.hold("a", "c")
+    for body in b"123":
+        client.publish("q", bytes((body,)), delivery_mode=2)
+    rings["a"].queue("q").purge()
+    client.publish("q", b"4", delivery_mode=2)
+    assert held(rings["a"].queue("q")) == [(b"4", False)]
+    rings.held.clear()
+    rings.lose("a")
+    rings.pass_time(20)
+    for _ in range(5):
+        look(rings)
+    assert answers(client) == [(1, True), (2, True), (3, False), (4, True)]
+    assert held(rings[rings.master].queue("q"))[-1][0] == b"4"
+
+
+def test_who_was_told_by_a_spool_that_it_is_safe_is_not_refused(cluster: Cluster) -> None:
+    client = at_a_full_queue(cluster)
+    cluster["a"].broker.partition_handling = PartitionHandling(Strategy.IGNORE)
+    cluster.hold("b", "a")
+    for body in b"12":
+        client.publish("q", bytes((body,)), delivery_mode=2)
+    make_room(cluster)
+    client.publish("q", b"3", delivery_mode=2)
+    assert held(cluster["b"].queue("q")) == [(b"3", False)]
+    cluster.held.clear()
+    cut(cluster)
+    cluster.wait_in_vain()
+    assert acked(client) == 4
+    cluster.join("a", "b")
+    for _ in range(3):
+        cluster.run()
+        cluster.tick()
+    assert [body for body, _ in held(cluster["b"].queue("q"))] == [b"3", b"2"]
+    assert not cluster["a"].broker.spools.active
+
+
+def test_what_is_remembered_of_refusals_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides no more than it can remember, until it hears that what it has refused has its answer."""
+    monkeypatch.setattr(producers, "WINDOW", 8)
+    client = at_a_full_queue(cluster)
+    client.publish("q", b"1", delivery_mode=2)
+    assert acked(client) == 2
+    cluster.hold("b", "a")
+    for _ in range(20):
+        client.publish("q", b"x", delivery_mode=2)
+    (mark,) = cluster["b"].queue("q").durable_state.table.values()
+    assert len(mark) == producers.ENTRY.size + 1
+    cluster.release("b", "a")
+    for _ in range(5):
+        look(cluster)
+    assert answers(client, 2) == [(number, False) for number in range(3, 23)]
+    make_room(cluster)
+    client.publish("q", b"2", delivery_mode=2)
+    assert acked(client) == 23
+    (mark,) = cluster["b"].queue("q").durable_state.table.values()
+    assert len(mark) == producers.ENTRY.size
 
 
 def test_what_is_not_persistent_costs_no_sync(cluster: Cluster) -> None:

@@ -308,7 +308,8 @@ MIRRORED: Final = (
     _mirrored(
         "what is in doubt is taken for safe",
         "Outbox.on_complete",
-        "if pending.refused == DOUBTED and pending.is_wanted():\n    self.doubtful[pending] = None\nelse: ...",
+        "if pending.refused == DOUBTED and pending.is_wanted() and not self._is_hopeless(pending):\n"
+        "    self.doubtful[pending] = None\nelse: ...",
         "if pending.refused == DOUBTED:\n    self._drop(pending)\n    pending.answer(0)\nelse: ...",
         first=4,
     ),
