@@ -13,6 +13,7 @@
     python -m simulation --rebalanced …                       mirrored or not, queues are moved from node to node
     python -m simulation --drained …                          nodes are taken out of service and back
     python -m simulation --paired …                           two nodes, one of which often is lost
+    python -m simulation --witnessed …                        two nodes and a witness, one of which often is lost
     python -m simulation --ailing …                           disks stall, memory runs out, clocks leap, files rot
     python -m simulation --raft …                             consensus alone: see simulation.raft
 
@@ -167,13 +168,16 @@ def main() -> int:
     parser.add_argument("--rebalanced", action="store_true", help="mirrored, and queues are moved about")
     parser.add_argument("--drained", action="store_true", help="mirrored, and nodes are taken out of service and back")
     parser.add_argument("--paired", action="store_true", help="two mirrored nodes, one of which often is lost")
+    parser.add_argument("--witnessed", action="store_true", help="two mirrored nodes and a witness, one often lost")
     parser.add_argument("--ailing", action="store_true", help="disks stall, memory runs out, clocks leap, files rot")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--soak", type=float, default=None, metavar="MINUTES")
     options = parser.parse_args()
     options.mirrored = options.mirrored or options.varied or options.rebalanced or options.drained
-    if options.paired:
+    if options.paired and options.witnessed:
+        parser.error("--paired is for two voters, --witnessed for three")
+    if options.paired or options.witnessed:
         options.mirrored, options.nodes = True, 2
     options.featured = options.featured or options.special
     kinds = (options.mirrored, options.varied, options.featured, options.special, options.strategies)
@@ -184,7 +188,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.count):
         plan = Plan(seed, options.nodes, options.steps, options.without, options.noise, *kinds, options.spooled)
         plan = replace(plan, rebalanced=options.rebalanced, drained=options.drained, ailing=options.ailing)
-        plan = replace(plan, paired=options.paired)
+        plan = replace(plan, paired=options.paired, witnessed=options.witnessed)
         if not (shrink_one(plan) if options.shrink else run_one(plan, options.trace)):
             return 1
     return 0

@@ -51,6 +51,7 @@ class Ailing:
 
     scheduler: Scheduler
     machines: list[Machine]
+    everybody: list[Machine]
     mirrors: MirrorChecker | None
     wiping: Machine | None
     recovered = 0
@@ -68,7 +69,7 @@ class Ailing:
         raise NotImplementedError
 
     def fault_stall(self, node: int, seconds: float) -> None:
-        self.machines[node].stalled_until = self.scheduler.now + seconds
+        self.everybody[node].stalled_until = self.scheduler.now + seconds
 
     def fault_press(self, node: int, seconds: float) -> None:
         machine = self.machines[node]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leveret.node.node import Node
+    from leveret.node.cluster import Cluster
 
 
 class ConsensusChecker:
@@ -25,7 +25,7 @@ class ConsensusChecker:
         self.states: dict[int, tuple[str, str]] = {}  # By applied index: digest, and who showed it first.
         self.seen: dict[str, tuple[int, int]] = {}  # Term and applied index that a node showed last.
         self.leading: dict[str, bool] = {}
-        self.nodes: dict[str, Node] = {}
+        self.clusters: dict[str, Cluster] = {}
         self.applied_max = 0
 
     def on_started(self, name: str) -> None:
@@ -34,13 +34,12 @@ class ConsensusChecker:
     def leads(self, name: str) -> bool:
         return self.leading.get(name, False)
 
-    def observe(self, name: str, node: Node) -> None:
-        cluster = node.cluster
+    def observe(self, name: str, cluster: Cluster) -> None:
         raft = cluster.raft
         term, applied = raft.term, cluster.applied_index
         leading = raft.is_leader
-        if self.nodes.get(name) is not node:  # The app was started anew.
-            self.nodes[name] = node
+        if self.clusters.get(name) is not cluster:  # The app was started anew.
+            self.clusters[name] = cluster
             self.seen.pop(name, None)
         before = self.seen.get(name)
         if leading:
@@ -54,20 +53,20 @@ class ConsensusChecker:
             self.fail(f"{name} went back from term and index {before} to {(term, applied)}")
         self.seen[name] = (term, applied)
         if before is None or applied != before[1]:
-            self._compare(name, applied, node)
+            self._compare(name, applied, cluster)
 
-    def _compare(self, name: str, applied: int, node: Node) -> None:
+    def _compare(self, name: str, applied: int, cluster: Cluster) -> None:
         self.applied_max = max(self.applied_max, applied)
-        digest = hashlib.blake2b(node.metadata.snapshot(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(cluster.metadata.snapshot(), digest_size=8).hexdigest()
         known, by = self.states.setdefault(applied, (digest, name))
         if known != digest:
             self.fail(f"{name} and {by} have applied {applied} entries and differ in their metadata")
 
-    def is_kept(self, nodes: list[Node]) -> bool:
-        return all(node.cluster.applied_index >= self.applied_max for node in nodes)
+    def is_kept(self, clusters: list[Cluster]) -> bool:
+        return all(cluster.applied_index >= self.applied_max for cluster in clusters)
 
-    def standing(self, nodes: list[Node]) -> str:
-        applied = ", ".join(f"{node.settings.node_name} has applied {node.cluster.applied_index}" for node in nodes)
+    def standing(self, clusters: list[Cluster]) -> str:
+        applied = ", ".join(f"{cluster.me.name} has applied {cluster.applied_index}" for cluster in clusters)
         return f"{applied}, and {self.applied_max} were agreed on"
 
     def summary(self) -> str:

@@ -16,7 +16,7 @@ import errno
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from leveret.cluster.partitions import from_json
 from leveret.cluster.rebalancing import Schedule
@@ -210,6 +210,18 @@ class SimSurroundings:
         return None
 
 
+class Process(Protocol):
+    """What runs at a place: a node, or a witness."""
+
+    loop: asyncio.AbstractEventLoop
+    fatal: str | None
+    stopped: asyncio.Future[None]
+
+    async def start(self) -> Any: ...
+    async def stop(self) -> None: ...
+    def request_stop(self) -> None: ...
+
+
 class Machine:
     """A place with a disk."""
 
@@ -220,7 +232,8 @@ class Machine:
         self.disk = FaultyDisk(random.Random(f"{world.seed}/disk/{name}"), DISK_BYTES)
         self.lives = 0
         self.loop: NodeLoop | None = None
-        self.server: Server | None = None
+        self.process: Process | None = None
+        self.server: Server | None = None  # The same, if it is a node.
         self.life_disk: LifeDisk
         self.served = False  # This process has.
         self.skew_ms = 0
@@ -245,6 +258,11 @@ class Machine:
         return self.loop is not None and self.loop.alive
 
     @property
+    def is_frozen(self) -> bool:
+        """Its process stands still."""
+        return self.loop is not None and self.loop.is_paused
+
+    @property
     def serving(self) -> bool:
         return self.alive and self.server is not None and self.server.prepared and bool(self.server.listeners.servers)
 
@@ -263,7 +281,7 @@ class Machine:
             segment_bytes=dice.choice((2_048, 16_384, 1 << 20)),
             content_cache_bytes=dice.choice((0, 2_000, 1 << 26)),
             disk_free_absolute=DISK_RESERVE,
-            partition_handling=from_json(plan.handling()) if plan.strategies or plan.spooled else STEADFAST,
+            partition_handling=from_json(plan.handling()) if plan.pauses or plan.spooled else STEADFAST,
             rebalance=draw_schedule(plan.seed) if plan.rebalanced else Schedule(),
             trusts_refusals=plan.proofs().trusts_refusals,
         )
@@ -297,30 +315,34 @@ class Machine:
         world.note(self.name, "starts")
         surroundings = SimSurroundings(self, loop)
         self.life_disk, self.served = surroundings.life_disk, False
-        server = self.server = Server(self.settings(), surroundings, COOKIE)
+        process = self.process = self.make(surroundings)
         world.on_started(self)
-        task = loop.create_task(self._live(server))
+        task = loop.create_task(self._live(process))
         task.add_done_callback(lambda _: self._on_end(loop, task))
 
-    async def _live(self, server: Server) -> None:
+    def make(self, surroundings: SimSurroundings) -> Process:
+        self.server = Server(self.settings(), surroundings, COOKIE)
+        return self.server
+
+    async def _live(self, process: Process) -> None:
         """As `leveret.node.server.serve`, without signals."""
-        starting = server.loop.create_task(server.start())
+        starting = process.loop.create_task(process.start())
         try:
-            await asyncio.wait([starting, server.stopped], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([starting, process.stopped], return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
                 self.served = True
-                await server.stopped
+                await process.stopped
         finally:
-            if not server.loop.is_closed():
-                await server.stop()
+            if not process.loop.is_closed():
+                await process.stop()
 
     def _on_end(self, loop: NodeLoop, task: asyncio.Task[None]) -> None:
         if not loop.alive or self.loop is not loop:
             return
         error = None if task.cancelled() else task.exception()
-        assert self.server is not None
-        reason = self.server.fatal or (repr(error) if error is not None else None)
+        assert self.process is not None
+        reason = self.process.fatal or (repr(error) if error is not None else None)
         self.world.note(self.name, f"has ended: {reason or 'as it was told to'}")
         if reason is not None and not self.is_excused():
             self.world.fail(f"{self.name} ended by itself: {reason}")
@@ -339,9 +361,9 @@ class Machine:
 
     def terminate(self) -> None:
         self.wanted = False
-        if self.alive and self.server is not None:
+        if self.alive and self.process is not None:
             self.world.note(self.name, "is told to stop")
-            self.server.request_stop()
+            self.process.request_stop()
 
     def kill(self, power: bool) -> None:
         self.wanted = False

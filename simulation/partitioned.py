@@ -100,13 +100,14 @@ class Partitioned:
     scheduler: Scheduler
     dice: random.Random
     machines: list[Machine]
+    everybody: list[Machine]
     network: Network
 
     def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
         raise NotImplementedError
 
     def fault_sever(self, ways: list[tuple[int, int]], seconds: float) -> None:
-        self._cut([(self.machines[a].name, self.machines[b].name) for a, b in ways], seconds)
+        self._cut([(self.everybody[a].name, self.everybody[b].name) for a, b in ways], seconds)
 
     def fault_handling(self, value: dict[str, Any] | None) -> None:
         """An operator asks some node to change what all do in a partition."""
@@ -189,13 +190,17 @@ class PauseChecker:
         return False
 
     def _put(self, name: str, due: bool) -> None:
-        spans = self.spans.setdefault(name, [])
-        is_due = bool(spans) and spans[-1][1] == float("inf")
+        spans, is_due = self.spans.setdefault(name, []), self.is_due(name)
         if due and not is_due:
             spans.append([self.clock(), float("inf")])
             self.on_pause(name)
         elif is_due and not due:
             spans[-1][1] = self.clock()
+
+    def is_due(self, name: str) -> bool:
+        """Whether it must serve nobody now."""
+        spans = self.spans.get(name, [])
+        return bool(spans) and spans[-1][1] == float("inf")
 
     def on_heard(self, node: str, written_at: float, what: str) -> None:
         """A client has got something."""

@@ -20,6 +20,7 @@ from simulation.partitioned import STRATEGY_FAULTS, draw_handling, draw_sever
 from simulation.rebalanced import REBALANCED_FAULTS, draw_rebalance
 from simulation.specials import DELAYED_QUEUE, SPECIAL_RATE, draw_special, limit_deliveries, turn_special
 from simulation.spooled import SPOOLED_FAULTS, draw_ambush, draw_keeping, draw_tightening
+from simulation.witnessed import OF_ANY, WITNESSED_FAULTS, draw_loss, draw_relief
 
 STEPS: Final = 120
 CLIENTS: Final = 4
@@ -132,6 +133,7 @@ class Plan:
     ailing: bool = False  # Machines are not well: see `ailing`.
     drained: bool = False  # Nodes are taken out of service: see `drained`.
     paired: bool = False  # Two nodes, of which one often is lost: see `paired`.
+    witnessed: bool = False  # Two nodes and a witness: see `witnessed`.
 
     def command(self) -> str:
         words = f"python -m simulation --seed {self.seed} --nodes {self.nodes} --steps {self.steps}"
@@ -144,6 +146,7 @@ class Plan:
         words += " --ailing" if self.ailing else ""
         words += " --drained" if self.drained else ""
         words += " --paired" if self.paired else ""
+        words += " --witnessed" if self.witnessed else ""
         return f"{words} --without {ranges(self.without)}" if self.without else words
 
     def draw(self) -> list[Step]:
@@ -156,6 +159,7 @@ class Plan:
         kind += "ailing " if self.ailing else ""
         kind += "drained " if self.drained else ""
         kind += "paired " if self.paired else ""
+        kind += "witnessed " if self.witnessed else ""
         dice = random.Random(f"{self.seed}/{kind}plan/{self.nodes}")
         faults: tuple[tuple[str, int], ...] = TOGETHER_FAULTS
         if self.mirrored:
@@ -174,6 +178,8 @@ class Plan:
             faults = (*faults, *DRAINED_FAULTS)
         if self.paired:
             faults = (*faults, *PAIRED_FAULTS)
+        if self.witnessed:
+            faults = (*faults, *WITNESSED_FAULTS)
         is_harsh = self.mirrored or self.spooled or self.ailing
         fault_rate = dice.choice((0.05, 0.1, 0.2, 0.3) if is_harsh else (0.0, 0.05, 0.1, 0.1, 0.2))
         pace = dice.choice((0.2, 1.0, 1.0, 3.0))
@@ -182,7 +188,7 @@ class Plan:
             at += dice.random() * 2 * STEP_S * pace
             if dice.random() < fault_rate:
                 what = pick(dice, faults)
-                arguments = draw_fault(dice, what, self.nodes, self.varied)
+                arguments = draw_fault(dice, what, self.places(what), self.varied)
                 if self.special:
                     turn_special(dice, what, arguments)
             elif self.special and dice.random() < SPECIAL_RATE:
@@ -196,12 +202,23 @@ class Plan:
             steps.append(Step(number, at, what, arguments))
         return steps
 
+    def places(self, fault: str) -> int:
+        """How many there are that may have such a fault."""
+        return self.nodes + 1 if self.witnessed and fault in OF_ANY else self.nodes
+
     def proofs(self) -> Proofs:
         """Of a node's death."""
         return draw_proofs(self.seed) if self.paired else NO_PROOFS
 
+    @property
+    def pauses(self) -> bool:
+        """Whether nodes may be told to serve nobody. Half of the runs with a witness do as users do by default."""
+        return self.strategies or (self.witnessed and not self.spooled and self.seed % 2 > 0)
+
     def handling(self) -> dict[str, Any]:
         """What the nodes' configuration says of partitions, in a run with strategies."""
+        if self.witnessed and not self.strategies and not self.spooled:
+            return {"strategy": "pause_minority"}
         if self.spooled:
             return draw_keeping(random.Random(f"{self.seed}/spooled"))
         return draw_handling(random.Random(f"{self.seed}/handling/{self.nodes}"), self.nodes)
@@ -374,6 +391,10 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
     node, seconds = dice.randrange(nodes), round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3)
     if what in ("power_all", "kill_leader"):
         return {"seconds": seconds}
+    if what == "lose":
+        return draw_loss(dice, nodes)
+    if what == "relieve":
+        return draw_relief(dice)
     if what == "abandon":
         return {"cut": round(6.0 + 6.0 * dice.random(), 3), "seconds": seconds}
     if what in ("rebalance", "appoint", "unsettle"):

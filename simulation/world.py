@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from leveret.broker.queue import Queue
+from leveret.node.cluster import Cluster
 from leveret.node.consensus import AdminError
 from simulation.ailing import Ailing
 from simulation.answers import AnswerChecker
@@ -41,6 +42,7 @@ from simulation.special import SPECIAL_QUEUES, Special
 from simulation.special_clients import SpecialClient
 from simulation.specialties import MirroredSpecialFates, SpecialFates
 from simulation.spooled import Spooled
+from simulation.witnessed import WITNESS, Witnessed, WitnessMachine
 
 START_S: Final = 60.0
 SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.
@@ -53,7 +55,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
+class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnessed):
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -79,7 +81,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         self.consensus = ConsensusChecker(self.fail)
         self.answers = AnswerChecker(self.fail, lambda: self.scheduler.now)
         self.pauses: PauseChecker | None = None
-        if plan.strategies:
+        if plan.pauses:
             self.pauses = PauseChecker(self.fail, lambda: self.scheduler.now, self._is_open, plan.handling())
             self.pauses.on_pause = self._on_pause
             proofs = plan.proofs()
@@ -90,6 +92,9 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             Machine(self, f"n{number}", () if number == 1 else (("n1", CLUSTER_PORT),))
             for number in range(1, plan.nodes + 1)
         ]
+        self.everybody = list(self.machines)
+        if plan.witnessed:
+            self.everybody.append(WitnessMachine(self, WITNESS, (("n1", CLUSTER_PORT), ("n2", CLUSTER_PORT))))
         self.client_loop = NodeLoop(
             self.scheduler, self.network, "clients", random.Random(f"{self.seed}/clients"), self.on_fault("clients")
         )
@@ -98,6 +103,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         self.wiping: Machine | None = None
         self.is_healed = False  # Nothing more is done to anybody.
         self.begin_spools()
+        self.begin_witness()
 
     # -- What happens is noted -----------------------------------------------------------------------------------
 
@@ -123,6 +129,9 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
 
     def on_started(self, machine: Machine) -> None:
         self.consensus.on_started(machine.name)
+        self.on_happened()
+        if machine.server is None:
+            return
         self.answers.on_started(machine.name)
         if self.pauses is not None:
             self.pauses.on_started(machine.name)
@@ -132,6 +141,9 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         for over in machine.at_death:
             over()
         machine.at_death.clear()
+        self.on_happened()
+        if machine.server is None:
+            return
         if self.pauses is not None:
             self.pauses.on_died(machine.name)
         if self.mirrors is not None:
@@ -144,8 +156,13 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
 
     def observe(self, machine: Machine) -> None:
         """Once in each pass of a node's loop."""
+        if isinstance(machine, WitnessMachine):
+            if machine.witness is not None and machine.witness.cluster is not None:
+                self.consensus.observe(machine.name, machine.witness.cluster)
+            return
         if machine.server is not None and machine.server.node is not None:
-            self.consensus.observe(machine.name, machine.server.node)
+            self.consensus.observe(machine.name, machine.server.node.cluster)
+            self.check_apart(machine, machine.server.node)
             self.answers.observe(machine.name, machine.server.node)
             self.observe_spools(machine, machine.server.node.broker.spools)
             if self.mirrors is not None:
@@ -199,6 +216,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             self.scheduler.at(start + step.at, self._take, step)
             last = step.at
         self._run(last + 1.0 if self.plan.taken() else 0.0)
+        self._run(max(0.0, self.calm_until - self.scheduler.now))
         self._heal()
         if isinstance(self.ledger, SpecialFates):
             self._end_special(self.ledger)
@@ -213,7 +231,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             self._scan_streams(self.ledger)
 
     def close(self) -> None:
-        for machine in self.machines:
+        for machine in self.everybody:
             if machine.loop is not None:
                 machine.loop.kill()
         self.client_loop.kill()
@@ -230,7 +248,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             raise Violation(self.failure)
 
     def _begin(self) -> None:
-        for machine in self.machines:
+        for machine in self.everybody:
             self.scheduler.after(self.dice.random() * 2, machine.start)
         self._must(START_S, self._all_serve, lambda: f"no cluster came to be within {START_S} s: {self._standing()}")
         places = [machine.name for machine in self.machines]
@@ -282,7 +300,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         return None
 
     def _all_serve(self) -> bool:
-        return all(machine.serving for machine in self.machines)
+        return all(machine.serving for machine in self.everybody)
 
     def _serves(self, node_name: str) -> bool:
         return any(machine.node_name == node_name and machine.serving for machine in self.machines)
@@ -293,7 +311,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
     def _standing(self) -> str:
         nodes = [
             f"{one.name} {'serves' if one.serving else 'does not serve' if one.alive else 'is dead'}"
-            for one in self.machines
+            for one in self.everybody
         ]
         waiting = [f"{one.name} waits for {one.doing}" for one in self.clients if one.doing is not None]
         return ", ".join(nodes + waiting)
@@ -304,7 +322,10 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         arguments = dict(step.arguments)
         fault = getattr(self, f"fault_{step.what}", None)
         if fault is not None:
+            if self.is_calm():
+                return
             self.note("world", str(step))
+            self.on_happened()
             self.ledger.on_disturbed(self.scheduler.now + arguments.get("seconds", 0.0) + UNREST_S)
             fault(**arguments)
             return
@@ -324,29 +345,29 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             machine.start()
 
     def fault_kill(self, node: int, seconds: float) -> None:
-        self.machines[node].kill(power=False)
-        self._start_later(self.machines[node], seconds)
+        self.everybody[node].kill(power=False)
+        self._start_later(self.everybody[node], seconds)
 
     def fault_power(self, node: int, seconds: float) -> None:
-        self.machines[node].kill(power=True)
-        self._start_later(self.machines[node], seconds)
+        self.everybody[node].kill(power=True)
+        self._start_later(self.everybody[node], seconds)
 
     def fault_power_all(self, seconds: float) -> None:
-        for machine in self.machines:
+        for machine in self.everybody:
             machine.kill(power=True)
             self._start_later(machine, seconds * (0.5 + self.dice.random()))
 
     def fault_kill_leader(self, seconds: float) -> None:
-        for machine in self.machines:
+        for machine in self.everybody:
             if self.consensus.leads(machine.name):
                 machine.kill(power=self.dice.random() < 0.5)
                 self._start_later(machine, seconds)
 
     def fault_abandon(self, cut: float, seconds: float) -> None:
         """The leader goes on alone, and dies before the other one can see it again: see `paired`."""
-        for machine in self.machines:
+        for machine in self.everybody:
             if self.consensus.leads(machine.name):
-                others = [other.name for other in self.machines if other is not machine]
+                others = [other.name for other in self.everybody if other is not machine]
                 self._cut([way for name in others for way in ((name, machine.name), (machine.name, name))], cut)
                 self.scheduler.after(cut - 0.5, self._abandon, machine, 3.5 + seconds)
                 return
@@ -357,22 +378,22 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             self._start_later(machine, seconds)
 
     def fault_terminate(self, node: int, seconds: float) -> None:
-        self.machines[node].terminate()
-        self._start_later(self.machines[node], seconds + 15.0)
+        self.everybody[node].terminate()
+        self._start_later(self.everybody[node], seconds + 15.0)
 
     def fault_strike(self, node: int, changes: int, power: bool) -> None:
         """Die in the middle of one of the next writes to disk."""
-        machine = self.machines[node]
+        machine = self.everybody[node]
         machine.power_next = power
         machine.disk.crash_after = changes
 
     def fault_pause(self, node: int, seconds: float) -> None:
-        loop = self.machines[node].loop
+        loop = self.everybody[node].loop
         if loop is not None:
             loop.pause(seconds)
 
     def fault_slow_disk(self, node: int, seconds: float) -> None:
-        self.machines[node].slow_until = self.scheduler.now + seconds
+        self.everybody[node].slow_until = self.scheduler.now + seconds
 
     def fault_fill(self, node: int, seconds: float, left: int) -> None:
         """There is hardly any space on a disk, for a while."""
@@ -387,7 +408,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         self.scheduler.after(seconds, give_back)
 
     def fault_fail_sync(self, node: int, seconds: float) -> None:
-        self.machines[node].disk.fail_sync_after = 0
+        self.everybody[node].disk.fail_sync_after = 0
 
     def fault_restart_app(self, node: int, seconds: float) -> None:
         machine = self.machines[node]
@@ -474,8 +495,8 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
 
     def fault_power_some(self, some: list[int], power: bool, seconds: float) -> None:
         for node in some:
-            self.machines[node].kill(power)
-            self._start_later(self.machines[node], seconds * (0.5 + self.dice.random()))
+            self.everybody[node].kill(power)
+            self._start_later(self.everybody[node], seconds * (0.5 + self.dice.random()))
 
     def fault_skew(self, node: int, ms: int) -> None:
         self.machines[node].skew_ms += ms
@@ -489,7 +510,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
                 self.network.reset(endpoint)
 
     def fault_reset_links(self, node: int, other: int, seconds: float) -> None:
-        a, b = self.machines[node].name, self.machines[other].name
+        a, b = self.everybody[node].name, self.everybody[other].name
         for endpoint in list(self.network.endpoints):
             if (endpoint.here[0], endpoint.there[0]) == (a, b) and self.dice.random() < 0.7:
                 self.network.reset(endpoint)
@@ -500,20 +521,20 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         self._cut([("clients", name), *([(name, "clients")] if back else [])], seconds)
 
     def fault_part(self, node: int, other: int, seconds: float) -> None:
-        a, b = self.machines[node].name, self.machines[other].name
+        a, b = self.everybody[node].name, self.everybody[other].name
         self._cut([(a, b), (b, a)], seconds)
 
     def fault_cut_one_way(self, node: int, other: int, seconds: float) -> None:
-        self._cut([(self.machines[node].name, self.machines[other].name)], seconds)
+        self._cut([(self.everybody[node].name, self.everybody[other].name)], seconds)
 
     def fault_isolate(self, node: int, seconds: float) -> None:
         """From all other nodes, not from clients."""
-        name = self.machines[node].name
-        others = [machine.name for machine in self.machines if machine.name != name]
+        name = self.everybody[node].name
+        others = [machine.name for machine in self.everybody if machine.name != name]
         self._cut([way for one in others for way in ((name, one), (one, name))], seconds)
 
     def fault_slow_link(self, node: int, other: int, seconds: float) -> None:
-        way = (self.machines[node].name, self.machines[other].name)
+        way = (self.everybody[node].name, self.everybody[other].name)
         self.network.slow[way] = 200.0
         self.scheduler.after(seconds, self.network.slow.pop, way, None)
 
@@ -528,7 +549,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         self.note("world", "all is healed")
         self.is_healed = True
         self.network.heal()
-        for machine in self.machines:
+        for machine in self.everybody:
             machine.disk.crash_after = machine.disk.fail_sync_after = None
             machine.disk.capacity_bytes = 1 << 40
             machine.slow_until = machine.stalled_until = 0.0
@@ -550,10 +571,16 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
         for client in self.clients:
             client.give(Step(0, 0.0, "feel", {}))
         self._must(SETTLE_S, self._all_idle, lambda: f"at the end: {self._standing()}")
-        nodes = [one.server.node for one in self.machines if one.server and one.server.node]
-        self._must(10.0, lambda: self.consensus.is_kept(nodes), lambda: self.consensus.standing(nodes))
+        all_members = self._clusters()
+        self._must(10.0, lambda: self.consensus.is_kept(all_members), lambda: self.consensus.standing(all_members))
         if self.mirrors is not None:
             self._heal_mirrors(self.mirrors)
+
+    def _clusters(self) -> list[Cluster]:
+        nodes = [one.server.node for one in self.machines if one.server and one.server.node]
+        witnesses = [one.witness for one in self.everybody if isinstance(one, WitnessMachine)]
+        attending = [one.cluster for one in witnesses if one is not None and one.cluster is not None]
+        return [*(node.cluster for node in nodes), *attending]
 
     def _shuffle(self) -> None:
         """Have other nodes lead, while clients publish and consume: all of them must go on."""
@@ -682,14 +709,14 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
                 lambda: f"although all is empty: {', '.join(self._unserved(mirrors, self.queues, empty=True))}",
             )
         self.ledger.on_disturbed(self.scheduler.now + UNREST_S)
-        for machine in self.machines:
+        for machine in self.everybody:
             machine.kill(power=True)
             self._start_later(machine, self.dice.random())
         self._must(SETTLE_S, self._all_serve, lambda: f"after the last start: {self._standing()}")
         self._empty()
 
     def summary(self) -> str:
-        lives = sum(machine.lives for machine in self.machines)
+        lives = sum(machine.lives for machine in self.everybody)
         return (
             f"{self.scheduler.now:.0f} s, {self.scheduler.events} events, {lives} lives, "
             f"{self.consensus.summary()}, {'' if self.pauses is None else self.pauses.summary() + ', '}"
@@ -697,6 +724,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing):
             f"{self.ledger.summary()}, {self.answers.summary(self.ledger)}"
             f"{f', {sum(self.spooled.values())} sent on' if self.spooled else ''}"
             f"{f', {self.recovered} recovered' if self.recovered else ''}"
+            f"{f', two of three seen {self.losses} times' if self.plan.witnessed else ''}"
         )
 
 

@@ -1,6 +1,7 @@
 """Long runs: seeds that nobody has tried yet, until the time is up or something breaks.
 
     python -m tests.soak --minutes 60          (make soak runs ten minutes)
+    python -m tests.soak --each                one short run of every combination of kinds, and all that fail are listed
 
 Each part is a command of its own, so that what fails can be run again as it was: the command is printed, with its seed.
 """
@@ -37,13 +38,17 @@ KINDS: dict[str, tuple[str, ...]] = {
     "rebalanced": ("mirrored",),
     "drained": ("mirrored",),
     "paired": ("mirrored",),
+    "witnessed": ("mirrored",),
     "ailing": (),
 }
 
 
+APART = {"paired", "witnessed"}  # A cluster is one of these or neither.
+
+
 def all_kinds() -> list[tuple[str, ...]]:
     """Every combination of kinds, each once."""
-    every = [some for count in range(len(KINDS) + 1) for some in combinations(KINDS, count)]
+    every = [some for count in range(len(KINDS) + 1) for some in combinations(KINDS, count) if not set(some) >= APART]
     return [some for some in every if not any(implied in some for kind in some for implied in KINDS[kind])]
 
 
@@ -93,22 +98,44 @@ def parts(dice: random.Random) -> Iterator[tuple[str, dict[str, str], list[str]]
             yield "kill -9 under load", {}, ["pytest", "-q", "-x", "tests/node/test_durability.py"]
 
 
-def run(command: list[str], environment: dict[str, str]) -> str | None:
+def run(command: list[str], environment: dict[str, str], seconds: float = KIND_S) -> str | None:
     """What went wrong."""
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=KIND_S
+            command, env=environment, capture_output=True, text=True, check=False, timeout=seconds
         )  # The longest of the others takes three minutes.
     except subprocess.TimeoutExpired:
-        return f"it is not over after {KIND_S} s"
+        return f"it is not over after {seconds} s"
     return f"{done.stdout[-20_000:]} {done.stderr[-5_000:]}" if done.returncode else None
+
+
+def each(seed: int, steps: int, seconds: float, some: range) -> int:
+    """One run of every combination of kinds, failures included; how many failed."""
+    failed = []
+    for number, kinds in list(enumerate(all_kinds()))[some.start : some.stop]:
+        flags = ["--seed", str(seed + number), "--steps", str(steps), *(f"--{kind}" for kind in kinds)]
+        began = time.monotonic()
+        problem = run([sys.executable, "-m", "simulation", *flags], dict(os.environ), seconds)
+        took = f"{time.monotonic() - began:5.1f} s"
+        print(f"{number:3} {took}  {'failed' if problem else 'passed'}: {' '.join(flags)}", flush=True)
+        if problem is not None:
+            failed.append(f"{problem}\nfailed. Again: python -m simulation {' '.join(flags)}")
+    print("\n\n".join([*failed, f"{len(failed)} failed"]), flush=True)
+    return len(failed)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None, help="for the choice of seeds; by default another each time")
+    parser.add_argument("--each", action="store_true", help="one short run of every combination of kinds instead")
+    parser.add_argument("--steps", type=int, default=40, help="of each of these")
+    parser.add_argument("--seconds", type=float, default=240, help="after which one of these does not end")
+    parser.add_argument("--range", type=int, nargs=2, default=(0, 10**6), help="the first of these, and the one after")
     options = parser.parse_args()
+    if options.each:
+        first = 1 if options.seed is None else options.seed
+        return 1 if each(first, options.steps, options.seconds, range(*options.range)) else 0
     seed = random.randrange(10**9) if options.seed is None else options.seed
     began = time.monotonic()
     for number, (what, added, arguments) in enumerate(parts(random.Random(seed)), 1):

@@ -45,7 +45,7 @@ from leveret.node.folder import (
     write_note,
 )
 from leveret.node.peers import Address, PeerInfo, Peers, Respond
-from leveret.node.surroundings import Reality
+from leveret.node.surroundings import Reality, Surroundings
 from leveret.node.wire import CallFailed, PeersOptions, peer_tls
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class WitnessCluster(Cluster):
 class Witness(consensus.Shell):
     """The process: links to the members, and its part in the consensus."""
 
-    def __init__(self, settings: Settings, world: Reality, cookie: bytes) -> None:
+    def __init__(self, settings: Settings, world: Surroundings, cookie: bytes) -> None:
         self.settings = settings
         self.world = world
         self.loop: asyncio.AbstractEventLoop = world.loop

@@ -22,6 +22,7 @@ class Mutation(NamedTuple):
     special: bool = False
     strategies: bool = False
     paired: bool = False
+    witnessed: bool = False
 
     @property
     def change(self) -> Change:

@@ -17,6 +17,7 @@ from .mutations_featured import FEATURED
 from .mutations_paired import PAIRED
 from .mutations_special import SPECIAL
 from .mutations_strategies import STRATEGIES
+from .mutations_witnessed import WITNESSED
 
 SEEDS = 60
 
@@ -25,13 +26,13 @@ def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
             kind = (mutation.mirrored, mutation.varied, mutation.featured, mutation.special, mutation.strategies)
-            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind, paired=mutation.paired))
+            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind, paired=mutation.paired, witnessed=mutation.witnessed))
         except Violation:
             return seed
     return None
 
 
-KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL, STRATEGIES, PAIRED)
+KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL, STRATEGIES, PAIRED, WITNESSED)
 ALWAYS = 2  # Of each kind.
 
 
