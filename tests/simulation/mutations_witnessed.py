@@ -10,9 +10,9 @@ WITNESSED: Final = (
     Mutation(
         "a witness counts as a home for queues",
         2,
-        "node.cluster",
-        "return [one for one in self.everybody() if one.name not in apart]",
-        "return self.everybody()",
+        "Cluster.members",
+        "[one for one in self.everybody() if one.name not in apart]",
+        "self.everybody()",
         first=1,
         mirrored=True,
         witnessed=True,
@@ -20,13 +20,13 @@ WITNESSED: Final = (
     Mutation(
         "a witness votes without syncing",
         2,
-        "node.witness",
-        "        self.world = world\n",
-        "        class Hasty:\n"
-        "            def __getattr__(self, name, disk=world.disk):\n"
-        "                return (lambda path: None) if name == 'sync' else getattr(disk, name)\n"
-        "        self.world = world\n"
-        "        world.disk = Hasty()\n",
+        "Witness.__init__",
+        "self.world = world",
+        "class Hasty:\n"
+        "    def __getattr__(self, name, disk=world.disk):\n"
+        "        return (lambda path: None) if name == 'sync' else getattr(disk, name)\n"
+        "self.world = world\n"
+        "world.disk = Hasty()",
         first=1,
         mirrored=True,
         witnessed=True,
@@ -34,9 +34,9 @@ WITNESSED: Final = (
     Mutation(
         "a witness keeps the leadership",
         2,
-        "node.witness",
-        "        return max(able, key=lambda one: (matches.get(one, 0), one), default=None)\n",
-        "        return None\n",
+        "WitnessCluster._successor",
+        "max(able, key=lambda one: (matches.get(one, 0), one), default=None)",
+        "None",
         first=5,
         mirrored=True,
         witnessed=True,
@@ -44,7 +44,7 @@ WITNESSED: Final = (
     Mutation(
         "a witness does not count for a majority",
         2,
-        "cluster.partitions",
+        "why_pause",
         "is_majority = 2 * count > len(voters)",
         "is_majority = 2 * count > len(voters) + (len(voters) == 3)",
         first=5,
@@ -54,9 +54,9 @@ WITNESSED: Final = (
     Mutation(
         "a witness answers nobody who asks for its vote",
         2,
-        "node.witness",
-        "if self.cluster is not None and kind in CONSENSUS_FRAMES:",
-        "if self.cluster is not None and kind in CONSENSUS_FRAMES and payload[:1] != b'\\x01':",
+        "Witness.on_frame",
+        "self.cluster is not None and kind in CONSENSUS_FRAMES",
+        "self.cluster is not None and kind in CONSENSUS_FRAMES and payload[:1] != b'\\x01'",
         first=1,
         mirrored=True,
         witnessed=True,
