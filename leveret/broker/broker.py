@@ -19,6 +19,7 @@ from leveret.amqp.lateness import check_age
 from leveret.broker.alternates import Alternates
 from leveret.broker.batch import Gap
 from leveret.broker.census import Census
+from leveret.broker.detachment import Detachment
 from leveret.broker.dice import Dice
 from leveret.broker.edge import FROM_HOME, Edge
 from leveret.broker.home import FROM_EDGE, Home
@@ -141,6 +142,7 @@ class Broker:
         self.arrivals = Arrivals(self)
         self.mirrors = Mirrors(self)
         self.spools = Spools(self)
+        self.detachment = Detachment(self)
         self.spreading = Spreading()
         self.outboxes = Outboxes(self)
         self.placing: Placing | None = None
@@ -376,6 +378,7 @@ class Broker:
             self.mirrors.on_deleted(spec)
         self.arrivals.drop(spec.id)
         self.spools.on_deleted(spec.id)
+        self.detachment.on_deleted(spec.id)
         self.outboxes.on_deleted(spec.id)
 
     def _local(self, spec: QueueSpec) -> Queue | None:
@@ -490,6 +493,7 @@ class Broker:
 
     def give_way(self, old: Queue, new: AnyQueue) -> None:
         """This node led a queue, and another does now; or this one, from something else than what it had."""
+        self.detachment.tell(new)
         self.replace(old, new)
         self._drop_touched(old)
         demote(old, new)
@@ -568,6 +572,7 @@ class Broker:
         self.homes[peer] = Home(self, peer)
         self.census.on_peer_up(peer)
         self.outboxes.again()  # Before what came later.
+        self.detachment.end()
         for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
             queue.resume()
         self.spools.wake()
@@ -625,6 +630,7 @@ class Broker:
 
     def tick_links(self) -> None:
         self.arrivals.tick()
+        self.detachment.tick()
         for queue, ticks in list(self.suspended.items()):
             self.suspended[queue] = ticks + 1
             if ticks >= MASTERLESS_TICKS_MAX:

@@ -97,9 +97,13 @@ class DurableState:
     def when_safe(self, then: Callable[[bool], None]) -> None:
         """Calls `then` when all changes are safe, with whether they are: False if the queue is led by another node now,
         or gone."""
-        if not self.changes:
+        if self.changes:
+            self.when_block_safe(then)
+        else:
             then(True)
-            return
+
+    def when_block_safe(self, then: Callable[[bool], None]) -> None:
+        """Calls `then` when the queue's next block is safe, with whether it is: see `when_safe`."""
         pending = Pending(_Told(self.queue, then), 1, 0)  # It stands for no message.
         pending.waiting = 1
         self.queue.await_block(pending)

@@ -20,6 +20,7 @@ from leveret.broker.answers import Got, Status, unreachable
 from leveret.broker.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.bequest import reserve, unmark
 from leveret.broker.confirms import REFUSED, Confirms
+from leveret.broker.detachment import heed, read
 from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES
 from leveret.broker.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.unacked import Delivered, Unacked
@@ -124,6 +125,7 @@ class Home:
         self.unacked = Unacked()
         # What is out by way of the other node, which led these queues before; by queue, epoch and block: see `bequest`.
         self.inherited: dict[tuple[int, int, int], Unacked] = {}
+        self.apart: dict[int, Unacked] = {}  # By queue: what is out with clients of the other node, which served it.
         self.last_tag = 0
         self.consumers: dict[int, RemoteConsumer] = {}
         self.stalled: dict[AnyQueue, None] = {}  # Had more for a consumer than it could take.
@@ -347,6 +349,8 @@ class Home:
             self._on_get(number, queue, bool(w.unpack_one(w.U8, rest)[0]))
         elif what == w.SUBSCRIBE:
             self._on_subscribe(number, queue, rest)
+        elif what == w.APART:
+            self._on_apart(number, queue, rest)
         else:
             raise BadFrame(f"question {what}")
 
@@ -402,6 +406,22 @@ class Home:
                 self._answer(number, [w.U64.pack(begun.value)] if begun is not None and is_known else None)
 
         queue.subscribe(consumer, then)
+
+    def _on_apart(self, number: int, queue: AnyQueue, rest: bytes) -> None:
+        said, queue_id = read(rest), queue.spec.id
+
+        def then(done: bool) -> None:
+            if queue_id in self.apart and not self.apart[queue_id].count:
+                del self.apart[queue_id]
+            self._answer(number) if done else self._refuse(number, unreachable(queue.spec))
+
+        if not queue.is_local:
+            then(False)
+        elif not queue.later(lambda found: self._on_apart(number, found, rest) if self.is_up else None):
+            if queue.frozen:
+                then(False)
+            else:
+                heed(queue, self.apart.setdefault(queue_id, Unacked()), said, then)
 
     def _on_cancel(self, number: int, subscription: int, in_order: bool) -> None:
         consumer = self.consumers.pop(subscription, None)
@@ -505,7 +525,8 @@ class Home:
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
         inherited, self.inherited = self.inherited, {}
-        for unacked in (self.unacked, *inherited.values()):
+        apart, self.apart = self.apart, {}
+        for unacked in (self.unacked, *inherited.values(), *apart.values()):
             taken = unacked.take_all()
             self._on_taken(taken)
             self._requeue(taken)

@@ -317,6 +317,7 @@ class Mirrors:
         def tell(mirror: Mirror) -> None:
             mirror.member.on_peer_down(peer)
             if has_failed:
+                self.broker.detachment.on_failed(mirror, peer)
                 self.governing.on_failed(mirror, peer)
             self.journal.on_peer_down(mirror, peer)
             self.touched[mirror] = None
@@ -342,7 +343,9 @@ class Mirrors:
             self.majority = reachable
             if self.broker.journal is not None:
                 self.broker.journal.tell("partition", state="majority" if reachable else "minority")
-            if not reachable:  # That nothing is handed out any more is all that cannot wait.
+            if reachable:
+                self.broker.detachment.end()
+            else:  # That nothing is handed out any more is all that cannot wait.
                 for mirror in self.mirrors.values():
                     if mirror.queue is not None:
                         mirror.queue.freeze()
@@ -354,6 +357,11 @@ class Mirrors:
 
             self.rounds.tell(tell)
             self.broker.spools.on_majority(reachable)
+
+    def catch_up(self, mirror: Mirror) -> None:
+        """Put into effect all that a copy has heard of."""
+        self.rounds.catch_up(mirror)
+        self._perform(mirror)
 
     def hasten(self, number: int) -> None:
         """A client of this node waits for the next master of a queue."""
@@ -633,6 +641,10 @@ class Mirrors:
         if not mirror.member.serving:
             queue.freeze()
         mirror.queue = queue
+        if marks is not None:
+            self.broker.detachment.on_started(mirror, queue)
+        if not queue.frozen:
+            self.broker.detachment.tell(queue)
         if mirror in self.adopting:
             self.adopting[mirror].go_on()
 
@@ -719,6 +731,7 @@ class Mirrors:
             queue.hold()
         else:
             queue.thaw()
+            self.broker.detachment.tell(queue)
             self.broker.dirty[queue] = None
             if queue in self.held_back:
                 del self.held_back[queue]

@@ -42,6 +42,9 @@ STATUS_ANSWER: Final = struct.Struct(">QI")  # Ready, consumers.
 GET_ANSWER: Final = struct.Struct(">QQ")  # Tag, how many remain.
 REPLY_ANSWER: Final = struct.Struct(">QB")  # Number, whether somebody waits for replies there.
 PASSED_HEAD: Final = struct.Struct(">QQQQ")  # Index, queue, epoch and number of the block up to which this holds.
+# Of a queue which a node served apart: epoch, block and message up to which what it had was applied, and up to which it
+# had something.
+APART_HEAD: Final = struct.Struct(">QQQQQQ")
 
 # Verdicts
 ACKED: Final = 0
@@ -62,6 +65,7 @@ CANCEL: Final = 5  # The subscription; with `IN_ORDER` if its client goes on and
 ADOPT: Final = 6  # Get ready to become a queue's home.
 ABANDON: Final = 7  # It stays where it is.
 BRING: Final = 8  # All its messages are there: here are its marks.
+APART: Final = 9  # What clients of a node said of messages while it was cut off: see `detached`.
 
 IN_ORDER: Final = b"\x01"
 

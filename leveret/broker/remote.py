@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.confirms import Pending
     from leveret.broker.consumer import Subscriber
+    from leveret.broker.detached import DetachedQueue
     from leveret.broker.origin import Origin
     from leveret.broker.queue import Queue
     from leveret.cluster.queue_rules import QueueRules
@@ -74,8 +75,8 @@ class RemoteQueue:
     """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
 
     __slots__ = (
-        "broker", "deleted", "is_hopeless", "is_late", "is_moving", "orphans", "parked", "ruled", "said", "spec",
-        "spool", "subscriptions", "successor", "waiting",
+        "apart", "broker", "deleted", "is_hopeless", "is_late", "is_moving", "orphans", "parked", "ruled", "said",
+        "spec", "spool", "subscriptions", "successor", "waiting",
     )  # fmt: skip
 
     is_local: Literal[False] = False
@@ -96,6 +97,7 @@ class RemoteQueue:
         self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
         self.is_hopeless = False  # It was waited for, in vain, and nobody has been found since.
         self.is_late = False  # Publishes do not wait any longer for who leads it next.
+        self.apart: DetachedQueue | None = None  # What serves clients of this node meanwhile.
         self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
 
     def __repr__(self) -> str:
@@ -323,6 +325,11 @@ class RemoteQueue:
         self._ask(w.GET, w.U8.pack(no_ack), on_answer, again)
 
     def subscribe(self, consumer: Subscriber, then: Callable[[Refusal | None], None]) -> None:
+        detached = self.detached()
+        if detached is not None:
+            consumer.queue = detached
+            detached.subscribe(consumer, then)
+            return
         if self._waits():
             consumer.queue = self
             self.orphans[consumer] = then  # Unless its client ends it before that.
@@ -403,13 +410,22 @@ class RemoteQueue:
 
     def later(self, call: Callable[[AnyQueue], None]) -> bool:
         """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
-        if self._waits():
+        detached = self.detached()
+        if detached is not None:
+            call(detached)
+        elif self._waits():
             self.waiting.append(call)
         elif self.successor is not None:
             call(self.successor)
         else:
             return False
         return True
+
+    def detached(self) -> DetachedQueue | None:
+        """What serves the queue at this node while its master cannot be reached, where that is wanted."""
+        if self.apart is None and self.parked is None and not self.deleted and self.broker.detachment.is_due:
+            self.apart = self.broker.detachment.begin(self)
+        return self.apart
 
     def _waits(self) -> bool:
         return self.parked is not None or self._has_none() or self._is_in_doubt()

@@ -94,6 +94,11 @@ class RangeSet:
             return False
         return high <= self._highs[chunk][bisect_right(self._lows[chunk], low) - 1]
 
+    def around(self, number: int) -> tuple[int, int]:
+        """The range that a number is in, which must be in one."""
+        assert number in self
+        return self._range_at(number)
+
     def count_within(self, low: int, high: int) -> int:
         return sum(end - start + 1 for start, end in self.ranges(low, high))
 

@@ -355,7 +355,7 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
     for low, high in [(1, through), *requeued] if through else requeued:
         for start, end in list(stored.live.ranges(low, high)):
             stored.redelivered.add(start, end)
-    for gap in _gaps(stored.live, settled):
+    for gap in gaps_of(stored.live, settled):
         queue.ready.append(gap)
         queue.ready_count += gap.count
     marks = RangeSet([(1, through)] if through else ())
@@ -365,7 +365,7 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
     for block in tail:
         run = block.enqueued
         if run is not None and run.contents:
-            batches.append((block.number, _batch(queue, run, settled, marks)))
+            batches.append((block.number, add_batch(queue, run, settled, marks)))
     if queue.returns is not None:
         queue.returns.restore(_counts(stored.counts, tail, settled, queue.next_seq), queue.rules.delivery_limit)
     return batches
@@ -388,7 +388,7 @@ def _counts(stored: dict[int, int], tail: Sequence[Block], settled: RangeSet, ne
     return {number: count for number, count in counts.items() if number not in settled}
 
 
-def _gaps(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
+def gaps_of(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
     """What lives and is not settled. A gap stands for all that lives between its ends, so each ends where something
     that still lives is settled. The last one, which may be long, is not gone through to be counted."""
     rest, start = live.count, live.first or 1
@@ -405,7 +405,8 @@ def _gaps(live: RangeSet, settled: RangeSet) -> Iterator[Gap]:
         yield Gap(live.next(start) or start, live.last, rest)
 
 
-def _batch(queue: Queue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
+def add_batch(queue: Queue, run: Run, settled: RangeSet, marks: RangeSet) -> Batch:
+    """Messages of a block that is not applied, at the end of those that wait, without what is settled."""
     batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
     batch.logged = batch.all_logged = False  # It cannot be read back before its block is applied.
     for low, high in marks.ranges(run.first, run.last):

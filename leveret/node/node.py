@@ -142,6 +142,7 @@ class Node(consensus.Shell):
         self.broker.outboxes.answer_ms = settings.silence_ms
         self.broker.spools.content_bytes_max = settings.spool_max_bytes
         self.broker.spools.room_of = self._room_of
+        self.broker.detachment.is_pair = lambda: self.cluster.surviving.is_pair
         self.broker.journaling = Options(settings.journal_default, settings.journal_max_bytes)
         self.broker.refresh_rules()
         self.broker.arrivals.is_open = False
@@ -172,7 +173,7 @@ class Node(consensus.Shell):
             for command in self._first_commands():
                 await self.cluster.change(command)
         kept = {spec.id for spec in self.metadata.queues.values() if self._has_copy(spec)}
-        kept |= self.broker.spools.open(self.storage.log.queues)
+        kept |= self.broker.spools.open(self.storage.log.queues) | self.broker.detachment.open(self.storage.log.queues)
         for number in [number for number in self.storage.log.queues if number not in kept]:
             self.storage.log.forget(number)
         self.broker.arrivals.is_open = True

@@ -42,6 +42,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.cluster.attesting import witness_names
 from leveret.cluster.frames import REST, SIGNS_OF_LIFE
 from leveret.cluster.proposals import BadFrame
 from leveret.cluster.raft import Demote, Member, NotLeader, Refused, Remains
@@ -86,6 +87,11 @@ class Surviving:
         if len(voters) != 2 or not self.cluster.is_voter:
             return None
         return voters[1] if voters[0].id == self.cluster.me.id else voters[0]
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the cluster has two nodes, and no witness."""
+        return len(self.cluster.raft.membership.members) == 2 and not witness_names(self.cluster.metadata)
 
     @property
     def missing(self) -> Member | None:
