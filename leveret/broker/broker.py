@@ -572,7 +572,7 @@ class Broker:
         self.homes[peer] = Home(self, peer)
         self.census.on_peer_up(peer)
         self.outboxes.again()  # Before what came later.
-        self.detachment.end()
+        self.detachment.on_peer_up()
         for queue in [queue for queue in self.suspended if queue.spec.node == peer]:
             queue.resume()
         self.spools.wake()

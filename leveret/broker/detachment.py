@@ -83,7 +83,7 @@ class Detachment:
             queue = self.broker.queues_by_id.get(number & ~DETACHED) if number & DETACHED else None
             if queue is not None:
                 kept.add(number)
-                self._make(queue)
+                self.broker.dirty[self._make(queue)] = None
         return kept
 
     def _make(self, queue: AnyQueue) -> DetachedQueue:
@@ -189,6 +189,11 @@ class Detachment:
         self.ticks = 0
         for detached in self.serving:
             self._end(detached)
+
+    def on_peer_up(self) -> None:
+        self.end()
+        for detached in list(self.queues.values()):
+            self.pass_on(detached)
 
     def _end(self, detached: DetachedQueue) -> None:
         if detached.front is not None:
@@ -302,6 +307,18 @@ class Detachment:
         is_whole = all(one in in_sync and one in mirror.member.links for one in others)
         if not is_whole and self.may_be_served_elsewhere(queue.spec):
             mark_shown(queue, queue.next_seq - 1)
+
+    # -- For people ----------------------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, int]:
+        """Of how many queues this node hands out what it has, how many messages wait there, and of how many more it has
+        still to tell a master that clients are done with them."""
+        serving = self.serving
+        return {
+            "queues": len(serving),
+            "messages": sum(one.ready_count for one in serving),
+            "settled": sum(one.acked.count + one.rejected.count for one in self.queues.values()),
+        }
 
     def note(self, level: str, text: str) -> None:
         self.broker.shell.note("queue", level, visible(text))

@@ -76,6 +76,7 @@ def local(control: Control) -> dict[str, Any]:
         ],
         "waiting_for": node.cluster.surviving.waiting_for(),
         "spooled": _spooled(node.broker.spools),
+        "detached": node.broker.detachment.figures(),
     }
 
 
