@@ -1,9 +1,10 @@
-"""The way to the nodes, and what users are told when there is none.
+"""Connects to the nodes, and turns errors into texts for users.
 
 An error inside a data source reaches the user as the last line of a Python traceback within a Java one. So that line
-has to say all: what was tried, what came back, and what to do. `LeveretError` has such a text, and no cause behind it.
+has to say everything: what was tried, what the broker answered, and what to do. `LeveretError` has such a text, and no
+cause.
 
-Executors' workers live longer than a task, and connections with them: clients are kept by process.
+Executors' workers live longer than a task, so each process keeps its clients with their connections.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from leveret.data.client import DataClient, DataError, Refused, Unreachable
 from leveret.data.sheet import BadSheet
 from pyspark_leveret.options import Access
 
-PLANNING_PATIENCE_S: Final = 10.0  # Whoever waits for a mistyped server to come up waits in front of a screen;
-READING_PATIENCE_S: Final = 60.0  # a task that has begun lives through the failover of a node.
+PLANNING_PATIENCE_S: Final = 10.0  # A user with a mistyped server waits in front of a screen.
+READING_PATIENCE_S: Final = 60.0  # Long enough for a running task to outlast the failover of a node.
 CLIENTS_MAX: Final = 16
 
 _clients: dict[tuple[Access, float], DataClient] = {}
 
 
 class LeveretError(Exception):
-    """One line for the user."""
+    """An error whose text is one line for the user."""
 
 
 class Lost(Exception):
-    """An AMQP connection is of no use any more; another one may be."""
+    """An AMQP connection has failed; a new one may work."""
 
 
 def client(access: Access, patience_s: float = READING_PATIENCE_S) -> DataClient:
-    """This process's client. For one thread at a time."""
+    """Returns the client of this process, for one thread at a time."""
     kept = _clients.get((access, patience_s))
     if kept is None:
         while len(_clients) >= CLIENTS_MAX:
@@ -51,7 +52,7 @@ def new_client(access: Access, patience_s: float) -> DataClient:
 
 @contextmanager
 def explained(access: Access, what: str) -> Iterator[None]:
-    """Errors of the client become LeveretErrors. `what` completes "cannot …"."""
+    """Turns errors of the client into LeveretErrors. `what` completes "cannot …"."""
     try:
         yield
     except Refused as error:
@@ -77,11 +78,11 @@ def _refusal(access: Access, what: str, error: Refused) -> str:
 
 
 def login_error(error: BrokerError, access: Access, address: Address) -> Exception:
-    """What a failed AMQP log-in means: Lost, if another attempt makes sense."""
+    """Returns the error for a failed AMQP login: Lost if another attempt makes sense."""
     text = str(error)
     if " 403 " in text:
         return LeveretError(f"{address} refuses user '{access.user}': wrong user or password? ({text})")
-    if "user and password" in text:  # Also a port for HTTP ends so.
+    if "user and password" in text:  # The error that an HTTP port causes, too.
         return LeveretError(f"cannot log in: {text} (what is meant is a port for AMQP, by default 5672)")
     if " 530 " in text:
         return LeveretError(f"{address} refuses user '{access.user}' in vhost '{access.vhost}' ({text})")

@@ -1,14 +1,14 @@
-"""What users say with `.option(name, value)`: read, checked, and refused with a text that says what to do.
+"""Parses and checks the options that users give with `.option(name, value)`. Errors say what to do.
 
-Names are Kafka's where Kafka's source has such a thing. Spark ignores the case of names, and gives all values as text.
-An unknown name is refused, not ignored: a misspelt `maxOffsetsPerTriger` would otherwise be found by a job that ran
-out of memory. So is a known one where it means nothing, like `exchange` for a source.
+Names are those of Spark's Kafka source where it has such an option. Spark ignores the case of names, and passes all
+values as text. An unknown name is refused, not ignored: a misspelt `maxOffsetsPerTriger` would otherwise be noticed
+when the job runs out of memory. A known name is refused where it means nothing, like `exchange` for a source.
 
-`servers` says what is spoken with:
+`servers` chooses the protocol:
 
-    host, host:port                   the management port (15672) of a source, the AMQP port (5672) of a sink
+    host, host:port                   the management port (15672) for a source, the AMQP port (5672) for a sink
     http://…, https://…               the management port; not for sinks
-    amqp://…, amqps://…               AMQP: what a sink publishes to; as a source, a plain RabbitMQ
+    amqp://…, amqps://…               AMQP: for a sink, or for a source that is another broker than Leveret
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from pyspark_leveret.schema import nearest
 
-EARLIEST: Final = -2  # As Kafka's connector writes them in JSON.
+EARLIEST: Final = -2  # Values as in the JSON of Spark's Kafka source.
 LATEST: Final = -1
 LEASE_TIMEOUT_MS: Final = 86_400_000
 SERVERS: Final = "127.0.0.1"
@@ -37,13 +37,13 @@ SOURCE: Final = (
 )  # fmt: skip
 BATCH: Final = ("endingOffsets", "endingOffsetsByTimestamp")
 STREAM: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "lease", "leaseTimeout", "leaseTakeover")
-# What a plain RabbitMQ cannot do: it is read from the head, by name.
+# Options that other AMQP brokers cannot serve: they are read from the head, by name.
 LEVERETS: Final = (
     "subscribePattern", "startingOffsets", "startingOffsetsByTimestamp", "failOnDataLoss", "lease", "leaseTimeout",
     "leaseTakeover",
 )  # fmt: skip
 SINK: Final = ("exchange", "routingKey", "mandatory", "sortRows")
-SPARKS: Final = ("checkpointLocation", "queryName", "path")  # Spark passes its own on.
+SPARKS: Final = ("checkpointLocation", "queryName", "path")  # Spark passes its own options to us.
 KNOWN: Final = (*ACCESS, *SOURCE, *BATCH, *STREAM, *SINK)
 
 _SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -53,12 +53,12 @@ _TIMES: Final = {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 8
 
 
 class BadOption(ValueError):
-    """The text is for the user."""
+    """An option that cannot be used. The text is for the user."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where the broker is, and who asks."""
+    """Servers, vhost, credentials and TLS files."""
 
     servers: tuple[str, ...] = (SERVERS,)
     vhost: str = "/"
@@ -73,7 +73,7 @@ class Access:
         return self.servers[0].startswith("amqp")
 
     def tls(self) -> ssl.SSLContext | None:
-        """None: nothing was said about TLS."""
+        """Returns a context with the given files; None if no option names one."""
         if self.cafile is None and self.certfile is None:
             return None
         try:
@@ -86,7 +86,7 @@ class Access:
         return context
 
     def amqp_addresses(self) -> list[tuple[str, int, bool]]:
-        """(host, port, TLS?) of each server, for whoever publishes or consumes."""
+        """Returns (host, port, TLS?) of each server, for AMQP connections."""
         addresses = []
         for server in self.servers:
             parts = urlsplit(server if "//" in server else f"//{server}")
@@ -95,9 +95,10 @@ class Access:
         return addresses
 
 
-# A position: EARLIEST, LATEST, or a number; or (with `at`) a time in ms. For all queues, or by queue.
 @dataclass(frozen=True)
 class Positions:
+    """Where to begin or end: EARLIEST, LATEST or a message number, for all queues or by queue; or a time by queue."""
+
     everywhere: int
     by_queue: Mapping[str, int] = field(default_factory=dict)
     times_ms: Mapping[str, int] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class SourceOptions:
     max_bytes: int | None
     lease: str | None
     lease_timeout_ms: int
-    lease_takeover: bool  # Also if it is another query's.
+    lease_takeover: bool  # Take the lease even if another query has it.
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class SinkOptions:
 
 
 class Options:
-    """Options by name, whatever its case. Raises BadOption for names that nobody knows."""
+    """Options by name, in any case. Raises BadOption for unknown names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         known = {name.lower(): name for name in (*KNOWN, *SPARKS)}
@@ -251,7 +252,7 @@ class Options:
             raise BadOption(
                 f"option '{name}' is {also}JSON like {{\"queue\": 23}} ({meaning}), not {self.given[name]!r}"
             )
-        queues, pattern = self._subscribed()  # Of a pattern, queues may come later.
+        queues, pattern = self._subscribed()  # Queues that match a pattern may be declared later.
         for queue in said:
             if pattern is None and queue not in queues:
                 raise BadOption(f"option '{name}' names queue '{queue}', which 'subscribe' does not")

@@ -1,7 +1,7 @@
-"""The columns of a message, as Spark and as Arrow name their types.
+"""The columns of a message with their types in Spark and Arrow.
 
 Spark takes Arrow data only if the types are exactly those that it expects: `string` and not `large_string`,
-microseconds in UTC, 32-bit integers for `int`. Both names of a type therefore stand in one line here.
+microseconds in UTC, 32-bit integers for `int`. So `arrow_type` has both names of a type in one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructField
 
-# Name: type, in the order in which they are shown.
+# Spark's types by name, in the order of the columns.
 COLUMNS: Final = {
     "queue": "string",
     "offset": "bigint",
@@ -40,9 +40,9 @@ COLUMNS: Final = {
     "redelivered": "boolean",
     "node": "string",
 }
-# What every message has. Spark does not look for nulls in such columns, which makes reading faster.
+# Columns that are never null. Spark does not look for nulls in them, which makes reading faster.
 ALWAYS: Final = frozenset({"queue", "offset", "exchange", "routing_key", "body", "redelivered"})
-# What a message only has once it is in a queue: a sink leaves these columns out.
+# Columns that a message gets in a queue: a sink leaves them out.
 OF_QUEUES: Final = frozenset({"queue", "offset", "enqueued", "redelivered", "node"})
 
 
@@ -52,10 +52,11 @@ class Column(NamedTuple):
 
 
 class BadSchema(ValueError):
-    """The text is for the user."""
+    """A schema that the source cannot fill. The text is for the user."""
 
 
 def ddl(include_headers: bool = True) -> str:
+    """Returns the full schema as Spark's DDL."""
     return ", ".join(
         f"{name} {kind}{' NOT NULL' if name in ALWAYS else ''}"
         for name, kind in COLUMNS.items()
@@ -64,7 +65,7 @@ def ddl(include_headers: bool = True) -> str:
 
 
 def chosen(fields: Iterable[StructField]) -> list[Column]:
-    """The columns of a schema that a user gave. Raises BadSchema if the source cannot fill one."""
+    """Returns the columns of a user's schema. Raises BadSchema if the source cannot fill one."""
     columns = []
     for field in fields:
         wanted, kind = field.dataType.simpleString(), COLUMNS.get(field.name)
@@ -79,7 +80,7 @@ def chosen(fields: Iterable[StructField]) -> list[Column]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence that says what may have been meant, or what there is."""
+    """Returns the end of a sentence that suggests the nearest known name, or lists all."""
     by_folded = {one.lower(): one for one in known}
     close = get_close_matches(name.lower(), by_folded, 1)
     return f"; did you mean '{by_folded[close[0]]}'?" if close else f"; there are {', '.join(by_folded.values())}"

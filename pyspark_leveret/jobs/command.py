@@ -61,21 +61,21 @@ def _work(name: str, job: ModuleType, parsed: argparse.Namespace, relay: signals
         print(f"leveret pipeline: {error}", file=sys.stderr)
         return UNAVAILABLE if isinstance(error, common.NoJava) else USAGE
     shown_as, shown_at = parsed.report_as or name, parsed.report_to or getattr(job, "REPORT_TO", None)
-    relay.heed()
+    relay.handle_signals()
     signals.if_stopped(signals.BEGINS_ANEW)
-    teller = job_status.begin(job_status.Teller(shown_as, common.access_of(parsed), shown_at, common.say))
+    status = job_status.begin(job_status.JobStatus(shown_as, common.access_of(parsed), shown_at, common.say))
     end = spark.stop
     try:
         code: int = job.run(spark, parsed)
-        teller.end(code)
+        status.end(code)
         return code
     except signals.Stopped:
         end = partial(signals.aside, spark.stop)
-        teller.stopped(signals.ending().text, signals.ending().code)
+        status.stopped(signals.ending().text, signals.ending().code)
         raise
     except Exception as error:
         reason = common.reason(error)
-        teller.end(UNAVAILABLE, reason or f"{type(error).__name__}: {error}".partition("\n")[0])
+        status.end(UNAVAILABLE, reason or f"{type(error).__name__}: {error}".partition("\n")[0])
         if reason is None:
             raise
         print(f"leveret pipeline {name}: {reason}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Rows as AMQP frames.
+"""Encodes rows as AMQP frames.
 
-A message is three frames: the method with exchange and routing key, the header with the properties, the body. Rows of
-a table mostly share all but the body, so what comes before it is put together once for each different (exchange, key,
-properties, size) and remembered; for a row remain a look-up and three pieces of a join. Where properties differ from
-row to row they are encoded row by row.
+A message is three frames: the method with exchange and routing key, the header with the properties, the body. Rows of a
+table mostly share all but the body, so the bytes before it are encoded once for each different (exchange, key,
+properties, size) and kept; a row then costs a look-up and three parts of a join. Properties that differ from row to row
+are encoded row by row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REMEMBERED_MAX: Final = 50_000
 _HEADER: Final = Struct(">HHQ")
 _END: Final = bytes((amqp.END,))
 _INTEGERS: Final = r"tinyint|smallint|int|bigint"
-# By column: which of Spark's types can be written, and how that is said.
+# By column: Spark's types that can be published, and their names for people.
 _ALLOWED: Final = {
     "body": (r"binary|string", "binary or string"),
     "headers": (
@@ -68,6 +68,8 @@ def check_columns(fields: Sequence[Any], options: SinkOptions) -> None:
 
 
 class Encoder:
+    """Encodes rows for one connection, whose `frame_max` limits body frames."""
+
     def __init__(self, options: SinkOptions, frame_max: int) -> None:
         self.options = options
         self.room = frame_max - amqp.OVERHEAD
@@ -75,6 +77,7 @@ class Encoder:
         self._properties: dict[tuple[Any, ...], bytes] = {}
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        """Returns the rows of a batch with their properties encoded."""
         names = batch.schema.names
         bodies = batch.column("body")
         if bodies.null_count:
@@ -106,7 +109,7 @@ class Encoder:
             yield encoded
 
     def chunks(self, rows: Iterable[Row], bytes_max: int) -> Iterator[tuple[bytes, int]]:
-        """Frames of messages, and how many messages they are; in pieces of at least so many bytes, but for the last."""
+        """Yields frames with their number of messages, in chunks of at least `bytes_max` bytes except for the last."""
         heads, room = self._heads, self.room
         parts: list[bytes] = []
         held = count = 0
@@ -129,7 +132,7 @@ class Encoder:
             yield b"".join(parts), count
 
     def _head(self, exchange: str, key: str, encoded: bytes, size: int) -> bytes:
-        """All up to the body, where that is one frame; else all frames before those of the body."""
+        """Returns the frames before the body, and the head of the body's frame if it is only one."""
         if len(self._heads) >= REMEMBERED_MAX:
             self._heads.clear()
         try:
@@ -146,7 +149,7 @@ class Encoder:
 
 
 def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Of a property, so that they can be looked up."""
+    """Returns the values of a property as hashable keys."""
     column = batch.column(name)
     if name == "timestamp":
         return [None if micros is None else micros // 1_000_000 for micros in column.cast("int64").to_pylist()]
@@ -155,7 +158,7 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Raises LeveretError for what Spark's types can hold, and AMQP's cannot."""
+    """Raises LeveretError for values that Spark's types can hold and AMQP's cannot."""
     for name, value in values.items():
         if value is None or name == "headers":
             continue
@@ -173,7 +176,7 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def _encode(values: dict[str, Any]) -> bytes:
-    """Flags and properties. Messages are persistent unless they say otherwise."""
+    """Returns flags and properties. Messages without a delivery mode are persistent."""
     if values.get("delivery_mode") is None:
         values = {**values, "delivery_mode": PERSISTENT}
     try:

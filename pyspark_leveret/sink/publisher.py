@@ -1,20 +1,19 @@
-"""Publishes messages over AMQP 0-9-1, each confirmed, and sends again what was not.
+"""Publishes messages over AMQP 0-9-1 with confirms, and sends unconfirmed ones again.
 
-Messages are numbered from 1 in the order in which they are given. With a Leveret broker the connection says so when it
-logs in: its name as a *producer*, and the number after which it goes on. Every queue then takes each number once,
-however often it is sent: over connections, nodes, attempts of a task and restarts of a query. A broker that does not
-know producers (RabbitMQ) takes what is sent again for new: at least once.
+Messages are numbered from 1 in the order of `send`. At its login the connection tells a Leveret broker its name as a
+*producer*, and the number after which it continues. Every queue then takes each number once, however often it is sent:
+over connections, nodes, attempts of a task and restarts of a query. A broker that does not know producers (RabbitMQ)
+takes a message that is sent again as a new one: at least once.
 
-What is not confirmed is kept. If the connection is lost, or the broker refuses (nacks) something, which a queue does
-that is full or has just lost its master, a new connection goes on behind the last number up to which all are
-confirmed. Which number is which message is thereby the same as before. Only after `PATIENCE_S` without a single new
-confirm it is given up.
+Unconfirmed messages are kept. If the connection is lost, or the broker nacks a message, which a queue does that is full
+or has just lost its master, a new connection continues after the last number up to which all are confirmed. So each
+message keeps its number. The publisher gives up after `PATIENCE_S` without a new confirm.
 
-Some refusals would come again for ever, and end it at once: wrong password, no such exchange, no permission, and
-messages that lead to no queue (mandatory, returned), which would otherwise be lost in silence.
+Some refusals would repeat for ever, and end publishing at once: a wrong password, no such exchange, no permission, and
+messages that reach no queue (mandatory, returned), which would otherwise be lost silently.
 
-The socket is written and read in turns: a broker that cannot get rid of its confirms stops reading, and would never
-take the rest of a large write.
+The socket is written and read in turns: a broker that cannot send its confirms stops reading, and would never take the
+rest of a large write.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from leveret.client.connection import RECEIVE_BYTES, Connection
 from pyspark_leveret.connect import LeveretError, Lost, login_error
 from pyspark_leveret.options import Access
 
-WINDOW: Final = 20_000  # Messages, and bytes, that may be unconfirmed.
+WINDOW: Final = 20_000  # Unconfirmed messages at most; likewise bytes.
 WINDOW_BYTES: Final = 16 << 20
 PATIENCE_S: Final = 60.0
-FIRST_PATIENCE_S: Final = 10.0  # Until there was a connection at all: probably nobody is there.
+FIRST_PATIENCE_S: Final = 10.0  # For the first connection: probably the address is wrong.
 PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 2.0
-WILL_PASS: Final = (320, 541)  # Closed because a node stops, or for reasons of its own.
+WILL_PASS: Final = (320, 541)  # Reply codes after which another connection may work: the node stops, internal error.
 
 
 class Confirmed:
-    """How many of the messages of a connection are confirmed in a row, from its first on."""
+    """Counts the confirmed messages of a connection without gaps, from the first one on."""
 
     def __init__(self) -> None:
         self.through = 0
@@ -63,29 +62,29 @@ class Confirmed:
 
 
 class Chunk(NamedTuple):
-    """Messages that are sent, and sent again, together."""
+    """Messages that are sent together, and again together."""
 
-    before: int  # The number before that of the first one.
+    before: int  # The number before that of its first message.
     last: int
     frames: bytes
 
 
 class Publisher:
-    """`producer`: its name, and `base`, the number before that of its first message."""
+    """Publishes as `producer`. `base` is the producer's number before that of the first message here."""
 
     def __init__(self, access: Access, producer: str, base: int) -> None:
         self.access = access
         self.producer = producer
         self.base = base
-        self.confirmed = 0  # All up to here, counted from 1.
+        self.confirmed = 0  # All messages up to this number are confirmed.
         self.knows_producers = False
         self.frame_max = amqp.FRAME_MAX
-        self._kept: deque[Chunk] = deque()  # Not wholly confirmed.
+        self._kept: deque[Chunk] = deque()  # Chunks with unconfirmed messages.
         self._kept_bytes = 0
         self._last = 0
         self._gives_up_at = time.monotonic() + FIRST_PATIENCE_S
         self._pause_s = 0.0
-        self._trouble = ""  # Since the last confirm.
+        self._trouble = ""  # The last error since the last confirm.
         self._addresses = cycle(access.amqp_addresses())
         self._tls = access.tls()
         self._start()
@@ -94,9 +93,9 @@ class Publisher:
     # -- Sending -------------------------------------------------------------------------------------------------
 
     def send(self, frames: bytes, count: int) -> None:
-        """The frames of `count` messages. Returns when there is room for more. Raises LeveretError."""
+        """Sends the frames of `count` messages. Returns when the window has room for more. Raises LeveretError."""
         if self._last == self.confirmed:
-            self._gives_up_at = time.monotonic() + PATIENCE_S  # There was nothing to be confirmed until now.
+            self._gives_up_at = time.monotonic() + PATIENCE_S  # Nothing was waiting for a confirm.
         self._kept.append(Chunk(self._last, self._last + count, frames))
         self._kept_bytes += len(frames)
         self._last += count
@@ -104,14 +103,15 @@ class Publisher:
         self._work(WINDOW, WINDOW_BYTES)
 
     def finish(self) -> None:
-        """Returns when all are confirmed. Raises LeveretError."""
+        """Waits until all messages are confirmed. Raises LeveretError."""
         self._work(0, 0)
 
     def close(self) -> None:
         self._connection.close()
 
     def _work(self, window: int, window_bytes: int) -> None:
-        waits = False  # Once it goes out as it comes; and as often as it has to, until no more are kept than may be.
+        """Sends and receives once without waiting, then waits until the unconfirmed messages fit into the window."""
+        waits = False
         while not waits or self._last - self.confirmed > window or self._kept_bytes > window_bytes:
             try:
                 self._exchange(waits)
@@ -122,7 +122,7 @@ class Publisher:
             waits = True
 
     def _exchange(self, waits: bool) -> None:
-        """Write what the socket takes, and read what has come."""
+        """Writes as much as the socket takes, and reads what has come."""
         sock = self._connection.socket
         held = sock.pending() if isinstance(sock, ssl.SSLSocket) else 0  # Bytes that `select` does not see.
         left_s = max(self._gives_up_at - time.monotonic(), 0.0) if waits and not held else 0.0
@@ -135,7 +135,7 @@ class Publisher:
             if writable:
                 self._write()
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass  # Ready a moment ago, not any more; `select` tells when it is.
+            pass  # `select` reports the socket again when it is ready.
 
     def _write(self) -> None:
         unsent = self._unsent
@@ -158,7 +158,7 @@ class Publisher:
             end = at + amqp.HEAD.size + length
             if end >= len(received):
                 break
-            if kind == amqp.METHOD:  # The rest are heartbeats, and contents of messages that were returned.
+            if kind == amqp.METHOD:  # Others are heartbeats and contents of returned messages.
                 self._on_method(bytes(received[at + amqp.HEAD.size : end]))
             at = end + 1
         del received[:at]
@@ -181,7 +181,7 @@ class Publisher:
             raise LeveretError(f"cannot publish: {text}")
 
     def _forget(self) -> None:
-        """What is confirmed need not be kept."""
+        """Drops confirmed chunks."""
         confirmed = self._began_behind + self._acks.through
         if confirmed > self.confirmed:
             self.confirmed = confirmed
@@ -194,8 +194,8 @@ class Publisher:
     # -- Connections ---------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """A connection, here or there, on which all that is kept is sent again. Chunks are sent whole: what of the
-        first one is confirmed already is passed over by whoever knows producers."""
+        """Connects to any of the servers, and queues all kept chunks to be sent again. Chunks are sent whole: a broker
+        that knows producers skips the confirmed messages of the first chunk."""
         while True:
             if self._trouble and time.monotonic() >= self._gives_up_at:
                 raise LeveretError(f"cannot publish: {self._trouble}")
@@ -228,10 +228,10 @@ class Publisher:
         return connection
 
 
-def _knows_producers(greeting: bytes) -> bool:
-    """By the server's properties, which follow two bytes of version."""
+def _knows_producers(start: bytes) -> bool:
+    """Looks for the capability in connection.start: the server's properties follow two bytes of version."""
     try:
-        said = to_python(decode_table(greeting, 2)[0])
+        said = to_python(decode_table(start, 2)[0])
     except BadTable as error:
         raise BrokerError(f"the server's properties make no sense: {error}") from None
     capabilities = said.get("capabilities")

@@ -1,22 +1,21 @@
-"""`df.write.format("leveret")` and `writeStream`: every row becomes a message, and is confirmed.
+"""`df.write.format("leveret")` and `writeStream`: publishes every row as a message, and waits for its confirm.
 
-Columns are named as those of the source. `body` is needed; `exchange` and `routing_key` may be columns or options, and
-an option holds for all rows. The other columns are properties. What a message has only in a queue (`queue`, `offset`,
-`enqueued`, `redelivered`, `node`) is left out, so that rows of the source can be written as they are.
+Columns have the names of the source's. `body` is required; `exchange` and `routing_key` may be columns or options, and
+an option holds for all rows. The other columns are properties. Columns that a message has only in a queue (`queue`,
+`offset`, `enqueued`, `redelivered`, `node`) are left out, so that rows of the source can be written as they are.
 
 **Exactly once.** Spark runs a task again when its executor dies, and a batch again when the driver does. The rows of a
-task are numbered, in the order in which they come, and published under a name for that task; the broker takes each
-number once (see `publisher`). For a streaming query
+task are numbered in their order, and published under a name for that task; the broker takes each number once (see
+`publisher`). For a streaming query
 
     name = id of the query / partition        number = batch << 32 | row
 
-The id is in the checkpoint, so it is the same after a restart. For a batch job the name is a new one; an attempt of
-a task that is repeated is recognized, a job that is started again is not.
+The id is in the checkpoint, so it is the same after a restart. A batch job has a new name each time: a repeated attempt
+of a task is recognized, a job that is started again is not.
 
-That rests on one thing: the rows of a partition come in the same order whenever the batch is run. It holds for all
-that reads, maps and filters. Behind a shuffle (groupBy, join, repartition) the order may differ from run to run; the
-option `sortRows` puts the rows of each partition into an order of their own before they are numbered, which holds them
-in memory.
+This requires that the rows of a partition come in the same order whenever the batch runs. It holds for queries that
+read, map and filter. After a shuffle (groupBy, join, repartition) the order may differ from run to run; the option
+`sortRows` sorts the rows of each partition before they are numbered, and holds them in memory for that.
 """
 
 from __future__ import annotations
@@ -46,12 +45,14 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What a task reports."""
+    """The result of a task."""
 
     rows: int
 
 
 class LeveretWriter(DataSourceArrowWriter):
+    """The batch writer that Spark calls."""
+
     def __init__(self, options: SinkOptions, fields: Sequence[Any], overwrite: bool) -> None:
         if overwrite:
             raise LeveretError("queues cannot be overwritten: write with .mode('append')")
@@ -63,15 +64,17 @@ class LeveretWriter(DataSourceArrowWriter):
         return publish(self.options, iterator, f"spark/{self.job}/{_task().partitionId()}", 0)
 
     def commit(self, messages: list[Any]) -> None:
-        """All is published, and confirmed, by now."""
+        """Does nothing: `write` has waited for all confirms."""
 
     def abort(self, messages: list[Any]) -> None:
-        """What was published stays: nobody can take a message back that may have been consumed."""
+        """Does nothing: published messages stay, since they may have been consumed."""
 
 
 class LeveretStreamWriter(DataSourceStreamArrowWriter):
+    """The stream writer that Spark calls."""
+
     def __init__(self, options: SinkOptions, fields: Sequence[Any], overwrite: bool) -> None:
-        check_columns(fields, options)  # With `overwrite` (mode complete) Spark gives all rows every time, as it says.
+        check_columns(fields, options)  # With `overwrite` (mode complete) Spark passes all rows every time.
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
@@ -82,10 +85,10 @@ class LeveretStreamWriter(DataSourceStreamArrowWriter):
         return publish(self.options, iterator, f"spark/{query}/{task.partitionId()}", int(batch) << ROW_BITS)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """All is published, and confirmed, by now."""
+        """Does nothing: `write` has waited for all confirms."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """What was published stays, and is recognized when the batch is run again."""
+        """Does nothing: published messages stay, and are recognized when the batch runs again."""
 
 
 def _task() -> TaskContext:
@@ -96,7 +99,7 @@ def _task() -> TaskContext:
 
 
 def publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], producer: str, base: int) -> Published:
-    """Raises LeveretError."""
+    """Publishes all rows of a task and waits for their confirms. Raises LeveretError."""
     publisher = Publisher(options.access, producer, base)
     try:
         encoder = Encoder(options, publisher.frame_max)

@@ -1,4 +1,4 @@
-"""An AMQP connection that consumes, and keeps what it was given until it is acknowledged: a session of `plain`."""
+"""An AMQP connection that consumes, and keeps messages until they are acknowledged: a session of `rabbitmq_stream`."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ class Delivery(NamedTuple):
 
 
 class AmqpConsumer:
+    """Consumes all subscribed queues over one channel. Call `pump` to receive messages into `kept`."""
+
     def __init__(self, options: SourceOptions, prefetch: int, bytes_max: int) -> None:
-        """Raises LeveretError."""
+        """Connects and starts to consume. Raises LeveretError."""
         self.options = options
         self.session = uuid.uuid4().hex
         self.bytes_max = bytes_max
-        self.kept: deque[Delivery] = deque()  # Not acknowledged.
-        self.held = 0  # Their bytes.
-        self.next = self.acked = 0  # Places. A delivery tag is one more than the place.
-        self.waiting = 0  # How many were in the queues at the beginning.
-        self._begun: tuple[str, bytes, bool] | None = None  # Of the message whose frames are coming: queue, key, …
+        self.kept: deque[Delivery] = deque()  # Messages that are not acknowledged.
+        self.held = 0  # Bytes of `kept`.
+        self.next = self.acked = 0  # Places. The delivery tag of a message is its place plus 1.
+        self.waiting = 0  # Messages in the queues when the consumer started.
+        self._begun: tuple[str, bytes, bool] | None = None  # Incomplete message: queue, key, redelivered.
         self._frames: list[bytes] = []
-        self._missing = 0  # Bytes of its body.
+        self._missing = 0  # Bytes of its body that have not come yet.
         self.connection = self._connect()
         try:
             self._consume(prefetch)
@@ -71,7 +73,7 @@ class AmqpConsumer:
             if time.monotonic() >= gives_up_at:
                 raise LeveretError(f"nobody answers at {address} (amqp:// names AMQP ports): {trouble}")
             time.sleep(PAUSE_S)
-        raise AssertionError("there is a server")
+        raise AssertionError("the options name at least one server")
 
     def _consume(self, prefetch: int) -> None:
         connection = self.connection
@@ -83,10 +85,10 @@ class AmqpConsumer:
             connection.consume(queue, str(number), no_ack=False, nowait=True)
         connection.socket.setblocking(False)
 
-    # -- Taking in -----------------------------------------------------------------------------------------------
+    # -- Receiving ----------------------------------------------------------------------------------------------
 
     def pump(self, wait_s: float) -> None:
-        """Take in what has come, up to the limit; wait so long for the first. Raises Lost, OSError."""
+        """Receives messages up to the limit of bytes; waits up to `wait_s` for the first. Raises Lost, OSError."""
         sock = self.connection.socket
         while self.held < self.bytes_max:
             hidden = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
@@ -124,7 +126,7 @@ class AmqpConsumer:
             at = 1 + arguments[0]
             queue = self.options.queues[int(arguments[1:at])]
             tag = int.from_bytes(arguments[at : at + 8], "big")
-            assert tag == self.next + 1  # One channel counts its deliveries without gaps.
+            assert tag == self.next + 1  # Delivery tags of a channel have no gaps.
             self._begun = (queue, arguments[at + 9 :], bool(arguments[at + 8] & 1))
         elif name == amqp.BASIC_CANCEL:
             raise LeveretError("the broker has ended a consumer: was a queue deleted?")
@@ -150,7 +152,7 @@ class AmqpConsumer:
     # -- Settling ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, after: int) -> None:
-        """All places below. Raises OSError."""
+        """Acknowledges all messages at places below `after`. Raises OSError."""
         if after <= self.acked:
             return
         sock = self.connection.socket

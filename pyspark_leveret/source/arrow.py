@@ -1,28 +1,28 @@
-"""Sheets as Arrow tables: bytes that the broker stored become columns that Spark reads.
+"""Converts sheets, the bytes that the broker stored, into Arrow tables for Spark.
 
 A sheet holds contents back to back, each as it was published: a header frame, then body frames.
 
     2 channel size | class weight body-size flags properties … 0xCE | 3 channel size | body 0xCE
     ^ start        ^ +7                         ^ +19
 
-A million of them a second can be looked at only if none is looked at by Python. So all of them are looked at together:
-where things lie is computed with numpy, as one number for each message, and what lies there is cut out by Arrow.
+A million messages a second are possible only without Python code for each message. So all messages are handled
+together: numpy computes positions, one number for each message, and Arrow cuts out what lies there.
 
-- Sizes are known, so the starts are their sums. The size of the header frame and of the body are gathered from the
-  bytes behind each start, which says where each body begins and ends.
+- The starts are the sums of the sizes, which a sheet has. The sizes of header frames and bodies are gathered from the
+  bytes behind each start; with them, the begin and end of each body are known.
 - *Cutting out* is a trick: the begins and ends of the wanted pieces, in turn, are themselves the offsets of a binary
   array over the same bytes, whose every second element is a piece. Nothing is copied until `take` drops the others.
-- Properties are walked along for all messages at once: one step a property, not one a message. `at` says for each
-  message where its next property begins; those that have it (its flag is set) move on by its length, which is one byte
-  of the data, or fixed. The walk ends with the last property that a wanted column needs.
-- Headers are tables of any depth, and only they are parsed by Python: each different one once, as Arrow's dictionary
-  encoding tells them apart. Publishers mostly send the same headers again and again; if they are all different, each
-  is parsed, which is the slow path. A body in several frames (above 128 KiB) is put together on its own, too.
+- Properties are walked for all messages at once: one step for each property, not for each message. `at` has the
+  position of the next property of each message; messages that have the property (its flag is set) advance by its
+  length, which is one byte of the data, or fixed. The walk ends with the last property that a wanted column needs.
+- Headers are tables of any depth, and only they are parsed by Python: each different table once, found by Arrow's
+  dictionary encoding. Publishers mostly repeat the same headers; if all are different, each one is parsed, which is
+  slow. A body in several frames (above 128 KiB) is put together by Python, too.
 
-A batch has no more rows than suits Spark, which is slower with larger ones, and its bodies fit into memory.
+A batch has at most as many rows as suit Spark, which is slower with larger batches, and its bodies fit into memory.
 
-Values that have no place in a column: header values that are no strings become JSON text (`x`, bytes: base64), a void
-is null; text that is no UTF-8 has replacement characters; a timestamp that no calendar has is null.
+Values without a counterpart in a column: header values that are no strings become JSON text (`x`, bytes: base64), void
+becomes null; bytes that are no UTF-8 become replacement characters; a timestamp beyond Spark's calendar becomes null.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from leveret.data.sheet import REDELIVERED, BadSheet, Sheet
 from pyspark_leveret.schema import COLUMNS, Column, arrow_schema, arrow_type
 
 ROWS_MAX: Final = 10_000
-BYTES_MAX: Final = 32 << 20  # Of contents in a batch; one message that is larger is a batch of its own.
-TABLES_MAX: Final = 20_000  # Different headers that are remembered from batch to batch.
+BYTES_MAX: Final = 32 << 20  # Contents of a batch; a larger message is a batch of its own.
+TABLES_MAX: Final = 20_000  # Different header tables kept from batch to batch.
 
 _FRAME_HEAD: Final = 7
 _FRAME_OVERHEAD: Final = 8
@@ -53,7 +53,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
-# Properties in the order in which they lie: flag, bytes (0: a short string, -1: a table).
+# Properties in their order in a header: flag, bytes (0: a short string, -1: a table).
 _WALK: Final = {
     "content_type": (properties.CONTENT_TYPE, 0),
     "content_encoding": (properties.CONTENT_ENCODING, 0),
@@ -86,7 +86,7 @@ class Converter:
             for name, (flag, size) in list(_WALK.items())[: max(walked, default=-1) + 1]
         ]
         self._tables: dict[bytes, list[tuple[str, str | None]]] = {}
-        self._constants: dict[str, pa.Array] = {}  # Columns that are the same in all rows, as long as was needed.
+        self._constants: dict[str, pa.Array] = {}  # Columns with one value, of the largest length needed so far.
 
     def batches(self, sheet: Sheet) -> Iterator[pa.RecordBatch]:
         """Raises BadSheet if the contents are not what they should be."""
@@ -169,14 +169,14 @@ class Converter:
 
 
 class _Columns:
-    """What a sheet has for stretches of messages, spread over the messages."""
+    """Spreads what a sheet has for stretches of messages over the messages."""
 
     def __init__(self, sheet: Sheet) -> None:
         self.sheet = sheet
         self._numbers: Ints | None = None
         self._micros: Ints | None = None
         self._keys: tuple[Ints, dict[str, pa.Array]] | None = None
-        self._same: dict[str, pa.Array] = {}  # Columns that are the same in all rows, as long as was needed.
+        self._same: dict[str, pa.Array] = {}  # Columns with one value, of the largest length needed so far.
 
     def column(self, name: str, lo: int, hi: int) -> pa.Array:
         if name == "offset":
@@ -215,7 +215,7 @@ class _Columns:
 
 
 class _Page:
-    """The contents of the messages of one batch, and where in their bytes things lie."""
+    """The contents of the messages of one batch, and the positions of their parts."""
 
     def __init__(self, data: memoryview, ends: Ints) -> None:
         self.data: Octets = np.frombuffer(data, np.uint8)
@@ -225,7 +225,7 @@ class _Page:
         self.begins: Ints = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
         if bool((ends - self.begins < _FRAME_HEAD + properties.PROPERTIES_AT + 1).any()):
             raise BadSheet("a message is shorter than its header")
-        # Behind the last byte of each header's payload; its frame's end follows.
+        # One after the last byte of each header's payload; the end byte of its frame follows.
         self.header_ends: Ints = self.begins + _FRAME_HEAD + self._be(self.begins + 3, 4)
         if bool((self.header_ends >= ends).any()):
             raise BadSheet("the header of a message is longer than the message")
@@ -234,7 +234,7 @@ class _Page:
         return self._be(self.begins + _FRAME_HEAD + properties.FLAGS_AT, 2)
 
     def numbers(self, at: Ints, size: int, has: Bools) -> Ints:
-        """What lies there; 0 for those that have nothing there. Above 2**63 they come out negative."""
+        """Returns the numbers at the positions; 0 where `has` is not set. Numbers of 2**63 and above are negative."""
         if has.all():
             return self._be(at, size)
         numbers = np.zeros(self.count, np.int64)
@@ -242,7 +242,7 @@ class _Page:
         return numbers
 
     def lengths(self, at: Ints, has: Bools, size: int) -> Ints:
-        """How many bytes a property takes: 0 for those that do not have it."""
+        """Returns the bytes that a property takes in each message: 0 for messages without it."""
         if size > 0:
             return has * np.int64(size)
         if size == 0:
@@ -252,12 +252,12 @@ class _Page:
     def _be(self, at: Ints, size: int) -> Ints:
         if len(at) and int(at.max()) + size > len(self.data):
             raise BadSheet("the properties of a message are cut off")
-        # All numbers of this size that begin at any byte, of which those wanted are picked.
+        # A view with a number of this size at every byte, from which the wanted ones are picked.
         every = np.ndarray((len(self.data) - size + 1,), f">i{size}" if size > 4 else f">u{size}", self.data, 0, (1,))
         return every[at].astype(np.int64)
 
     def pieces(self, begins: Ints, ends: Ints, has: Bools | None = None) -> pa.BinaryArray:
-        """The bytes from each begin to its end; null for those that have none. They ascend and do not overlap."""
+        """Returns the bytes from each begin to its end, null where there are none. Pieces ascend and do not overlap."""
         offsets = np.empty(2 * self.count, np.int32)
         offsets[0::2] = begins
         offsets[1::2] = ends
@@ -281,7 +281,7 @@ class _Page:
         return pa.concat_arrays([simple, joined]).take(pa.array(order))
 
     def _joined(self, index: int) -> bytes:
-        """The body of a message that has it in several frames."""
+        """Returns the body of a message that is split into several frames."""
         at, end = int(self.header_ends[index]) + 1, int(self.ends[index])
         content, pieces = memoryview(self.buffer), []
         while at + _FRAME_OVERHEAD <= end:
@@ -294,7 +294,7 @@ class _Page:
 
 
 def spread_ranges(ranges: Sequence[tuple[int, int]]) -> Ints:
-    """All numbers of ranges whose ends belong to them."""
+    """Returns all numbers of ranges, whose ends are included."""
     bounds = np.array(ranges, np.int64).reshape(-1, 2)
     counts = bounds[:, 1] - bounds[:, 0] + 1
     before = np.cumsum(counts) - counts
@@ -317,7 +317,8 @@ def as_text(raw: pa.BinaryArray) -> pa.StringArray:
 
 
 def header_pairs(raw: bytes) -> list[tuple[str, str | None]]:
-    """A table as Spark's map of text to text. `decode_table` has kept the first of equal keys, as RabbitMQ does."""
+    """Returns a table as Spark's map of text to text. `decode_table` keeps the first of equal keys, as RabbitMQ
+    does."""
     try:
         return [(_clean(name), header_text(field)) for name, field in decode_table(raw)[0].items()]
     except BadTable as error:
@@ -325,7 +326,7 @@ def header_pairs(raw: bytes) -> list[tuple[str, str | None]]:
 
 
 def header_text(field: Field) -> str | None:
-    """Text is itself, nothing is null, all else is JSON."""
+    """Returns a header value as text: strings as they are, void as None, all else as JSON."""
     if field.kind == "S":
         return _clean(field.value)
     value = _plain(field)
@@ -351,5 +352,5 @@ def _plain(field: Field) -> Any:
 
 
 def _clean(text: str) -> str:
-    """`decode_table` gives bytes that are no UTF-8 as lone surrogates, which Arrow cannot store."""
+    """Replaces the lone surrogates that `decode_table` makes of bytes that are no UTF-8: Arrow cannot store them."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

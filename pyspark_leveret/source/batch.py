@@ -1,7 +1,7 @@
-"""`spark.read.format("leveret")`: what is in queues now, as a table. Reading changes nothing in them.
+"""`spark.read.format("leveret")`: reads the messages that queues have now, and changes nothing in them.
 
-A batch reads what is safe when it is planned. Of a stream that is all of the range; of any other queue, what lives
-when the task comes to it: waiting, out with consumers, or leased.
+A batch reads messages that are safe when it is planned. Of a stream it reads all of the range; of any other queue, the
+messages that still exist when the task reads them: ready, unacknowledged, or leased.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 class LeveretReader(DataSourceReader):
+    """The batch reader that Spark calls."""
+
     def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
         if options.access.speaks_amqp:
             raise LeveretError(
@@ -44,7 +46,7 @@ class LeveretReader(DataSourceReader):
             parts = max(pieces_for(info, lives), -(-options.min_partitions // len(queues)))
             is_whole = info.type == "stream"
             pieces += [Piece(info.name, info.master, ranges, is_whole) for ranges in cut([(first, last)], parts)]
-        # Spark makes one task of an empty list, and that would have no piece.
+        # Spark makes one task of an empty list, and calls `read` without a piece.
         return pieces or [Piece("", "", (), False)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

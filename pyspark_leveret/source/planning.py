@@ -1,4 +1,4 @@
-"""Which messages of which queues: options and what the broker tells of its queues become numbers."""
+"""Chooses the queues and message numbers to read, from options and what the broker tells of its queues."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyspark_leveret.connect import LeveretError, explained
 from pyspark_leveret.options import EARLIEST, LATEST, Positions, SourceOptions
 from pyspark_leveret.source.reading import log
 
-PIECE_BYTES: Final = 64 << 20  # About what a task reads in half a second; each costs Spark some hundredths besides.
-ALONE_BYTES: Final = 16 << 20  # Not worth a second task.
+PIECE_BYTES: Final = 64 << 20  # About half a second of reading; to start a task costs Spark some hundredths.
+ALONE_BYTES: Final = 16 << 20  # Below this, a second task is not worth its start.
 
 
 def find_queues(options: SourceOptions, client: DataClient) -> dict[str, QueueInfo]:
-    """The subscribed queues by name. Those subscribed by name are there; by pattern there may be none."""
+    """Returns the subscribed queues by name. A queue subscribed by name must exist; a pattern may match none."""
     if options.pattern is not None:
         with explained(options.access, f"look for queues like '{options.pattern}'"):
             found = client.queues(pattern=options.pattern)
@@ -40,7 +40,7 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
 def position(
     options: SourceOptions, positions: Positions, info: QueueInfo, client: DataClient, default: int | None = None
 ) -> int:
-    """The number that a position means for a queue: of the first message from there on."""
+    """Returns the number of the first message at or after a position in a queue."""
     time_ms = positions.times_ms.get(info.name)
     if time_ms is not None:
         with explained(options.access, f"look for a time in queue '{info.name}'"):
@@ -54,7 +54,7 @@ def position(
 
 
 def checked(options: SourceOptions, info: QueueInfo, number: int) -> int:
-    """A number to begin or end with, brought to where the queue has messages; or an error, if that loses some."""
+    """Returns a start or end number moved into the queue's range. Reports a loss if messages are skipped by that."""
     if number > info.next:
         lose(
             options,
@@ -62,21 +62,22 @@ def checked(options: SourceOptions, info: QueueInfo, number: int) -> int:
         )
         return info.next
     if number < info.first:
-        if info.type == "stream":  # In other queues they were consumed, which is what queues are for.
+        if info.type == "stream":  # Messages of other queues were consumed, which is no loss.
             lose(options, f"offset {number} of stream '{info.name}' is no longer there; it begins with {info.first}")
         return info.first
     return number
 
 
 def lose(options: SourceOptions, text: str) -> None:
+    """Raises LeveretError for lost messages, or logs the loss, as option `failOnDataLoss` says."""
     if options.fail_on_data_loss:
         raise LeveretError(f"{text} (option 'failOnDataLoss' set to false goes on without the missing messages)")
     log.warning("%s", text)
 
 
 def pieces_for(info: QueueInfo, count: int) -> int:
-    """How many tasks so many of a queue's messages are worth. A power of two, as numbers of cores mostly are: with one
-    task more, that would have the machine to itself at the end."""
+    """Returns the number of tasks for `count` messages of a queue: a power of two, as numbers of cores mostly are. One
+    task more would run alone at the end."""
     size = count * message_bytes(info)
     return 1 if size <= ALONE_BYTES else 1 << max(1, round(math.log2(size / PIECE_BYTES)))
 
@@ -86,7 +87,7 @@ def message_bytes(info: QueueInfo) -> float:
 
 
 def shares(wanted: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """As much of what each wants as fits into the limit, the same for all that want more than that."""
+    """Shares a limit among queues: small wishes are met in full, all others get the same share."""
     if limit is None or sum(wanted.values()) <= limit:
         return dict(wanted)
     given: dict[str, int] = {}

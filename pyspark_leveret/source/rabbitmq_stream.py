@@ -1,19 +1,19 @@
-"""A queue of a plain RabbitMQ (or of any AMQP 0-9-1 broker) as a streaming source: every message at least once.
+"""Streams queues of RabbitMQ, or of any AMQP 0-9-1 broker, into Spark: each message at least once.
 
-There are neither leases nor range reads: what is consumed and not acknowledged belongs to the channel, and goes back
-to the queue when the channel is gone. So the driver consumes, and hands messages to the tasks within the partitions;
-they are acknowledged when Spark says that their batch is done (`commit`).
+Such a broker has neither leases nor range reads: a message that is consumed and not acknowledged belongs to the
+channel, and goes back to the queue when the channel ends. So the driver consumes, and passes messages to the tasks
+inside the partitions; it acknowledges them when Spark says that their batch is done (`commit`).
 
-- Messages get places in the order in which they come. An end is `{"session": "…", "next": 1200, "tail": 0}`: all below
-  place 1200 of that session, which is one connection.
+- Messages get places in the order of their delivery. An offset is `{"session": "…", "next": 1200, "tail": 0}`: all
+  messages below place 1200 of that session, which is one connection.
 - A batch that Spark runs again in the same process gets the same messages: they are kept until they are acknowledged.
 - A batch of another session, from before a restart or a lost connection, is empty. Its messages were never
   acknowledged, so the broker delivers them again, into another batch. If the sink had written them already, they are
   there twice.
 
-One connection consumes all queues, up to a limit that is one batch's (`maxOffsetsPerTrigger`, `maxBytesPerTrigger`):
-it is the prefetch count, so the broker sends no more before the batch is acknowledged. The tail is acknowledged as in
-`stream`, by an empty batch.
+One connection consumes all queues. Its prefetch count and its limit of bytes are those of two batches
+(`maxOffsetsPerTrigger`, `maxBytesPerTrigger`): one is processed while the next gathers. The last batch is acknowledged
+as in `stream`, by an empty batch.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 64 << 20
-ROWS_MAX: Final = 65_535  # Of a prefetch count.
+ROWS_MAX: Final = 65_535  # The largest prefetch count.
 POLL_S: Final = 0.5
-LAST_S: Final = 5.0  # With availableNow: so long for messages that were there, and that others may have got.
+LAST_S: Final = 5.0  # With availableNow: longest wait for messages, which other consumers may have got.
 _STRETCH: Final = Struct("<IH")
 _SIZE: Final = Struct("<I")
 
@@ -48,7 +48,7 @@ Offset = dict[str, Any]
 
 
 class Handful(InputPartition):
-    """Messages of one queue, for one task: a sheet."""
+    """The messages of one queue that one task reads, as a sheet."""
 
     def __init__(self, queue: str, sheet: bytes) -> None:
         super().__init__(None)
@@ -60,6 +60,8 @@ class Handful(InputPartition):
 
 
 class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader that Spark calls. Its consumer lives in the driver."""
+
     def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
         rows = options.max_offsets or BATCH_ROWS
         if rows > ROWS_MAX:
@@ -84,14 +86,14 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return self._look(start)
         except (OSError, Lost) as error:
-            log.warning("connection lost, what was not acknowledged comes again: %s", error)
+            log.warning("connection lost, messages that were not acknowledged come again: %s", error)
             self.stop()
             return self._look(start)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         consumer = self._consumer
         if consumer is None or end["session"] != consumer.session:
-            return []  # Of a session that is gone: the broker delivers these messages again.
+            return []  # The session has ended: the broker delivers these messages again.
         first = start["next"] if start["session"] == consumer.session else 0
         taken = [one for one in consumer.kept if first <= one.place < end["next"]]
         pieces: list[InputPartition] = []
@@ -105,7 +107,7 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is not None and end["session"] == self._consumer.session:
             try:
                 self._consumer.acknowledge(end["next"])
-            except OSError as error:  # The next look finds the same, and connects anew.
+            except OSError as error:  # latestOffset meets the same error and connects again.
                 log.warning("could not acknowledge, messages will come again: %s", error)
 
     def stop(self) -> None:
@@ -141,13 +143,13 @@ class RabbitMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self) -> AmqpConsumer:
         if self._consumer is None:
-            prefetch = min(2 * self.rows_max, ROWS_MAX)  # One batch is in work while the next gathers.
+            prefetch = min(2 * self.rows_max, ROWS_MAX)  # One batch is processed while the next gathers.
             self._consumer = AmqpConsumer(self.options, prefetch, 2 * self.bytes_max)
         return self._consumer
 
 
 def sheet_of(messages: Sequence[Delivery]) -> bytes:
-    """As a node of Leveret would send them; when they came is not known."""
+    """Returns messages in the form in which a Leveret node sends them, without the times of their arrival."""
     part = Part(
         ranges=[(one.place, one.place) for one in messages],
         times=[],

@@ -1,16 +1,16 @@
-"""From a plan to rows: pieces of queues, and how executors read them.
+"""Reads pieces of queues in Spark's executors.
 
-A piece is a list of ranges of message numbers of one queue. It is what a task reads, and reads alike however often it
-is run. Ranges of a stream have no holes, and neither have those of a lease: if a message of them is not there, data
-was lost, and the task says so (`is_whole`). A plain look at a classic queue promises nothing of that kind, because
-consumers take messages out meanwhile.
+A piece is a list of ranges of message numbers of one queue. One task reads it, and reads the same however often it
+runs. Ranges of a stream or a lease have no holes: if one of their messages is missing, data was lost, and the task
+reports it (`is_whole`). A batch read of a classic queue promises nothing of that kind, because consumers take messages
+out meanwhile.
 
-The ranges of a lease can be many and short, where consumers took every other message before. A request for each would
-take longer than reading what lies between; so neighbours are read as one span, and the rest is dropped.
+The ranges of a lease can be many and short, if consumers took every other message before. A request for each would take
+longer than reading the messages between them; so neighbouring ranges are read as one span, and the rest is dropped.
 
-Spark's workers live longer than a task, and after each of them look for garbage: through all that was ever imported,
-which takes about as long as reading fifty thousand messages. `freeze` spares them that, from the end of the first piece
-on: only then has everything been imported, pandas last of all.
+Spark's Python workers live longer than a task, and run the garbage collector after each one, over everything that was
+ever imported: about as long as reading fifty thousand messages. `freeze` saves that after the first piece, when
+everything, pandas last, has been imported.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pyspark_leveret.options import Access
 from pyspark_leveret.schema import Column
 from pyspark_leveret.source.arrow import Converter, spread_ranges
 
-GAP_MAX: Final = 1_000  # Numbers between two ranges that are rather read than asked around.
+GAP_MAX: Final = 1_000  # Message numbers between two ranges up to which both are read with one request.
 SPAN_RANGES_MAX: Final = 10_000
 
-Range = tuple[int, int]  # Both ends belong to it.
+Range = tuple[int, int]  # First and last, both included.
 
 log: Final = logging.getLogger("pyspark_leveret")
 
 
 class Piece(InputPartition):
-    """What one task reads."""
+    """The part of a queue that one task reads."""
 
     def __init__(
         self, queue: str, node: str, ranges: Sequence[Range], is_whole: bool, lease: str | None = None
@@ -50,14 +50,14 @@ class Piece(InputPartition):
         self.node = node
         self.ranges = tuple(ranges)
         self.is_whole = is_whole
-        self.lease = lease  # If there is one, the ranges are of its places, and not of messages' numbers.
+        self.lease = lease  # With a lease, `ranges` are places in it instead of message numbers.
 
     def __repr__(self) -> str:
         return f"Piece({self.queue!r}, {self.ranges[:3]}{'…' if len(self.ranges) > 3 else ''})"
 
 
 def cut(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
-    """Into so many lists of about the same number of messages, or fewer: none is empty."""
+    """Cuts ranges into up to `parts` lists with about the same number of messages. No list is empty."""
     total = count(ranges)
     bounds = [total * part // parts for part in range(1, parts + 1)]
     pieces: list[list[Range]] = [[]]
@@ -78,7 +78,7 @@ def cut(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
 
 
 def spans(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """Ranges to be read as one: they ascend, and little lies between them."""
+    """Groups ascending ranges with small gaps between them, to be read with one request."""
     span: list[Range] = []
     for one in ranges:
         if span and (not 0 < one[0] - span[-1][1] <= GAP_MAX or len(span) == SPAN_RANGES_MAX):
@@ -91,13 +91,14 @@ def spans(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 
 @cache
 def freeze() -> None:
-    """Once in a worker, when what it needs has been imported: none of that becomes garbage."""
+    """Excludes all that is loaded from garbage collection, once in a worker."""
     gc.freeze()
 
 
 def read_piece(
     access: Access, columns: Sequence[Column], piece: Piece, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
+    """Reads the messages of a piece as Arrow batches. Raises LeveretError."""
     converter = Converter(columns, piece.queue, piece.node)
     with explained(access, f"read queue '{piece.queue}'"):
         ranges = piece.ranges if piece.lease is None else _leased(access, piece, fail_on_data_loss)
@@ -130,7 +131,7 @@ def _batches(converter: Converter, sheet: Sheet, span: Sequence[Range]) -> Itera
 
 
 def _leased(access: Access, piece: Piece, fail_on_data_loss: bool) -> list[Range]:
-    """The numbers of the messages that have the piece's places."""
+    """Returns the message numbers at the places of a leased piece."""
     [info] = client(access).queues([piece.queue])
     view = next((one for one in info.leases if one.name == piece.lease), None)
     runs = () if view is None else view.runs
@@ -144,7 +145,8 @@ def _leased(access: Access, piece: Piece, fail_on_data_loss: bool) -> list[Range
 
 
 def numbers_at(runs: Sequence[tuple[int, int, int]], first: int, last: int) -> list[Range]:
-    """The numbers of the messages at these places. `runs` says for places from which on which numbers are there."""
+    """Returns the message numbers at places `first` to `last`. A run is (its first place, first number, last
+    number)."""
     ranges = []
     for place, begin, end in runs:
         lo, hi = max(first, place), min(last, place + end - begin)

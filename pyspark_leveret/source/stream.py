@@ -1,38 +1,40 @@
 """`spark.readStream.format("leveret")`: streams, journals and leased queues, each message in exactly one batch.
 
-Spark asks for an end (`latestOffset`), writes it down, asks what lies between the last end and this one
-(`partitions`), has it read and written, writes that down, and says so (`commit`), though not before the next batch is
-formed. If it dies anywhere in between, it asks again for the same two ends. Hence what this reader goes by:
+Spark asks for an end (`latestOffset`), writes it to its checkpoint, asks for the messages between the last end and this
+one (`partitions`), reads and writes them, notes that in the checkpoint, and calls `commit`, though not before the next
+batch is formed. If it dies anywhere in between, it asks again for the same two ends. This reader therefore follows
+these rules:
 
-**Spark's checkpoint is the only truth.** Nothing is remembered here that cannot be asked for. A batch is a function of
-its end, and of nothing else:
+**Spark's checkpoint is the only truth.** The reader remembers nothing that it could not ask for again. A batch is a
+function of its end, and of nothing else:
 
     {"queues": {"orders": {"id": 7, "from": 900, "next": 1200}}, "split": 4, "settled": false, "tail": 0, "reader": "…"}
 
-This batch has the messages 900 to 1199 of a queue. They are counted as offsets for a stream, and for any other queue
-as places in the lease. `id` is the queue's: one that was deleted and declared anew counts from the beginning, and is
-another. `split` is how many tasks were wanted when the end was found, since a batch that is read again has to be cut
-as it was before: the sink tells rows apart by task and position.
+This batch has the messages 900 to 1199 of a queue: offsets of a stream, places in the lease of any other queue. `id` is
+the queue's id: a queue that was deleted and declared again is another one, and counts from the beginning. `split` is
+the number of tasks that was wanted when the end was found: a batch that is read again must be cut as before, because
+the sink tells rows apart by task and position.
 
-**Leases.** Messages of a classic or quorum queue go away when they are acknowledged, and to others when a connection
-is lost. A lease gives them places for good, until they are acknowledged. `latestOffset` takes messages into the lease,
-which may be repeated: what was taken and is in no batch yet comes first in the next one. Tasks look up which messages
-have their places, as numbers change when a queue moves to another node. `commit` acknowledges all below an end.
+**Leases.** Messages of a classic or quorum queue are deleted when they are acknowledged, and go to other consumers when
+a connection is lost. A lease gives them places that stay until they are acknowledged. `latestOffset` takes messages
+into the lease, and may do so again: messages that were taken and are in no batch yet come first in the next one. Tasks
+look up which messages have their places, because numbers change when a queue moves to another node. `commit`
+acknowledges all places below an end.
 
-**Whose lease.** A reader is told nothing of its query or its checkpoint, but what it says comes back from there. So the
-first offset draws a name, `reader`, and each one after it has the same. `partitions` is called with an end that Spark
-has written down: from then on the lease belongs to that reader. Another query that uses the lease has another name, and
-is refused; the same one, started again after whatever happened, has its own. If it dies before anything was written
-down, the next one has another name, and the lease belongs to nobody yet.
+**The owner of a lease.** A reader is told nothing of its query or its checkpoint, but the offsets that it makes come
+back from there. So the first offset gets a random name, `reader`, and each later one has the same. `partitions` is
+called with an end that is in the checkpoint: from then on the lease belongs to that reader. Another query that uses the
+lease has another name, and is refused; the same query, restarted after whatever happened, has its own name. If it dies
+before the checkpoint has an offset, its successor has another name, and the lease belongs to nobody yet.
 
 **The tail.** Since `commit` is called for a batch only when the next one is formed, the last batch of a query that has
-nothing more to do would stay unacknowledged: for ever, if the query ends there (availableNow). So if there is nothing
+nothing more to read would stay unacknowledged: for ever, if the query ends there (availableNow). So if there is nothing
 new, and places below the start are not acknowledged, the end differs from the start by its `tail` alone. That makes an
-empty batch, and thereby a commit; after which there is nothing to acknowledge, and the end is the start. Such an end
-is `settled`: once its batch is done, the lease holds nothing of this query. If it is released afterwards, because the
-query rested for days, nothing is lost, and the query goes on with a new lease, wherever its places begin.
+empty batch, and thereby a commit; after it there is nothing to acknowledge, and the end is the start. Such an end is
+`settled`: once its batch is done, the lease holds nothing of this query. If the lease expires afterwards, because the
+query did not run for days, nothing is lost, and the query continues with a new lease, wherever its places begin.
 
-**Waiting.** A query without a trigger of its own asks again at once when nothing is new. It is answered when something
+**Waiting.** A query without a trigger asks again at once when nothing is new. `latestOffset` returns when a message
 comes, or after `POLL_S`, which is short because Spark asks the sources of a query one after the other.
 """
 
@@ -65,31 +67,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 POLL_S: Final = 0.5
-PIECE_ROWS: Final = 200_000  # More than so many in a batch are several tasks.
-TOUCHES: Final = 10  # A lease is touched so often within the time after which it would be released.
-LOCKED: Final = 423  # The lease is another's.
-RUNS_MAX: Final = 1_000  # A lease in so many pieces is to be acknowledged first; a node refuses more than two thousand.
+PIECE_ROWS: Final = 200_000  # A batch with more rows of a queue is cut into several tasks.
+TOUCHES: Final = 10  # Times that a lease is renewed within its timeout.
+LOCKED: Final = 423  # HTTP status: the lease belongs to another reader.
+RUNS_MAX: Final = 1_000  # With so many runs, nothing is taken before an acknowledgement; a node refuses 2,000.
 
 Offset = dict[str, Any]
 Ends = dict[str, dict[str, int]]
 
 
 class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream reader that Spark calls, on the driver and (`read`) in tasks."""
+
     def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
         self.options = options
         self.columns = columns
-        self._targets: dict[str, int] | None = None  # With availableNow: where each queue ends.
+        self._targets: dict[str, int] | None = None  # With availableNow: the end for each queue.
         self._seen: Offset | None = None
-        self._leases: dict[str, tuple[LeaseView, float]] = {}  # As last seen, and when it was last touched.
-        self._nexts: dict[str, int] = {}  # By queue: the number to wait for.
+        self._leases: dict[str, tuple[LeaseView, float]] = {}  # As last seen, and when it was last renewed.
+        self._nexts: dict[str, int] = {}  # By queue: the message number to wait for.
         self._waiter: MessageWaiter | None = None
-        self._reader = ""  # Whose leases these are, as far as it is known yet.
+        self._reader = ""  # Name of the owner of the leases; "" as long as it is not known.
 
     def __getstate__(self) -> dict[str, Any]:
-        """For executors, which only read."""
+        """Leaves out what executors, which only read, do not need."""
         return {**self.__dict__, "_waiter": None, "_leases": {}, "_seen": None}
 
-    # -- What Spark calls, on the driver ---------------------------------------------------------------------------
+    # -- Called by Spark on the driver -----------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
         asked = client(self.options.access, PLANNING_PATIENCE_S)
@@ -159,16 +163,16 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._waiter is not None:
             self._waiter.close()
 
-    # -- What tasks call -------------------------------------------------------------------------------------------
+    # -- Called in tasks -------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Piece)
         return read_piece(self.options.access, self.columns, partition, self.options.fail_on_data_loss)
 
-    # -- How far a batch can go ------------------------------------------------------------------------------------
+    # -- The end of a batch ----------------------------------------------------------------------------------------
 
     def _look(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The end of the next batch; the start, if there is nothing for it."""
+        """Returns the end of the next batch; the start if there is nothing to read or acknowledge."""
         asked = client(self.options.access)
         queues = self._queues(asked)
         self._reader = start.get("reader") or self._reader or uuid.uuid4().hex
@@ -192,7 +196,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def _limited(self, wanted: Mapping[str, int], queues: Mapping[str, QueueInfo], limit: ReadLimit) -> dict[str, int]:
-        if isinstance(limit, ReadAllAvailable):  # Says Spark, whatever the options say.
+        if isinstance(limit, ReadAllAvailable):  # Spark asks for everything, whatever the options say.
             return dict(wanted)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         given = shares(wanted, rows)
@@ -201,11 +205,11 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return given
         sizes = {name: message_bytes(queues[name]) for name in given}
         budget = shares({name: int(count * sizes[name]) for name, count in given.items()}, bytes_max)
-        # At least one message in all, or a large one would stop the query.
+        # At least one message of each queue, or a large one would stop the query.
         return {name: min(count, max(int(budget[name] / sizes[name]), 1)) for name, count in given.items()}
 
     def _reached(self, asked: DataClient, info: QueueInfo, begin: int, count: int) -> int:
-        """Where `count` messages from `begin` on end: takes them into the lease, if it is leased."""
+        """Returns the end of `count` messages from `begin` on. Takes them into the lease if the queue is leased."""
         if not self._is_leased(info) or not count:
             return begin + count
         view = self._lease(asked, info)
@@ -217,7 +221,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(min(begin + count, view.next), begin)
 
     def _available(self, asked: DataClient, info: QueueInfo) -> int:
-        """The end of all there is."""
+        """Returns the end of all messages that a queue has."""
         if not self._is_leased(info):
             return info.next
         view = self._lease(asked, info)
@@ -225,7 +229,8 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view.next + max(info.messages - out, 0)
 
     def _begins(self, asked: DataClient, start: Offset, queues: Mapping[str, QueueInfo]) -> dict[str, int]:
-        """Where the next batch begins in each queue. One that is new to the query is read from its first message."""
+        """Returns where the next batch begins in each queue. A queue that is new to the query is read from its first
+        message."""
         starts: Ends = start["queues"]
         for name in starts:
             if name not in queues:
@@ -244,7 +249,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begins
 
     def _place(self, view: LeaseView, place: int, settled: bool) -> int:
-        """Where to go on in a lease, in which the query had come to this place."""
+        """Returns the place in a lease from which a query that has reached `place` continues."""
         if view.acked <= place <= view.next:
             return place
         where = f"lease '{view.name}' of queue '{view.queue}'"
@@ -271,7 +276,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return info.type != "stream"
 
     def _lease(self, asked: DataClient, info: QueueInfo) -> LeaseView:
-        """As it is now, unless it is another's."""
+        """Returns the lease as it is now. Raises LeveretError if another query owns it and must not lose it."""
         view = self._found(asked, info)
         if not self._reader or view.owner in ("", self._reader):
             return view
@@ -280,7 +285,8 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._own(asked, info)
 
     def _found(self, asked: DataClient, info: QueueInfo) -> LeaseView:
-        """Touched now and then, lest it counts as abandoned while the query has nothing to do."""
+        """Returns the lease, whoever owns it. Renews it now and then, so that it does not expire while the query
+        idles."""
         name = self.options.lease
         assert name is not None
         known = self._leases.get(info.name)
@@ -296,7 +302,7 @@ class LeveretStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known[0]
 
     def _own(self, asked: DataClient, info: QueueInfo) -> LeaseView:
-        """From now on, nobody else may use it."""
+        """Makes this query the owner of the lease."""
         known = self._leases.get(info.name)
         if known is not None and known[0].owner == self._reader:
             return known[0]

@@ -1,8 +1,8 @@
-"""Waits for whichever of several queues gets a message first.
+"""Waits until one of several queues gets a message.
 
-The broker answers a question about one queue, when there is something or the time is over. So there is a thread for
-each, with a client of its own, up to a limit: with more queues, the others are looked at when the time is over. A
-question that is still open when another was answered is left to end, and is not asked twice.
+The broker answers a request about one queue when there is a message or the time is over. So each queue has a thread
+with its own client, up to a limit; queues beyond it are looked at when the time is over. A request that is still open
+when another one is answered goes on, and is not sent twice.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ THREADS_MAX: Final = 16
 
 
 class MessageWaiter:
+    """Keeps the threads and clients of a streaming query."""
+
     def __init__(self, access: Access) -> None:
         self.access = access
         self._threads = ThreadPoolExecutor(THREADS_MAX, "leveret-watch")
@@ -27,7 +29,7 @@ class MessageWaiter:
         self._asked: dict[str, Future[bool]] = {}
 
     def wait(self, nexts: Mapping[str, int], seconds: float) -> None:
-        """Until one of the queues has the message with that number, or so long."""
+        """Returns when one of the queues has the message with that number, or after `seconds`."""
         if not nexts:
             nobody: Future[bool] = Future()
             wait([nobody], seconds)
@@ -48,4 +50,4 @@ class MessageWaiter:
         try:
             return client.wait(queue, number, seconds) > number
         except DataError:
-            return False  # Whoever looks next meets the same trouble, and reports it.
+            return False  # The next look at the queue meets the same error and reports it.

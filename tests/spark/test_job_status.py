@@ -121,10 +121,10 @@ def test_who_does_not_want_it_is_not_told_of(
 
 
 def test_a_stream_tells_how_far_it_is_now_and_then(data_broker: Server, name: str) -> None:
-    teller = job_status.begin(job_status.Teller(name, {"servers": url(data_broker)}, None, lambda text: None))
+    status = job_status.begin(job_status.JobStatus(name, {"servers": url(data_broker)}, None, lambda text: None))
     job_status.came(0, 100)
     assert "rows" not in shown(data_broker, name)["figures"]  # It was told to run a moment ago.
-    teller.told_at -= job_status.EVERY_S
+    status.told_at -= job_status.EVERY_S
     job_status.came(1, 50)
     found = shown(data_broker, name)
     assert found["state"] == "running" and found["figures"] == {"rows": 150, "last batch": 1}

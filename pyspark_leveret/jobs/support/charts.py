@@ -39,7 +39,7 @@ svg .k0 { fill: var(--c1); } svg .k1 { fill: var(--c2); } svg .k2 { fill: var(--
 
 class Line(NamedTuple):
     name: str
-    points: Sequence[tuple[int, float | None]]  # (ms since 1970, value); None: nothing is known, the line is broken
+    points: Sequence[tuple[int, float | None]]  # (ms since 1970, value); None: no value, the line is broken
 
 
 class Mark(NamedTuple):
@@ -49,7 +49,7 @@ class Mark(NamedTuple):
 
 
 def chart(title: str, unit: str, lines: Sequence[Line], marks: Sequence[Mark], begin_ms: int, end_ms: int) -> str:
-    """At most three lines, on one axis that begins at 0."""
+    """Draws at most three lines on one axis that begins at 0."""
     end_ms = max(end_ms, begin_ms + 1)
     highest = max((value for line in lines for _, value in line.points if value is not None), default=0.0)
     step = tick(highest)
@@ -106,14 +106,14 @@ def _path(index: int, line: Line, x: Scale, y: Scale) -> str:
         if value is None:
             is_open = False
             continue
-        # One that stands alone is a line of no length: a dot.
+        # A single point is drawn as a line of no length: a dot.
         words.append(f"{'L' if is_open else 'M'}{x(at_ms):.1f} {y(value):.1f}{'' if is_open else 'h0'}")
         is_open = True
     return f'<path class="line s{index}" d="{" ".join(words)}"/>'
 
 
 def tick(highest: float) -> float:
-    """A round number that fits into `highest` about `TICKS` times."""
+    """Returns a round step that fits into `highest` about `TICKS` times."""
     if highest <= 0:
         return 1.0
     rough = highest / TICKS
@@ -122,7 +122,7 @@ def tick(highest: float) -> float:
 
 
 def short(value: float) -> str:
-    """12000 as 12k."""
+    """Returns a number for an axis: 12000 as 12k."""
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:g}{letter}"

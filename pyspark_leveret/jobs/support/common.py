@@ -1,4 +1,4 @@
-"""What all jobs have in common: where the broker is, a session, and what they say while they work."""
+"""Shared by all jobs: options for the broker and for Spark, the session, error texts, and progress lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PASSWORD_VARIABLE: Final = "LEVERET_PASSWORD"
 LOG_LEVEL: Final = "spark.log.level"
-SLOW_START: Final = "Python worker failed to connect back"  # Which no setting of Spark gives more time.
+SLOW_START: Final = "Python worker failed to connect back"  # No setting of Spark gives a worker more time.
 _REASON: Final = re.compile(r"pyspark_leveret\.\w+\.(?:LeveretError|BadOption|BadSchema): (.+)")
 _OF_FILES: Final = re.compile(r"\b(?:org\.apache\.hadoop|java\.n?io)\.(?:\w+\.)*(\w+Exception): (.+)")
 _HELP: Final = {
@@ -39,11 +39,11 @@ _HELP: Final = {
 
 
 class NoJava(Exception):
-    """The text is for the user."""
+    """There is no Java. The text is for the user."""
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
-    """The options that say where the broker is."""
+    """Adds the options for the broker."""
     group = parser.add_argument_group("the broker")
     for name in ACCESS:
         group.add_argument(f"--{name}", metavar=name.upper(), help=_HELP[name])
@@ -56,7 +56,7 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 
 def add_session(parser: argparse.ArgumentParser) -> None:
-    """The options that say where Spark is."""
+    """Adds the options for Spark."""
     group = parser.add_argument_group("Spark")
     group.add_argument("--master", metavar="URL", help="spark://host:7077, yarn, local[4] … (local[*])")
     group.add_argument(
@@ -69,7 +69,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
 
 
 def access_of(parsed: argparse.Namespace) -> dict[str, str]:
-    """As options of `format("leveret")`: those that were given."""
+    """Returns the given options for the broker as options of `format("leveret")`."""
     found = {name: getattr(parsed, name) for name in ACCESS if getattr(parsed, name, None) is not None}
     if "password" not in found and PASSWORD_VARIABLE in os.environ:
         found["password"] = os.environ[PASSWORD_VARIABLE]
@@ -77,19 +77,19 @@ def access_of(parsed: argparse.Namespace) -> dict[str, str]:
 
 
 def session(name: str, master: str | None = None, settings: list[str] | tuple[str, ...] = ()) -> SparkSession:
-    """The session of a job that runs as a command. Raises NoJava, or ValueError for a setting that is none."""
+    """Starts the session of a job that runs as a command. Raises NoJava, or ValueError for a malformed --conf."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NoJava("Spark needs Java 17 or newer, and there is none: apt-get install openjdk-17-jre-headless")
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    # Jobs hand Arrow tables to Python and have no use for pandas, of which Spark says so all the same.
+    # Jobs pass Arrow tables and do not use pandas; Spark warns about its version all the same.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # They repeat as JSON what is raised.
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # They log each exception again, as JSON.
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"leveret {name}").master(master or "local[*]")
-    moves = str(sys.stderr.isatty()).lower()  # Bars that move are for terminals.
+    moves = str(sys.stderr.isatty()).lower()  # Progress bars are for terminals.
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", moves)
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -97,16 +97,16 @@ def session(name: str, master: str | None = None, settings: list[str] | tuple[st
             raise ValueError(f"--conf takes KEY=VALUE, and got {setting}")
         builder = builder.config(key, value)
     made = builder.getOrCreate()
-    # What ends a job is raised here, and told in a line. Spark logs it besides, once for everybody who handed it on,
-    # with all their traces.
+    # The error that ends a job is raised here and printed in one line. Spark would log it several times more, with
+    # stack traces.
     if made.conf.get(LOG_LEVEL, None) is None:
         made.sparkContext.setLogLevel("FATAL")
     return made
 
 
 def reason(error: Exception) -> str | None:
-    """What a job failed for, if it is the fault of neither Spark nor this program: one line, which otherwise stands at
-    the end of a traceback of Python's within one of Java's."""
+    """Returns the cause of a failure in one line, if it is an error of neither Spark nor this program. In Spark's own
+    text it stands at the end of a Python traceback within a Java one."""
     if isinstance(error, LeveretError | BadOption | BadSchema):
         return str(error)
     found: list[str] = _REASON.findall(str(error))
@@ -117,28 +117,28 @@ def reason(error: Exception) -> str | None:
         )
     if found:
         return found[-1].strip()
-    # A folder that is none, or is not ours, or a disk that is full.
+    # A path that is no folder, lacks permissions, or is on a full disk.
     of_files: list[tuple[str, str]] = _OF_FILES.findall(str(error))
     return f"files cannot be read or written: {': '.join(of_files[-1]).strip()}" if of_files else None
 
 
 def first_line(error: Exception) -> str:
-    """Of what Spark says: the rest is a plan, or a trace."""
+    """Returns the first line of an error of Spark; a plan or a trace follows it."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def say(text: str) -> None:
-    """To whoever watches; results go to stdout."""
+    """Prints a line to stderr; stdout is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def follow(query: StreamingQuery, tell: Callable[[str], None] = say) -> int:
-    """Wait until a stream ends, and tell of each batch that had rows; how many there were in all. Raises what ended it,
-    if that was an error."""
+    """Waits until a stream ends, prints a line for each batch with rows, and returns the number of all rows. Raises the
+    error that ended it, if it was one."""
     try:
         return _follow(query, tell)
     except Stopped:
-        aside(query.stop)  # Before Spark itself, which would fail the batch under its feet.
+        aside(query.stop)  # Before Spark stops: that would make the running batch fail.
         raise
 
 
@@ -155,5 +155,5 @@ def _follow(query: StreamingQuery, tell: Callable[[str], None]) -> int:
                     job_status.came(told, rows)
                     tell(f"batch {told}: {rows:,} rows, {rate:,.0f} a second")
         if ended:
-            query.awaitTermination()  # Asked to stop, it is said to have ended while its last batch is being stopped.
+            query.awaitTermination()  # A query that is being stopped counts as ended before its last batch is stopped.
             return total

@@ -1,7 +1,7 @@
-"""Folders and files where Spark keeps data, on a disk, in HDFS, in an object store: what Hadoop's classes reach.
+"""Files and folders wherever Spark keeps data, on a disk, in HDFS or in an object store, through Hadoop's classes.
 
-Rows are read and written by Spark. This is for the little around them: which folders there are, whether something was
-done already, and names that change when it is.
+Spark reads and writes the rows. This module does the little around them: it lists folders, and creates, renames and
+deletes files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Entry(NamedTuple):
     path: str
     name: str
     is_folder: bool
-    bytes: int  # Of a file.
+    bytes: int  # 0 for a folder.
     changed_ms: int
 
 
@@ -32,7 +32,7 @@ class Files:
         return bool(self._system.exists(self._path(path)))
 
     def entries(self, folder: str) -> list[Entry]:
-        """By name. None, if there is no such folder."""
+        """Returns the entries of a folder by name; none if there is no such folder."""
         if not self.exists(folder):
             return []
         found = [
@@ -51,17 +51,17 @@ class Files:
         return int(self._system.getContentSummary(self._path(folder)).getLength())
 
     def delete(self, path: str) -> None:
-        """With all that is in it. One that is not there is no error."""
+        """Deletes a file, or a folder with its contents. A missing path is no error."""
         self._system.delete(self._path(path), True)
 
     def rename(self, path: str, to: str) -> None:
-        """Raises OSError. `to` must not be there: a folder would be put into it."""
+        """Renames a path. Raises OSError, also if `to` exists: Hadoop would move the path into such a folder."""
         if self.exists(to) or not self._system.rename(self._path(path), self._path(to)):
             raise OSError(f"cannot rename {path} to {to}")
 
     def create(self, path: str, text: str) -> bool:
-        """A new file; False if there is one already. It may be there and not be whole, if the process dies
-        meanwhile."""
+        """Creates a file; returns False if it exists already. If the process dies meanwhile, the file may be
+        incomplete."""
         if self.exists(path):
             return False
         stream = self._system.create(self._path(path), False)

@@ -1,10 +1,10 @@
-"""What a job has found last, told to the broker: its page shows the results of all jobs, wherever they ran.
+"""Reports the state of a job to the broker, whose page shows the results of all jobs, wherever they ran.
 
-A command tells that it has begun, how far a stream has come (every `EVERY_S`), and how it ended. Jobs say what there is
-to say with `found`; they may do so several times, and the last word counts. Functions that are imported, and not
-started as a command, tell nobody.
+A command reports that it has begun, how far a stream has come (every `EVERY_S`), and how it ended. Jobs set their
+result with `found`; they may do so several times, and the last one counts. Functions that are imported, and not started
+as a command, report nothing.
 
-Nothing here makes a job fail: its files are what it is run for. Who is not heard says so, once, to whoever watches.
+No error here makes a job fail: a job is run for its files. If a report fails, a line says so, once, and no more follow.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SUMMARY_CHARACTERS: Final = 500
 DETAIL_CHARACTERS: Final = 2_000
 
 
-class Teller:
-    """For one command. `given` are options of `format("leveret")`, `to` other servers, or `NOWHERE`."""
+class JobStatus:
+    """The status of one command. `given` are options of `format("leveret")`, `to` other servers, or `NOWHERE`."""
 
     def __init__(self, job: str, given: Mapping[str, str], to: str | None, say: Callable[[str], None]) -> None:
         self.job = job
         self.say = say
         self.value: dict[str, Any] = {"started": _now_ms(), "figures": {}}
-        self.state = ""  # Worse than what the exit code says.
+        self.state = ""  # Set by the job, instead of what the exit code says.
         self.told_at = 0.0
         self.access: Access | None = None
         if to == NOWHERE:
@@ -42,7 +42,7 @@ class Teller:
             self._give_up(str(error))
 
     def tell(self, state: str) -> None:
-        """Now."""
+        """Reports now."""
         access, self.told_at = self.access, time.monotonic()
         if access is None:
             return
@@ -58,7 +58,7 @@ class Teller:
             self.tell(self.state or "running")
 
     def end(self, code: int, why: str | None = None) -> None:
-        """`why`: what it failed for."""
+        """Reports the end. `why`: the reason of a failure."""
         if why is not None:
             self.value |= {"summary": why[:SUMMARY_CHARACTERS]}
         elif code:
@@ -66,7 +66,7 @@ class Teller:
         self.tell(self.state or ("failed" if code or why is not None else "ok"))
 
     def stopped(self, how_to_go_on: str, code: int) -> None:
-        """By somebody. `code`: 0 if that is how it ends."""
+        """Reports that a signal stopped the job. `code`: 0 if the job ends only that way."""
         self.value["summary"] = f"stopped; {how_to_go_on}"[:SUMMARY_CHARACTERS]
         self.tell(self.state or ("warning" if code else "ok"))
 
@@ -75,13 +75,14 @@ class Teller:
         self.say(f"the result is not shown at the broker: {why}")
 
 
-_current: list[Teller] = []  # A process is one command at most.
+_current: list[JobStatus] = []  # A process runs one command; empty if jobs are called as functions.
 
 
-def begin(teller: Teller) -> Teller:
-    _current[:] = [teller]
-    teller.tell("running")
-    return teller
+def begin(status: JobStatus) -> JobStatus:
+    """Makes this the status of the process, and reports it as running."""
+    _current[:] = [status]
+    status.tell("running")
+    return status
 
 
 def found(
@@ -92,29 +93,29 @@ def found(
     report: str = "",
     detail: str = "",
 ) -> None:
-    """What there is to say of the job so far. `state`, if it is not what the exit code will say."""
-    for teller in _current:
-        value = teller.value
+    """Sets the result of the job so far. `state`: if it is not what the exit code will say."""
+    for status in _current:
+        value = status.value
         value["summary"] = summary[:SUMMARY_CHARACTERS]
         value["figures"] |= figures or {}
         value |= {"report": report} if report else {}
         value |= {"detail": detail[:DETAIL_CHARACTERS]} if detail else {}
-        teller.state = state
+        status.state = state
 
 
 def show() -> None:
-    """Something has been found that somebody should know of now."""
-    for teller in _current:
-        teller.tell(teller.state or "running")
+    """Reports the result so far without waiting for the next regular report."""
+    for status in _current:
+        status.tell(status.state or "running")
 
 
 def came(batch: int, rows: int) -> None:
-    """A stream has done one more batch."""
-    for teller in _current:
-        figures = teller.value["figures"]
+    """Counts one more batch of a stream."""
+    for status in _current:
+        figures = status.value["figures"]
         figures["rows"] = figures.get("rows", 0) + rows
         figures["last batch"] = batch
-        teller.tell_sometimes()
+        status.tell_sometimes()
 
 
 def _now_ms() -> int:

@@ -1,8 +1,8 @@
-"""A rate that is kept: how many may go now, and how long to wait for the next.
+"""Limits the rate of publishing: says how many messages may go now, and waits for the next.
 
-Every message has a time at which it is due, one after the other. Who was held up may catch up, but not more than
-`BURST_S`: an hour's pause must not be followed by an hour's messages at once. At high rates the machine cannot wait
-for each message, so what is due within `SLICE_S` goes together.
+Every message has a time at which it is due, one after the other. After a delay the publisher may catch up by `BURST_S`
+at most: an hour's pause must not be followed by an hour's messages at once. At high rates the machine cannot wait for
+each message, so messages that are due within `SLICE_S` go together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLICE_S: Final = 0.02
 
 
 class Pace:
-    """`rate` is in messages a second. `head_start_s`: since when nothing was sent, though it might have been."""
+    """Limits to `rate` messages a second. `head_start_s`: time before now in which messages might have been sent."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Pace:
         self._due = clock() - max(head_start_s, 0.0)  # When the next message may go.
 
     def take(self, wanted: int) -> int:
-        """Of so many, how many go now: at least one. Waits until they may."""
+        """Waits until messages may go, and returns how many of `wanted` go now: at least one."""
         now = self._clock()
         self._due = max(self._due, now - BURST_S)
         together = min(wanted, max(int(self.rate * SLICE_S), 1))

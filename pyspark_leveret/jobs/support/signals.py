@@ -1,16 +1,16 @@
-"""Ctrl-C and SIGTERM: a job ends within seconds, with one line that says how to go on.
+"""Ctrl-C and SIGTERM: a job ends within seconds, with one line that says how to continue.
 
-Jobs are made for being killed at any moment, so there is no batch to wait for: what is under way is cut off, and done
-again by the next start, or never was. Three things are in the way of doing that quietly:
+Jobs survive being killed at any moment, so no batch has to finish: the work in progress is cut off, and repeated by the
+next start. Three things make a quiet end hard:
 
-- Spark tells of every task that it is made to drop, in hundreds of lines. They come from Java's process and from its
-  Python workers, which write to stderr as they like, whatever the log's level is. So all of them, and this process,
-  are given a pipe for stderr; what comes out of it is passed on, until the job is stopped.
-- A signal's handler raises wherever the main thread is, mostly while it waits for Java's answer. That answer is still
-  to come, and would be taken for the one to the next question. So Java is asked to stop by another thread, which has a
-  connection of its own (`aside`).
-- Java may be busy with something that cannot be cut off. Whoever waits does so for a few seconds; Java ends by itself
-  when this process is gone.
+- Spark logs every task that it drops, in hundreds of lines. They come from the Java process and from its Python
+  workers, which write to stderr whatever the log level is. So this process, and with it all of those, get a pipe as
+  stderr; its contents are passed on until the job is stopped.
+- A signal handler raises wherever the main thread is, mostly while it waits for an answer of Java. That answer is still
+  to come, and would be taken for the answer to the next call. So another thread, which has its own connection, tells
+  Java to stop (`aside`).
+- Java may be busy with something that cannot be interrupted. So the wait for it is limited to a few seconds; Java ends
+  by itself when this process is gone.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _STDERR: Final = 2
 
 
 class Stopped(KeyboardInterrupt):
-    """By a signal. Not an Exception: nothing that deals with a job's own errors is to take it for one."""
+    """A signal stopped the job. Not an Exception: handlers of a job's own errors must not catch it."""
 
 
 class Ending:
-    """What is said, and given to the shell, if a job is stopped. Jobs that can say better do, when they begin."""
+    """The text and exit code of a job that is stopped. A job sets its own when it begins (`if_stopped`)."""
 
     def __init__(self) -> None:
         self.text = NOT_BEGUN
         self.code = INTERRUPTED
 
 
-_current: Final = Ending()  # A process is one command at most.
+_current: Final = Ending()  # A process runs one command.
 
 
 def if_stopped(text: str, *, endless: bool = False) -> None:
-    """`endless`: to be stopped is the only way in which the job ends, and no failure."""
+    """Sets the text for a job that is stopped. `endless`: the job ends only by a signal, which is then no failure."""
     _current.text, _current.code = text, OK if endless else INTERRUPTED
 
 
@@ -60,7 +60,7 @@ def ending() -> Ending:
 
 
 def aside(call: Callable[[], object]) -> None:
-    """Call something of Java's by a thread of its own; do not wait for longer than `PATIENCE_S`."""
+    """Calls a method of Java in a thread of its own, and waits for it `PATIENCE_S` at most."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
@@ -68,12 +68,12 @@ def aside(call: Callable[[], object]) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[Relay]:
-    """Within, signals raise `Stopped`, once, and stderr is quiet from then on. Begin it before Spark is started, and
-    say `heed` once it is: Spark has a handler of its own."""
+    """Makes signals raise `Stopped`, once, and silences stderr from then on. Enter it before Spark is started, and call
+    `handle_signals` afterwards: Spark installs a handler of its own."""
     if_stopped(NOT_BEGUN)
     relay = Relay()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    relay.heed()
+    relay.handle_signals()
     try:
         yield relay
     finally:
@@ -83,7 +83,7 @@ def stoppable() -> Iterator[Relay]:
 
 
 class Relay:
-    """Stands between stderr and all that this process starts."""
+    """Passes on what this process and its children write to stderr, until a signal comes."""
 
     def __init__(self) -> None:
         sys.stderr.flush()
@@ -96,14 +96,14 @@ class Relay:
         self.thread = threading.Thread(target=self._pass_on, daemon=True)
         self.thread.start()
 
-    def heed(self) -> None:
-        """Of signals, from now on."""
+    def handle_signals(self) -> None:
+        """Installs the signal handlers."""
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> NoReturn:
         for each in _SIGNALS:
-            signal.signal(each, signal.SIG_DFL)  # Who asks twice does not want to wait at all.
+            signal.signal(each, signal.SIG_DFL)  # A second signal kills the process.
         self.quiet.set()
         raise Stopped
 
@@ -115,12 +115,12 @@ class Relay:
             while select.select([self.source], [], [], 0)[0]:
                 data = os.read(self.source, 1 << 16)
                 if not data:
-                    return  # Nobody is left who could write: Java was stopped by the same signal.
+                    return  # All writers have ended: Java was stopped by the same signal.
                 if not self.quiet.is_set():
                     _write(self.outside, data)
 
     def end(self) -> None:
-        """What was written before is passed on. What Java writes from now on is not: it has nobody to write to."""
+        """Passes on what was written so far, and gives stderr back. What Java writes later is lost."""
         sys.stderr.flush()
         os.dup2(self.outside, _STDERR)
         os.close(self.waker)
@@ -134,4 +134,4 @@ def _write(descriptor: int, data: bytes) -> None:
         while data:
             data = data[os.write(descriptor, data) :]
     except OSError:
-        return  # A terminal that was closed. Whoever writes to us must not be held up for that.
+        return  # The terminal was closed. Writers to the pipe must not block for that.
