@@ -27,7 +27,8 @@ peer silent when it goes on, before it has read what they sent meanwhile.
 
 Flapping: after a loss, the links must have been there for `stable_ms` before they are paired, twice as long after each
 further loss, until a session has lasted `calm_ms`. Every `Down` costs elections and view changes elsewhere; a bad cable
-must not cause them ten times a second. The first session begins without delay.
+must not cause them ten times a second. The first session begins without delay. None is held back for longer than half
+of `silence_ms`: publishers wait for it whose publishes were lost with the one before, and not for ever.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ class Detector:
     def _damping_ms(self, state: _Peer) -> int:
         if not state.losses:
             return 0
-        return self.options.stable_ms << min(state.losses - 1, DOUBLINGS_MAX)
+        stable_ms, silence_ms = self.options.stable_ms, self.options.silence_ms
+        return min(stable_ms << min(state.losses - 1, DOUBLINGS_MAX), max(stable_ms, silence_ms // 2))
 
     def _end(self, peer: str, state: _Peer, reason: str, now_ms: int) -> list[Event]:
         events: list[Event] = []
