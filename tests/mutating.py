@@ -98,7 +98,9 @@ def find(name: str, change: Change, texts: Mapping[str, str] | None = None) -> F
     """The one function that has what the bug of that name changes; a copy, which may be changed."""
     hint, _, function = change.function.rpartition(":")
     named = list(_named(function, hint, texts or _texts()))
-    assert named, f"{name}: there is no function {change.function}"
+    if not named:
+        alike = ", ".join(_alike(function, texts or _texts()))
+        raise AssertionError(f"{name}: there is no function {change.function}" + (alike and f", but {alike}"))
     found = [one for one in named if len(_places(one.function, change)) == 1]
     if not found:
         times = max(len(_places(one.function, change)) for one in named)
@@ -135,6 +137,16 @@ def _named(function: str, hint: str, texts: Mapping[str, str]) -> Iterator[Found
                 found = Found(module, imports, *path)
                 if found.name == function:
                     yield found
+
+
+def _alike(function: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """Functions of that name elsewhere: perhaps it is now in another class."""
+    last = function.rpartition(".")[2]
+    for module, text in texts.items():
+        if f"def {last}(" in text:
+            for classes, one in _functions(_parsed(text).body, []):
+                if one.name == last:
+                    yield f"{module}:{'.'.join(part.name for part in (*classes, one))}"
 
 
 @cache

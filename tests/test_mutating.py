@@ -60,7 +60,8 @@ def test_of_several_functions_that_is_meant_which_has_the_code() -> None:
     ("function", "old", "problem"),
     [
         ("Write.perform", "disk.close()", "the bug: which Write.perform.*leveret.log.jobs, leveret.other.jobs"),
-        ("Write.run", "disk.close()", "the bug: there is no function Write.run"),
+        ("Write.run", "disk.close()", "the bug: there is no function Write.run$"),
+        ("Read.close", "disk.close()", "there is no function Read.close, but .*leveret.log.reads:Write.close"),
         ("log.jobs:Write.perform", "disk.open()", "the bug: it changes log.jobs:Write.perform.*no longer there"),
         ("log.jobs:Write.perform", "self.syncing", "the bug: it changes log.jobs:Write.perform.*2 times"),
     ],
