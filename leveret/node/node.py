@@ -173,7 +173,8 @@ class Node(consensus.Shell):
             for command in self._first_commands():
                 await self.cluster.change(command)
         kept = {spec.id for spec in self.metadata.queues.values() if self._has_copy(spec)}
-        kept |= self.broker.spools.open(self.storage.log.queues) | self.broker.detachment.open(self.storage.log.queues)
+        kept |= self.broker.spools.open(self.storage.log.queues)
+        kept |= self.broker.detachment.open(self.storage.log.queues)
         for number in [number for number in self.storage.log.queues if number not in kept]:
             self.storage.log.forget(number)
         self.broker.arrivals.is_open = True
