@@ -126,7 +126,7 @@ FEATURED: Final = (
     _featured(
         "a new master does not know that messages grow old",
         3,
-        "_batch",
+        "add_batch",
         "if batch.expires:\n    queue.timed = queue.tended = True",
         "",
         first=1,
@@ -135,7 +135,7 @@ FEATURED: Final = (
     _featured(
         "at a new master, messages have come just now",
         3,
-        "_batch",
+        "add_batch",
         "batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))",
         "batch = Batch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), []))",
         first=1,
