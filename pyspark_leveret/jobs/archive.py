@@ -1,4 +1,4 @@
-"""`leveret pipeline archive`: queues into a lake of Parquet files, each message once. How: see `lake`."""
+"""`leveret pipeline archive`: writes queues to a lake of Parquet files, each message once. See `lake`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ examples:
                                      only put small files together
 """
 
-COMPACT_EVERY: Final = 60  # Batches, of an archive that goes on for ever.
+COMPACT_EVERY: Final = 60  # Batches of an archive without --once.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def archive(
     compact_every: int = 0,
     file_bytes: int = lake.FILE_BYTES,
 ) -> StreamingQuery:
-    """A query that writes to the lake `to`. `options` are those of a streaming `format("leveret")`. With
+    """Starts a query that writes to the lake `to`. `options` are those of a streaming `format("leveret")`. With
     `compact_every`, small files are put together after so many batches."""
     to = to.rstrip("/")
     lake.recover(Files(spark, to), to)
@@ -130,7 +130,7 @@ def archive(
 
 
 def compact(spark: SparkSession, path: str, file_bytes: int = lake.FILE_BYTES) -> int:
-    """Put small files together; how many days of queues had some."""
+    """Puts small files together, and returns the number of days of queues that had some."""
     count = 0
     for plan in lake.compact(spark, path.rstrip("/"), file_bytes):
         count += 1

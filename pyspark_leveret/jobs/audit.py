@@ -1,29 +1,26 @@
 """The audit: is everything that was confirmed accounted for?
 
-    a  what publishers had confirmed      journals: confirmed, or published by somebody who waits; ledgers of clients
-    b  what became of it at the nodes     journals: acked, expired, … at whichever node; queues: what is there
-    c  what consumers had                 journals: acked; ledgers of clients
+    a  messages that were confirmed        journals: confirmed, or published with confirms; ledgers of clients
+    b  what became of them at the nodes    journals: acked, expired, … at any node; queues: what they hold
+    c  messages that consumers got         journals: acked; ledgers of clients
 
-`evidence` makes ranges of numbers of all of it and `ranges.sweep` lays them upon each other. What comes out are
-segments: neighbouring messages of one queue of which exactly the same is known. `judged` gives each its fate, and from
-there on everything is counting.
+`journal_facts` turns all of it into ranges of numbers, and `range_sweep.sweep` lays them over each other. The result
+are segments: neighbouring messages of one queue of which exactly the same is known. `judged` gives each segment its
+fate; the rest is counting.
 
-| fate | |
-|---|---|
-| accounted | it was acknowledged, left as it should, is in its queue, or a consumer noted it |
-| deleted | it was in a queue that somebody deleted |
-| new | it came while the audit was under way |
-| unknown | it is nowhere, but the evidence has a hole: a journal without its beginning, or of a node that is down |
-| lost | it was confirmed, it is nowhere, and nothing excuses that |
-| withdrawn | not confirmed, and its number was given again after a failover: its publisher knows, and sends it again |
+| fate | | |---|---| | accounted | it was acknowledged, left its queue in another regular way, is in its queue, or is in
+a consumer's ledger | | deleted | it was in a queue that was deleted | | new | it came while the audit was running | |
+unknown | it is nowhere, but a journal is incomplete: its beginning was dropped, or its node is down | | lost | it was
+confirmed, it is nowhere, and the journals are complete | | withdrawn | it was not confirmed, and its number was given
+again after a failover: its publisher sends it again |
 
-Not a loss, and told beside it: **duplicated** (acknowledged twice, or noted twice by consumers), **redelivered** (given
-out more than once), **reordered** (given out for the first time after a later message), **late** (more than `late`
-seconds between confirm and acknowledgement, or still waiting after that time).
+No loss, but reported: **duplicated** (acknowledged twice, or twice in consumers' ledgers), **redelivered** (delivered
+more than once), **reordered** (delivered for the first time after a later message), **late** (more than `late` seconds
+between confirm and acknowledgement, or still waiting after that time).
 
-A confirm counts from the publisher's side. Where no ledger says what a client was told, a message that was published by
-somebody who waits for confirms counts as confirmed, unless its number was given again: the last second's `confirmed` of
-a node that was killed may be missing in its journal (docs/journal.md).
+A confirm counts from the publisher's side. Without a ledger, a message that was published with confirms counts as
+confirmed, unless its number was given again: the events `confirmed` of the last second of a node that was killed may be
+missing in its journal (docs/journal.md).
 """
 
 from __future__ import annotations
@@ -67,8 +64,8 @@ LOST: Final = 1
 CANNOT_SAY: Final = 2
 LATE_S: Final = 60.0
 NEAR_S: Final = 10.0
-POINTS: Final = 100  # On the time axis of a chart, about.
-STEPS: Final = 8  # Of latency, from one power of two to the next.
+POINTS: Final = 100  # About so many on the time axis of a chart.
+STEPS: Final = 8  # Steps of latency from one power of two to the next.
 AUDIT_STEPS: Final = 6
 SHOWN: Final = 200  # Rows of a table in the report.
 TROUBLE: Final = ("lost", "unknown", "deleted", "duplicated", "redelivered", "reordered", "late")
@@ -80,7 +77,7 @@ COUNTS: Final = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """Messages by what became of them. `confirmed` are all that have to be accounted for."""
+    """Numbers of messages by their fate. `confirmed` counts all that have to be accounted for."""
 
     confirmed: int = 0
     acked: int = 0
@@ -127,19 +124,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is asked for."""
+    """Which messages are audited, and the limits."""
 
     queues: str | None = None  # A regular expression for names.
-    vhost: str | None = None  # All, if it is not said.
+    vhost: str | None = None  # None: all.
     late_s: float = LATE_S
     near_s: float = NEAR_S
-    published: str | None = None  # Ledgers.
+    published: str | None = None  # Paths of ledgers.
     consumed: str | None = None
 
 
 @dataclass
 class Audit:
-    """What was found. Tables of any size are DataFrames, what is drawn is here."""
+    """The result. Tables of any size are DataFrames; what the report draws is collected."""
 
     verdict: Verdict
     queues: DataFrame
@@ -156,12 +153,12 @@ def step(number: int, text: str) -> None:
 
 
 def before(parsed: argparse.Namespace) -> None:
-    """Before Spark is started, which takes a while: is there anything to read? Raises LeveretError."""
+    """Checks that there are journals, before Spark is started, which takes a while. Raises LeveretError."""
     journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
 
 
 def audit(spark: SparkSession, options: Mapping[str, str], rules: Rules | None = None) -> Audit:
-    """`options`: where the broker is, as for `format("leveret")`. Raises LeveretError."""
+    """Runs the audit. `options` are those of `format("leveret")` for the broker. Raises LeveretError."""
     rules = rules or Rules()
     access = journal_facts.access_from({name: value for name, value in options.items() if name != "vhost"})
     journals = journal_facts.find_journals(access)
@@ -192,8 +189,8 @@ def _events(spark: SparkSession, options: Mapping[str, str], rules: Rules, more:
 def examine(
     spark: SparkSession, events: DataFrame, present: DataFrame, rules: Rules, silent: tuple[str, ...] = ()
 ) -> Audit:
-    """The verdict on events, as `journal.read` gives them, and what is in the queues, as `evidence.read_queues` does.
-    Both are looked at many times, and should be persisted."""
+    """Judges events, as `journal.read` returns them, and the messages of queues, as `journal_facts.read_queues` does.
+    Both are read many times, and should be persisted."""
     from pyspark.sql import functions as f
 
     now_ms = int(time.time() * 1000)
@@ -243,8 +240,8 @@ def examine(
 
 
 def kept_apart(frame: DataFrame) -> DataFrame:
-    """Computed, and no longer known as what it was computed from: Spark goes over the whole of a plan at every step,
-    and those of an audit grow large."""
+    """Computes a DataFrame now and cuts its plan: Spark goes over the whole plan at every step, and the plans of an
+    audit grow large."""
     from pyspark import StorageLevel
 
     return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
@@ -253,7 +250,7 @@ def kept_apart(frame: DataFrame) -> DataFrame:
 def _with_ledgers(
     spark: SparkSession, told: DataFrame, sent: DataFrame, rules: Rules
 ) -> tuple[DataFrame | None, DataFrame]:
-    """Findings that come from ledgers alone, and all ranges, with those of the ledgers."""
+    """Returns the findings from ledgers alone, and all ranges including those of the ledgers."""
     if rules.published is None and rules.consumed is None:
         return None, told
     published = ledgers.read(spark, rules.published, "confirmed_at").persist() if rules.published else None
@@ -279,7 +276,7 @@ def _with_ledgers(
 
 
 def judged(segments: DataFrame, horizon_ms: int, is_whole: bool, now_ms: int, late_s: float) -> DataFrame:
-    """Segments with `count`, `fate`, when they were confirmed (`promised_ms`) and how long their acks took."""
+    """Adds `count`, `fate`, the time of the confirm (`promised_ms`) and the time until the ack to segments."""
     from pyspark.sql import functions as f
 
     def has(*labels: str) -> Column:
@@ -316,7 +313,7 @@ def judged(segments: DataFrame, horizon_ms: int, is_whole: bool, now_ms: int, la
 
 
 def findings(segments: DataFrame) -> DataFrame:
-    """What there is to tell: `kind`, `told_by`, `vhost`, `queue`, `id`, `first`, `last`, `count`, `at_ms`."""
+    """Returns the findings: `kind`, `told_by`, `vhost`, `queue`, `id`, `first`, `last`, `count`, `at_ms`."""
     from pyspark.sql import functions as f
 
     fate = f.col("fate")
@@ -340,7 +337,8 @@ def findings(segments: DataFrame) -> DataFrame:
 
 
 def _noted(segments: DataFrame, rules: Rules) -> DataFrame:
-    """Findings in publishers' own numbers, of messages that journals do not know; and what consumers had twice."""
+    """Returns findings in publishers' own numbers: messages that no journal knows, and those that consumers got
+    twice."""
     from pyspark.sql import functions as f
 
     unknown = (f.col("client") > 0) & (f.col("received") == 0) & (f.col("known") == 0)
@@ -364,8 +362,8 @@ def _noted_ids(ids: DataFrame, kind: str) -> DataFrame:
 
 
 def published_by(found: DataFrame, sent: DataFrame) -> DataFrame:
-    """Who published what is lost, or may be: `kind`, `vhost`, `queue`, `id`, `first`, `last` as in the findings,
-    `channel`, and how many of it (`count`). What nobody is known to have published is not there."""
+    """Returns who published the messages that are lost or unknown: `kind`, `vhost`, `queue`, `id`, `first`, `last` as
+    in the findings, `channel`, and `count`. Messages without a known publisher are left out."""
     from pyspark.sql import functions as f
 
     whose = sent.selectExpr("id", "first low_sent", "last high_sent", "who channel")
@@ -387,7 +385,7 @@ def _with_channels(found: DataFrame, whose: DataFrame) -> DataFrame:
 
 
 def per_queue(segments: DataFrame, found: DataFrame) -> DataFrame:
-    """A row a queue, with `COUNTS`."""
+    """Returns a row for each queue, with `COUNTS`."""
     from pyspark.sql import functions as f
 
     promised, fate = f.col("promised"), f.col("fate")
@@ -411,7 +409,8 @@ def per_queue(segments: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def per_channel(events: DataFrame, sent: DataFrame, whose: DataFrame) -> DataFrame:
-    """A row for each queue and channel: what it published, what was delivered to it, and what is lost of the first."""
+    """Returns a row for each queue and channel: messages published by it, delivered to it, and lost of the
+    published."""
     from pyspark.sql import functions as f
 
     def part(frame: DataFrame, name: str, count: Column) -> DataFrame:
@@ -432,7 +431,7 @@ def per_channel(events: DataFrame, sent: DataFrame, whose: DataFrame) -> DataFra
 
 
 def width(begin_ms: int, end_ms: int) -> int:
-    """Of the steps of the time axis: a round one, so that there are about `POINTS`."""
+    """Returns a round width for the steps of the time axis, of which there are about `POINTS`."""
     least = max((end_ms - begin_ms) / POINTS, 100)
     for unit in (100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000):
         for times in (1, 2, 5):
@@ -450,7 +449,7 @@ def rates(events: DataFrame, width_ms: int) -> list[Row]:
 
 
 def latencies(segments: DataFrame, width_ms: int) -> list[Row]:
-    """From confirm to ack, in steps: `step` is `STEPS` times the logarithm of the milliseconds plus one."""
+    """Counts times from confirm to ack: `step` is `STEPS` times the binary logarithm of the milliseconds plus one."""
     from pyspark.sql import functions as f
 
     bucket = f.floor(f.col("acked_ms") / width_ms).alias("bucket")
@@ -527,7 +526,7 @@ def _ledger(path: str | None, folder: str | None, name: str) -> str | None:
 
 
 def write(spark: SparkSession, found: Audit, folder: str) -> None:
-    """Parquet, each time anew: verdict, queues, channels, faults, findings."""
+    """Writes verdict, queues, channels, faults and findings as Parquet, in place of those of an earlier run."""
     os.makedirs(folder, exist_ok=True)
     told = {**asdict(found.verdict), "nodes": list(found.verdict.nodes), "silent": list(found.verdict.silent)}
     kinds = {name: "array<string>" if isinstance(value, list) else "bigint" for name, value in told.items()}

@@ -59,10 +59,10 @@ Key = tuple[str, str, int]  # vhost, queue, id
 
 @dataclass(frozen=True)
 class Use:
-    """Of a queue, in a window of so many minutes."""
+    """The use of a queue within a window of minutes."""
 
     connections: int
-    by_minute: Mapping[int, float]  # From 0 on: messages that were published, delivered or acknowledged.
+    by_minute: Mapping[int, float]  # Messages published, delivered or acknowledged, by minute from 0 on.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,14 +133,14 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Figures:
-    """A queue, as its broker tells of it now."""
+    """A queue with the broker's figures of now."""
 
     vhost: str
     info: QueueInfo
 
 
 def figures(access: Access, vhost: str) -> list[Figures]:
-    """All queues of a vhost that can be moved. Raises LeveretError."""
+    """Returns all queues of a vhost that can be moved. Raises LeveretError."""
     with (
         explained(access, f"look at the queues of vhost '{vhost}'"),
         new_client(replace(access, vhost=vhost), PLANNING_PATIENCE_S) as client,
@@ -150,7 +150,7 @@ def figures(access: Access, vhost: str) -> list[Figures]:
 
 
 def used(events: DataFrame, window_min: int) -> dict[Key, Use]:
-    """By queue: what the journals tell of the last so many minutes."""
+    """Returns the use of each queue in the last minutes of the journals."""
     from pyspark.sql import functions as f
 
     minute = f.floor(f.unix_seconds("time") / 60)
@@ -166,7 +166,8 @@ def used(events: DataFrame, window_min: int) -> dict[Key, Use]:
     loads: dict[Key, dict[int, float]] = {}
     for row in work.agg(f.sum("count").alias("count")).toLocalIterator():
         loads.setdefault((row.vhost, row.queue, row.id), {})[row.at] = float(row["count"])
-    # "10.0.0.7:40000 -> 10.0.0.1:5672 (1)", with a consumer's tag behind. Publishers at other nodes are told of there.
+    # "10.0.0.7:40000 -> 10.0.0.1:5672 (1)", followed by a consumer's tag. A publisher at another node is in its
+    # journal.
     client = f.when(who.contains(" -> "), f.regexp_extract(who, r"^(\S+ -> \S+)", 1)).when(kind == "delivered", who)
     clients = told.filter(kind.isin("published", "routed", "delivered") & (who != "")).groupBy("vhost", "queue", "id")
     counts = {
@@ -186,7 +187,7 @@ def balance(
     threshold: float = THRESHOLD,
     moves_max: int = MOVES_MAX,
 ) -> Plan:
-    """A plan for these queues. Nodes that run are those that a queue knows the address of, and `more_nodes`."""
+    """Makes a plan for these queues. Running nodes are those of members with an address, and `more_nodes`."""
     members = [member for one in queues for member in one.info.members]
     running = {member.node for member in members if member.url is not None} | set(more_nodes)
     nodes = [NodeState(name) for name in sorted(running)]

@@ -1,11 +1,11 @@
-"""The journals of all nodes as one table of events (docs/journal.md), for batches and streams.
+"""Reads the journals of all nodes as one table of events (docs/journal.md), as a batch or a stream.
 
-A journal's message is a JSON text with many events, each a list of eight. Here each event is a row; what most jobs ask
-of its details has columns of its own, and `detail` holds all of them as JSON. `time` is that of the event, if it says
-when it was, or else of its message.
+A message of a journal is a JSON text with many events, each a list of eight. Here each event is a row; the details that
+most jobs need have columns of their own, and `detail` has all of them as JSON. `time` is that of the event, if it has
+one, or else of its message.
 
-Rows of one node are in the order of (`offset`, `position`): offsets rise over restarts, and a position is
-the place within a message. Between nodes only `time` orders, by their clocks.
+Events of one node are ordered by (`offset`, `position`): offsets rise over restarts, and a position is the place within
+a message. Events of different nodes are ordered only by `time`, by their clocks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _DETAIL: Final = (
 
 
 def read(spark: SparkSession, options: Mapping[str, str], streaming: bool = False) -> DataFrame:
-    """All events. `options` are those of `format("leveret")`: servers, user, … and, if it is not to be all nodes or all
-    that is there, subscribe and startingOffsets."""
+    """Reads events. `options` are those of `format("leveret")`: servers, user, …; subscribe and startingOffsets for
+    less than all nodes and all events."""
     given = {"vhost": "/", **options}
     if not {"subscribe", "subscribePattern"} & set(given):
         given["subscribePattern"] = PATTERN
@@ -40,7 +40,7 @@ def read(spark: SparkSession, options: Mapping[str, str], streaming: bool = Fals
 
 
 def events(messages: DataFrame) -> DataFrame:
-    """One row an event, of messages with `offset` and `body`."""
+    """Returns one row for each event of messages with `offset` and `body`."""
     from pyspark.sql import functions as f
 
     message = f.from_json(f.col("body").cast("string"), _MESSAGE)

@@ -4,26 +4,26 @@
     LAKE/queue=orders/date=2026-11-15/batch=compacted-9f…/part-….parquet             of many, put together
     LAKE/_checkpoint/…                                                               how far the archive has come
 
-Any program reads it as a table with the columns of messages (docs/spark.md), `date` and `batch`. The date is that of
-the arrival of a message in its queue, in UTC wherever the job runs: a batch that is run again elsewhere must find its
+Any program reads it as a table with the columns of messages (docs/spark.md), `date` and `batch`. The date is the day on
+which a message arrived in its queue, in UTC wherever the job runs: a batch that runs again elsewhere must find its
 files.
 
-**Once.** Each batch has folders of its own, named after the query and the batch. They are written aside and renamed
-when all are complete, in place of those of the same name (Spark calls it dynamic overwriting). Spark gives a batch that
-it runs again the same rows, so they belong to the same days, and replace what an attempt before left. What becomes of a
-process that dies:
+**Exactly once.** Each batch has folders of its own, named after the query and the batch. They are written to a
+temporary place and renamed when all are complete, in place of folders of the same name (Spark calls it dynamic
+overwriting). Spark gives a batch that it runs again the same rows, so they belong to the same days, and replace the
+rows of the attempt before. If the process dies
 
-    while it writes                 nothing is visible; the next attempt writes anew, and what was left is cleared away
+    while it writes                 nothing is visible; the next attempt writes again, and deletes the leftovers
     between two renames             some days of the batch are there, others not; the next attempt replaces all of them
-    after all, before Spark knows   the same batch is written once more, in place of itself
+    before Spark notes the batch    the same batch is written once more, in place of itself
 
-**Compacting.** Small files make reading slow. Those of one queue and day are put together in a folder that nobody sees
-(its name begins with a dot). A note of what it replaces is written, then the old ones are deleted, and the new one gets
-its name. Whoever finds the note of a process that died does the rest. So a message is never twice in the lake; for a
-moment, or until somebody does the rest, some may be missing.
+**Compacting.** Small files make reading slow. The files of one queue and day are put together in a hidden folder (its
+name begins with a dot). Then a note lists the folders that it replaces, these are deleted, and the new one is renamed.
+A process that finds the note of one that died completes the work. So a message is never twice in the lake; for a
+moment, or until the work is completed, some may be missing.
 
 The last batch of each query is left alone: Spark may run it again, and would not find what it has to replace. All
-before it are certain, since a batch is begun when the one before is noted as done.
+batches before it are final, since a batch begins when the one before is noted as done.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ _DAY_US: Final = 86_400_000_000
 
 
 class BadLake(LeveretError):
-    """There is none, or it is not as it should be."""
+    """There is no lake, or it cannot be read."""
 
 
 # -- Rows ----------------------------------------------------------------------------------------------------------
 
 
 def arrival() -> Column:
-    """When a message came. Of very old logs it is not known: then when its publisher says that it was made, if it
-    does."""
+    """Returns when a message arrived in its queue. Very old logs do not have it; then the publisher's timestamp, if
+    any."""
     from pyspark.sql import functions as f
 
     return f.coalesce("enqueued", "timestamp")
 
 
 def read(spark: SparkSession, path: str) -> DataFrame:
-    """All messages of a lake. Unlike `spark.read.parquet(path)`, it takes a queue named 0815 for text."""
+    """Reads all messages of a lake. Unlike `spark.read.parquet(path)`, it keeps a queue named 0815 as text."""
     if not Files(spark, path).exists(path):
         raise BadLake(f"there is no lake {path}")
     kinds = {name: kind for name, kind in COLUMNS.items() if name != "queue"}
@@ -90,8 +90,8 @@ def select(
     until: datetime | None = None,
     where: str | None = None,
 ) -> DataFrame:
-    """Those that came from `since` on and before `until`. Only files of these queues and days are read. Raises BadLake
-    if `where` is no condition on their columns."""
+    """Selects messages that arrived from `since` on and before `until`. Reads only the files of these queues and days.
+    Raises BadLake if `where` is no condition on the columns."""
     from pyspark.sql import functions as f
 
     if queues:
@@ -104,7 +104,7 @@ def select(
 
 
 def _filter(rows: DataFrame, condition: str) -> DataFrame:
-    from pyspark.errors import AnalysisException  # Also where it is no SQL at all.
+    from pyspark.errors import AnalysisException  # Raised for a syntax error, too.
 
     try:
         return rows.filter(condition)
@@ -113,7 +113,7 @@ def _filter(rows: DataFrame, condition: str) -> DataFrame:
 
 
 def write_batch(rows: DataFrame, path: str, query: str, batch: int) -> None:
-    """The rows of a streaming query's batch, in place of what an attempt before has written of it."""
+    """Writes a batch of a streaming query, in place of what an earlier attempt wrote."""
     from pyspark.sql import functions as f
 
     day = f.coalesce(f.floor(f.unix_micros(arrival()) / _DAY_US), f.lit(0)).cast("int")
@@ -122,13 +122,13 @@ def write_batch(rows: DataFrame, path: str, query: str, batch: int) -> None:
 
 
 def replace_folders(rows: DataFrame, path: str, partitions: Sequence[str]) -> None:
-    """Write rows, in place of the folders that they belong into."""
+    """Writes rows, and replaces the folders that they belong to."""
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*partitions).parquet(path)
 
 
 def query_id(rows: DataFrame) -> str:
-    """Of the streaming query that a batch belongs to, from within its foreachBatch: the same after every restart."""
+    """Returns the id of the streaming query of a batch, inside foreachBatch: the same after every restart."""
     query: str | None = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query is None:
         raise BadLake("Spark does not tell which query a batch belongs to")
@@ -139,12 +139,12 @@ def batch_name(query: str, batch: int) -> str:
     return f"{query.replace('-', '')[:12]}-{batch:08}"
 
 
-# -- Tidying up ------------------------------------------------------------------------------------------------------
+# -- Compacting ------------------------------------------------------------------------------------------------------
 
 
 def recover(files: Files, path: str) -> None:
-    """Do the rest of what a process that died had begun, and clear away what it had not come to the end of. What is not
-    old may be somebody's who is at work."""
+    """Completes the compactions of processes that died, and deletes their incomplete folders. Only old ones: others may
+    belong to a running process."""
     old_ms = time.time() * 1000 - ABANDONED_MS
     for entry in files.entries(path):
         if entry.name.startswith(_STAGING) and entry.changed_ms < old_ms:
@@ -154,12 +154,12 @@ def recover(files: Files, path: str) -> None:
             _finish(files, day)
         for entry in files.entries(day):
             if entry.name.startswith(_HIDDEN) and entry.changed_ms < old_ms:
-                files.delete(entry.path)  # There is no note of it: it may not be whole, and nothing was deleted.
+                files.delete(entry.path)  # Without a note it may be incomplete, and nothing was deleted.
 
 
 @dataclass
 class Plan:
-    """What is put together in one folder: batches of one queue and day."""
+    """Batches of one queue and day that are put together in one folder."""
 
     day: str
     folders: list[Entry] = field(default_factory=list)
@@ -167,12 +167,12 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """The same of the same folders."""
+        """Returns the same name for the same folders."""
         return hashlib.sha256("\n".join(one.name for one in self.folders).encode()).hexdigest()[:16]
 
 
 def plan_compaction(files: Files, path: str, file_bytes: int = FILE_BYTES) -> list[Plan]:
-    """The days that have several small batches."""
+    """Finds the days that have several small batches."""
     found = [(day, entry) for day in _days(files, path) for entry in files.entries(day) if entry.is_folder]
     last: dict[str, int] = {}
     for _, entry in found:
@@ -195,8 +195,8 @@ def plan_compaction(files: Files, path: str, file_bytes: int = FILE_BYTES) -> li
 
 
 def compact(spark: SparkSession, path: str, file_bytes: int = FILE_BYTES) -> Iterator[Plan]:
-    """Puts together what is small, day by day, and gives each as it is done. One process may do so at a time; archives
-    may write meanwhile."""
+    """Puts small batches together, day by day, and yields each day when it is done. One process may do so at a time;
+    archives may write meanwhile."""
     files = Files(spark, path)
     for day in _days(files, path):
         if files.exists(f"{day}/{NOTE}"):
@@ -219,7 +219,7 @@ def _compact_day(spark: SparkSession, files: Files, plan: Plan, file_bytes: int)
 
 
 def swap(files: Files, plan: Plan) -> None:
-    """What was put together takes the place of what it was made of."""
+    """Replaces batches by the folder into which they were put together."""
     if not all(files.exists(one.path) for one in plan.folders):
         files.delete(f"{plan.day}/{_HIDDEN}{plan.id}")
         raise BadLake(f"{plan.day} changes while it is compacted: do two processes compact it?")
@@ -231,10 +231,10 @@ def swap(files: Files, plan: Plan) -> None:
 
 
 def _finish(files: Files, day: str) -> None:
-    """Do what the note says, as far as it is not done."""
+    """Completes what a note describes."""
     try:
         note: dict[str, Any] = json.loads(files.read(f"{day}/{NOTE}"))
-    except ValueError:  # Whoever wrote it died before it was whole, and so before anything was deleted.
+    except ValueError:  # The note is incomplete: its process died before anything was deleted.
         files.delete(f"{day}/{NOTE}")
         return
     hidden = f"{day}/{note['hidden']}"  # Names, not paths: the lake may have been moved to another place.

@@ -1,25 +1,26 @@
-"""`leveret pipeline replay`: messages of a lake are published again, in the order in which they came, each once.
+"""`leveret pipeline replay`: publishes messages of a lake again, in the order of their arrival, each once.
 
-**First they are copied.** The rows that are asked for go to a spool, sorted by time and cut into parts of some
-thousands; only when the spool is complete, the first is published. So it does not matter what becomes of the lake
-meanwhile: an archive may add to it, small files may be put together. It costs room for what is replayed.
+**First they are copied.** The requested rows go to a spool, sorted by time and cut into parts of some thousands; the
+first part is published when the spool is complete. So the lake may change meanwhile: an archive may add to it, and
+small files may be put together. The spool needs room for everything that is replayed.
 
-**Then they are published**, part after part, each noted when all of it is confirmed. If the job dies, the same command
-goes on with the first part that is not noted. That part may have been published, or half of it. Its rows are numbered
+**Then they are published**, part after part, and each part is noted when all of it is confirmed. If the job dies, the
+same command continues with the first part that is not noted. That part may have been published, or half of it. Its rows
+are numbered
 
     name = replay / id of the spool / task        number = part << 32 | row
 
-as those of the sink, and the broker takes each number once (`publisher`). The rows and their order are in the spool, so
-they are the same in every attempt. A RabbitMQ does not know about such numbers: there, a part that was interrupted
-comes again from its beginning.
+like those of the sink, and the broker takes each number once (`sink.publisher`). The rows and their order are in the
+spool, so they are the same in every attempt. RabbitMQ does not know such numbers: there, an interrupted part is
+published again from its beginning.
 
-    CHECKPOINT/request.json       what was asked for, and the id
+    CHECKPOINT/request.json       the request, and the id
     CHECKPOINT/spool/…            the rows; complete if it has _SUCCESS
     CHECKPOINT/done/00000012      part 12 is confirmed
-    CHECKPOINT/finished           all are; then the spool is deleted
+    CHECKPOINT/finished           all parts are confirmed; then the spool is deleted
 
-The same command again does nothing then, unless it is told to: whoever repeats it because a machine was lost cannot
-know how far it had come.
+After that the same command does nothing, unless --again is given: a user who repeats it because a machine was lost
+cannot know how far it had come.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ examples:
 """
 
 PART_ROWS: Final = 200_000
-PART_S: Final = 30.0  # With a rate: a part is what goes in so long, so that little is done again.
+PART_S: Final = 30.0  # With a rate: the duration of a part, so that little is repeated.
 PART_ROWS_MIN: Final = 1_000
-# Headers that are no text when a broker writes or reads them. A lake has them as JSON, which would be refused.
+# Headers that brokers write or read and that are no text. A lake has them as JSON text, which a broker would refuse.
 LEFT_OUT: Final = ("x-death", "x-delivery-count", "CC", "BCC")
 _PUBLISHED: Final = tuple(name for name in COLUMNS if name not in OF_QUEUES)
 _SPOOLED: Final = ("queue", "place", *_PUBLISHED)
@@ -78,7 +79,8 @@ _SPOOLED: Final = ("queue", "place", *_PUBLISHED)
 
 @dataclass(frozen=True)
 class Request:
-    """What is replayed, and where to; without `exchange`, `routing_key`: as before. Another one is another replay."""
+    """What is replayed, and where to; without `exchange` or `routing_key`, those of each message. Each request is a
+    replay of its own."""
 
     lake: str
     queues: tuple[str, ...] = ()
@@ -89,7 +91,7 @@ class Request:
     routing_key: str | None = None
     own_queue: bool = False
     vhost: str = "/"
-    parallel: int = 1  # Which row is published by which task is a part of what must not change.
+    parallel: int = 1  # Part of the request: the assignment of rows to tasks must not change.
 
     @property
     def digest(self) -> str:
@@ -97,7 +99,7 @@ class Request:
 
 
 class BadRequest(LeveretError):
-    """It contradicts itself, or what was begun."""
+    """A request that contradicts itself, or the one that was begun."""
 
 
 REPORT_TO: Final = job_status.NOWHERE  # Its --servers are AMQP ports.
@@ -171,7 +173,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
 
 
 def counted(spark: SparkSession, request: Request) -> tuple[int, datetime | None, datetime | None]:
-    """How many messages are asked for, and when they came."""
+    """Describes how many messages are requested, and when they arrived."""
     from pyspark.sql import functions as f
 
     rows = chosen(spark, request)
@@ -190,8 +192,8 @@ def replay(
     part_rows: int | None = None,
     tell: Callable[[str], None] = say,
 ) -> int:
-    """Publish what is asked for, or what an earlier attempt has left of it; how many that were. `options` are those of
-    `format("leveret")` as a sink."""
+    """Publishes the requested messages, or those that an earlier attempt left, and returns their number. `options` are
+    those of `format("leveret")` as a sink."""
     if rate is not None and request.parallel > 1:
         raise BadRequest("a rate is kept by one publisher: leave --rate or --parallel out")
     if request.own_queue and (request.exchange is not None or request.routing_key is not None):
@@ -203,7 +205,7 @@ def replay(
     if spool.is_finished():
         tell(f"this was replayed before, says {spool.path}; --again replays it again")
         return 0
-    Publisher(target.access, "replay", 0).close()  # A wrong password is told now, and not after an hour of sorting.
+    Publisher(target.access, "replay", 0).close()  # A wrong password fails now, not after an hour of sorting.
     if not spool.open(part_rows or _part_rows(rate), target, tell):
         tell(f"nothing in {request.lake} is what was asked for")
         return 0
@@ -231,17 +233,17 @@ def _part_rows(rate: float | None) -> int:
 
 
 def chosen(spark: SparkSession, request: Request) -> DataFrame:
-    """The rows of the lake that are asked for."""
+    """Returns the requested rows of the lake."""
     since, until = (None if text is None else datetime.fromisoformat(text) for text in (request.since, request.until))
     return lake.select(lake.read(spark, request.lake), request.queues, since, until, request.where)
 
 
 def messages(rows: DataFrame, request: Request, user: str) -> DataFrame:
-    """As they are to be published, with `queue` and what they are sorted by."""
+    """Returns rows as they are to be published, with `queue` and the columns of their order."""
     from pyspark.sql import functions as f
 
     changed = {
-        # A broker refuses messages whose publisher calls itself by the name of another user.
+        # A broker refuses messages whose user_id is not the publisher's user.
         "user_id": f.when(f.col("user_id") == user, f.col("user_id")),
         "headers": f.map_filter("headers", lambda key, _: ~key.isin(*LEFT_OUT)),
     }
@@ -255,7 +257,7 @@ def messages(rows: DataFrame, request: Request, user: str) -> DataFrame:
 
 
 class Spool:
-    """What is to be published, in a folder of its own."""
+    """The rows to publish, in a folder of their own."""
 
     def __init__(self, spark: SparkSession, request: Request, path: str) -> None:
         self.spark = spark
@@ -265,14 +267,14 @@ class Spool:
         self.id = ""
 
     def open(self, part_rows: int, target: SinkOptions, tell: Callable[[str], None]) -> bool:
-        """Fill it, or find it as it was left. False if nothing is asked for: then nothing is kept, so that the same
-        command looks again later."""
+        """Fills the spool, or finds it as an earlier attempt left it. Returns False without any rows: then nothing is
+        kept, so that the same command looks again later."""
         from pyspark_leveret.sink.encoding import check_columns
 
         if self.files.exists(f"{self.path}/spool/_SUCCESS"):
             self._check()
             return True
-        # The default place is within the lake: made before it is looked at, it would be taken for one.
+        # The default place is inside the lake: created before the check, it would pass as a lake.
         rows = messages(chosen(self.spark, self.request), self.request, target.access.user)
         self.files.delete(self.path)  # Nothing was published yet.
         count = rows.count()
@@ -296,7 +298,8 @@ class Spool:
         placed.select(*_SPOOLED).write.mode("overwrite").parquet(f"{self.path}/spool")
 
     def parts(self) -> list[tuple[int, str]]:
-        """Each task has written a file with its number in the name, and tasks are in the order of their rows."""
+        """Returns the files in the order of rows: each has the number of its task in its name, and tasks are in that
+        order."""
         names = [one for one in self.files.entries(f"{self.path}/spool") if one.name.startswith("part-")]
         return [(int(one.name.split("-")[1]), one.path) for one in names]
 
@@ -341,7 +344,7 @@ def spool_schema() -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """What tasks need to know. `idle_since`: when the part before ended, by the wall clock, of the driver."""
+    """Settings for tasks. `idle_since`: the end of the part before, by the wall clock of the driver."""
 
     target: SinkOptions
     id: str
@@ -359,7 +362,7 @@ def _publish_part(spark: SparkSession, path: str, job: Job, parallel: int) -> in
 
 
 def publish_rows(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task: rows in, their number out."""
+    """Makes the function that tasks run: it publishes rows and yields their number."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -385,7 +388,7 @@ def publish_rows(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def paced(batches: Iterable[pa.RecordBatch], pace: Pace | None) -> Iterator[pa.RecordBatch]:
-    """The same rows, in pieces that may go when they come."""
+    """Yields the same rows in pieces, each when it may be published."""
     for batch in batches:
         if pace is None:
             yield batch

@@ -1,12 +1,12 @@
-"""`leveret pipeline replication`: how far mirrors were behind their masters, over time, and what happened meanwhile.
+"""`leveret pipeline replication`: how far mirrors were behind their masters over time, with views and promotions.
 
-Of each queue, a master tells which numbers were published, and each mirror which it has written. Time is cut into slots.
-At the end of a slot, a node has come to the highest number that it told of by then (its *level*), and a mirror is
-`behind` by what the master's level is above its own. A node that leads has that level itself; when it is a mirror
-afterwards it goes on from there. Numbers that were published and never confirmed may be withdrawn by a promotion: the
-level of the queue is therefore that of the latest epoch.
+For each queue, the master's journal has the published numbers, and each mirror's the numbers that it has written. Time
+is cut into slots. At the end of a slot, the *level* of a node is the highest number in its journal so far, and a mirror
+is `behind` by the difference of the master's level and its own. A master that becomes a mirror continues from its level.
+Numbers that were published and never confirmed may be withdrawn by a promotion, so the level of a queue is that of the
+latest epoch.
 
-How long it took from published to written is measured for each message (`latency`), by the clocks of two nodes.
+The time from published to written is measured for each message (`latency`), by the clocks of two nodes.
 
 | table | a row | columns |
 |---|---|---|
@@ -50,9 +50,9 @@ examples:
                                      from journals that were archived (leveret pipeline archive)
 """
 
-SLOTS_MAX: Final = 600  # More cannot be seen in a chart.
+SLOTS_MAX: Final = 600  # A chart cannot show more.
 STEPS_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 21_600, 86_400)
-QUEUES_MAX: Final = 20  # That are drawn.
+QUEUES_MAX: Final = 20  # Drawn at most.
 LINES_MAX: Final = 3
 MARKS_MAX: Final = 60
 _KEYS: Final = ("vhost", "queue", "id")
@@ -86,7 +86,7 @@ def _step(text: str) -> int:
 
 
 def before(parsed: argparse.Namespace) -> None:
-    """Before Spark is started: is there a journal? Raises LeveretError."""
+    """Checks that there is a journal, before Spark is started. Raises LeveretError."""
     if parsed.lake is None:
         journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
 
@@ -119,7 +119,7 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
 
 
 def write(spark: SparkSession, found: Replication, out: str) -> Replication:
-    """The tables, each read back for what is made of it, and not computed again."""
+    """Writes the tables, and returns them as read back, so that nothing is computed twice."""
     written: dict[str, DataFrame] = {}
     for name, rows in (("lag", found.lag), ("mirrors", None), ("happenings", found.happenings)):
         made = mirrors(written["lag"]) if rows is None else rows
@@ -133,7 +133,7 @@ def write(spark: SparkSession, found: Replication, out: str) -> Replication:
 
 
 def replication(events: DataFrame, queues: Sequence[str] = (), step_s: int | None = None) -> Replication | None:
-    """None: there are no events. They are read several times: cache them."""
+    """Makes the tables; returns None without events. Reads the events several times: cache them."""
     from pyspark.sql import functions as f
 
     [span] = events.agg(f.min(f.unix_millis("time")), f.max(f.unix_millis("time"))).collect()
@@ -146,7 +146,7 @@ def replication(events: DataFrame, queues: Sequence[str] = (), step_s: int | Non
 
 
 def fitting_step(spread_ms: int) -> int:
-    """The shortest slot of which there are not too many."""
+    """Returns the shortest slot with at most `SLOTS_MAX` of them."""
     return next((step for step in STEPS_S if spread_ms / 1000 / step <= SLOTS_MAX), STEPS_S[-1])
 
 
@@ -198,7 +198,7 @@ def _sum(where: Column) -> Column:
 
 
 def _times(events: DataFrame, step_s: int) -> DataFrame:
-    """How long it took from published to written at a mirror."""
+    """Returns the times from published to written at a mirror."""
     from pyspark.sql import functions as f
 
     found = latency.histogram(events.filter(f.col("kind").isin("published", "replicated")), step_s)
@@ -214,7 +214,7 @@ def _times(events: DataFrame, step_s: int) -> DataFrame:
 
 
 def mirrors(lag: DataFrame) -> DataFrame:
-    """All slots as one. The 95th percentile is that of the worst slot."""
+    """Sums up all slots. The 95th percentile is that of the worst slot."""
     from pyspark.sql import functions as f
 
     return lag.groupBy(*_KEYS, "mirror").agg(
@@ -228,7 +228,7 @@ def mirrors(lag: DataFrame) -> DataFrame:
 
 
 def happenings(events: DataFrame) -> DataFrame:
-    """By queue or node, each once, however many nodes tell of it."""
+    """Returns the events of queues and nodes by time, each once, however many journals have it."""
     from pyspark.sql import functions as f
 
     kind, of_node = f.col("kind"), f.col("queue") == ""

@@ -1,4 +1,4 @@
-"""What an audit found, for people: lines on a terminal, and one HTML file that needs nothing else."""
+"""Shows the result of an audit: lines for a terminal, and one HTML file without external parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark_leveret.jobs.audit import Audit, Verdict
 
 ROWS: Final = 100
-FAULTS: Final = 40  # That are drawn and listed.
+FAULTS: Final = 40  # Drawn and listed at most.
 PERCENTILES: Final = (("median", 0.5), ("99th percentile", 0.99))
 
 _STYLE: Final = """
@@ -32,7 +32,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; } td.bad { color: 
 
 
 def lines(found: Audit) -> list[str]:
-    """The verdict, and what else is worth a line."""
+    """Returns the verdict and a few lines more."""
     verdict = found.verdict
     told = [verdict.sentence]
     more = [
@@ -48,7 +48,7 @@ def lines(found: Audit) -> list[str]:
 
 
 def _told(found: Audit) -> list[Any]:
-    """Changes of views go with every other fault, and would bury it."""
+    """Leaves out changes of views: they accompany every other fault, and would hide it."""
     return [one for one in found.faults if one.kind != "view"]
 
 
@@ -64,7 +64,7 @@ def day(ms: int) -> str:
 
 
 def throughput(rates: Sequence[Row], width_ms: int, begin_ms: int, end_ms: int) -> list[Line]:
-    """Messages a second. Where nothing happened it was 0."""
+    """Returns messages a second over time; 0 where nothing happened."""
     counts = {(row.kind, row.bucket): row["count"] for row in rates}
     buckets = range(begin_ms // width_ms, end_ms // width_ms + 1)
     return [
@@ -74,7 +74,7 @@ def throughput(rates: Sequence[Row], width_ms: int, begin_ms: int, end_ms: int) 
 
 
 def delays(latencies: Sequence[Row], width_ms: int, steps: int) -> list[Line]:
-    """Milliseconds; the line is broken where nothing was acknowledged."""
+    """Returns milliseconds over time; the line is broken where nothing was acknowledged."""
     by_time = {
         bucket: sorted((row.step, row["count"]) for row in rows)
         for bucket, rows in groupby(sorted(latencies, key=lambda row: row.bucket), key=lambda row: row.bucket)
@@ -89,7 +89,8 @@ def delays(latencies: Sequence[Row], width_ms: int, steps: int) -> list[Line]:
 
 
 def percentile(counted: Sequence[tuple[int, int]], part: float, steps: int) -> float | None:
-    """Of values that were counted by `step`, `steps` of which double the value plus one. None: there are none."""
+    """Returns a percentile of values counted by `step`, `steps` of which double the value plus one; None without
+    values."""
     rest = part * sum(count for _, count in counted)
     for step, count in counted:
         rest -= count
@@ -171,7 +172,7 @@ def _channels(found: Audit) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Empty if there are no rows. Numbers of what is lost stand out."""
+    """Returns an HTML table, empty without rows. Numbers of lost messages stand out."""
     body = ["".join(_cell(name, value) for name, value in zip(names, row, strict=True)) for row in rows]
     if not body:
         return ""

@@ -1,16 +1,16 @@
-"""`leveret pipeline rollup`: what happened in each queue in each minute, from the journals.
+"""`leveret pipeline rollup`: figures for each queue and minute, from the journals.
 
-As a function it is one DataFrame out of another. As a job it goes on where it was, and adds to a table:
+As a function it makes one DataFrame of another. As a job it continues where it was, and adds to a table:
 
-    OUT/date=2026-11-15/hour=14/…        the rows, by the hour
-    OUT/_events/date=…/hour=…/batch=…    events of late, to find the beginnings of what ends later
+    OUT/date=2026-11-15/hour=14/…        the rows, by hour
+    OUT/_events/date=…/hour=…/batch=…    recent events: later ones refer to them
     OUT/_checkpoint                      how far the journals were read
 
-Each batch first puts its events aside, in folders of its own (as an archive does, see `lake`), then the hours that it
-told something of are made anew out of all that is there. So it does not matter in how many batches the events of an
-hour came, in which order the journals of the nodes were read, or whether a batch is run twice. Events are kept for
-`KEEP_S` beyond the time in which beginnings are looked for (`--lookback`), by the clock of the latest event: those of a
-node that was away for longer are put into hours that lack the rest, and are therefore not used any more.
+Each batch first writes its events to folders of its own (as an archive does, see `lake`); then the hours of these
+events are computed again from all events that are there. So it does not matter in how many batches the events of an
+hour came, in which order the journals of the nodes were read, or whether a batch runs twice. Events are kept for
+`KEEP_S` longer than the time in which earlier events are looked up (`--lookback`), by the clock of the latest event.
+Events of a node that was away for longer belong to hours whose other events are gone, and are ignored.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _seconds(text: str) -> int:
 
 
 def before(parsed: argparse.Namespace) -> None:
-    """Before Spark is started: is there a journal? Raises LeveretError."""
+    """Checks that there is a journal, before Spark is started. Raises LeveretError."""
     if parsed.lake is None:
         journal_facts.find_journals(journal_facts.access_from({**access_of(parsed), "vhost": "/"}))
 
@@ -113,14 +113,14 @@ def run(spark: SparkSession, parsed: argparse.Namespace) -> int:
 
 
 def archived(spark: SparkSession, path: str) -> DataFrame:
-    """The events of journals that were archived."""
+    """Reads the events of archived journals."""
     from pyspark.sql import functions as f
 
     return journal.events(lake.read(spark, path).filter(f.col("queue").rlike(f"^{journal.PATTERN}$")))
 
 
 def rollup(events: DataFrame) -> DataFrame:
-    """A row for each minute and queue of which something is told."""
+    """Returns a row for each minute and queue with events."""
     return counts(events).join(latencies(events), list(KEYS), "full").select(*KEYS, *_columns())
 
 
@@ -167,7 +167,7 @@ def _name(kind: str) -> str:
 
 
 def by_hour(rows: DataFrame, column: str) -> DataFrame:
-    """With `date` and `hour`, in UTC whatever the session's zone is."""
+    """Adds `date` and `hour`, in UTC whatever the session's zone is."""
     from pyspark.sql import functions as f
 
     hours = f.floor(f.unix_seconds(column) / HOUR_S)
@@ -185,12 +185,12 @@ def follow_journals(
     every_s: int | None = None,
     lookback_s: int = LOOKBACK_S,
 ) -> StreamingQuery:
-    """A query that keeps the table up to date: until all is read (`every_s` is None), or for ever."""
+    """Starts a query that updates the table: until all is read (`every_s` is None), or for ever."""
 
     def update(events: DataFrame, batch: int) -> None:
         take_in(events, out, lake.batch_name(lake.query_id(events), batch), lookback_s)
 
-    # Journals are bounded: whoever comes too late has a gap, which is no reason not to go on.
+    # Journals are bounded: a job that comes too late continues with a gap.
     given = {"failOnDataLoss": "false", **options}
     writer = journal.read(spark, given, streaming=True).writeStream.foreachBatch(update)
     writer = writer.option("checkpointLocation", f"{out}/_checkpoint")
@@ -201,7 +201,7 @@ def follow_journals(
 
 
 def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
-    """One batch of events: they are put aside, and the hours that they tell of are made anew."""
+    """Writes the events of a batch, and computes their hours again."""
     from pyspark.sql import functions as f
 
     spark, store = events.sparkSession, f"{out}/_events"
@@ -217,7 +217,7 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
     useful = [hour for hour in changed if hour > newest - KEEP_S]
     if useful:
         needed = [folder for hour, folder in hours.items() if hour + HOUR_S > min(useful) - lookback_s]
-        # Folders of several hours are one table only if Spark is told where it begins.
+        # Spark reads folders of several hours as one table only with its base path.
         stored = spark.read.schema(_EVENTS).option("basePath", store).parquet(*needed).select(*names)
         wanted = f.floor(f.unix_seconds("minute") / HOUR_S) * HOUR_S
         made = by_hour(rollup(stored).filter(wanted.isin(*useful)), "minute")
@@ -228,7 +228,7 @@ def take_in(events: DataFrame, out: str, batch: str, lookback_s: int) -> None:
 
 
 def _hours(files: Files, store: str) -> dict[int, str]:
-    """By its beginning, in seconds since 1970: the folder of each hour that has events."""
+    """Returns the folder of each hour with events, by its beginning in seconds since 1970."""
     found = {}
     for day in files.entries(store):
         for hour in files.entries(day.path) if day.name.startswith("date=") else ():

@@ -290,7 +290,7 @@ def test_alarms(uncompiled: Any, tmp_path: Path) -> None:
     def look(wanted: object) -> Any:
         return story.present(uncompiled)
 
-    watch = alarms.Watch(uncompiled, Rules(late_s=5), str(tmp_path), None, look, tell)
+    watch = alarms.Alarms(uncompiled, Rules(late_s=5), str(tmp_path), None, look, tell)
     rows = story.events(uncompiled)
     watch.batch(rows, 0)
     assert sorted(told) == [("late", 5, 7), ("missing", 16, 20)]

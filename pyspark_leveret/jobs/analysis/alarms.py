@@ -1,22 +1,23 @@
-"""The audit as a stream: tells of messages that are late, and of those that went missing, while a cluster is at work.
+"""The audit as a stream: raises alarms for messages that are late or missing while a cluster is at work.
 
-What was confirmed and has not left its queue yet is *open*. Each batch of the journals' events is laid upon what was
-open before (`ranges.sweep`), and what remains is what is open now, kept as Parquet in the checkpoint's folder, one
-state a batch. A batch that is run again, after a crash, begins with the same state and writes the same one. So there is
-no state in memory, what is kept is as large as what is unacknowledged, and Spark's checkpoint says where to go on.
+A message that was confirmed and has not left its queue is *open*. Each batch of journal events is laid over the ranges
+that were open before (`range_sweep.sweep`); the rest is open now, and is written as Parquet to the checkpoint's folder,
+one state for each batch. A batch that runs again, after a crash, begins with the same state and writes the same one. So
+there is no state in memory, the state is as large as the unacknowledged messages, and Spark's checkpoint says where to
+continue.
 
 | alarm | |
 |---|---|
-| late | confirmed more than so many seconds ago, and it waits, or is out with a consumer |
-| missing | confirmed, late, and in two batches in a row neither told to have left nor in its queue |
-| missing | confirmed, and its number was given again |
+| late | confirmed longer ago than `late_s`, and ready or unacknowledged |
+| missing | confirmed, late, and in two batches in a row neither settled in a journal nor in its queue |
+| missing | confirmed, and its number was given to another message |
 
-Each message raises one at most. An idle cluster tells nothing, but grows late: a clock (Spark's `rate` source) makes
-batches when journals do not.
+Each message raises one alarm at most. An idle cluster writes no events, while messages become late: a clock (Spark's
+`rate` source) makes batches when journals do not.
 
-This is the alarm, not the verdict. Journals of different nodes are read at different times, so what one node tells may
-come batches after what it belongs to; a queue without mirrors that moves counts anew, and is not followed there. The
-batch (`audit`) knows the end of the story.
+This is an alarm, not a verdict. Journals of different nodes are read at different times, so related events may be
+batches apart; a queue without mirrors that moves begins with new numbers, and is not followed. The batch job (`audit`)
+sees everything.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ STATE: Final = (
 PRESENT: Final = "vhost string, queue string, id bigint, first bigint, last bigint, label string"
 CUTS: Final = "id bigint, from_epoch bigint, through bigint"
 ALARMS: Final = ("at", "alarm", "vhost", "queue", "first", "last", "count", "since")
-TOLD_MAX: Final = 100  # Lines a batch; all are in the folder.
-# Of what comes from a stream, Spark makes as many tasks in a shuffle as this says, however few rows there are, and a
-# batch has a dozen shuffles: with Spark's default it would take longer on a small machine than the time between looks.
+TOLD_MAX: Final = 100  # Lines for each batch; the folder has all alarms.
+# In a streaming query a shuffle has as many tasks as this setting says, however few rows there are, and a batch has a
+# dozen shuffles: with Spark's default a batch would take longer on a small machine than the trigger interval.
 SHUFFLE_TASKS: Final = "spark.sql.shuffle.partitions"
 DEFAULT, FEW = "200", "8"
 Alarm = dict[str, Any]
 
 
-class Watch:
-    """What happens with each batch. `look` gives what is in the queues, as `evidence.read_queues` does."""
+class Alarms:
+    """Handles the batches of the query. `look` reads the messages of queues, as `journal_facts.read_queues` does."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Watch:
         marked = _laid_upon(opened, here).persist()
         alarms = _alarms(marked, now_ms).unionByName(_cut_alarms(lost, now_ms))
         found = alarms.withColumn("batch", f.lit(number)).persist()
-        # First the alarms: if the state is written and they are not, nobody would ever hear of them.
+        # Alarms before the state: if the process died between the two, they would never be raised.
         self._raise(found, number)
         state = marked.selectExpr(
             *KEYS, "first", "last", "ms", "epoch",
@@ -104,7 +105,7 @@ class Watch:
         cuts.coalesce(1).write.mode("overwrite").parquet(self._path("cuts", number))
         for old in (events, opened, marked, found):
             old.unpersist()
-        for kind in ("open", "cuts"):  # The one before is needed if this batch runs again.
+        for kind in ("open", "cuts"):  # The state before is needed if this batch runs again.
             shutil.rmtree(self._path(kind, number - 2), ignore_errors=True)
 
     def _path(self, kind: str, number: int) -> str:
@@ -117,7 +118,7 @@ class Watch:
         return self.spark.read.schema(STATE).parquet(found[0]), self.spark.read.schema(CUTS).parquet(found[1])
 
     def _present(self, late: DataFrame) -> DataFrame:
-        """What is in the queues that seem to be late."""
+        """Reads the messages of the queues that have late ones."""
         wanted: dict[str, dict[int, str]] = {}
         for row in late.select(*KEYS).distinct().collect():
             wanted.setdefault(row.vhost, {})[row.id] = row.queue
@@ -138,7 +139,7 @@ class Watch:
 
 
 def _came(events: DataFrame) -> DataFrame:
-    """Ranges that open, and those that close."""
+    """Returns the ranges that the events open and close."""
     from pyspark.sql import functions as f
 
     told = journal_facts.told(events.withColumn("stay", f.lit("")))
@@ -156,7 +157,7 @@ def _cuts(events: DataFrame) -> DataFrame:
 
 
 def _without_cut(ranges: DataFrame, cuts: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Ranges, less what had its number in an epoch before a cut and above it; and what of that was open."""
+    """Removes messages that were lost in a cut from ranges. Returns the rest, and the open ones among the lost."""
     from pyspark.sql import functions as f
 
     known = cuts.groupBy("id").agg(f.collect_list(f.struct("from_epoch", "through")).alias("cuts"))
@@ -170,7 +171,7 @@ def _without_cut(ranges: DataFrame, cuts: DataFrame) -> tuple[DataFrame, DataFra
 
 
 def _laid(ranges: DataFrame, late_before_ms: int) -> DataFrame:
-    """What is open now. What has been said of a range before is carried along like its time."""
+    """Returns the ranges that are open now. Earlier alarms and suspicions are carried along like the time."""
     from pyspark.sql import functions as f
 
     carried = ("open", "alarmed", "suspect", "epoch")
@@ -188,14 +189,14 @@ def _laid(ranges: DataFrame, late_before_ms: int) -> DataFrame:
 
 
 def _laid_upon(opened: DataFrame, present: DataFrame) -> DataFrame:
-    """Open ranges, split where some of their messages are in the queue, with the alarm that is due."""
+    """Splits open ranges where some of their messages are in the queue, and adds the alarm that is due."""
     from pyspark.sql import functions as f
 
     there = present.filter("label = 'present'").select(*KEYS, f.col("first").alias("low"), f.col("last").alias("high"))
     edges = opened.select(*KEYS, "first", "last").withColumns({"label": f.lit("open"), "ms": f.lit(0)})
     marks = there.selectExpr(*KEYS, "low first", "high last", "'there' label", "0 ms")
     pieces = sweep(edges.unionByName(marks), KEYS, ("open", "there")).filter("open > 0")
-    # Pieces lie within one stretch, and within one of the ranges that they come from.
+    # Each piece lies within one stretch, and within one of the original ranges.
     both = cut(opened).alias("o").join(cut(pieces).alias("p"), [*KEYS, "stretch"])
     inside = both.filter("p.first >= o.first and p.last <= o.last")
     alarm = f.when(
@@ -219,7 +220,7 @@ def _cut_alarms(lost: DataFrame, now_ms: int) -> DataFrame:
 
 
 def _told(ranges: DataFrame, now_ms: int) -> DataFrame:
-    """One alarm for neighbours, with the time of the oldest of them."""
+    """Joins neighbouring ranges to one alarm, with the time of the oldest."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -243,22 +244,22 @@ def _told(ranges: DataFrame, now_ms: int) -> DataFrame:
 def start(
     spark: SparkSession, options: Mapping[str, str], rules: Rules, checkpoint: str, out: str | None, interval_s: float
 ) -> Any:
-    """The running query."""
+    """Starts the query. Raises LeveretError if there is no journal."""
     from pyspark.sql import functions as f
 
     access = journal_facts.access_from({name: value for name, value in options.items() if name != "vhost"})
-    journal_facts.find_journals(access)  # So that there is a word for it if there are none.
+    journal_facts.find_journals(access)  # Raises a clear error if there are none.
     if spark.conf.get(SHUFFLE_TASKS) == DEFAULT:
         spark.conf.set(SHUFFLE_TASKS, FEW)
     told = journal.read(spark, {**options, "vhost": "/"}, streaming=True)
     rate = spark.readStream.format("rate").option("rowsPerSecond", "1").load()
     clock = rate.select(*(f.lit(None).cast(field.dataType).alias(field.name) for field in told.schema))
-    watch = Watch(
+    alarms = Alarms(
         spark, rules, checkpoint, out, lambda wanted: journal_facts.read_queues(spark, access, wanted), print_alarm
     )
     return (
         told.unionByName(clock)
-        .writeStream.foreachBatch(watch.batch)
+        .writeStream.foreachBatch(alarms.batch)
         .option("checkpointLocation", os.path.join(checkpoint, "stream"))
         .trigger(processingTime=f"{interval_s:g} seconds")
         .start()
@@ -266,7 +267,7 @@ def start(
 
 
 def print_alarm(alarm: Alarm) -> None:
-    """A line of JSON."""
+    """Prints an alarm as a line of JSON, and sets it as the job's result."""
     shown = {
         name: value.replace(tzinfo=value.tzinfo or UTC).isoformat() if isinstance(value, datetime) else value
         for name, value in alarm.items()

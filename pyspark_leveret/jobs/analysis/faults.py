@@ -1,4 +1,4 @@
-"""What went wrong in a cluster, as its journals tell it, and what else was found near it in time."""
+"""Finds faults of a cluster in its journals, and assigns findings to the fault that is closest in time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-FAULTS_MAX: Final = 1_000  # The first so many. A node that dies is a few, however many queues it had.
+FAULTS_MAX: Final = 1_000  # A node that dies makes a few, however many queues it had.
 SCHEMA: Final = "at_ms bigint, kind string, node string, text string"
 
 
@@ -20,7 +20,7 @@ class Fault(NamedTuple):
 
 
 def find(events: DataFrame) -> list[Fault]:
-    """By time. What several queues or nodes tell of in one second is one."""
+    """Returns the faults by time. What several queues or nodes report within one second is one fault."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -78,13 +78,13 @@ def frame(spark: SparkSession, found: Sequence[Fault]) -> DataFrame:
 
 
 def near(spark: SparkSession, findings: DataFrame, found: Sequence[Fault], seconds: float) -> DataFrame:
-    """Findings with the column `fault`: the text of the closest one, if there is one so close."""
+    """Returns findings with the column `fault`: the text of the closest fault within `seconds`, or ""."""
     from pyspark.sql import functions as f
 
     second = f.floor(f.col("at_ms") / 1000)
     if not found:
         return findings.withColumn("fault", f.lit(""))
-    # Of seconds there are few, of findings perhaps many.
+    # Joined by second: there are few seconds, and perhaps many findings.
     known = f.broadcast(frame(spark, found).select(f.col("at_ms").alias("fault_ms"), "text"))
     seconds_of = findings.select(second.alias("second")).filter("second is not null").distinct()
     apart = f.abs(f.col("second") * 1000 + 500 - f.col("fault_ms"))

@@ -1,35 +1,35 @@
-"""What is known of messages: from the journals, from the queues, and from what clients wrote down.
+"""What is known of each message, from the journals, the queues, and the ledgers of clients.
 
-All of it becomes ranges of message numbers with a label, which `ranges.sweep` lays upon each other. A message is named
-by
+All of it becomes ranges of message numbers with a label, which `range_sweep.sweep` lays over each other. A message is
+identified by
 
     vhost, queue, id    its queue; the id, because a queue may be deleted and declared again
-    stay                "" as a rule. A queue without mirrors that moved to another node begins with new numbers there:
-                        the node, and which time it was there
-    life                0 as a rule. How many messages had that number before (see `ranges.lives`)
+    stay                "" as a rule. A queue without mirrors that moves to another node begins with new numbers there:
+                        then the node, and how often the queue was there before
+    life                0 as a rule: how many messages had that number before (see `range_sweep.lives`)
     number
 
 | label | told by | |
 |---|---|---|
-| said | published | somebody waits for a confirm of it |
-| unsaid | published | nobody does, or it need not outlive its node |
+| said | published | the publisher waits for a confirm of it |
+| unsaid | published | the publisher does not, or the message is transient |
 | confirmed | confirmed | |
 | acked | acked | |
 | left | rejected, expired, dropped, dead-lettered | |
-| settled | replicated, recovered | a mirror has noted that it is gone, or a node knew so when it started |
-| kept | recovered | a node knew when it started from whom it came: somebody waits for a confirm of it |
+| settled | replicated, recovered | a mirror has noted that it left the queue, or a node knew so when it started |
+| kept | recovered | a node that started still had it, with a publisher that waits for a confirm |
 | delivered, behind | delivered | `behind`: after one with a higher number |
-| moved, elsewhere | delivered, stopped | on its way to another node; the whole stay has ended so |
-| deleted, untold | stopped | with its queue; nobody was told what became of it (`journal` was `off`) |
-| cut | promoted, started | its number was given again, or will be |
-| present | the queue | it is there |
+| moved, elsewhere | delivered, stopped | sent to another node with its queue; the whole stay ended so |
+| deleted, untold | stopped | deleted with its queue; unknown, because `journal` was `off` |
+| cut | promoted, started | its number was given to another message, or will be |
+| present | the queue | it is in the queue |
 | edge | the queue | not a label of messages: the first number that was not safe when the queue was read |
 | client, received | ledgers | a publisher was told of the confirm; a consumer had it |
 
-**In which order.** First the journals, to know which queues there are; then these; then what journals told meanwhile,
-so that what is acknowledged between is told, rather than missing in both. What came after the reading of a queue, from
-`edge` on, is not judged. Journals tell within a second, or with the next commit; so between the two some time has to
-pass (`SETTLE_S`), of which reading uses most.
+**The order of reading.** First the journals, to know which queues there are; then the queues; then the events that the
+journals got meanwhile, so that a message acknowledged in between is not missing in both. Messages that came after a
+queue was read, from `edge` on, are not judged. Journals get an event within a second, or with the next commit; so
+between the two readings some time has to pass (`SETTLE_S`), most of which the reading itself takes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from leveret.data.client import QueueInfo
 
 SETTLE_S: Final = 2.0
-PIECE: Final = 50_000_000  # Numbers that one task asks for of a queue.
+PIECE: Final = 50_000_000  # Message numbers of a queue that one task asks for.
 TASKS_MAX: Final = 200
 
 KEYS: Final = ("vhost", "queue", "id", "stay", "life")
@@ -65,21 +65,21 @@ _LAST_EPOCH: Final = 1 << 62
 
 @dataclass(frozen=True)
 class Journals:
-    """The journals that there are."""
+    """The journals of a cluster."""
 
     names: tuple[str, ...]
-    silent: tuple[str, ...]  # Nodes that do not run, whose journals nobody can read now.
+    silent: tuple[str, ...]  # Nodes that do not run: their journals cannot be read.
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is known of the journals as a whole."""
+    """Facts about the journals as a whole."""
 
     ends: Mapping[str, int]  # By node: the offset of the first message that was not read.
     begin_ms: int
     end_ms: int
-    horizon_ms: int  # What was told before this may be told no more, at one of the nodes.
-    left_out: bool  # Some events had no room.
+    horizon_ms: int  # Events before this time may have been dropped by a journal.
+    left_out: bool  # Journals dropped events for lack of room.
     has_moves: bool
 
 
@@ -88,7 +88,7 @@ def access_from(options: Mapping[str, str]) -> Access:
 
 
 def find_journals(access: Access) -> Journals:
-    """Raises LeveretError if there are none that could be read."""
+    """Returns the journals of all nodes. Raises LeveretError if none can be read."""
     with explained(access, "look for journals"):
         found = client(replace(access, vhost="/"), PLANNING_PATIENCE_S).queues(pattern=journal.PATTERN)
     readable = [info for info in found if any(member.url is not None for member in info.members)]
@@ -102,7 +102,7 @@ def find_journals(access: Access) -> Journals:
 
 
 def kept(events: DataFrame) -> Kept:
-    """One look at all events."""
+    """Computes the facts about the journals from all events."""
     from pyspark.sql import functions as f
 
     of_node = events.groupBy("node").agg(
@@ -125,7 +125,7 @@ def kept(events: DataFrame) -> Kept:
 
 
 def with_stays(events: DataFrame, has_moves: bool) -> DataFrame:
-    """Events with the column `stay`."""
+    """Returns events with the column `stay`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -142,8 +142,8 @@ def with_stays(events: DataFrame, has_moves: bool) -> DataFrame:
 
 
 def find_cuts(events: DataFrame) -> DataFrame:
-    """Where numbers were given again: `id`, `stay`, `vhost`, `queue`, `from_epoch`, `through`, and up to where numbers
-    had been given before (`until`). Only where there were any."""
+    """Finds where numbers were given to new messages: `id`, `stay`, `vhost`, `queue`, `from_epoch`, `through`, and the
+    highest number that had been given before (`until`)."""
     from pyspark.sql import functions as f
 
     begun = (
@@ -165,7 +165,7 @@ def find_cuts(events: DataFrame) -> DataFrame:
 
 
 def told(events: DataFrame) -> DataFrame:
-    """Ranges of what the journals tell, one for each event that is about messages."""
+    """Returns a labelled range for each event that is about messages."""
     from pyspark.sql import functions as f
 
     kind, reason = f.col("kind"), f.col("reason")
@@ -194,7 +194,7 @@ def told(events: DataFrame) -> DataFrame:
 
 
 def behind(events: DataFrame) -> DataFrame:
-    """Ranges that were given out after a message with a higher number."""
+    """Returns the ranges that were delivered after a message with a higher number."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -212,7 +212,7 @@ def behind(events: DataFrame) -> DataFrame:
 
 
 def cut_ranges(cuts: DataFrame) -> DataFrame:
-    """What is no more, by the lives that numbers had before the cut."""
+    """Returns the ranges of messages that were lost in a cut."""
     from pyspark.sql import functions as f
 
     return cuts.select(
@@ -221,11 +221,11 @@ def cut_ranges(cuts: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-# -- What is in the queues -----------------------------------------------------------------------------------------
+# -- Messages in the queues ----------------------------------------------------------------------------------------
 
 
 def queues_told_of(events: DataFrame) -> dict[str, dict[int, str]]:
-    """By vhost: ids and names of the queues that journals tell of."""
+    """Returns ids and names of the queues in the journals, by vhost."""
     found: dict[str, dict[int, str]] = {}
     for row in events.filter("queue != ''").select("vhost", "queue", "id").distinct().toLocalIterator():
         found.setdefault(row.vhost, {})[row.id] = row.queue
@@ -233,8 +233,8 @@ def queues_told_of(events: DataFrame) -> dict[str, dict[int, str]]:
 
 
 def read_queues(spark: SparkSession, access: Access, wanted: Mapping[str, Mapping[int, str]]) -> DataFrame:
-    """What lives of queues, as ranges with the label `present`, and the `edge` of each. Queues that are gone, and
-    others of the same name, are left out."""
+    """Returns the messages that queues have, as ranges with the label `present`, and the `edge` of each queue. Deleted
+    queues, and other queues of the same name, are left out."""
     rows: list[tuple[str, str, int, int, int, bool]] = []
     edges: list[tuple[str, str, int, int]] = []
     for vhost, ids in wanted.items():
@@ -268,7 +268,7 @@ def _pieces(info: QueueInfo) -> Iterator[tuple[int, int]]:
 
 
 def _reader(access: Access) -> Any:
-    """What tasks do: pieces in, the ranges that are there out."""
+    """Makes the function that tasks run: it takes pieces of queues and yields the ranges that are there."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -293,7 +293,7 @@ def _reader(access: Access) -> Any:
 
 def _live(access: Access, row: Mapping[str, Any]) -> Iterator[Sequence[tuple[int, int]]]:
     first, last = row["first"], row["last"]
-    if row["is_stream"]:  # It has no holes, and its numbers here begin with 1.
+    if row["is_stream"]:  # A stream has no holes, and its numbers here begin with 1.
         yield [(first + 1, last + 1)]
         return
     from leveret.data.client import Refused
@@ -302,12 +302,12 @@ def _live(access: Access, row: Mapping[str, Any]) -> Iterator[Sequence[tuple[int
         try:
             yield from reader.numbers(row["queue"], first, last)
         except Refused as refusal:
-            if refusal.status != 404:  # Deleted meanwhile; the journals, which are read later, say so.
+            if refusal.status != 404:  # A 404: deleted meanwhile. The journals, which are read later, tell so.
                 raise
 
 
 def at_home(present: DataFrame, events: DataFrame, has_moves: bool) -> DataFrame:
-    """What is present is so in the last stay of its queue."""
+    """Assigns present messages to the last stay of their queue."""
     from pyspark.sql import functions as f
 
     if not has_moves:
@@ -322,7 +322,7 @@ def at_home(present: DataFrame, events: DataFrame, has_moves: bool) -> DataFrame
 
 
 def filtered(events: DataFrame, vhost: str | None, pattern: str | None) -> DataFrame:
-    """Events of these queues, and those of nodes."""
+    """Returns the events of these queues, and all events of nodes."""
     from pyspark.sql import functions as f
 
     wanted: Column = f.col("queue") == ""

@@ -1,9 +1,9 @@
-"""How long messages took from one event to another, out of journals.
+"""Measures how long messages took from one event to another, from journals.
 
-Journals tell of ranges, and a range that was published at once may be delivered in many, to several consumers, again
-after it was given back. So ranges are not matched with ranges: each stretch of a queue's numbers (`STRETCH` of them) is
-laid out as arrays with a time for each number, and the events of the stretch are walked along. What comes out is no row
-for a message either, but how many took how long: a histogram in milliseconds, from which percentiles are exact.
+Journals tell of ranges, and a range that was published at once may be delivered in many parts, to several consumers,
+and again after a requeue. So ranges are not matched with ranges: for each stretch of a queue's numbers (`STRETCH` of
+them) there are arrays with a time for each number, and the events of the stretch are applied in order. The result has
+no row for each message either, but a histogram in milliseconds, from which percentiles are exact.
 
 | `kind` | from | to |
 |---|---|---|
@@ -12,11 +12,10 @@ for a message either, but how many took how long: a histogram in milliseconds, f
 | acked | delivered, for the last time before | acked |
 | replicated | published | written at the mirror that tells so (`node`) |
 
-Times are those of the commits in which events were told, by the clocks of the nodes that tell them. Between nodes a
-clock that is ahead makes a time shorter; what would be below zero counts as zero. A message whose first event is not
-told any more has no time.
+Times are those of the commits in which events were written, by the clocks of their nodes. Between nodes a clock that is
+ahead makes a time shorter; a time below zero counts as zero. A message whose first event was dropped has no time.
 
-Where messages were lost before they were confirmed, their numbers were given again: the later ones count.
+If messages were lost before they were confirmed, and their numbers given again, the later messages count.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-STRETCH: Final = 1 << 16  # A task holds all events of one, five or so for each message if they come one by one.
+STRETCH: Final = 1 << 16  # A task holds all events of one: about five a message if they come one by one.
 KINDS: Final = ("confirmed", "delivered", "acked", "replicated")
-MOVING: Final = "moving to %"  # Who is given the messages of a queue that changes its node: no consumer.
+MOVING: Final = "moving to %"  # The receiver when a queue moves to another node: no consumer.
 _ROWS: Final = "vhost string, queue string, id bigint, node string, kind string, slot bigint, ms bigint, count bigint"
 
 
 def histogram(events: DataFrame, slot_s: int) -> DataFrame:
-    """vhost, queue, id, node, kind, slot (when it ended: the beginning of a stretch of `slot_s` seconds, in seconds
-    since 1970), ms, count."""
+    """Returns vhost, queue, id, node, kind, slot (of the end: the beginning of `slot_s` seconds, in seconds since
+    1970), ms, count."""
     from pyspark.sql import functions as f
 
     told = events.filter(f.col("kind").isin("published", *KINDS) & (f.col("first") > 0)).filter(
@@ -53,7 +52,7 @@ def histogram(events: DataFrame, slot_s: int) -> DataFrame:
 
 
 def _cut(ranges: DataFrame) -> DataFrame:
-    """Ranges as parts that each lie in one `stretch`."""
+    """Cuts ranges into parts that each lie in one `stretch`."""
     from pyspark.sql import functions as f
 
     numbers = f.sequence(f.floor(f.col("first") / STRETCH), f.floor(f.col("last") / STRETCH))
@@ -63,7 +62,7 @@ def _cut(ranges: DataFrame) -> DataFrame:
 
 
 def measure(table: pa.Table, slot_s: int) -> pa.Table:
-    """The events of one stretch of one queue's numbers."""
+    """Returns the histogram of the events of one stretch of one queue's numbers."""
     import numpy as np
     import pyarrow as pa
 
@@ -71,7 +70,7 @@ def measure(table: pa.Table, slot_s: int) -> pa.Table:
     events = sorted(zip(*columns.values(), strict=True), key=lambda event: (event[0] or 0, event[1]))
     low = min(columns["first"])
     times = _Times(max(columns["last"]) - low + 1)
-    # Published first, and not in its turn: a mirror's clock may be ahead of the master's.
+    # All publishes first, whatever their times: a mirror's clock may be ahead of the master's.
     for _, ms, kind, _, first, last in events:
         if kind == "published":
             times.published[first - low : last - low + 1] = ms
@@ -97,7 +96,7 @@ def measure(table: pa.Table, slot_s: int) -> pa.Table:
 
 
 class _Times:
-    """By number: when something was last told of it, in ms; -1: not yet."""
+    """The times of the last events of each number, in ms; -1: none yet."""
 
     def __init__(self, count: int) -> None:
         import numpy as np
@@ -106,7 +105,7 @@ class _Times:
         self.delivered = np.full(count, -1, np.int64)
 
     def since(self, kind: str, ms: int, where: slice) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """When it began, of each number, what has ended now."""
+        """Returns for each number when the step began that this event ends; -1 if unknown."""
         import numpy as np
 
         if kind == "acked":

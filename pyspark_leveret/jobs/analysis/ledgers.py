@@ -1,22 +1,21 @@
-"""What clients wrote down themselves: which messages a broker confirmed to them, and which they received.
+"""Reads the ledgers of clients: which messages a broker confirmed to them, and which they received.
 
 A ledger is a file or a folder of Parquet, or of JSON lines. Columns:
 
 | | published | consumed | |
 |---|---|---|---|
 | `queue` | yes | yes | |
-| `message_id` | either | either | what names a message, |
-| `number`, `last` | or | or | or its publisher's own number, as confirms count them; `last`: up to this one |
-| `publisher` | with number | with number | whose number |
+| `message_id` | either | either | identifies the message |
+| `number`, `last` | or | or | the publisher's number of the message, as confirms count; with `last`, a range of them |
+| `publisher` | with number | with number | the publisher that counts |
 | `channel` | yes | yes | the connection and channel as journals name them: `10.0.0.7:40000 -> 10.0.0.1:5672 (1)` |
 | `confirmed_at` | yes | | milliseconds since 1970, or a timestamp |
 | `received_at` | | yes | likewise |
 | `redelivered` | | yes | as the broker said |
 
-With `number`, a ledger can be laid upon the journals: those tell which numbers of a queue the publisher's own have
-become (`said`), so what a client was told and what the nodes have noted are about the same message. With `message_id`
-there is no such bridge, and only ledgers and queues are compared with each other. `leveret perf --ledger` writes
-numbers.
+With `number`, a ledger can be compared with the journals: they tell which numbers of a queue the publisher's numbers
+became (`said`), so the client's and the nodes' records are about the same message. With `message_id` that is not
+possible, and ledgers are compared only with each other. `leveret perf --ledger` writes numbers.
 """
 
 from __future__ import annotations
@@ -32,14 +31,12 @@ if TYPE_CHECKING:
 
 TEXTS: Final = ("queue", "message_id", "publisher", "channel")
 LABELS: Final = ("client", "received", "known")
-BRIDGE_S: Final = (
-    300  # A node's word that it passed messages on, and the master's that they came, are not further apart.
-)
+BRIDGE_S: Final = 300  # At most between the events `routed` of a node and `published` of the master.
 
 
 def read(spark: SparkSession, path: str, at: str) -> DataFrame:
-    """`queue`, `message_id`, `publisher`, `channel`, `first`, `last`, `ms`, `redelivered`. `at`: the column of
-    times."""
+    """Reads a ledger as `queue`, `message_id`, `publisher`, `channel`, `first`, `last`, `ms`, `redelivered`. `at`: its
+    column of times. Raises LeveretError."""
     from pyspark.sql import functions as f
 
     if "://" not in path and not os.path.exists(path):
@@ -84,10 +81,10 @@ def _ms(frame: DataFrame, name: str) -> Column:
 
 
 def publishes(events: DataFrame) -> DataFrame:
-    """Which channel sent what: `who`, and the numbers `first` to `last` of a queue; with `said_first` and `said_last`,
-    as many numbers of its own, if it waits for confirms. A client at another node than the master's is known there: the
-    master names that node, and the node's word `routed` says who it was. What a node has told of again after a start
-    counts where nobody has told of it before."""
+    """Returns which channel published which messages: `who`, the numbers `first` to `last` of a queue, and `said_first`
+    to `said_last`, the channel's own numbers, if it waits for confirms. For a client at another node, the master's
+    event names that node, and the event `routed` of the node names the client. Events that a node repeats after a start
+    count only for messages without another event."""
     told = _publishes(events, events.filter("kind = 'published'"))
     again = events.filter("kind = 'recovered' and what = 'published'")
     if again.isEmpty():
@@ -97,7 +94,7 @@ def publishes(events: DataFrame) -> DataFrame:
 
 
 def _less(retold: DataFrame, told: DataFrame) -> DataFrame:
-    """What of the first is not in the second."""
+    """Returns the ranges of `retold` that are not in `told`."""
     keys = ("vhost", "queue", "id", "stay", "who", "shift", "spread")
     shaped = ("*", "said_first - first shift", "(said_last - said_first) - (last - first) spread")
 
@@ -106,7 +103,7 @@ def _less(retold: DataFrame, told: DataFrame) -> DataFrame:
 
     both = labelled(told, "told").unionByName(labelled(retold, "retold"))
     left = sweep(both, keys, ("told", "retold"), ("retold",)).filter("told = 0 and retold > 0")
-    # Told again and again, it has the epochs of several starts, and means the same message in each.
+    # After several starts it has several epochs, and is the same message in each: any will do.
     return left.selectExpr(
         "*", "cast(retold_ms as bigint) epoch", "first + shift said_first", "last + shift + spread said_last"
     )
@@ -147,8 +144,8 @@ def _publishes(events: DataFrame, published: DataFrame) -> DataFrame:
 
 
 def mapped(ledger: DataFrame, sent: DataFrame, label: str) -> DataFrame:
-    """Ranges of queues' numbers with a label, of a ledger with `channel` as that of the publisher; and beside them
-    which of the publisher's numbers they are, `own_first` and `own_last`."""
+    """Turns a ledger, whose `channel` is that of the publisher, into labelled ranges of queues' numbers, with the
+    publisher's own numbers as `own_first` and `own_last`."""
     from pyspark.sql import functions as f
 
     counted = sent.filter("said_last - said_first = last - first").select(
@@ -170,7 +167,8 @@ def mapped(ledger: DataFrame, sent: DataFrame, label: str) -> DataFrame:
 
 
 def with_channels(consumed: DataFrame, published: DataFrame) -> DataFrame:
-    """A consumer knows the publisher's name for itself; the publisher's ledger says which channel that was."""
+    """Adds the publisher's channel to a consumer's ledger, which names the publisher; the publisher's ledger has
+    both."""
     from pyspark.sql import functions as f
 
     named = published.select("publisher", "channel").filter("publisher is not null").distinct()
@@ -178,7 +176,8 @@ def with_channels(consumed: DataFrame, published: DataFrame) -> DataFrame:
 
 
 def compared(published: DataFrame, consumed: DataFrame | None, known: DataFrame) -> DataFrame:
-    """Segments of publishers' own numbers: `client` (confirmed), `received`, and `known` to the journals."""
+    """Returns segments of publishers' own numbers with counts: `client` (confirmed), `received`, `known` to
+    journals."""
     from pyspark.sql import functions as f
 
     columns = ("queue", "publisher", "first", "last", "label", "ms")
@@ -191,7 +190,7 @@ def compared(published: DataFrame, consumed: DataFrame | None, known: DataFrame)
 
 
 def missing_ids(published: DataFrame, consumed: DataFrame | None) -> DataFrame:
-    """Confirmed messages with ids that no consumer has noted."""
+    """Returns confirmed messages whose ids are in no consumer's ledger."""
     told = published.filter("message_id is not null").select("queue", "message_id", "channel", "ms")
     if consumed is None:
         return told
@@ -199,7 +198,7 @@ def missing_ids(published: DataFrame, consumed: DataFrame | None) -> DataFrame:
 
 
 def repeated_ids(consumed: DataFrame) -> DataFrame:
-    """Ids that consumers have noted more than once."""
+    """Returns ids that are in consumers' ledgers more than once."""
     from pyspark.sql import functions as f
 
     return (

@@ -1,20 +1,20 @@
-"""Sets of message numbers, as ranges, added up by Spark.
+"""Adds up ranges of message numbers with Spark.
 
 Journals tell of ranges: 101 to 150 were published, 120 to 180 acknowledged. Which of the first are not among the
-second? To spread ranges into numbers would make a row a message. Instead the numbers are walked along once: each range
-is a step up where it begins and a step down behind its end, and the running sum of the steps says, between any two
-neighbouring points, how many ranges of which label lie there.
+second? To spread ranges into numbers would make a row for each message. Instead one sweep goes over the numbers: each
+range is a step up where it begins and a step down after its end, and the running sum of the steps is, between any two
+neighbouring points, the number of ranges of each label there.
 
     published   ├──────────────┤                        segments   first last  published acked
     acked              ├──────────────┤         ──▶                 101  119      1       0
               101     120     150    180                            120  150      1       1
                                                                     151  180      0       1
 
-A running sum needs the points of a queue in their order, in one task. So that a queue of a billion messages is not the
-work of one, numbers are cut into stretches of a million (`STRETCH_BITS`), each of which is walked along by itself.
+A running sum needs the points of a queue in order in one task. So that a queue of a billion messages is not the work of
+one task, numbers are cut into stretches of a million (`STRETCH_BITS`), each of which is swept by itself.
 
-What holds for a whole range, such as its time, is carried along in the same way: the sum of times, divided by the
-number of ranges, is their mean, and with one range its time.
+A value of a whole range, such as its time, is summed in the same way: the sum of times, divided by the number of
+ranges, is their mean, and for one range its time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ STRETCH_BITS: Final = 20
 
 
 def sweep(ranges: DataFrame, keys: Sequence[str], labels: Sequence[str], timed: Sequence[str] = ()) -> DataFrame:
-    """Segments of `ranges`, which have the columns `keys`, `first`, `last`, `label` and `ms`.
+    """Returns the segments of `ranges`, which have the columns `keys`, `first`, `last`, `label` and `ms`.
 
-    Gives `keys`, `first`, `last`, for each label how many ranges with it cover the segment, and for those in `timed` a
-    column `LABEL_ms`, the mean of their `ms`, or null. Segments that nothing covers are left out.
+    A segment has `keys`, `first`, `last`, for each label the number of ranges that cover it, and for labels in `timed`
+    a column `LABEL_ms`, the mean of their `ms`, or null. Segments without any range are left out.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -70,7 +70,7 @@ def _sum(label: str, value: Column) -> Column:
 
 
 def cut(ranges: DataFrame) -> DataFrame:
-    """Ranges as parts that each lie in one `stretch`."""
+    """Cuts ranges into parts that each lie in one `stretch`."""
     from pyspark.sql import functions as f
 
     stretches = f.sequence(f.shiftright("first", STRETCH_BITS), f.shiftright("last", STRETCH_BITS))
@@ -85,9 +85,8 @@ def cut(ranges: DataFrame) -> DataFrame:
 
 
 def overlap(left: DataFrame, right: DataFrame, keys: Sequence[str], first: str, last: str) -> DataFrame:
-    """Each pair of ranges with the same keys that share numbers: all columns of both, and `low` to `high`, which is
-    what they share. The ranges of `left` are `first` to `last`, those of `right` are in the columns of the names
-    given."""
+    """Returns each pair of ranges with the same keys that share numbers: all columns of both, and the shared numbers
+    `low` to `high`. `first` and `last` name the columns of `right`; those of `left` have just these names."""
     from pyspark.sql import functions as f
 
     ours = left.withColumn(
@@ -111,11 +110,11 @@ def overlap(left: DataFrame, right: DataFrame, keys: Sequence[str], first: str, 
 
 
 def lives(ranges: DataFrame, cuts: DataFrame | None) -> DataFrame:
-    """Ranges with the column `life`: which of the messages that had a number one after the other is meant.
+    """Returns ranges with the column `life`: how many other messages had the same number before.
 
-    `cuts` has `id`, `stay`, `from_epoch`, `through`: what had a number above `through` in an epoch before `from_epoch`
-    is no more, and the numbers were given again. So a number's life is how many cuts below it happened up to the epoch
-    of the event that tells of it. None: there are no cuts.
+    `cuts` has `id`, `stay`, `from_epoch`, `through`: messages above `through` of an epoch before `from_epoch` are lost,
+    and their numbers were given again. So the life of a number is the number of cuts below it up to the epoch of the
+    event. None: there are no cuts.
     """
     from pyspark.sql import functions as f
 
