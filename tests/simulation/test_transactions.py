@@ -8,7 +8,8 @@ import pytest
 
 from simulation.clients import ROLLED_BACK, Client
 from simulation.plan import Plan
-from simulation.world import run
+from simulation.world import Violation, run
+from tests.mutating import Change, replace
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +31,18 @@ def test_seeds(nodes: int, mirrored: bool, seeds: int) -> None:
     back = [message for message in messages if message.state == ROLLED_BACK]
     assert len(back) > 2 * seeds
     assert not any(message.deliveries for message in back)
+
+
+def test_a_disk_that_stalls() -> None:
+    """A commit has an answer in time: see `simulation.answers`."""
+    worlds = [run(Plan(seed, 3, ailing=True)) for seed in (1, 2)]
+    assert max(world.answers.longest_s for world in worlds) > 0.5
+
+
+@pytest.mark.long
+def test_the_seeds_notice_a_commit_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = "self.channel.broker.outboxes.looks - oldest.looks <= looks"
+    replace(monkeypatch, "nobody is told that a commit takes too long", Change("Transaction.overdue", late, "True"))
+    with pytest.raises(Violation, match="has had no answer"):
+        for seed in range(1, 20):
+            run(Plan(seed, 3, strategies=True, ailing=True))
