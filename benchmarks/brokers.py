@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from benchmarks.calls import HOST, Connection
 from leveret.client.amqp import BrokerError
-from leveret.cluster.frames import CONTROL
-from leveret.cluster.link import Identity
-from leveret.node.wire import CallFailed, call
+from leveret.links.frame_types import CONTROL
+from leveret.links.link import Identity
+from leveret.node.sockets.peer_socket import CallFailed, call
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0

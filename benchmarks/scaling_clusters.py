@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.growth import Point
 from benchmarks.scaling_world import Plant, metered, node_of
-from leveret.cluster import frames
+from leveret.links import frame_types
 
 QUEUES: Final = (100, 1_000, 10_000, 100_000)
 NODES: Final = (3, 5, 10, 20, 50)
@@ -61,7 +61,7 @@ def _idle(plant: Plant, name: str) -> Point:
         f"{name}_leader_bytes": meter.bytes[leader] / IDLE_S,
         f"{name}_busy": sum(meter.busy_s.values()) / IDLE_S / size,
         f"{name}_leader_busy": meter.busy_s[leader] / IDLE_S,
-        f"{name}_ring_frames": meter.of_kind(frames.RING) / IDLE_S / size,
+        f"{name}_ring_frames": meter.of_kind(frame_types.RING) / IDLE_S / size,
     }
 
 

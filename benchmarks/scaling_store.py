@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from benchmarks.growth import Point
-from leveret.cluster.codec import encode_command
-from leveret.cluster.commands import AddVhost, Bind, ChangeView, Command, DeclareExchange, DeclareQueue
-from leveret.cluster.placement import locate, wanted_ring
-from leveret.cluster.rebalancing import NodeState, QueueState, Settings, balance
-from leveret.cluster.sameness import Json
-from leveret.cluster.store import Metadata
-from leveret.mirror.view import View
+from leveret.base.json_values import Json
+from leveret.metadata.command_codec import encode_command
+from leveret.metadata.model.commands import AddVhost, Bind, ChangeView, Command, DeclareExchange, DeclareQueue
+from leveret.metadata.model.view import View
+from leveret.metadata.rebalancing import NodeState, QueueState, Settings, balance
+from leveret.metadata.rules.placement import locate, wanted_ring
+from leveret.metadata.store import Metadata
 
 COPIES: Final = 3
 LOCATORS: Final = ("client-local", "min-masters", "random")

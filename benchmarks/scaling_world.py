@@ -28,19 +28,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from leveret.broker.queue import Queue
-from leveret.cluster.commands import Command, DeclareQueue, SetPolicy
-from leveret.node.logs import Form
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model.commands import Command, DeclareQueue, SetPolicy
+from leveret.node.config.settings import LogForm, Settings
 from leveret.node.node import Node
-from leveret.node.peers import Peers
-from leveret.node.settings import LogForm, Settings
+from leveret.node.sockets.peer_links import Peers
+from leveret.node.system.logs import Form
 from simulation.loop import NodeLoop, Scheduler
 from simulation.machine import CLUSTER_PORT, Machine
 from simulation.network import Endpoint, Network
 from simulation.plan import Plan
 
 if TYPE_CHECKING:
-    from leveret.cluster.store import Applied
+    from leveret.metadata.store import Applied
     from simulation.world import World
 
 START_S: Final = 120.0
@@ -324,7 +324,7 @@ def node_of(machine: Machine) -> Node:
 
 
 def declaration(node: Node, name: str) -> DeclareQueue:
-    """As a channel of that node makes it (`leveret.amqp.topology`)."""
+    """As a channel of that node makes it (`leveret.sessions.amqp.declare`)."""
     placing = node.broker.placing
     assert placing is not None
     home = placing.home("/", name, {})

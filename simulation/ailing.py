@@ -19,8 +19,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.node import recovering
-from leveret.node.folder import JOIN_FILE, METADATA, REPLACE_FILE, write_note
+from leveret.node.cluster import repair
+from leveret.node.system.data_folder import JOIN_FILE, METADATA, REPLACE_FILE, write_note
 
 if TYPE_CHECKING:
     from simulation.loop import Scheduler
@@ -94,14 +94,14 @@ class Ailing:
         machine.kill(power)
         disk = machine.disk
         disk.flip(f"{METADATA}/identity", 3, 0)
-        if recovering.check_metadata(disk) is None:
+        if repair.check_metadata(disk) is None:
             self.fail(f"{machine.name} does not see that its metadata is damaged")
         if self.mirrors is not None:
             self.mirrors.on_forsaken(former)
-        addresses = recovering.others_of(recovering.find_members(disk), former)
+        addresses = repair.others_of(repair.find_members(disk), former)
         write_note(disk, JOIN_FILE, " ".join(addresses))
         write_note(disk, REPLACE_FILE, former)
-        recovering.set_metadata_aside(disk)
+        repair.set_metadata_aside(disk)
         self.recovered += 1
         self._start_later(machine, seconds)
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from leveret.amqp.channel import Channel
-    from leveret.broker.confirms import Pending
+    from leveret.broker.delivery.confirms import Pending
     from leveret.node.node import Node
+    from leveret.sessions.amqp.channel import Channel
     from simulation.ledger import Ledger
 
 STEP_S: Final = 0.1

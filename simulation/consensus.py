@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leveret.node.cluster import Cluster
+    from leveret.node.cluster.membership import Cluster
 
 
 class ConsensusChecker:

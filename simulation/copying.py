@@ -19,15 +19,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from leveret.cluster.mirroring import is_quorum, is_stream
-from leveret.cluster.placement import moving_to
-from leveret.mirror.frames import Fetch
+from leveret.metadata.rules.ha_policy import is_quorum, is_stream
+from leveret.metadata.rules.placement import moving_to
+from leveret.replication.ring_frames import Fetch
 
 if TYPE_CHECKING:
-    from leveret.broker.mirrored import Mirror
-    from leveret.cluster.specs import QueueSpec
-    from leveret.mirror.ring import Member
+    from leveret.broker.mirrors.manager import Mirror
+    from leveret.metadata.model.records import QueueSpec
     from leveret.node.node import Node
+    from leveret.replication.member import Member
 
 NOTICE_S: Final = 3.0  # Until a node has noticed what time it is.
 PASS_S: Final = 0.2  # A pass of a node that is awake follows the last one within this.

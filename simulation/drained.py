@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
-from leveret.cluster.maintenance import out_of_service
+from leveret.metadata.model.maintenance_mark import out_of_service
 from simulation.rebalanced import Rebalanced
 
 DRAINED_FAULTS: Final = (("drain", 20), ("empty", 6))

@@ -12,14 +12,14 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cluster.commands import SetPolicy
+from leveret.metadata.model.commands import SetPolicy
 from simulation.clients import Client, Step
 from simulation.features import EXPIRING, HOUR_MS, LETTERS
 from simulation.loop import Scheduler
 from simulation.machine import Machine
 
 if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
+    from leveret.broker.queue.queue import Queue
     from leveret.node.node import Node
     from simulation.fates import Fates
     from simulation.ledger import Ledger

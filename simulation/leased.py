@@ -27,18 +27,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.lease import LeaseView
-from leveret.broker.leases import ack_lease, lease_views, open_lease, release_lease, take_lease
-from leveret.cluster.commands import SetPolicy
+from leveret.broker.queue.lease import LeaseView
+from leveret.broker.queue.leases import ack_lease, lease_views, open_lease, release_lease, take_lease
+from leveret.metadata.model.commands import SetPolicy
 from simulation.clients import Step
 from simulation.plan import STEPS, Plan
 from simulation.world import START_S, Violation, World, quiet
 
 if TYPE_CHECKING:
-    from leveret.broker.queue import Queue
-    from leveret.cluster.refusals import Refusal
-    from leveret.log.block import Run
+    from leveret.broker.queue.queue import Queue
+    from leveret.metadata.model.refusals import Refusal
     from leveret.node.node import Node
+    from leveret.storage.format.queue_block import Run
     from simulation.ledger import Delivery
     from simulation.machine import Machine
 

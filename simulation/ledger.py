@@ -18,9 +18,9 @@ the message to somebody else, while the other one does not know yet. Nobody can 
 another node than the queue's own counts as late if the link between the two went down since the message was published.
 The same goes for messages that were in a queue while it moved to another node.
 
-What a node has kept for a queue out of reach (`leveret.broker.spool`) is confirmed by that node alone. Such a message
-is in its queue only since it was sent on, so no link that was lost before excuses anything; and its confirm says
-nothing of the acknowledgements before it, which went another way.
+What a node has kept for a queue out of reach (`leveret.broker.remote.store_and_forward`) is confirmed by that node
+alone. Such a message is in its queue only since it was sent on, so no link that was lost before excuses anything; and
+its confirm says nothing of the acknowledgements before it, which went another way.
 """
 
 from __future__ import annotations

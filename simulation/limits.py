@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from leveret.node import consensus_log, server  # noqa: F401 (with it come all of a node's modules)
+from leveret.node import server  # noqa: F401 (with it come all of a node's modules)
+from leveret.node.cluster import consensus_log
 
 # Of each: in which modules it is to be found, its name, and the small value.
 SMALL: Final = (
@@ -32,19 +33,19 @@ SMALL: Final = (
 )
 # Drawn last, so that older runs stay what they were.
 OF_SPOOLS: Final = (
-    ("leveret.broker.spool", "FLIGHT_BYTES", 500),
-    ("leveret.broker.spool", "WINDOW_BYTES", 1_000),
-    ("leveret.broker.spool", "HOLD_BYTES", 300),
+    ("leveret.broker.remote.store_and_forward", "FLIGHT_BYTES", 500),
+    ("leveret.broker.remote.store_and_forward", "WINDOW_BYTES", 1_000),
+    ("leveret.broker.remote.store_and_forward", "HOLD_BYTES", 300),
 )
 # What is done in one turn of a node, or in one pass of its loop.
 OF_TURNS: Final = (
-    ("leveret.broker.rounds", "TOLD_AT_ONCE", 1),
-    ("leveret.broker.mirrored", "EFFECTS_AT_ONCE", 1),
-    ("leveret.broker.mirrored", "TICKED_AT_ONCE", 1),
-    ("leveret.broker.mirrored", "PROPOSED_AT_ONCE", 1),
-    ("leveret.broker.ruling", "RULED_AT_ONCE", 1),
-    ("leveret.broker.placing", "LOOKS_AT_ONCE", 1),
-    ("leveret.node.consensus", "APPLIED_AT_ONCE", 1),
+    ("leveret.broker.mirrors.broadcast", "TOLD_AT_ONCE", 1),
+    ("leveret.broker.mirrors.manager", "EFFECTS_AT_ONCE", 1),
+    ("leveret.broker.mirrors.manager", "TICKED_AT_ONCE", 1),
+    ("leveret.broker.mirrors.manager", "PROPOSED_AT_ONCE", 1),
+    ("leveret.broker.policy_refresh", "RULED_AT_ONCE", 1),
+    ("leveret.broker.mirrors.member_changes", "LOOKS_AT_ONCE", 1),
+    ("leveret.node.cluster.consensus", "APPLIED_AT_ONCE", 1),
 )
 
 

@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from leveret.cluster.partitions import from_json
-from leveret.cluster.rebalancing import Schedule
+from leveret.metadata.rebalancing import Schedule
+from leveret.metadata.rules.partition_handling import from_json
+from leveret.node.config.settings import Listener, Settings
 from leveret.node.server import Server
-from leveret.node.settings import Listener, Settings
 from simulation import paired
 from simulation.disk import Crashed, FaultyDisk
 from simulation.loop import NodeLoop
@@ -30,8 +30,8 @@ from simulation.rebalanced import draw_schedule
 from simulation.spooled import DISK_RESERVE
 
 if TYPE_CHECKING:
-    from leveret.log.disk import Disk
-    from leveret.node.folder import Place
+    from leveret.node.system.data_folder import Place
+    from leveret.storage.segments.disk import Disk
     from simulation.world import World
 
 AMQP_PORT: Final = 5672

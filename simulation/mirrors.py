@@ -38,21 +38,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.broker.queue import Queue
-from leveret.cluster.mirroring import QUORUM_MEMBERS, is_quorum, is_stream
-from leveret.mirror.frames import Append
-from leveret.mirror.tail import epoch_of
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.rules.ha_policy import QUORUM_MEMBERS, is_quorum, is_stream
+from leveret.replication.log_tail import epoch_of
+from leveret.replication.ring_frames import Append
 from simulation.contents import number_of
 from simulation.copying import CopyChecker, policy_of
 from simulation.ledger import Delivery, Ledger, Message
 
 if TYPE_CHECKING:
-    from leveret.cluster.mirroring import Rules
-    from leveret.cluster.specs import QueueSpec
-    from leveret.log.block import Block
-    from leveret.mirror.master import Master
-    from leveret.mirror.view import View
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.metadata.model.view import View
+    from leveret.metadata.rules.ha_policy import Rules
     from leveret.node.node import Node
+    from leveret.replication.master import Master
+    from leveret.storage.format.queue_block import Block
 
 GRACE_S: Final = 0.02  # From when a node knows of another master until all is written that it had from the last one.
 LINK_S: Final = 20.0  # After a link was lost, until the last that it had brought is written.

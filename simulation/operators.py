@@ -9,15 +9,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from leveret.broker.queue import Queue
-from leveret.cluster.commands import ClearPolicy, Command, SetPolicy
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model.commands import ClearPolicy, Command, SetPolicy
 from simulation.clients import Client, Step
 from simulation.drained import Drained
 from simulation.loop import Scheduler
 from simulation.machine import Machine
 
 if TYPE_CHECKING:
-    from leveret.broker.mirrored import Mirror
+    from leveret.broker.mirrors.manager import Mirror
     from leveret.node.node import Node
     from simulation.mirrors import MirrorChecker
 

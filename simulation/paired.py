@@ -16,10 +16,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leveret.node.folder import Place
+from leveret.node.system.data_folder import Place
 
 if TYPE_CHECKING:
-    from leveret.log.disk import Disk
+    from leveret.storage.segments.disk import Disk
     from simulation.loop import NodeLoop
     from simulation.machine import Machine
 

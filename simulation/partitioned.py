@@ -25,8 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cluster.commands import ClearGlobalParameter, Command, SetGlobalParameter
-from leveret.cluster.partitions import PartitionHandling
+from leveret.metadata.model.commands import ClearGlobalParameter, Command, SetGlobalParameter
+from leveret.metadata.rules.partition_handling import PartitionHandling
 
 if TYPE_CHECKING:
     from leveret.node.node import Node

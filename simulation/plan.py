@@ -128,7 +128,7 @@ class Plan:
     featured: bool = False  # Queues do something with their messages by themselves,
     special: bool = False  # and there are streams, delays, transactions and limits: see `special`.
     strategies: bool = False  # Nodes handle partitions in all ways: see `partitioned`.
-    spooled: bool = False  # Nodes serve on in a partition: see `leveret.broker.spool`.
+    spooled: bool = False  # Nodes serve on in a partition: see `leveret.broker.remote.store_and_forward`.
     rebalanced: bool = False  # Queues are moved about: see `rebalanced`.
     ailing: bool = False  # Machines are not well: see `ailing`.
     drained: bool = False  # Nodes are taken out of service: see `drained`.

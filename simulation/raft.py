@@ -2,9 +2,9 @@
 
     python -m simulation.raft --seed N [--nodes K] [--steps M] [--count C] [--paired] [--trace]
 
-Everything follows from the seed. The nodes are the real machine (`leveret.cluster.raft`) over the real log
-(`leveret.node.consensus_log`) on a `FaultyDisk`; their shell is here, and as short as the real one's loop. Time is
-counted in ticks of a node. Messages are delayed, dropped, doubled and overtake each other; links are cut one way or
+Everything follows from the seed. The nodes are the real machine (`leveret.raft`) over the real log
+(`leveret.node.cluster.consensus_log`) on a `FaultyDisk`; their shell is here, and as short as the real one's loop. Time
+is counted in ticks of a node. Messages are delayed, dropped, doubled and overtake each other; links are cut one way or
 both; syncs take their time and sometimes fail, disks fill up, the power goes in the middle of a write; nodes are
 removed, wiped, and return under their old names. Then all is healed, and the cluster must find a leader, commit a
 command and agree.
@@ -25,23 +25,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from leveret.cluster.raft.core import Busy, NotLeader, Raft, Ready, Refused, Remains, Role
-from leveret.cluster.raft.membership import (
-    AddLearner,
-    BadChange,
-    Change,
-    Demote,
-    Member,
-    Membership,
-    Promote,
-    Remove,
-    Update,
-)
-from leveret.cluster.raft.messages import Entry, Message, Snapshot, VoteResponse
-from leveret.cluster.raft.options import Options
-from leveret.cluster.raft.wire import decode_message, encode_message
-from leveret.node.consensus_log import ConsensusLog, WriteBatch, WriteSnapshot, load_identity
-from leveret.node.surviving import Untouched
+from leveret.node.cluster.consensus_log import ConsensusLog, WriteBatch, WriteSnapshot, load_identity
+from leveret.node.cluster.two_nodes import Untouched
+from leveret.raft.core import Busy, NotLeader, Raft, Ready, Refused, Remains, Role
+from leveret.raft.membership import AddLearner, BadChange, Change, Demote, Member, Membership, Promote, Remove, Update
+from leveret.raft.message_codec import decode_message, encode_message
+from leveret.raft.messages import Entry, Message, Snapshot, VoteResponse
+from leveret.raft.options import Options
 from simulation.disk import Crashed, FaultyDisk
 from simulation.raft_checker import Checker, Violation
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leveret.cluster.raft.core import Ready, Role
-from leveret.cluster.raft.messages import AppendResponse, Entry, Kind, Message, Snapshot, SnapshotMeta, VoteResponse
+from leveret.raft.core import Ready, Role
+from leveret.raft.messages import AppendResponse, Entry, Kind, Message, Snapshot, SnapshotMeta, VoteResponse
 
 
 class Violation(AssertionError):

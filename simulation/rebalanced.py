@@ -13,9 +13,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cluster.placement import MOVES
-from leveret.cluster.rebalancing import ON_DEMAND, STRATEGIES, TIMER, Schedule
-from leveret.node.control_frame import Refused
+from leveret.metadata.rebalancing import ON_DEMAND, STRATEGIES, TIMER, Schedule
+from leveret.metadata.rules.placement import MOVES
+from leveret.node.admin.common.command import Refused
 
 if TYPE_CHECKING:
     from simulation.loop import Scheduler

@@ -22,8 +22,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from leveret.log.block import PERSISTENT, Block, Run
-from leveret.mirror.frames import (
+from leveret.metadata.model.view import View, misfit
+from leveret.replication.frame_codec import Packer, Unpacker
+from leveret.replication.member import Member
+from leveret.replication.ring_frames import (
     Apply,
     Confirmed,
     Effect,
@@ -44,9 +46,7 @@ from leveret.mirror.frames import (
     Truncate,
     Write,
 )
-from leveret.mirror.ring import Member
-from leveret.mirror.view import View, misfit
-from leveret.mirror.wire import Packer, Unpacker
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
 from simulation.ring_checker import Checker, Violation
 from simulation.ring_faults import FAULTS, Faults
 from simulation.ring_parts import Front, Link, Node, Publisher, replay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.mirror.view import forced
+from leveret.metadata.model.view import forced
 
 if TYPE_CHECKING:
     from simulation.ring import World

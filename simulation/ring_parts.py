@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from leveret.log.block import Block, Run
-from leveret.mirror.frames import Append, Complete, Fill, Recovered, Restart, Started, Truncate, Write
-from leveret.mirror.ring import Member
+from leveret.replication.member import Member
+from leveret.replication.ring_frames import Append, Complete, Fill, Recovered, Restart, Started, Truncate, Write
+from leveret.storage.format.queue_block import Block, Run
 from simulation.ring_checker import Violation
 
 

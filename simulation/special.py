@@ -15,7 +15,14 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cluster.commands import AddVhost, ClearUserLimits, SetPermissions, SetPolicy, SetUserLimits, SetVhostLimits
+from leveret.metadata.model.commands import (
+    AddVhost,
+    ClearUserLimits,
+    SetPermissions,
+    SetPolicy,
+    SetUserLimits,
+    SetVhostLimits,
+)
 from simulation.clients import IDLE_S, Step
 from simulation.loop import Scheduler
 from simulation.machine import Machine

@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.batch import Span
+from leveret.broker.delivery.batch import Span
 from simulation.clients import Step
 from simulation.contents import number_of
 
 if TYPE_CHECKING:
-    from leveret.broker.spool import Spool
-    from leveret.broker.spools import Spools
+    from leveret.broker.remote.spool_registry import Spools
+    from leveret.broker.remote.store_and_forward import Spool
     from simulation.clients import Client
     from simulation.ledger import Ledger
     from simulation.loop import Scheduler

@@ -25,9 +25,9 @@ import random
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.broker.queue import Queue
+from leveret.broker.queue.queue import Queue
+from leveret.node.cluster.witness import Witness
 from leveret.node.node import Node
-from leveret.node.witness import Witness
 from simulation.machine import COOKIE, Machine, Process, SimSurroundings
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from leveret.broker.queue import Queue
-from leveret.node.cluster import Cluster
-from leveret.node.consensus import AdminError
+from leveret.broker.queue.queue import Queue
+from leveret.node.cluster.consensus import AdminError
+from leveret.node.cluster.membership import Cluster
 from simulation.ailing import Ailing
 from simulation.answers import AnswerChecker
 from simulation.clients import Client, Step

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from leveret.broker.edge import Edge
-from leveret.broker.outbox import SWEEP_MS
-from leveret.broker.queue import Queue
-from leveret.cluster import commands as c
-from leveret.cluster.proposals import BadFrame
-from leveret.cluster.store import Applied
+from leveret.broker.queue.queue import Queue
+from leveret.broker.remote.client_end import Edge
+from leveret.broker.remote.outbox import SWEEP_MS
+from leveret.links.proposals import BadFrame
+from leveret.metadata.model import commands as c
+from leveret.metadata.store import Applied
 from tests.machines import World
 
 ROUNDS_MAX: Final = 10_000

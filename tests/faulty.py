@@ -46,7 +46,7 @@ def spoil(folder: Path) -> None:
 
 
 def speak(versions: tuple[int, int]) -> None:
-    from leveret.node.wire import PeersOptions
+    from leveret.node.sockets.peer_socket import PeersOptions
 
     of_link = PeersOptions.of_link
     PeersOptions.of_link = lambda self: of_link(self)._replace(versions=versions)  # type: ignore[method-assign]

@@ -39,21 +39,21 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.connection import Connection
-from leveret.amqp.frames import BODY, HEAD, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame
-from leveret.amqp.limits import Limits, Peer
-from leveret.amqp.properties import Properties, decode, encode
-from leveret.amqp.tables import Field, Table, from_python, table_from_python, to_python
-from leveret.broker.batch import Gap
+from leveret.base.range_set import Measured, Wanted
 from leveret.broker.broker import Broker
-from leveret.broker.queue import Queue
-from leveret.cluster import commands as c
-from leveret.cluster.defaults import first_boot
-from leveret.cluster.store import Applied, Metadata
-from leveret.log.block import PERSISTENT, REDELIVERED, Block, Run
-from leveret.log.ranges import Measured, Wanted
-from leveret.mirror.store import Loading
+from leveret.broker.delivery.batch import Gap
+from leveret.broker.mirrors.copy_store import Loading
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.defaults import first_boot
+from leveret.metadata.model import commands as c
+from leveret.metadata.store import Applied, Metadata
+from leveret.protocol import methods as m
+from leveret.protocol.frames import BODY, HEAD, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame
+from leveret.protocol.properties import Properties, decode, encode
+from leveret.protocol.tables import Field, Table, from_python, table_from_python, to_python
+from leveret.sessions.amqp.connection import Connection
+from leveret.sessions.amqp.limits import Limits, Peer
+from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Block, Run
 
 LOOPBACK: Final = Peer("127.0.0.1", 40_000, "127.0.0.1", 5672, True)
 ALL_CAPABILITIES: Final = {

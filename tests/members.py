@@ -26,11 +26,11 @@ from typing import IO, Any
 import pika
 import pytest
 
-from leveret.cluster.frames import CONTROL
-from leveret.cluster.link import Identity
-from leveret.cluster.passwords import hash_password
-from leveret.node.settings import TlsOptions
-from leveret.node.wire import PeersOptions, call, peer_tls
+from leveret.links.frame_types import CONTROL
+from leveret.links.link import Identity
+from leveret.metadata.rules.passwords import hash_password
+from leveret.node.config.settings import TlsOptions
+from leveret.node.sockets.peer_socket import PeersOptions, call, peer_tls
 from tests.servers import PATIENCE_S, START_S, Server, until
 
 COOKIE = "hares in a field"

@@ -6,9 +6,9 @@ import socket
 from types import TracebackType
 from typing import Any, TypeVar
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import BODY, HEAD, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame
-from leveret.amqp.tables import table_from_python
+from leveret.protocol import methods as m
+from leveret.protocol.frames import BODY, HEAD, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, frame
+from leveret.protocol.tables import table_from_python
 from tests.servers import PATIENCE_S
 
 T = TypeVar("T", bound=m.Method)

@@ -19,12 +19,12 @@ from typing import Any
 
 import pika
 
-from leveret.cluster.codec import encode_command
-from leveret.cluster.commands import Command
-from leveret.cluster.raft import Entry, Kind, Member
-from leveret.log.disk import FileDisk
-from leveret.node.consensus_log import ConsensusLog, load_identity
-from leveret.node.folder import METADATA
+from leveret.metadata.command_codec import encode_command
+from leveret.metadata.model.commands import Command
+from leveret.node.cluster.consensus_log import ConsensusLog, load_identity
+from leveret.node.system.data_folder import METADATA
+from leveret.raft import Entry, Kind, Member
+from leveret.storage.segments.disk import FileDisk
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 60.0  # For what must come. It mostly comes at once, but for a machine that stalls or has much else to do.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.main import COMMANDS
-from leveret.cli.ctl.parse import parse
 from leveret.cli.main import build_parser
-from leveret.node import schema
+from leveret.node.config import schema
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)

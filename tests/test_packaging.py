@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 import yaml
 
+from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.main import COMMANDS
-from leveret.cli.ctl.parse import parse
 from leveret.cli.main import build_parser
-from leveret.node import service_manager
-from leveret.node.config import load
-from leveret.node.settings import Listener, Settings
+from leveret.node.config.load import load
+from leveret.node.config.settings import Listener, Settings
+from leveret.node.system import systemd
 
 PACKAGING = Path(__file__).parent.parent / "packaging"
 UNIT = PACKAGING / "systemd" / "leveret.service"
@@ -110,12 +110,12 @@ def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
         monkeypatch.setenv("NOTIFY_SOCKET", path)
-        service_manager.tell("READY=1")
+        systemd.tell("READY=1")
         assert manager.recv(100) == b"READY=1"
     os.unlink(path)
-    service_manager.tell("STOPPING=1")  # Nobody listens; that is told in the log, and the node goes on.
+    systemd.tell("STOPPING=1")  # Nobody listens; that is told in the log, and the node goes on.
     monkeypatch.delenv("NOTIFY_SOCKET")
-    service_manager.tell("READY=1")
+    systemd.tell("READY=1")
 
 
 # -- Docker --------------------------------------------------------------------------------------------------------

@@ -1,1 +1,4 @@
-"""Small things that any package may import: constants, and helpers without I/O. It imports nothing of ours."""
+"""Small tools that know nothing of brokers: sets of ranges, packed numbers, timers, counters, safe regular expressions.
+
+Everybody may import them; they import nothing of Leveret.
+"""

@@ -1,1 +1,7 @@
-"""Exchanges, queues, consumers and policies: what a broker decides, with no I/O."""
+"""The broker: vhosts, exchanges, queues, consumers and policies, with no I/O.
+
+`broker` is the object that a node drives, and `node_interface` what it asks of the node. The subjects have packages:
+`routing`, `delivery` (messages on their way out and back), `queue`, `kinds` (priority queues, streams, delayed
+messages), `dead_letter`, `event_journal`, `remote` (queues at other nodes) and `mirrors`. Sessions of all protocols
+stand on top of this package.
+"""

@@ -15,57 +15,57 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from leveret.amqp.lateness import check_age
-from leveret.broker.alternates import Alternates
-from leveret.broker.batch import Gap
-from leveret.broker.census import Census
-from leveret.broker.detachment import Detachment
-from leveret.broker.dice import Dice
-from leveret.broker.edge import FROM_HOME, Edge
-from leveret.broker.home import FROM_EDGE, Home
-from leveret.broker.journal import Journal, Options, keep
-from leveret.broker.letters import Letters
-from leveret.broker.logins import Logins
-from leveret.broker.mirrored import Mirrors
-from leveret.broker.moving import Arrivals, demote
-from leveret.broker.notes import Notes
-from leveret.broker.outbox import Outboxes
-from leveret.broker.parking import release
-from leveret.broker.queue import Queue
-from leveret.broker.remote import RemoteQueue
-from leveret.broker.replies import Replies
-from leveret.broker.ruling import PolicyRefresh
-from leveret.broker.spools import Spools
-from leveret.broker.spreading import COPIES_MAX, Spreading
-from leveret.broker.stream import make_queue
-from leveret.broker.timers import Timers
-from leveret.broker.traffic import Totals, Traffic
+from leveret.base.counters import Totals, Traffic
+from leveret.base.random_numbers import Dice
+from leveret.base.range_set import Wanted
+from leveret.base.timers import Timers
+from leveret.base.visible_text import visible
+from leveret.broker.client_log import Notes
+from leveret.broker.connection_limits import Census
+from leveret.broker.consumer_timeout import check_age
+from leveret.broker.dead_letter.publisher import Letters
+from leveret.broker.delivery.batch import Gap
+from leveret.broker.event_journal.node_journal import Journal, Options, keep
+from leveret.broker.fanout import COPIES_MAX, Spreading
+from leveret.broker.kinds.stream import make_queue
+from leveret.broker.login_attempts import Logins
+from leveret.broker.mirrors.detachment import Detachment
+from leveret.broker.mirrors.manager import Mirrors
+from leveret.broker.policy_refresh import PolicyRefresh
+from leveret.broker.queue.hold import release
+from leveret.broker.queue.queue import Queue
+from leveret.broker.remote.client_end import FROM_HOME, Edge
+from leveret.broker.remote.direct_reply_to import Replies
+from leveret.broker.remote.migrate import Arrivals, demote
+from leveret.broker.remote.outbox import Outboxes
+from leveret.broker.remote.owner_end import FROM_EDGE, Home
+from leveret.broker.remote.remote_queue import RemoteQueue
+from leveret.broker.remote.spool_registry import Spools
+from leveret.broker.routing.alternate_exchange import Alternates
 from leveret.broker.vhost import Vhost
-from leveret.cluster import commands as c
-from leveret.cluster import events as e
-from leveret.cluster.frames import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
-from leveret.cluster.global_parameters import CLUSTER_NAME
-from leveret.cluster.loads import Loads
-from leveret.cluster.partitions import PartitionHandling
-from leveret.cluster.passwords import verify_password
-from leveret.cluster.permissions import Permissions
-from leveret.cluster.proposals import BadFrame
-from leveret.cluster.refusals import resource
-from leveret.cluster.store import Applied, Metadata
-from leveret.log.ranges import Wanted
-from leveret.visible import visible
+from leveret.links.frame_types import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
+from leveret.links.proposals import BadFrame
+from leveret.metadata.model import commands as c
+from leveret.metadata.model import events as e
+from leveret.metadata.model.queue_counts import Loads
+from leveret.metadata.model.refusals import resource
+from leveret.metadata.rules.global_parameters import CLUSTER_NAME
+from leveret.metadata.rules.partition_handling import PartitionHandling
+from leveret.metadata.rules.passwords import verify_password
+from leveret.metadata.rules.permissions import Permissions
+from leveret.metadata.store import Applied, Metadata
 
 if TYPE_CHECKING:
-    from leveret.amqp.channel import Channel
-    from leveret.amqp.connection import Connection
-    from leveret.broker.batch import Shared
+    from leveret.base.range_set import Measured
+    from leveret.broker.delivery.batch import Shared
     from leveret.broker.firehose import Firehose
-    from leveret.broker.placing import Placing
-    from leveret.broker.shell import Shell
-    from leveret.cluster.queue_rules import QueueRules
-    from leveret.cluster.specs import Binding, QueueSpec
-    from leveret.log.block import Run
-    from leveret.log.ranges import Measured
+    from leveret.broker.mirrors.member_changes import Placing
+    from leveret.broker.node_interface import Shell
+    from leveret.metadata.model.records import Binding, QueueSpec
+    from leveret.metadata.rules.queue_rules import QueueRules
+    from leveret.sessions.amqp.channel import Channel
+    from leveret.sessions.amqp.connection import Connection
+    from leveret.storage.format.queue_block import Run
 
 
 READ_AT_ONCE: Final = 16

@@ -18,20 +18,20 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.copies import CC
-from leveret.amqp.frames import HEADER, HEADER_AT, OVERHEAD, frame, rechannel
-from leveret.amqp.properties import BadProperties, Properties, body_size, decode, encode
-from leveret.amqp.tables import Field, Table
-from leveret.broker.batch import MESSAGE_OVERHEAD
-from leveret.broker.reply_address import PREFIX
-from leveret.cluster.keepers import is_keeper
-from leveret.log.block import REDELIVERED
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
+from leveret.broker.routing.reply_address import PREFIX
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.protocol.cc_bcc import CC
+from leveret.protocol.frames import HEADER, HEADER_AT, OVERHEAD, frame, rechannel
+from leveret.protocol.properties import BadProperties, Properties, body_size, decode, encode
+from leveret.protocol.tables import Field, Table
+from leveret.storage.format.queue_block import REDELIVERED
 
 if TYPE_CHECKING:
-    from leveret.amqp.channel import Channel
-    from leveret.broker.batch import Batch
     from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.batch import Batch
     from leveret.broker.vhost import Vhost
+    from leveret.sessions.amqp.channel import Channel
 
 TRACE: Final = "amq.rabbitmq.trace"
 _TRACE_RAW: Final = TRACE.encode()

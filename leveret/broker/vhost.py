@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.amqp.frames import HEADER_AT
-from leveret.amqp.properties import correlation_id, headers, message_id, timestamp
-from leveret.broker.reply_address import PREFIX
-from leveret.broker.routing import Router, first_of
-from leveret.broker.traffic import Passage
-from leveret.cluster.keepers import is_keeper
+from leveret.base.counters import Passage
+from leveret.broker.routing.reply_address import PREFIX
+from leveret.broker.routing.router import Router, first_of
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.protocol.frames import HEADER_AT
+from leveret.protocol.properties import correlation_id, headers, message_id, timestamp
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue

@@ -18,7 +18,7 @@ wherever its name alone could be another's.
 
 Children do not get the terminal's Ctrl-C (they have a session of their own), so that there is one who stops them all,
 once. If this process is killed, they live on; `leveret cluster stop` finds them by what running nodes leave in
-`leveret.node.registry`.
+`leveret.node.system.local_registry`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,17 @@ from importlib.util import find_spec
 from typing import IO, Final, NamedTuple
 
 from leveret.base.exit_codes import CONFIG, OK, SOFTWARE, UNAVAILABLE, USAGE
-from leveret.node import registry, schema
-from leveret.node.cookie import FILE_NAME, BadCookie, find_cookie
-from leveret.node.folder import FolderInUse, folder_lock
-from leveret.node.settings import CLUSTER_PORT_OFFSET, DEFAULT_HOST, DEFAULT_PORT, MANAGEMENT_PORT_OFFSET, Listener
+from leveret.node.config import schema
+from leveret.node.config.settings import (
+    CLUSTER_PORT_OFFSET,
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    MANAGEMENT_PORT_OFFSET,
+    Listener,
+)
+from leveret.node.sockets.cookie import FILE_NAME, BadCookie, find_cookie
+from leveret.node.system import local_registry
+from leveret.node.system.data_folder import FolderInUse, folder_lock
 
 STATE: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
@@ -462,7 +469,7 @@ class Cluster:
         page = f"http://{host}:{nodes[0].management}"
         lines.append(f"page {page}  log in as guest, password guest, from this machine only")
         publish, consume = nodes[0], nodes[-1]
-        namesakes = [entry for entry in registry.entries() if entry.name == consume.name]
+        namesakes = [entry for entry in local_registry.entries() if entry.name == consume.name]
         meant = ["-n", consume.short] if len(namesakes) == 1 else self.plan.reached_at(consume)
         python = "python3" if find_spec("pika") is None else _tool(sys.executable)
         declare = "q = c.channel(); q.queue_declare('tasks', durable=True)"
@@ -508,12 +515,12 @@ def stop(folder: str) -> int:
     others = [entry for node in plan.nodes if (entry := _entry(plan, node)) is not None]
     for entry in others:
         os.kill(entry.pid, signal.SIGTERM)
-    if not _until(lambda: not any(map(registry.is_running, others)), STOP_S):
-        left = ", ".join(f"{entry.name} (pid {entry.pid})" for entry in others if registry.is_running(entry))
+    if not _until(lambda: not any(map(local_registry.is_running, others)), STOP_S):
+        left = ", ".join(f"{entry.name} (pid {entry.pid})" for entry in others if local_registry.is_running(entry))
         raise Wrong(f"still running after {STOP_S:g} s: {left}", UNAVAILABLE)
     if hidden := [node.name for node in plan.nodes if _is_running(plan, node)]:
         raise Wrong(
-            f"{', '.join(hidden)} still runs, and {registry.folder()} does not say as which process", UNAVAILABLE
+            f"{', '.join(hidden)} still runs, and {local_registry.folder()} does not say as which process", UNAVAILABLE
         )
     print("all nodes have stopped" if owner or others else f"no node of {folder} was running")
     return OK
@@ -539,10 +546,10 @@ def _plan_there(folder: str) -> Plan:
     return plan
 
 
-def _entry(plan: Plan, node: Planned) -> registry.Entry | None:
+def _entry(plan: Plan, node: Planned) -> local_registry.Entry | None:
     """The process that runs a node, whoever started it."""
     folder = os.path.realpath(plan.data(node))
-    return next((one for one in registry.entries() if os.path.realpath(one.data_dir) == folder), None)
+    return next((one for one in local_registry.entries() if os.path.realpath(one.data_dir) == folder), None)
 
 
 def _is_running(plan: Plan, node: Planned) -> bool:

@@ -45,9 +45,9 @@ def script(program: str, shell: str) -> str:
 
 
 def _of_leveretctl() -> Tree:
+    from leveret.cli.ctl.base.parse import COMMON, FORMATTERS, SHORT
     from leveret.cli.ctl.main import ALL
-    from leveret.cli.ctl.parse import COMMON, FORMATTERS, SHORT
-    from leveret.node.settings import LOG_CATEGORIES, LOG_LEVELS
+    from leveret.node.config.settings import LOG_CATEGORIES, LOG_LEVELS
 
     common = (*(f"--{name}" for name in COMMON), *(f"-{letter}" for letter in SHORT if letter not in "Nd?"))
     names = tuple((command.name, command.about) for command in ALL)

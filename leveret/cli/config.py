@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from leveret.base.exit_codes import CONFIG, OK
 from leveret.cli.server import load_or_report
-from leveret.node import config_text
-from leveret.node.config import Loaded, load
-from leveret.node.folder import problem_of
+from leveret.node.config import config_as_text
+from leveret.node.config.load import Loaded, load
+from leveret.node.system.data_folder import problem_of
 
 COLUMN = 56  # Where remarks begin.
 
@@ -47,16 +47,16 @@ def describe(loaded: Loaded, environ: Mapping[str, str], all_: bool = False) -> 
     """The settings as lines of a configuration file: those that are not as by default, or all. A remark says where a
     value was given, and what it is by default."""
     home = {"HOME": environ["HOME"]} if "HOME" in environ else {}
-    usual = config_text.pairs(load([], home).settings)
-    found, where = config_text.pairs(loaded.settings), loaded.sources
-    told = {key for key, text in found.items() if key in where or text not in (usual.get(key), config_text.SECRET)}
+    usual = config_as_text.pairs(load([], home).settings)
+    found, where = config_as_text.pairs(loaded.settings), loaded.sources
+    told = {key for key, text in found.items() if key in where or text not in (usual.get(key), config_as_text.SECRET)}
     groups = {_group(key) for key in told}
     lines = []
     for key, text in found.items():
         if not all_ and key not in told and _group(key) not in groups:
             continue
         remarks = _where(key, where)
-        if text == config_text.SECRET:
+        if text == config_as_text.SECRET:
             remarks.append("not shown")
         elif text == usual.get(key):
             remarks.append("as by default")
@@ -64,7 +64,7 @@ def describe(loaded: Loaded, environ: Mapping[str, str], all_: bool = False) -> 
             remarks.append(f"default: {usual[key]}")
         elif not remarks:
             remarks.append("follows from the others")
-        line = config_text.line(key, text)
+        line = config_as_text.line(key, text)
         lines.append(f"{line:<{COLUMN}}  # {'; '.join(remarks)}" if remarks else line)
     rest = len(found) - len(lines)
     if rest and not all_:

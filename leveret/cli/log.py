@@ -9,10 +9,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from leveret.base.exit_codes import DATA_ERROR, OK, UNAVAILABLE, USAGE
-from leveret.node.folder import MESSAGES, FolderInUse, folder_lock
+from leveret.node.system.data_folder import MESSAGES, FolderInUse, folder_lock
 
 if TYPE_CHECKING:
-    from leveret.log.disk import Disk
+    from leveret.storage.segments.disk import Disk
 
 
 def check_log(folder: str) -> int:
@@ -27,7 +27,7 @@ def _in_folder(folder: str, work: Callable[[Disk, str], int]) -> int:
     if not os.path.isdir(os.path.join(folder, MESSAGES)):
         print(f"leveret: {folder} is not the data folder of a node: it has no folder {MESSAGES!r}", file=sys.stderr)
         return USAGE
-    from leveret.log.disk import FileDisk
+    from leveret.storage.segments.disk import FileDisk
 
     try:
         with folder_lock(folder), closing(FileDisk(folder)) as disk:
@@ -38,7 +38,7 @@ def _in_folder(folder: str, work: Callable[[Disk, str], int]) -> int:
 
 
 def _check(disk: Disk, folder: str) -> int:
-    from leveret.log.check import check
+    from leveret.storage.check import check
 
     report = check(disk, MESSAGES)
     print(report)
@@ -52,8 +52,8 @@ def _check(disk: Disk, folder: str) -> int:
 
 
 def _repair(disk: Disk, folder: str) -> int:
-    from leveret.log.check import repair
-    from leveret.node.recovering import find_queues, mirrored
+    from leveret.node.cluster.repair import find_queues, mirrored
+    from leveret.storage.check import repair
 
     report = repair(disk, MESSAGES, mirrored(find_queues(disk)))
     for damage in report.damages:

@@ -359,7 +359,7 @@ def _add_recover(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _address(text: str) -> str:
-    from leveret.node.consensus import split_address
+    from leveret.node.cluster.consensus import split_address
 
     try:
         host, _ = split_address(text)

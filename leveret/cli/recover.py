@@ -1,4 +1,4 @@
-"""`leveret recover`: a node that refuses to start because its files are damaged. See `leveret.node.recovering`."""
+"""`leveret recover`: a node that refuses to start because its files are damaged. See `leveret.node.cluster.repair`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leveret.base.exit_codes import DATA_ERROR, OK, UNAVAILABLE, USAGE
-from leveret.log.disk import FileDisk
-from leveret.node import recovering
-from leveret.node.folder import (
+from leveret.node.cluster import repair
+from leveret.node.system.data_folder import (
     JOIN_FILE,
     MESSAGES,
     METADATA,
@@ -21,9 +20,10 @@ from leveret.node.folder import (
     read_note,
     write_note,
 )
+from leveret.storage.segments.disk import FileDisk
 
 if TYPE_CHECKING:
-    from leveret.cluster.specs import QueueSpec
+    from leveret.metadata.model.records import QueueSpec
 
 NOBODY_KNOWN = """\
 leveret: which nodes the other members are cannot be read from what is left in {folder}.
@@ -51,8 +51,8 @@ def recover(folder: str, members: Sequence[str]) -> int:
 
 
 def _recover(disk: FileDisk, folder: str, members: Sequence[str]) -> int:
-    damage = recovering.check_metadata(disk)
-    queues = [] if damage is not None else recovering.find_queues(disk)
+    damage = repair.check_metadata(disk)
+    queues = [] if damage is not None else repair.find_queues(disk)
     if damage is not None and (code := _recover_metadata(disk, folder, damage, members)) != OK:
         return code
     is_sound = _recover_messages(disk, folder, queues)
@@ -65,12 +65,12 @@ def _recover(disk: FileDisk, folder: str, members: Sequence[str]) -> int:
 
 def _recover_messages(disk: FileDisk, folder: str, queues: list[QueueSpec]) -> bool:
     """Whether there was nothing to do."""
-    names = recovering.names_of(queues)
-    report, aside = recovering.recover_messages(disk, queues)
+    names = repair.names_of(queues)
+    report, aside = repair.recover_messages(disk, queues)
     if report.good:
         return True
     for damage in report.damages:
-        print(f"dropped: {recovering.describe(damage, names)}")
+        print(f"dropped: {repair.describe(damage, names)}")
     if report.lost:
         print("only this node had these, and they are lost:")
         for number, lost in sorted(report.lost.items()):
@@ -88,10 +88,10 @@ def _recover_messages(disk: FileDisk, folder: str, queues: list[QueueSpec]) -> b
 
 def _recover_metadata(disk: FileDisk, folder: str, damage: str, members: Sequence[str]) -> int:
     print(f"the metadata is damaged: {damage}")
-    own, found = recovering.old_identity(disk), recovering.find_members(disk)
+    own, found = repair.old_identity(disk), repair.find_members(disk)
     noted = read_note(disk, REPLACE_FILE) if own is None else None  # By a run of this command that was interrupted.
     own = noted or own
-    addresses = [*members] or recovering.others_of(found, own)
+    addresses = [*members] or repair.others_of(found, own)
     if noted is not None:
         addresses = addresses or (read_note(disk, JOIN_FILE) or "").split()
     if not addresses:
@@ -103,7 +103,7 @@ def _recover_metadata(disk: FileDisk, folder: str, damage: str, members: Sequenc
         return DATA_ERROR
     write_note(disk, JOIN_FILE, " ".join(addresses))
     write_note(disk, REPLACE_FILE, own or UNKNOWN_ID)
-    aside = recovering.set_metadata_aside(disk)
+    aside = repair.set_metadata_aside(disk)
     print(f"it was moved to {os.path.join(folder, aside)}. At its next start the node asks {' or '.join(addresses)}")
     print(
         "to be let in again in place of its former self, and takes the metadata from there. A majority of the members"

@@ -7,7 +7,7 @@ import os
 import sys
 
 from leveret.base.exit_codes import CONFIG
-from leveret.node.config import COMMAND, ConfigError, Given, Loaded, load
+from leveret.node.config.load import COMMAND, ConfigError, Given, Loaded, load
 
 OPTIONS = {
     "name": "node_name",
@@ -38,7 +38,7 @@ def server(parsed: argparse.Namespace, as_witness: bool = False) -> int:
     if loaded is None:
         return CONFIG
     if as_witness:
-        from leveret.node import witness
+        from leveret.node.cluster import witness
 
         return witness.run(loaded.settings)
     from leveret.node.server import run

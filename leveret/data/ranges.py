@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Final
 from zlib_ng.zlib_ng import crc32
 
 from leveret.data.sheet import Part, encode
-from leveret.log.block import LASTING_KIND, REDELIVERED, Run
-from leveret.log.errors import FormatError
-from leveret.log.format import (
+from leveret.storage.format.block_format import (
     APART_BYTES,
     KEYS,
     SHARES,
@@ -33,13 +31,15 @@ from leveret.log.format import (
     pack_u32,
     unpack_u32,
 )
-from leveret.log.reading import Place, damage_at, pick, read_raw, whole_records
+from leveret.storage.format.errors import FormatError
+from leveret.storage.format.queue_block import LASTING_KIND, REDELIVERED, Run
+from leveret.storage.segments.block_reader import Place, damage_at, pick, read_raw, whole_records
 
 if TYPE_CHECKING:
     from leveret.data.sheet import Buffer
-    from leveret.log.disk import Disk
-    from leveret.log.format import Header
-    from leveret.log.jobs import Load
+    from leveret.storage.format.block_format import Header
+    from leveret.storage.segments.disk import Disk
+    from leveret.storage.segments.disk_jobs import Load
 
 _KEY: Final = Struct("<IH")
 _REDELIVERED: Final = bytes(kind | REDELIVERED for kind in range(256))

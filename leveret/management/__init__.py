@@ -1,1 +1,4 @@
-"""What a node serves over HTTP: the server (`http`), who may ask (`auth`), what can be asked (`routes`, `data`)."""
+"""The HTTP port of a node: RabbitMQ's HTTP API, metrics, queues as data, and the web page.
+
+`app` puts it together, `http` is the server, `api` the handlers, `page` the files of the web page.
+"""

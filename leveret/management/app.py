@@ -11,36 +11,36 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.management.api.bindings import BindingHandlers
-from leveret.management.api.connections import ConnectionHandlers
-from leveret.management.api.consumers import ConsumerHandlers
-from leveret.management.api.contents import ContentHandlers
-from leveret.management.api.definitions import DefinitionHandlers
-from leveret.management.api.desk import DeskHandlers
-from leveret.management.api.exchanges import ExchangeHandlers
-from leveret.management.api.health import HealthHandlers
-from leveret.management.api.jobs import JobHandlers
-from leveret.management.api.listing import Listing
-from leveret.management.api.overview import OverviewHandlers
-from leveret.management.api.policies import PolicyHandlers
-from leveret.management.api.prometheus import Exporter, MetricHandlers
-from leveret.management.api.queues import QueueHandlers
-from leveret.management.api.rings import RingHandlers
-from leveret.management.api.spools import SpoolHandlers
-from leveret.management.api.topology import TopologyHandlers
-from leveret.management.api.upkeep import UpkeepHandlers
-from leveret.management.api.users import UserHandlers
-from leveret.management.api.vhosts import VhostHandlers
-from leveret.management.auth import Gate
-from leveret.management.cors import METHODS, READING, Origins
-from leveret.management.data import DataHandlers
-from leveret.management.http import HttpServer, Limits
-from leveret.management.messages import Problem, Request, Response
+from leveret.management.api.changes.declare import TopologyHandlers
+from leveret.management.api.changes.definitions import DefinitionHandlers
+from leveret.management.api.changes.messages import ContentHandlers
+from leveret.management.api.changes.operations import UpkeepHandlers
+from leveret.management.api.changes.policies import PolicyHandlers
+from leveret.management.api.changes.users import UserHandlers
+from leveret.management.api.changes.vhosts import VhostHandlers
+from leveret.management.api.common.listing import Listing
+from leveret.management.api.extensions.jobs import JobHandlers
+from leveret.management.api.extensions.mirror_rings import RingHandlers
+from leveret.management.api.extensions.page_queries import DeskHandlers
+from leveret.management.api.extensions.spools import SpoolHandlers
+from leveret.management.api.lists.bindings import BindingHandlers
+from leveret.management.api.lists.connections import ConnectionHandlers
+from leveret.management.api.lists.consumers import ConsumerHandlers
+from leveret.management.api.lists.exchanges import ExchangeHandlers
+from leveret.management.api.lists.overview import OverviewHandlers
+from leveret.management.api.lists.queues import QueueHandlers
+from leveret.management.api.monitoring.health import HealthHandlers
+from leveret.management.api.monitoring.prometheus import Exporter, MetricHandlers
+from leveret.management.bulk_data import DataHandlers
+from leveret.management.http.auth import Gate
+from leveret.management.http.cors import METHODS, READING, Origins
+from leveret.management.http.http_messages import Problem, Request, Response
+from leveret.management.http.http_server import HttpServer, Limits
+from leveret.management.http.routes import Router
 from leveret.management.page import PageHandlers
-from leveret.management.routes import Router
-from leveret.node.alarms import doors_limit
-from leveret.node.control import NoAnswer
-from leveret.node.control_frame import Refused
+from leveret.node.admin.common.command import Refused
+from leveret.node.admin.dispatch import NoAnswer
+from leveret.node.system.alarms import doors_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leveret.management.messages import NO_SNIFFING, Request, Response, not_found
-from leveret.management.routes import Router
+from leveret.management.http.http_messages import NO_SNIFFING, Request, Response, not_found
+from leveret.management.http.routes import Router
 
 FOLDER: Final = Path(__file__).with_name("page")
 INDEX: Final = "index.html"

@@ -1,1 +1,5 @@
-"""The shell around the machines: listeners, timers, settings, the process of one node."""
+"""The process of one node: `server` starts and stops it, `node` runs the turn, `storage` commits to disk.
+
+All I/O of a node is here: `config`, `system` (files, logs, memory, alarms), `sockets`, `cluster` (membership,
+consensus, maintenance), `stats` and `admin` (the commands of leveretctl). Above it is `leveret.management`.
+"""

@@ -17,56 +17,57 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from leveret.amqp.limits import Limits
+from leveret.base.range_set import Measured, Wanted
 from leveret.broker.broker import Broker
-from leveret.broker.journal import Options
-from leveret.broker.placing import Place, Placing
-from leveret.broker.queue import Queue
-from leveret.broker.stream import StreamQueue
-from leveret.cluster import frames
-from leveret.cluster.attesting import WITNESS, witness_names
-from leveret.cluster.commands import Command, SetGlobalParameter
-from leveret.cluster.defaults import first_boot
-from leveret.cluster.events import GlobalParameterChanged
-from leveret.cluster.global_parameters import CLUSTER_ID, CLUSTER_NAME, cluster_id_text, parse_cluster_id
-from leveret.cluster.maintenance import out_of_service
-from leveret.cluster.partitions import PARAMETER as PARTITION_HANDLING
-from leveret.cluster.passwords import SALT_BYTES
-from leveret.cluster.placement import labels_of
-from leveret.cluster.proposals import BadFrame
-from leveret.cluster.specs import Permission
-from leveret.cluster.store import Applied, Metadata
-from leveret.log.log import Log, LogOptions
-from leveret.log.measure import measure
-from leveret.log.ranges import Measured, Wanted
-from leveret.node import consensus, logs
-from leveret.node.alarms import Alarms, sockets_limit
-from leveret.node.client import AWAY, BEHIND, PACE_S, PACED, Client
-from leveret.node.cluster import Cluster
-from leveret.node.folder import MESSAGES
-from leveret.node.lingering import Lingerers
-from leveret.node.maintenance import Maintenance
-from leveret.node.pausing import Pausing
-from leveret.node.reads import Reads
-from leveret.node.samples import Samples
-from leveret.node.settings import LOG_LEVELS
+from leveret.broker.event_journal.node_journal import Options
+from leveret.broker.kinds.stream import StreamQueue
+from leveret.broker.mirrors.member_changes import Place, Placing
+from leveret.broker.queue.queue import Queue
+from leveret.links import frame_types
+from leveret.links.proposals import BadFrame
+from leveret.metadata.defaults import first_boot
+from leveret.metadata.model.commands import Command, SetGlobalParameter
+from leveret.metadata.model.events import GlobalParameterChanged
+from leveret.metadata.model.maintenance_mark import out_of_service
+from leveret.metadata.model.records import Permission
+from leveret.metadata.model.witnesses import WITNESS, witness_names
+from leveret.metadata.rules.global_parameters import CLUSTER_ID, CLUSTER_NAME, cluster_id_text, parse_cluster_id
+from leveret.metadata.rules.partition_handling import PARAMETER as PARTITION_HANDLING
+from leveret.metadata.rules.passwords import SALT_BYTES
+from leveret.metadata.rules.placement import labels_of
+from leveret.metadata.store import Applied, Metadata
+from leveret.node.cluster import consensus
+from leveret.node.cluster.maintenance import Maintenance
+from leveret.node.cluster.membership import Cluster
+from leveret.node.cluster.partition_pause import Pausing
+from leveret.node.cluster.transient_exchanges import Transient
+from leveret.node.config.settings import LOG_LEVELS
+from leveret.node.sockets.amqp_socket import AWAY, BEHIND, PACE_S, PACED, Client
+from leveret.node.sockets.lingering import Lingerers
+from leveret.node.sockets.unauthenticated import Strangers
+from leveret.node.stats.range_reads import Reads
+from leveret.node.stats.stats_history import Samples
 from leveret.node.storage import Storage
-from leveret.node.strangers import Strangers
-from leveret.node.transient import Transient
+from leveret.node.system import logs
+from leveret.node.system.alarms import Alarms, sockets_limit
+from leveret.node.system.data_folder import MESSAGES
+from leveret.sessions.amqp.limits import Limits
+from leveret.storage.log import Log, LogOptions
+from leveret.storage.size_estimate import measure
 
 if TYPE_CHECKING:
-    from leveret.broker.batch import Gap
-    from leveret.broker.remote import RemoteQueue
-    from leveret.broker.replies import BusyLink
-    from leveret.cluster.events import Event
-    from leveret.cluster.raft import Member
-    from leveret.cluster.specs import QueueSpec
-    from leveret.log.block import Run
-    from leveret.mirror.store import Loading
-    from leveret.node.consensus_log import ConsensusLog, Recovered
-    from leveret.node.peers import Peers
-    from leveret.node.settings import Settings
-    from leveret.node.surroundings import Surroundings
+    from leveret.broker.delivery.batch import Gap
+    from leveret.broker.mirrors.copy_store import Loading
+    from leveret.broker.remote.direct_reply_to import BusyLink
+    from leveret.broker.remote.remote_queue import RemoteQueue
+    from leveret.metadata.model.events import Event
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.node.cluster.consensus_log import ConsensusLog, Recovered
+    from leveret.node.config.settings import Settings
+    from leveret.node.sockets.peer_links import Peers
+    from leveret.node.system.environment import Surroundings
+    from leveret.raft import Member
+    from leveret.storage.format.queue_block import Run
 
 logger = logging.getLogger("leveret")
 
@@ -468,10 +469,10 @@ class Node(consensus.Shell):
         for peer in self.cluster.connected:
             if self.told_room.get(peer) != room:
                 self.told_room[peer] = room
-                self.peers.send(peer, frames.ROOM, room.to_bytes(8, "big"))
+                self.peers.send(peer, frame_types.ROOM, room.to_bytes(8, "big"))
             if self.told_alarms.get(peer, frozenset()) != own:
                 self.told_alarms[peer] = own
-                self.peers.send(peer, frames.ALARM, " ".join(sorted(own)).encode())
+                self.peers.send(peer, frame_types.ALARM, " ".join(sorted(own)).encode())
 
     def _on_alarms(self) -> None:
         """Something may be short, or no longer, here or at another node. Connections see it when they next publish."""
@@ -632,9 +633,9 @@ class Node(consensus.Shell):
 
     def on_peer_frame(self, peer: str, kind: int, payload: bytes) -> None:
         self.set_clock()
-        if kind == frames.ALARM:
+        if kind == frame_types.ALARM:
             self._on_alarm_of(peer, frozenset(payload.decode("ascii", "replace").split()))
-        elif kind == frames.ROOM:
+        elif kind == frame_types.ROOM:
             self._on_room_of(peer, payload)
         elif self.pausing.admits(peer, kind, payload):
             self.broker.on_peer_frame(peer, kind, payload)

@@ -31,20 +31,23 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import uvloop
 
 from leveret import __version__
-from leveret.cluster.frames import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
-from leveret.cluster.link import FRAME_BYTES_MAX, Identity
-from leveret.cluster.mirroring import unknown_nodes
-from leveret.cluster.passwords import verify_password
-from leveret.cluster.raft import Member, Raft, Update
-from leveret.log.errors import LogDamaged
-from leveret.node import control_definitions, discovery, logs, registry, service_manager
-from leveret.node.answers import read_object
-from leveret.node.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
-from leveret.node.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
-from leveret.node.control import Control
-from leveret.node.cookie import BadCookie, find_cookie, inherited, weakness
-from leveret.node.doors import Listeners, StartFailed
-from leveret.node.folder import (
+from leveret.links.frame_types import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
+from leveret.links.link import FRAME_BYTES_MAX, Identity
+from leveret.metadata.rules.ha_policy import unknown_nodes
+from leveret.metadata.rules.passwords import verify_password
+from leveret.node.admin.dispatch import Control
+from leveret.node.admin.metadata import definitions
+from leveret.node.cluster import discovery
+from leveret.node.cluster.consensus import CONSENSUS_FRAMES, AdminError, join_address, split_address
+from leveret.node.cluster.consensus_log import ConsensusLog, ConsensusLogDamaged, Recovered, load_identity
+from leveret.node.cluster.transient_exchanges import KNOWN
+from leveret.node.node import Node
+from leveret.node.sockets.cookie import BadCookie, find_cookie, inherited, weakness
+from leveret.node.sockets.listeners import Listeners, StartFailed
+from leveret.node.sockets.peer_links import Address, PeerInfo, Peers, Respond
+from leveret.node.sockets.peer_socket import CallFailed, PeersOptions, peer_tls
+from leveret.node.system import local_registry, logs, systemd
+from leveret.node.system.data_folder import (
     JOIN_FILE,
     METADATA,
     PATIENCE_S,
@@ -58,18 +61,17 @@ from leveret.node.folder import (
     wipe,
     write_note,
 )
-from leveret.node.node import Node
-from leveret.node.peers import Address, PeerInfo, Peers, Respond
-from leveret.node.surroundings import Reality
-from leveret.node.transient import KNOWN
-from leveret.node.watch import Watch
-from leveret.node.wire import CallFailed, PeersOptions, peer_tls
+from leveret.node.system.environment import Reality
+from leveret.node.system.json_answers import read_object
+from leveret.node.system.loop_watch import Watch
+from leveret.raft import Member, Raft, Update
+from leveret.storage.format.errors import LogDamaged
 
 if TYPE_CHECKING:
-    from leveret.cluster.store import Metadata
     from leveret.management.app import Management
-    from leveret.node.settings import Settings
-    from leveret.node.surroundings import Surroundings
+    from leveret.metadata.store import Metadata
+    from leveret.node.config.settings import Settings
+    from leveret.node.system.environment import Surroundings
 
 logger = logging.getLogger("leveret")
 
@@ -219,8 +221,8 @@ class Server:
                 step.cancel()
         if settings.load_definitions is not None:
             try:
-                await control_definitions.load(node, settings.load_definitions)
-            except control_definitions.LoadFailed as error:
+                await definitions.load(node, settings.load_definitions)
+            except definitions.LoadFailed as error:
                 raise StartFailed(str(error)) from None
         self.prepared = True
         delete_note(world.disk, REPLACE_FILE)
@@ -564,7 +566,7 @@ def run(settings: Settings) -> int:
         logger.critical("%s", error)
         return EX_CONFIG
     except (LogDamaged, ConsensusLogDamaged) as error:
-        from leveret.node.recovering import refusal  # Few starts need it.
+        from leveret.node.cluster.repair import refusal  # Few starts need it.
 
         logger.critical("this node does not start: %s", logs.lines(refusal(settings.data_dir, error)))
         return EX_DATAERR
@@ -622,7 +624,7 @@ async def serve(settings: Settings) -> int:
     # half a second each time, with the loop standing still.
     gc.disable()
     server.on_recovered = calm_collector
-    server.announce = lambda: registry.announce(registry.entry_of(settings, server.ports))
+    server.announce = lambda: local_registry.announce(local_registry.entry_of(settings, server.ports))
     starting = loop.create_task(server.start())
     try:
         await asyncio.wait([starting, server.stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -633,12 +635,12 @@ async def serve(settings: Settings) -> int:
             url = server.listeners.management_url
             if url is not None and server.node is not None:
                 print(f"page {url}  {login_hint(settings, server.node.metadata)}", flush=True)
-            service_manager.tell("READY=1")
+            systemd.tell("READY=1")
             await server.stopped
     finally:
         logger.info("%s", "restarting" if server.restarting else "stopping")
-        service_manager.tell(service_manager.reloading() if server.restarting else "STOPPING=1")
-        registry.withdraw(settings.node_name)
+        systemd.tell(systemd.reloading() if server.restarting else "STOPPING=1")
+        local_registry.withdraw(settings.node_name)
         await server.stop()
     return EX_SOFTWARE if server.fatal else RESTART if server.restarting else 0
 

@@ -20,18 +20,18 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.log.errors import LogDamaged
-from leveret.mirror.store import Loading, MirrorStore
+from leveret.broker.mirrors.copy_store import Loading, MirrorStore
+from leveret.storage.format.errors import LogDamaged
 
 if TYPE_CHECKING:
-    from leveret.broker.batch import Batch, Gap
     from leveret.broker.broker import Broker
-    from leveret.broker.confirms import Pending
-    from leveret.broker.queue import Queue
-    from leveret.log.block import Block, Run
-    from leveret.log.jobs import Write
-    from leveret.log.log import Log
-    from leveret.node.surroundings import Surroundings
+    from leveret.broker.delivery.batch import Batch, Gap
+    from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.queue.queue import Queue
+    from leveret.node.system.environment import Surroundings
+    from leveret.storage.format.queue_block import Block, Run
+    from leveret.storage.log import Log
+    from leveret.storage.segments.disk_jobs import Write
 
 logger = logging.getLogger("leveret")
 

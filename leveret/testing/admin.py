@@ -168,7 +168,7 @@ class Admin:
         """With all permissions in `vhost`, if it is not None."""
         import secrets
 
-        from leveret.cluster.passwords import SALT_BYTES, SHA256, hash_password
+        from leveret.metadata.rules.passwords import SALT_BYTES, SHA256, hash_password
 
         hashed = hash_password(password, secrets.token_bytes(SALT_BYTES))
         self.call("add_user", name=name, password_hash=hashed, hashing=SHA256)

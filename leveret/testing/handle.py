@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 from urllib.parse import quote
 
-from leveret.node.settings import DEFAULT_NODE_NAME
+from leveret.node.config.settings import DEFAULT_NODE_NAME
 from leveret.testing.admin import Admin
 from leveret.testing.faults import Faults
 from leveret.testing.hosts import Beside, Host, Inside, NotRunning

@@ -23,17 +23,17 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from leveret.cluster import link
-from leveret.cluster.frames import CONTROL
-from leveret.cluster.link import Identity
-from leveret.node.cookie import find_cookie
-from leveret.node.folder import folder_lock
-from leveret.node.wire import CallFailed, call
+from leveret.links import link
+from leveret.links.frame_types import CONTROL
+from leveret.links.link import Identity
+from leveret.node.sockets.cookie import find_cookie
+from leveret.node.sockets.peer_socket import CallFailed, call
+from leveret.node.system.data_folder import folder_lock
 from leveret.testing.stage import make_server
 
 if TYPE_CHECKING:
+    from leveret.node.config.settings import Settings
     from leveret.node.server import Server
-    from leveret.node.settings import Settings
 
 START_S: Final = 30.0
 STOP_S: Final = 30.0

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from leveret.node import logs
-from leveret.node.cookie import find_cookie
-from leveret.node.folder import folder_lock
 from leveret.node.server import calm_collector, raise_file_limit
+from leveret.node.sockets.cookie import find_cookie
+from leveret.node.system import logs
+from leveret.node.system.data_folder import folder_lock
 from leveret.testing.settings import load_settings
 from leveret.testing.stage import make_server
 
 if TYPE_CHECKING:
-    from leveret.node.settings import Settings
+    from leveret.node.config.settings import Settings
 
 STDIN = 0
 SWITCH_S = 0.0002  # As in a broker outside of tests: the threads that write must not wait for a busy loop.

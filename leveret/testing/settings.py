@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from leveret.node.config import COMMAND, DEFAULT, Given, load
+from leveret.node.config.load import COMMAND, DEFAULT, Given, load
 
 if TYPE_CHECKING:
-    from leveret.node.settings import Settings
+    from leveret.node.config.settings import Settings
 
 
 def load_settings(values: Mapping[str, str], config_file: str | None) -> Settings:

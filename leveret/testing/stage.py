@@ -12,24 +12,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from leveret.cluster import commands as c
-from leveret.cluster.defaults import first_boot
-from leveret.cluster.global_parameters import CLUSTER_ID, CLUSTER_NAME
-from leveret.cluster.keepers import is_keeper
-from leveret.cluster.passwords import SALT_BYTES, verify_password
-from leveret.cluster.specs import Permission
-from leveret.cluster.store import PREDECLARED
-from leveret.log.disk import FileDisk
-from leveret.node import control, control_env
-from leveret.node.control_frame import FLAG, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
+from leveret.metadata.defaults import first_boot
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.records import Permission
+from leveret.metadata.rules.global_parameters import CLUSTER_ID, CLUSTER_NAME
+from leveret.metadata.rules.passwords import SALT_BYTES, verify_password
+from leveret.metadata.store import PREDECLARED
+from leveret.node.admin import dispatch as control
+from leveret.node.admin.common.command import FLAG, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
+from leveret.node.admin.nodes import runtime_settings
 from leveret.node.server import Server
-from leveret.node.surroundings import Reality
+from leveret.node.system.environment import Reality
+from leveret.storage.segments.disk import FileDisk
 
 if TYPE_CHECKING:
-    from leveret.cluster.store import Applied, Metadata
-    from leveret.node.control import Control
+    from leveret.metadata.store import Applied, Metadata
+    from leveret.node.admin.dispatch import Control
+    from leveret.node.config.settings import Listener, Settings
     from leveret.node.node import Node
-    from leveret.node.settings import Listener, Settings
 
 RESOURCES: Final = ("memory", "disk")
 KEPT_PARAMETERS: Final = (CLUSTER_ID, CLUSTER_NAME)
@@ -179,8 +180,8 @@ async def clear_faults(control: Control) -> None:
 async def delete_everything(control: Control) -> None:
     """All that was declared or set since the first boot. Connections stay, but for those to a vhost that goes."""
     server, node, _ = _parts(control)
-    for name in control_env.NAMES:
-        await control_env.clear_env(control, name, everywhere=False)
+    for name in runtime_settings.NAMES:
+        await runtime_settings.clear_env(control, name, everywhere=False)
     salt = server.world.random_bytes(SALT_BYTES)
     for step in fresh_start(node.metadata, server.settings, salt):
         for applied in await asyncio.gather(*(_change(control, command) for command in step)):

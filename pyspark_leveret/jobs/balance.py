@@ -1,7 +1,7 @@
 """`leveret pipeline balance`: plans which node should lead which queue, from journals and the brokers' figures.
 
 The brokers tell where queues are now, which mirrors are in sync, and how many messages wait. The journals tell who used
-a queue, and how much, in a window that ends with their last event. `leveret.cluster.rebalancing` makes the plan, the
+a queue, and how much, in a window that ends with their last event. `leveret.metadata.rebalancing` makes the plan, the
 same code as in the broker. This job moves nothing.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from leveret.cluster import rebalancing
-from leveret.cluster.rebalancing import THRESHOLD, Measure, NodeState, Plan, QueueState, Settings
+from leveret.metadata import rebalancing
+from leveret.metadata.rebalancing import THRESHOLD, Measure, NodeState, Plan, QueueState, Settings
 from pyspark_leveret.connect import PLANNING_PATIENCE_S, explained, new_client
 from pyspark_leveret.jobs import journal, rollup
 from pyspark_leveret.jobs.analysis import latency

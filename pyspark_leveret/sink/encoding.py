@@ -14,10 +14,10 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.amqp import properties
-from leveret.amqp.properties import BadProperties, Properties
-from leveret.amqp.tables import BadTable, table_from_python
 from leveret.client import amqp
+from leveret.protocol import properties
+from leveret.protocol.properties import BadProperties, Properties
+from leveret.protocol.tables import BadTable, table_from_python
 from pyspark_leveret.connect import LeveretError
 from pyspark_leveret.options import SinkOptions
 from pyspark_leveret.schema import COLUMNS, OF_QUEUES, nearest

@@ -25,11 +25,11 @@ from collections import deque
 from itertools import cycle
 from typing import Final, NamedTuple
 
-from leveret.amqp.tables import BadTable, decode_table, to_python
 from leveret.client import amqp
 from leveret.client.address import Address
 from leveret.client.amqp import BrokerError
 from leveret.client.connection import RECEIVE_BYTES, Connection
+from leveret.protocol.tables import BadTable, decode_table, to_python
 from pyspark_leveret.connect import LeveretError, Lost, login_error
 from pyspark_leveret.options import Access
 

@@ -35,9 +35,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from leveret.amqp import properties
-from leveret.amqp.tables import BadTable, Field, decode_table
 from leveret.data.sheet import REDELIVERED, BadSheet, Sheet
+from leveret.protocol import properties
+from leveret.protocol.tables import BadTable, Field, decode_table
 from pyspark_leveret.schema import COLUMNS, Column, arrow_schema, arrow_type
 
 ROWS_MAX: Final = 10_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from leveret.amqp import methods as m
-from leveret.broker.remote import RemoteQueue
+from leveret.broker.remote.remote_queue import RemoteQueue
+from leveret.protocol import methods as m
 from tests.brokers import Cluster
 from tests.machines import Client
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.tables import Field, Table
+from leveret.protocol import methods as m
+from leveret.protocol.tables import Field, Table
 from tests.brokers import Cluster
 from tests.machines import Reply, World, publish
 

@@ -6,11 +6,11 @@ nodes learn of the metadata one after the other. How things end is in `test_remo
 
 from __future__ import annotations
 
-from leveret.amqp import methods as m
-from leveret.broker.edge import FEED_BYTES_MAX, FIRST_CREDIT
-from leveret.broker.queue import CROWDED_AT
-from leveret.cluster import commands as c
-from leveret.cluster import frames
+from leveret.broker.queue.queue import CROWDED_AT
+from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT
+from leveret.links import frame_types
+from leveret.metadata.model import commands as c
+from leveret.protocol import methods as m
 from tests.amqp.remote import client_with_queue, confirming, cut, cut_and_join, delivered, depth, remote_queue
 from tests.brokers import Cluster
 from tests.machines import publish
@@ -37,7 +37,7 @@ def test_publishes_gather_in_one_frame_and_acks_too(cluster: Cluster) -> None:
     client.feed(b"".join(m.encode(1, m.BasicAck(tag)) for tag in range(1, 101)))
     cluster.run()
     kinds = [kind for _, _, kind, _ in cluster.frames]
-    assert kinds.count(frames.PUBLISH) == kinds.count(frames.DELIVER) == kinds.count(frames.SETTLE) == 1
+    assert kinds.count(frame_types.PUBLISH) == kinds.count(frame_types.DELIVER) == kinds.count(frame_types.SETTLE) == 1
     assert cluster["b"].queue("q").unacked_count == 0
 
 
@@ -89,7 +89,7 @@ def test_a_bad_frame_that_waited_ends_the_session_and_nothing_else(cluster: Clus
     client = client_with_queue(cluster)
     cluster.behind = {"b"}
     index = cluster["b"].metadata.index + 1
-    cluster.send("a", "b", frames.PUBLISH, [index.to_bytes(8, "big"), b"nonsense"])
+    cluster.send("a", "b", frame_types.PUBLISH, [index.to_bytes(8, "big"), b"nonsense"])
     cluster.run()
     cluster.behind.clear()
     cluster.apply(c.SetGlobalParameter("x", 1))

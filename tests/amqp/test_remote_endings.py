@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.connection import OUT_BYTES_MAX
-from leveret.broker import edge
 from leveret.broker.broker import MASTERLESS_TICKS_MAX
-from leveret.broker.remote import RemoteQueue, resubscribe
-from leveret.cluster import commands as c
-from leveret.cluster import frames
+from leveret.broker.remote import client_end
+from leveret.broker.remote.remote_queue import RemoteQueue, resubscribe
+from leveret.links import frame_types
+from leveret.metadata.model import commands as c
+from leveret.protocol import methods as m
+from leveret.sessions.amqp.connection import OUT_BYTES_MAX
 from tests.amqp.remote import DOWN, client_with_queue, cut, cut_and_join, delivered, depth, types
 from tests.brokers import Cluster
 from tests.machines import publish
@@ -372,7 +372,7 @@ def test_a_question_that_is_never_answered_ends_the_session(cluster: Cluster) ->
     client = client_with_queue(cluster)
     cluster.hold("b", "a")
     client.send(m.BasicGet(queue="q"))
-    for _ in range(edge.ASK_TICKS_MAX + 1):
+    for _ in range(client_end.ASK_TICKS_MAX + 1):
         assert not cluster.bad
         cluster.tick()
     assert len(cluster.bad) == 1
@@ -386,7 +386,7 @@ def test_an_answer_that_makes_no_sense_ends_the_session_and_holds_nobody(cluster
         cluster.hold("a", "b")
         client.send(m.QueueDeclare(queue="q", passive=True))
         number = next(iter(cluster["a"].edge("b").asks))
-        cluster.send("b", "a", frames.ANSWER, [number.to_bytes(8, "big"), payload])
+        cluster.send("b", "a", frame_types.ANSWER, [number.to_bytes(8, "big"), payload])
         cluster.bad.clear()
         cluster.run()
         assert len(cluster.bad) == 1

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.brokers import Cluster
 from tests.machines import Client, World, publish
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.broker import replies
-from leveret.broker.reply_address import ADDRESS
-from leveret.cluster import frames
-from leveret.cluster.proposals import BadFrame
+from leveret.broker.remote import direct_reply_to
+from leveret.broker.routing.reply_address import ADDRESS
+from leveret.links import frame_types
+from leveret.links.proposals import BadFrame
+from leveret.protocol import methods as m
 from tests.brokers import Cluster
 from tests.machines import Client, Conversation, World, converse, publish, written_conversations
 
@@ -77,13 +77,13 @@ def test_a_link_that_does_not_keep_up_makes_publishers_wait(cluster: Cluster) ->
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [
-        (frames.REPLY, b""),
-        (frames.REPLY, b"\x00\x05abc"),
-        (frames.REPLY, b"\x00\x01a\x00\x04abcd"),
-        (frames.REPLY_ASK, b"\x00"),
-        (frames.REPLY_ASK, bytes(8) + b"\x00\x05abc"),
-        (frames.REPLY_ANSWER, b"\x00"),
-        (frames.REPLY_ANSWER, bytes(8) + b"\x01"),
+        (frame_types.REPLY, b""),
+        (frame_types.REPLY, b"\x00\x05abc"),
+        (frame_types.REPLY, b"\x00\x01a\x00\x04abcd"),
+        (frame_types.REPLY_ASK, b"\x00"),
+        (frame_types.REPLY_ASK, bytes(8) + b"\x00\x05abc"),
+        (frame_types.REPLY_ANSWER, b"\x00"),
+        (frame_types.REPLY_ANSWER, bytes(8) + b"\x01"),
     ],
 )
 def test_bad_frames(cluster: Cluster, kind: int, payload: bytes) -> None:
@@ -95,12 +95,12 @@ def test_a_reply_that_is_no_content_is_a_bad_frame(cluster: Cluster) -> None:
     address = asking(cluster["a"].client()).encode()
     payload = len(address).to_bytes(2, "big") + address + b"\x00\x02\x00\x00" + b"\x02\x00\x02\x00\x00"
     with pytest.raises(BadFrame):
-        cluster["a"].broker.on_peer_frame("b", frames.REPLY, payload)
+        cluster["a"].broker.on_peer_frame("b", frame_types.REPLY, payload)
 
 
 def test_one_who_does_not_read_loses_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to a bound they wait; what comes then is dropped, and told to the log once."""
-    monkeypatch.setattr(replies, "INBOX_BYTES_MAX", 1000)
+    monkeypatch.setattr(direct_reply_to, "INBOX_BYTES_MAX", 1000)
     world = World()
     asker, server = world.client(), world.client()
     address = asking(asker)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.tables import Field
-from leveret.broker import spreading
-from leveret.broker.batch import MESSAGE_OVERHEAD, PLACE_BYTES, Batch, Span
-from leveret.broker.queue import Queue
+from leveret.broker import fanout
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, PLACE_BYTES, Batch, Span
+from leveret.broker.queue.queue import Queue
+from leveret.protocol import methods as m
+from leveret.protocol.tables import Field
 from tests.machines import World, publish
 
 QUEUES = 20
@@ -20,7 +20,7 @@ BUDGET = 100  # Five messages to all queues.
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(spreading, "COPIES_MAX", BUDGET)
+    monkeypatch.setattr(fanout, "COPIES_MAX", BUDGET)
     monkeypatch.setattr("leveret.broker.broker.COPIES_MAX", BUDGET)
     world = World()
     world.broker.spreading.left = BUDGET
@@ -172,7 +172,7 @@ def test_a_transaction_is_committed_in_slices(world: World) -> None:
 def test_few_queues_are_no_matter(world: World) -> None:
     client = world.client()
     client.call(m.ExchangeDeclare(exchange="few", type="fanout"))
-    for number in range(spreading.FEW):
+    for number in range(fanout.FEW):
         client.call(m.QueueBind(queue=f"q{number}", exchange="few"))
     client.feed(b"".join(publish(1, "few", "", b"x") for _ in range(1_000)))
     assert not client.connection.held and deepest(world) == 1_000

@@ -6,20 +6,20 @@ import random
 from collections.abc import Callable
 from typing import Any, cast
 
-from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
-from leveret.broker.lease import LeaseView
-from leveret.broker.leases import ack_lease, open_lease, release_lease, take_lease
-from leveret.broker.priorities import PriorityQueue
-from leveret.broker.queue import Queue
-from leveret.broker.timers import Timers
-from leveret.cluster.queue_rules import QueueRules
-from leveret.cluster.refusals import Refusal
-from leveret.cluster.specs import QueueSpec
-from leveret.log.block import PERSISTENT, REDELIVERED, Run
-from leveret.log.disk import Job
-from leveret.log.log import Log, LogOptions
-from leveret.log.measure import measure
-from leveret.log.ranges import Measured, Wanted
+from leveret.base.range_set import Measured, Wanted
+from leveret.base.timers import Timers
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
+from leveret.broker.kinds.priority_queue import PriorityQueue
+from leveret.broker.queue.lease import LeaseView
+from leveret.broker.queue.leases import ack_lease, open_lease, release_lease, take_lease
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.model.refusals import Refusal
+from leveret.metadata.rules.queue_rules import QueueRules
+from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Run
+from leveret.storage.log import Log, LogOptions
+from leveret.storage.segments.disk import Job
+from leveret.storage.size_estimate import measure
 from simulation.disk import FaultyDisk
 from tests.broker.priority_queues import body_of, content
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from leveret.amqp.tables import Table
-from leveret.broker.mirrored import Mirror
-from leveret.broker.queue import Queue
-from leveret.cluster import commands as c
-from leveret.mirror.store import MirrorStore
-from leveret.mirror.view import View
+from leveret.broker.mirrors.copy_store import MirrorStore
+from leveret.broker.mirrors.manager import Mirror
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.view import View
+from leveret.protocol.tables import Table
 from tests.brokers import Cluster, Member, Then
 from tests.node.ring_world import Store
 

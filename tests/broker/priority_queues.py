@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from leveret.amqp.properties import Properties, body_size, encode
-from leveret.amqp.tables import Field
-from leveret.broker.batch import MESSAGE_OVERHEAD, Batch, Gap
-from leveret.broker.levels import HEADER_AT
-from leveret.broker.offsets import Start
-from leveret.broker.priorities import PriorityQueue
-from leveret.broker.queue import Queue
-from leveret.broker.timers import Timers
-from leveret.cluster.queue_rules import QueueRules
-from leveret.cluster.specs import QueueSpec
-from leveret.log.block import PERSISTENT, Block, Run
+from leveret.base.timers import Timers
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
+from leveret.broker.delivery.offsets import Start
+from leveret.broker.delivery.priority_ready import HEADER_AT
+from leveret.broker.kinds.priority_queue import PriorityQueue
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.rules.queue_rules import QueueRules
+from leveret.protocol.properties import Properties, body_size, encode
+from leveret.protocol.tables import Field
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
 from tests.machines import MemoryLog
 
 UNLIMITED = 1 << 40

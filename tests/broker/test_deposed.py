@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leveret.amqp import methods as m
-from leveret.broker.moving import demote
-from leveret.broker.remote import RemoteQueue
+from leveret.broker.remote.migrate import demote
+from leveret.broker.remote.remote_queue import RemoteQueue
+from leveret.protocol import methods as m
 from tests.broker.mirrored_brokers import Rings
 from tests.machines import Client, publish
 

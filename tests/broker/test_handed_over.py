@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.confirms import DOUBTED, Confirms
-from leveret.cluster import commands as c
+from leveret.broker.delivery.confirms import DOUBTED, Confirms
+from leveret.metadata.model import commands as c
 from tests.node.control_world import cluster
 from tests.node.ring_world import Rings
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from leveret.broker import leases
-from leveret.broker.lease import LeaseView
-from leveret.broker.leases import lease_views, open_lease, take_lease
-from leveret.broker.moving import LIFE, move
-from leveret.broker.queue import Queue
-from leveret.cluster import commands as c
-from leveret.cluster.refusals import Refusal
+from leveret.broker.queue import leases
+from leveret.broker.queue.lease import LeaseView
+from leveret.broker.queue.leases import lease_views, open_lease, take_lease
+from leveret.broker.queue.queue import Queue
+from leveret.broker.remote.migrate import LIFE, move
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.refusals import Refusal
 from tests.broker.mirrored_brokers import Rings
 from tests.brokers import Cluster
 

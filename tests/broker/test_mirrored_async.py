@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leveret.amqp import methods as m
-from leveret.broker.batch import Span
-from leveret.mirror.frames import Options
+from leveret.broker.delivery.batch import Span
+from leveret.protocol import methods as m
+from leveret.replication.ring_frames import Options
 from tests.amqp.remote import confirming, types
 from tests.broker.mirrored_brokers import Rings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.tables import Field, Table
+from leveret.protocol import methods as m
+from leveret.protocol.tables import Field, Table
 from tests.broker.mirrored_brokers import Rings
 from tests.machines import Client, publish
 

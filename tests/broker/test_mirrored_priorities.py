@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.tables import table_from_python
-from leveret.broker import paging
-from leveret.broker.batch import Batch, Gap
-from leveret.broker.moving import move
-from leveret.broker.offsets import Start
-from leveret.broker.priorities import ExactClaims, PriorityQueue
-from leveret.broker.queue import Queue
-from leveret.cluster import commands as c
-from leveret.log.block import REDELIVERED
+from leveret.broker.delivery.batch import Batch, Gap
+from leveret.broker.delivery.offsets import Start
+from leveret.broker.kinds.priority_queue import ExactClaims, PriorityQueue
+from leveret.broker.queue import paging
+from leveret.broker.queue.queue import Queue
+from leveret.broker.remote.migrate import move
+from leveret.metadata.model import commands as c
+from leveret.protocol import methods as m
+from leveret.protocol.tables import table_from_python
+from leveret.storage.format.queue_block import REDELIVERED
 from tests.amqp.remote import delivered
 from tests.broker.mirrored_brokers import Rings as BrokerRings
 from tests.broker.priority_queues import content, put

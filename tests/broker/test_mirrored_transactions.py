@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.broker.mirrored_brokers import NAMES, Rings
-from tests.broker.test_bequest import PERSISTENT, fill, get, rest
 from tests.machines import Client
+from tests.unit.broker.remote.test_handover import PERSISTENT, fill, get, rest
 
 
 @pytest.fixture

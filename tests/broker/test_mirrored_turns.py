@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from leveret.broker import mirrored, rounds
-from leveret.broker.mirrored import Mirror, Mirrors
-from leveret.cluster import commands as c
-from leveret.mirror import frames as f
-from leveret.mirror.view import View
+from leveret.broker.mirrors import broadcast, manager
+from leveret.broker.mirrors.manager import Mirror, Mirrors
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.view import View
+from leveret.replication import ring_frames as f
 from tests.node.control_world import cluster
 from tests.node.ring_world import Rings
 
@@ -26,9 +26,9 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
     rings = Rings(cluster(*NAMES))
     for number in range(QUEUES):
         rings.declare(f"q{number}", *NAMES)
-    monkeypatch.setattr(mirrored, "EFFECTS_AT_ONCE", EFFECTS)
-    monkeypatch.setattr(mirrored, "TICKED_AT_ONCE", TICKED)
-    monkeypatch.setattr(rounds, "TOLD_AT_ONCE", TOLD)
+    monkeypatch.setattr(manager, "EFFECTS_AT_ONCE", EFFECTS)
+    monkeypatch.setattr(manager, "TICKED_AT_ONCE", TICKED)
+    monkeypatch.setattr(broadcast, "TOLD_AT_ONCE", TOLD)
     return rings
 
 
@@ -106,7 +106,7 @@ def test_time_does_not_stand_still_for_ever(rings: Rings) -> None:
     mirrors.performing = [mirror]  # As if there were always something left.
     mirror.member.proposal_age = 0
     mirrors.ticking[mirror] = None
-    for _ in range(mirrored.TICKS_SKIPPED_MAX):
+    for _ in range(manager.TICKS_SKIPPED_MAX):
         mirrors.tick()
     assert mirror.member.ticks == 0
     mirrors.tick()
@@ -133,7 +133,7 @@ def test_nothing_of_the_old_session_is_said_in_the_new_one(rings: Rings, monkeyp
     mirrors.on_peer_down("a")
     mirrors.on_peer_up("a")
     sent: list[tuple[str, Any]] = []
-    monkeypatch.setitem(mirrored._EFFECTS, f.Send, lambda of, mirror, effect: sent.append((effect.to, effect.frame)))
+    monkeypatch.setitem(manager._EFFECTS, f.Send, lambda of, mirror, effect: sent.append((effect.to, effect.frame)))
     mirrors.finish()
     assert sent and not any(isinstance(frame, f.Leave) for _, frame in sent)
 

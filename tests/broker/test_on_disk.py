@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp.tables import table_from_python
-from leveret.broker.paging import KEEP_BYTES
-from leveret.cluster import commands as c
-from leveret.cluster.queue_rules import VERSION_2_MESSAGES
+from leveret.broker.queue.paging import KEEP_BYTES
+from leveret.metadata.model import commands as c
+from leveret.metadata.rules.queue_rules import VERSION_2_MESSAGES
+from leveret.protocol.tables import table_from_python
 from tests.machines import Client, World
 
 BODY = bytes(1_000)

@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.tables import from_python, table_from_python
-from leveret.broker import peerwire as w
-from leveret.broker.offsets import NEXT, OFFSET, TIME, Start
-from leveret.broker.stream import StreamQueue, restore_stream
-from leveret.cluster import commands as c
-from leveret.cluster import frames
-from leveret.cluster.proposals import BadFrame
-from leveret.cluster.specs import QueueSpec
-from leveret.log.block import PERSISTENT, Block, Run
-from leveret.mirror.frames import Started
-from leveret.mirror.view import View
+from leveret.broker.delivery.offsets import NEXT, OFFSET, TIME, Start
+from leveret.broker.kinds.stream import StreamQueue, restore_stream
+from leveret.broker.remote import peer_frames as w
+from leveret.links import frame_types
+from leveret.links.proposals import BadFrame
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.model.view import View
+from leveret.protocol import methods as m
+from leveret.protocol.tables import from_python, table_from_python
+from leveret.replication.ring_frames import Started
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
 from tests.broker.mirrored_brokers import NAMES, Rings
-from tests.broker.test_stream import STREAM, numbered, publish, read
 from tests.brokers import Cluster, Member
 from tests.machines import Client, World
 from tests.node.ring_world import Kept
+from tests.unit.broker.kinds.test_stream import STREAM, numbered, publish, read
 
 if TYPE_CHECKING:
-    from leveret.broker.consumer import Consumer
+    from leveret.broker.delivery.consumer import Consumer
 
 
 def reader(node: World, offset: object = "first", prefetch: int = 1000) -> Client:
@@ -103,7 +103,7 @@ def test_where_a_subscription_cannot_begin() -> None:
     cluster["a"].client().call(m.QueueDeclare(queue="s", durable=True, arguments=table_from_python(STREAM)))
     ask = w.ASK_HEAD.pack(cluster["b"].metadata.index, 1, w.SUBSCRIBE, 1)
     with pytest.raises(BadFrame):
-        cluster["b"].broker.on_peer_frame("a", frames.ASK, ask + w.SUBSCRIBE_HEAD.pack(1, 0, 0, 0, 0, 6, 0) + b"t")
+        cluster["b"].broker.on_peer_frame("a", frame_types.ASK, ask + w.SUBSCRIBE_HEAD.pack(1, 0, 0, 0, 0, 6, 0) + b"t")
 
 
 @pytest.mark.parametrize("how", ["handed over", "lost"])

@@ -7,10 +7,10 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.batch import Batch
-from leveret.broker.consumer import Consumer
-from leveret.broker.queue import Queue
-from leveret.broker.unacked import COMPACT_AT, FIRST_TAG, Delivered, Unacked
+from leveret.broker.delivery.batch import Batch
+from leveret.broker.delivery.consumer import Consumer
+from leveret.broker.delivery.unacked import COMPACT_AT, FIRST_TAG, Delivered, Unacked
+from leveret.broker.queue.queue import Queue
 
 QUEUE = cast(Queue, object())
 CONSUMERS = tuple(cast(Consumer, object()) for _ in range(2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.broker.mirrored import BUSY_TICKS
+from leveret.broker.mirrors.manager import BUSY_TICKS
 from tests.broker.mirrored_brokers import Rings
 
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from leveret.cli.ctl import session
+from leveret.cli.ctl.base import session
 from leveret.cli.ctl.main import main
-from leveret.cluster import link
-from leveret.node import registry
-from leveret.node.registry import Entry
-from leveret.node.wire import CallFailed
+from leveret.links import link
+from leveret.node.sockets.peer_socket import CallFailed
+from leveret.node.system import local_registry
+from leveret.node.system.local_registry import Entry
 from tests.node.control_world import FakeServer, cluster
 
 
@@ -72,7 +72,7 @@ def wire(server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     cookie = tmp_path / "cookie"
     cookie.write_text("the secret\n")
     cookie.chmod(0o600)
-    registry.announce(Entry("one@host", os.getpid(), "127.0.0.1", 25672, str(tmp_path)))
+    local_registry.announce(Entry("one@host", os.getpid(), "127.0.0.1", 25672, str(tmp_path)))
     return wire
 
 

@@ -18,7 +18,7 @@ import pytest
 from leveret.cli import cluster as subject
 from leveret.cli.cluster import Plan, Planned, Wrong, make_plan, read_plan, sole_starter, write_plan
 from leveret.cli.main import main
-from leveret.node.folder import folder_lock
+from leveret.node.system.data_folder import folder_lock
 from tests.servers import read_line
 
 START_S = 60.0

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from leveret.cli.config import check_config, describe
-from leveret.node.config import Loaded, load
-from leveret.node.config_text import pairs
+from leveret.node.config.config_as_text import pairs
+from leveret.node.config.load import Loaded, load
 
 ENVIRON = {"HOME": "/home/ann"}
 

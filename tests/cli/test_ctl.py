@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from leveret import __version__
-from leveret.cli.ctl import session
+from leveret.cli.ctl.base import session
+from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.main import ALL, COMMANDS
-from leveret.cli.ctl.parse import parse
-from leveret.cluster import link
-from leveret.node import registry
-from leveret.node.wire import CallFailed
+from leveret.links import link
+from leveret.node.sockets.peer_socket import CallFailed
+from leveret.node.system import local_registry
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Ended, Wire
 from tests.node.control_world import FakeServer
@@ -107,7 +107,7 @@ def test_a_cookie_that_is_open_to_others(ctl: Ctl, wire: Wire, tmp_path: Path) -
 
 
 def test_nothing_runs_and_nothing_is_known(ctl: Ctl, wire: Wire) -> None:
-    registry.withdraw("one@host")
+    local_registry.withdraw("one@host")
     ended = ctl("ping")
     assert ended.code == 69
     assert "Start a node:            leveret server" in ended.err
@@ -115,7 +115,7 @@ def test_nothing_runs_and_nothing_is_known(ctl: Ctl, wire: Wire) -> None:
 
 
 def test_a_cookie_of_the_default_node_is_enough(ctl: Ctl, wire: Wire, tmp_path: Path) -> None:
-    registry.withdraw("one@host")
+    local_registry.withdraw("one@host")
     file = tmp_path / ".leveret" / "leveret@localhost" / "cookie"
     file.parent.mkdir(parents=True)
     file.write_text("default")
@@ -307,7 +307,8 @@ def test_help_loads_nothing_heavy() -> None:
     script = (
         "import sys\n"
         "from leveret.cli.ctl import main\n"
-        "print(*sorted({'asyncio', 'ssl', 'hashlib', 'dataclasses', 'leveret.node.wire'} & set(sys.modules)))"
+        "heavy = {'asyncio', 'ssl', 'hashlib', 'dataclasses', 'leveret.node.sockets.peer_socket'}; "
+        "print(*sorted(heavy & set(sys.modules)))"
     )
     shown = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + script],

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp.tables import Field
+from leveret.protocol.tables import Field
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Ended, Wire
 from tests.node.control_world import FakeServer, cluster
@@ -128,7 +128,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_certificates(ctl: Ctl, server: FakeServer, certificate: Path) -> None:
     import dataclasses
 
-    from leveret.node.settings import TlsOptions
+    from leveret.node.config.settings import TlsOptions
 
     assert ctl("check_certificate_expiration", "-q").out == "No certificates are expiring within 4 weeks.\n"
     tls = TlsOptions(certfile=str(certificate), keyfile=str(certificate.with_name("key.pem")))

@@ -14,7 +14,7 @@ import pika
 import pytest
 
 from leveret.cli.ctl.main import main
-from leveret.node import registry
+from leveret.node.system import local_registry
 from tests.members import free_port
 from tests.servers import Server, until
 
@@ -173,7 +173,7 @@ def test_a_node_gets_another_name_and_goes_on_alone(joined: Trio) -> None:
     old = joined.servers.pop(two)
     joined.ctl(two, "stop")
     assert old.wait() == 0
-    assert two not in [entry.name for entry in registry.entries()]
+    assert two not in [entry.name for entry in local_registry.entries()]
     joined.await_loss(two, one)
     joined.ctl(one, "rename_cluster_node", two, "second@localhost")
     joined.servers["second"] = joined.make("second@localhost", old.folder).start()
@@ -219,7 +219,7 @@ def test_a_cluster_port_with_tls(
     server = Server(tmp_path / "server", config, environment, ("--cluster-port", str(free_port()))).start()
     try:
         assert main(["check_running", "-q"]) == 0
-        registry.withdraw("leveret@localhost", server.pid)
+        local_registry.withdraw("leveret@localhost", server.pid)
         address = ["--port", str(server.cluster_port), "--cookie-file", str(server.data / "cookie"), "ping", "-q"]
         assert main(address) == 69
         assert "with TLS?" in capsys.readouterr().err

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.tables import Field
-from leveret.cluster.commands import Bind
-from leveret.node import registry
+from leveret.metadata.model.commands import Bind
+from leveret.node.system import local_registry
+from leveret.protocol import methods as m
+from leveret.protocol.tables import Field
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Ended, Wire
 from tests.node.control_world import FakeServer
@@ -95,7 +95,7 @@ def test_a_name_cannot_forge_a_row(ctl: Ctl, server: FakeServer) -> None:
 
 
 def test_a_list_in_pages(ctl: Ctl, server: FakeServer, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leveret.node.control_listings.PAGE", 2)
+    monkeypatch.setattr("leveret.node.admin.queues.lists.PAGE", 2)
     client = server.world.client()
     for number in range(5):
         client.declare(f"q{number}")
@@ -340,7 +340,7 @@ def test_whom_to_join(ctl: Ctl, wire: Wire, node: str, address: dict[str, Any]) 
 def test_stop(ctl: Ctl, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits until the process is gone."""
     alive = iter([True, True, False])
-    monkeypatch.setattr(registry, "is_running", lambda entry: "stop" not in server.done or next(alive))
+    monkeypatch.setattr(local_registry, "is_running", lambda entry: "stop" not in server.done or next(alive))
     assert ctl("stop") == Ended(0, "Stopping and halting node one@host ...\n", "")
     assert server.done == ["stop"]
     assert next(alive, None) is None

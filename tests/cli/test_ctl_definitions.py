@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from leveret.cli.ctl import definitions
-from leveret.cluster import commands as c
+from leveret.cli.ctl.metadata import definitions
+from leveret.metadata.model import commands as c
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Wire
 from tests.node.control_world import FakeServer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.cli.ctl.mirrors import NOT_ORDERED
-from leveret.cli.ctl.session import Session
-from leveret.cluster import commands as c
-from leveret.node import control_mirrors
+from leveret.cli.ctl.base.session import Session
+from leveret.cli.ctl.queues.mirrors import NOT_ORDERED
+from leveret.metadata.model import commands as c
+from leveret.node.admin.queues import mirrors
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Ended, Wire
 from tests.node.control_world import FakeServer, Nodes
@@ -191,7 +191,7 @@ def test_moving_a_master(ctl: Ctl, rings: Rings, monkeypatch: pytest.MonkeyPatch
         rings.tick()
         return True
 
-    monkeypatch.setattr(control_mirrors, "_until_led_by", moved)
+    monkeypatch.setattr(mirrors, "_until_led_by", moved)
     banner = "Moving the master of queue 'q' in vhost '/' to node {} ...\n"
     assert ctl("move_queue_master", "q", TWO) == Ended(0, banner.format(TWO), "")
     assert rings.servers[ONE].world.metadata.queues["/", "q"].node == TWO
@@ -218,7 +218,7 @@ def test_promotion_by_force_asks_back(ctl: Ctl, rings: Rings, monkeypatch: pytes
         rings.tick()
         return True
 
-    monkeypatch.setattr(control_mirrors, "_until_led_by", promoted)
+    monkeypatch.setattr(mirrors, "_until_led_by", promoted)
     assert ctl("promote_queue", "q", TWO, "--yes") == Ended(
         0,
         banner.format(TWO) + "Node two@host leads the queue with 2 messages.\n"

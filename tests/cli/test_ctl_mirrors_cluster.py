@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from leveret.cli.ctl.mirrors import NOT_ORDERED
+from leveret.cli.ctl.queues.mirrors import NOT_ORDERED
 from tests.cli import test_ctl_cluster
 from tests.cli.test_ctl_cluster import NAMES, Trio
 from tests.servers import until

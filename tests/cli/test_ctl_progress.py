@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from leveret.cli.ctl.balance import summary
-from leveret.cli.ctl.progress import CLEAR, Progress, lasting
+from leveret.cli.ctl.base.progress import CLEAR, Progress, lasting
+from leveret.cli.ctl.queues.rebalance import summary
 
 
 class Clock:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from leveret.amqp.tables import Field
 from leveret.cli.ctl.main import COMMANDS
-from leveret.cli.ctl.refused import REFUSED
-from leveret.cluster.passwords import SHA256, verify_password
-from leveret.node import logs
+from leveret.cli.ctl.unsupported import REFUSED
+from leveret.metadata.rules.passwords import SHA256, verify_password
+from leveret.node.system import logs
+from leveret.protocol.tables import Field
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Ended
 from tests.node.control_world import FakeServer
@@ -72,7 +72,7 @@ def test_where_the_log_is(ctl: Ctl, server: FakeServer, tmp_path: Path) -> None:
 def test_following_the_log(
     ctl: Ctl, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from leveret.cli.ctl import runtime
+    from leveret.cli.ctl.nodes import runtime
 
     path = tmp_path / "node.log"
     path.write_text("before\n")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.cli.ctl.session import _suggestion
-from leveret.cli.ctl.target import Target
-from leveret.cluster import link
-from leveret.node.registry import Entry
-from leveret.node.wire import CallFailed
+from leveret.cli.ctl.base.connect import Target
+from leveret.cli.ctl.base.session import _suggestion
+from leveret.links import link
+from leveret.node.sockets.peer_socket import CallFailed
+from leveret.node.system.local_registry import Entry
 
 PLAIN = Target("127.0.0.1", 25672, None, b"cookie", "a file")
 WITH_TLS = PLAIN._replace(tls=("cert", "key", "ca"))

@@ -7,23 +7,23 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.cli.ctl import upgrade
-from leveret.cli.ctl.frame import Failed, Given
+from leveret.cli.ctl.base.command import Failed, Given
+from leveret.cli.ctl.nodes import maintenance
 
 
 def test_whoever_interrupts_it_is_told_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def restart(rolling: upgrade.Rolling, name: str) -> None:
+    def restart(rolling: maintenance.Rolling, name: str) -> None:
         if name == "two@b":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(upgrade.Rolling, "__init__", lambda self, session, given: setattr(self, "sync", False))
-    monkeypatch.setattr(upgrade.Rolling, "begin", lambda self: ["one@a", "two@b", "three@c"])
-    monkeypatch.setattr(upgrade.Rolling, "problem", lambda self, name, wait: None)
-    monkeypatch.setattr(upgrade.Rolling, "restart", restart)
-    monkeypatch.setattr(upgrade.Rolling, "close", lambda self: None)
+    monkeypatch.setattr(maintenance.Rolling, "__init__", lambda self, session, given: setattr(self, "sync", False))
+    monkeypatch.setattr(maintenance.Rolling, "begin", lambda self: ["one@a", "two@b", "three@c"])
+    monkeypatch.setattr(maintenance.Rolling, "problem", lambda self, name, wait: None)
+    monkeypatch.setattr(maintenance.Rolling, "restart", restart)
+    monkeypatch.setattr(maintenance.Rolling, "close", lambda self: None)
     session: Any = SimpleNamespace(banner=lambda text, now: None, say=lambda text: None)
     with pytest.raises(Failed) as caught:
-        upgrade.rolling_restart(cast("Any", session), Given([], {"rebalance": True}))
+        maintenance.rolling_restart(cast("Any", session), Given([], {"rebalance": True}))
     assert caught.value.code == 130
     assert caught.value.text.startswith("interrupted at node two@b: ")
     again = "leveretctl rolling_restart --nodes two@b,three@c --rebalance"

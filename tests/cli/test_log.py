@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from leveret.cli.log import check_log, repair_log
-from leveret.cluster.commands import AddVhost, DeclareQueue, DeleteQueue
-from leveret.log.block import PERSISTENT, Block, Run
-from leveret.log.disk import FileDisk
-from leveret.log.log import Log, LogOptions
-from leveret.node.folder import folder_lock
+from leveret.metadata.model.commands import AddVhost, DeclareQueue, DeleteQueue
+from leveret.node.system.data_folder import folder_lock
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
+from leveret.storage.log import Log, LogOptions
+from leveret.storage.segments.disk import FileDisk
 from tests.servers import prepare
 
 MARK = b"this is the message that will be damaged"

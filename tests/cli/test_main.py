@@ -9,7 +9,7 @@ import pytest
 
 from leveret import __version__
 from leveret.cli.main import main
-from leveret.node.settings import Listener, Settings
+from leveret.node.config.settings import Listener, Settings
 
 ROOT = Path(__file__).parent.parent.parent
 

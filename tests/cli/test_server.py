@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from leveret.cluster.frames import CONTROL, HELLO
-from leveret.cluster.link import Identity
-from leveret.node.wire import call
+from leveret.links.frame_types import CONTROL, HELLO
+from leveret.links.link import Identity
+from leveret.node.sockets.peer_socket import call
 from tests.members import free_port
 from tests.servers import read_line, until
 

@@ -9,10 +9,10 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ProbableAuthenticationError
 
-from leveret.amqp import methods as m
-from leveret.cluster.commands import AddVhost, PutUser, SetPermissions, SetTopicPermissions
-from leveret.cluster.defaults import first_boot
-from leveret.cluster.passwords import SHA256, SHA512, hash_password
+from leveret.metadata.defaults import first_boot
+from leveret.metadata.model.commands import AddVhost, PutUser, SetPermissions, SetTopicPermissions
+from leveret.metadata.rules.passwords import SHA256, SHA512, hash_password
+from leveret.protocol import methods as m
 from tests.clients.consumer import get_all
 from tests.raw import RawClient
 from tests.servers import Server, prepare

@@ -9,8 +9,8 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ProbableAccessDeniedError
 
-from leveret.cluster.commands import SetUserLimits, SetVhostLimits
-from leveret.cluster.defaults import first_boot
+from leveret.metadata.defaults import first_boot
+from leveret.metadata.model.commands import SetUserLimits, SetVhostLimits
 from tests.clients.consumer import get_all
 from tests.servers import Server, prepare
 

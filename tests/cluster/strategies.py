@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from leveret.amqp.tables import Field, Table
-from leveret.cluster import commands as c
+from leveret.metadata.model import commands as c
+from leveret.protocol.tables import Field, Table
 
 integers = st.one_of(
     st.builds(Field, st.just("I"), st.integers(-(1 << 31), (1 << 31) - 1)),

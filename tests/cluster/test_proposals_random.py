@@ -14,13 +14,13 @@ from random import Random
 
 import pytest
 
-from leveret.cluster import commands as c
-from leveret.cluster.proposals import Proposals
-from leveret.cluster.raft import core
-from leveret.cluster.raft.membership import Member, Membership
-from leveret.cluster.raft.messages import Entry, HardState, Kind, Message, Snapshot, SnapshotMeta
-from leveret.cluster.raft.options import Options
-from leveret.cluster.store import Applied
+from leveret.links.proposals import Proposals
+from leveret.metadata.model import commands as c
+from leveret.metadata.store import Applied
+from leveret.raft import core
+from leveret.raft.membership import Member, Membership
+from leveret.raft.messages import Entry, HardState, Kind, Message, Snapshot, SnapshotMeta
+from leveret.raft.options import Options
 
 NAMES = "abc"
 OPTIONS = Options(election_ticks=6, chunk_bytes=4096, uncommitted_max=20)

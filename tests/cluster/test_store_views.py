@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.cluster import commands as c
-from leveret.cluster import events as e
-from leveret.cluster.specs import QueueSpec
-from leveret.cluster.store import Metadata
-from leveret.mirror.view import View
+from leveret.metadata.model import commands as c
+from leveret.metadata.model import events as e
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.model.view import View
+from leveret.metadata.store import Metadata
 
 FIRST = View(1, 1, "a", ("a", "b", "c"), (("a", "A"), ("b", "B")))
 

@@ -6,7 +6,7 @@ import pika
 import pytest
 from pika.exceptions import ProbableAccessDeniedError
 
-from leveret.cluster.passwords import SHA256, hash_password
+from leveret.metadata.rules.passwords import SHA256, hash_password
 from tests.clients.consumer import get_all
 from tests.members import Cluster
 from tests.servers import until

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from leveret.node.settings import TlsOptions
-from leveret.node.wire import CallFailed
+from leveret.node.config.settings import TlsOptions
+from leveret.node.sockets.peer_socket import CallFailed
 from tests.clients.consumer import fill, get_all, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Member, StartCluster
 from tests.servers import until

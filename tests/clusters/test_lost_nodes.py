@@ -8,8 +8,8 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import HEARTBEAT
+from leveret.protocol import methods as m
+from leveret.protocol.frames import HEARTBEAT
 from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Member, StartCluster, refusal
 from tests.raw import RawClient, publish_frames

@@ -10,7 +10,7 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.node.wire import PeersOptions
+from leveret.node.sockets.peer_socket import PeersOptions
 from tests.clients.consumer import Consumer, fill, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Refused
 from tests.servers import PATIENCE_S, until

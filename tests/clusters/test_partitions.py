@@ -16,7 +16,7 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.node.wire import CallFailed
+from leveret.node.sockets.peer_socket import CallFailed
 from leveret.testing import Broker
 from tests.clients.consumer import fill, numbers, waiting
 from tests.members import PERSISTENT, Cluster, Member, Refused, StartCluster

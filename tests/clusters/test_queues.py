@@ -10,8 +10,8 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import METHOD
+from leveret.protocol import methods as m
+from leveret.protocol.frames import METHOD
 from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
 from tests.members import PERSISTENT, Cluster, refusal
 from tests.raw import RawClient

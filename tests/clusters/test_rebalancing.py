@@ -12,7 +12,7 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.node import rebalancer
+from leveret.node.cluster import rebalancer
 from tests.members import Cluster, Member, Refused
 from tests.mirrors.rings import await_in_sync, copies, declare, fill_fast, list_copies
 from tests.servers import PATIENCE_S, until
@@ -136,7 +136,7 @@ def test_a_master_by_its_label(three: Cluster) -> None:
 # -- Rebalancing ---------------------------------------------------------------------------------------------------
 
 
-BACKLOG = 100  # So that more is claimed than is out: see `leveret.broker.claims`.
+BACKLOG = 100  # So that more is claimed than is out: see `leveret.broker.queue.delivery_claims`.
 
 
 class Used(threading.Thread):

@@ -14,7 +14,7 @@ import pytest
 
 import leveret.testing
 from leveret.cli.ctl.main import main as leveretctl
-from leveret.node import spooling
+from leveret.node.cluster import drain_spools
 from leveret.testing import AdminError, Broker, Cluster
 from tests.servers import until
 
@@ -156,7 +156,7 @@ def test_nobody_leaves_with_them(brokers: list[Broker], monkeypatch: pytest.Monk
     declare(three, "left")
     fault = cut(two, three)
     publish(two, "left", range(4))
-    monkeypatch.setattr(spooling, "STUCK_S", 0.1)
+    monkeypatch.setattr(drain_spools, "STUCK_S", 0.1)
     with pytest.raises(AdminError, match="4 messages wait in this node's spools, and only this node has them"):
         two.admin.call("leave_cluster")
     two.admin.call("stop_app")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from threading import Event
 from typing import Final
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.compare.session import ANSWER_S, Peer, Target
 from tests.machines import ALL_CAPABILITIES, Conversation, hello
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import fields
 from typing import Any, Final
 
-from leveret.amqp import methods as m
-from leveret.amqp.properties import Properties
-from leveret.amqp.tables import Field
+from leveret.protocol import methods as m
+from leveret.protocol.properties import Properties
+from leveret.protocol.tables import Field
 from tests.machines import FOSSILS, Reply, short
 
 PLAIN_KINDS: Final = frozenset("SltdVx")  # What a literal in a conversation becomes, so it is shown as that literal.

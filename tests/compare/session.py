@@ -11,8 +11,8 @@ from functools import partial
 from threading import Event
 from typing import Any, Final, Protocol
 
-from leveret.amqp import methods as m
-from leveret.amqp.properties import BadProperties
+from leveret.protocol import methods as m
+from leveret.protocol.properties import BadProperties
 from tests.compare.printing import Names, reply_text, table
 from tests.machines import (
     ALL_CAPABILITIES,

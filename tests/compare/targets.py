@@ -21,9 +21,9 @@ from typing import Final
 
 from benchmarks.brokers import CONTROL_TIMEOUT_S, RABBITMQCTL_PROGRAMS, RabbitMQ, prepared
 from leveret.cli.ctl import main as ctl
-from leveret.cluster.commands import AddVhost, PutUser, SetPermissions
-from leveret.cluster.defaults import first_boot
-from leveret.cluster.passwords import SHA256, hash_password
+from leveret.metadata.defaults import first_boot
+from leveret.metadata.model.commands import AddVhost, PutUser, SetPermissions
+from leveret.metadata.rules.passwords import SHA256, hash_password
 from tests.servers import Server, prepare
 
 VHOSTS: Final = "ABCDEFGHIJKLMNOPQRSTUVWX"

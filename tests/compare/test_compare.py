@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.compare.printing import Names
 from tests.compare.running import Records, keyed, run
 from tests.compare.script import BadScript, expand, is_shared, read_topic, topics

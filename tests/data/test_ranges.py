@@ -9,9 +9,9 @@ import pytest
 
 from leveret.data.ranges import RangeRead
 from leveret.data.sheet import Sheet, decode
-from leveret.log.block import EXPIRES, PERSISTENT, REDELIVERED, SHARED, Block, Run
-from leveret.log.errors import LogDamaged
-from leveret.log.log import Log, LogOptions
+from leveret.storage.format.errors import LogDamaged
+from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED, SHARED, Block, Run
+from leveret.storage.log import Log, LogOptions
 from simulation.disk import FaultyDisk
 
 KEYS = (b"\x00\x01a", b"\x02ex\x02bb")

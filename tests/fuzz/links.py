@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from leveret.cluster import link
-from leveret.cluster.link import ACCEPTOR, DIALER, FIRST_KIND, Event, Failed, Frames, Identity, Link, Ready
+from leveret.links import link
+from leveret.links.link import ACCEPTOR, DIALER, FIRST_KIND, Event, Failed, Frames, Identity, Link, Ready
 from tests.fuzz.fuzzer import Target
 
 COOKIE: Final = b"cookie"

@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, cast
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import content
-from leveret.amqp.properties import Properties, encode
-from leveret.broker import peerwire as w
-from leveret.broker.reply_address import ADDRESS
-from leveret.cluster import commands as c
-from leveret.cluster import frames
-from leveret.cluster.codec import encode_command
-from leveret.cluster.proposals import BadFrame, Proposals
-from leveret.cluster.raft import Raft
-from leveret.cluster.store import Applied
+from leveret.broker.remote import peer_frames as w
+from leveret.broker.routing.reply_address import ADDRESS
+from leveret.links import frame_types
+from leveret.links.proposals import BadFrame, Proposals
+from leveret.metadata.command_codec import encode_command
+from leveret.metadata.model import commands as c
+from leveret.metadata.store import Applied
+from leveret.protocol import methods as m
+from leveret.protocol.frames import content
+from leveret.protocol.properties import Properties, encode
+from leveret.raft import Raft
 from tests.brokers import Cluster
 from tests.fuzz.fuzzer import Target
 from tests.machines import Client, publish
@@ -164,19 +164,19 @@ def _recorded() -> tuple[list[bytes], list[bytes]]:
     key = [b"\0\x01t"]
     run = b"".join(w.pack_run([b"content"], key, b"\0"))
     to_edge += [
-        packed([(frames.ANSWER, w.ANSWER_HEAD.pack(number, 0) + w.GET_ANSWER.pack(5, 6) + run)])
+        packed([(frame_types.ANSWER, w.ANSWER_HEAD.pack(number, 0) + w.GET_ANSWER.pack(5, 6) + run)])
         for number in range(1, 9)
     ]
-    to_edge += [packed([(frames.ANSWER, w.ANSWER_HEAD.pack(number, 404) + b"text")]) for number in range(1, 9)]
-    to_edge.append(packed([(frames.SAFE, w.SAFE_ENTRY.pack(2, 1, 0)), (frames.CANCELLED, w.U64.pack(1))]))
-    to_home.append(packed([(frames.STAGE, w.BUNDLE.pack(1, 1) + run + w.U32.pack(1) + w.TIME_ENTRY.pack(0, 7))]))
+    to_edge += [packed([(frame_types.ANSWER, w.ANSWER_HEAD.pack(number, 404) + b"text")]) for number in range(1, 9)]
+    to_edge.append(packed([(frame_types.SAFE, w.SAFE_ENTRY.pack(2, 1, 0)), (frame_types.CANCELLED, w.U64.pack(1))]))
+    to_home.append(packed([(frame_types.STAGE, w.BUNDLE.pack(1, 1) + run + w.U32.pack(1) + w.TIME_ENTRY.pack(0, 7))]))
     index = w.U64.pack(1 << 40)
-    to_home.append(packed([(frames.PUBLISH, index + w.BUNDLE.pack(1, 0) + run), (frames.SETTLE, b"")]))
+    to_home.append(packed([(frame_types.PUBLISH, index + w.BUNDLE.pack(1, 0) + run), (frame_types.SETTLE, b"")]))
     (address,) = [each.encode() for each in session.cluster["b"].broker.replies.inboxes]
     named = w.U16.pack(len(address)) + address
     reply = named + w.U16.pack(3) + key[0] + content(encode(Properties(), 1), b"1", 0)
-    to_home.append(packed([(frames.REPLY, reply), (frames.REPLY_ASK, w.U64.pack(1) + named)]))
-    to_home.append(packed([(frames.CENSUS, b'{"uguest": 2}'), (frames.REPLY, reply)]))
+    to_home.append(packed([(frame_types.REPLY, reply), (frame_types.REPLY_ASK, w.U64.pack(1) + named)]))
+    to_home.append(packed([(frame_types.CENSUS, b'{"uguest": 2}'), (frame_types.REPLY, reply)]))
     return to_home, to_edge
 
 
@@ -198,10 +198,10 @@ _COMMANDS: Final[tuple[c.Command, ...]] = (
     c.Bind("/", "x", "queue", "q", "k", {}),
 )
 _FORWARDED: Final = [
-    (frames.FORWARD, (3).to_bytes(8, "big") + b"origin.." + at.to_bytes(8, "big") + encode_command(command))
+    (frame_types.FORWARD, (3).to_bytes(8, "big") + b"origin.." + at.to_bytes(8, "big") + encode_command(command))
     for at, command in enumerate(_COMMANDS)
 ]
-_NUMBERS: Final = [(kind, (1).to_bytes(8, "big")) for kind in (frames.BUSY, frames.WHEN, frames.SETTLED)]
+_NUMBERS: Final = [(kind, (1).to_bytes(8, "big")) for kind in (frame_types.BUSY, frame_types.WHEN, frame_types.SETTLED)]
 
 PEER_TARGETS: Final = [
     Target("peer-home", run_home, _TO_HOME, (BadFrame,), cost=5),

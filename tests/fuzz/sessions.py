@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import BODY, HEADER, HEARTBEAT_FRAME, frame
-from leveret.amqp.limits import Limits
-from leveret.amqp.properties import Properties, encode
-from leveret.amqp.tables import Field
-from leveret.broker.batch import Gap, Span
-from leveret.broker.reply_address import ADDRESS
+from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.routing.reply_address import ADDRESS
+from leveret.protocol import methods as m
+from leveret.protocol.frames import BODY, HEADER, HEARTBEAT_FRAME, frame
+from leveret.protocol.properties import Properties, encode
+from leveret.protocol.tables import Field
+from leveret.sessions.amqp.limits import Limits
 from tests.fuzz.fuzzer import Target
 from tests.machines import Client, Reader, World, hello, publish
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from leveret.amqp import codec, frames, methods, properties
-from leveret.amqp.properties import Properties
-from leveret.amqp.tables import BadTable, Field, Table, canonical, decode_table, encode_table, to_python
+from leveret.protocol import codec, frames, methods, properties
+from leveret.protocol.properties import Properties
+from leveret.protocol.tables import BadTable, Field, Table, canonical, decode_table, encode_table, to_python
 from tests.fuzz.fuzzer import Target
 from tests.fuzz.links import LINK_TARGETS
 from tests.fuzz.peers import PEER_TARGETS

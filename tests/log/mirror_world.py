@@ -8,15 +8,11 @@ lists and dicts that share nothing with the log.
 
 from __future__ import annotations
 
-from leveret.log.block import PERSISTENT, Block, Run
-from leveret.log.disk import Job
-from leveret.log.jobs import Load
-from leveret.log.jobs import Write as WriteJob
-from leveret.log.log import Log
-from leveret.log.marks import Mark
-from leveret.log.ranges import stretches
-from leveret.mirror.blocks import PackedBlock, pack_block
-from leveret.mirror.frames import (
+from leveret.base.range_set import stretches
+from leveret.broker.mirrors.copy_store import MirrorStore, Reading
+from leveret.replication.catch_up import merged
+from leveret.replication.packed_block import PackedBlock, pack_block
+from leveret.replication.ring_frames import (
     Append,
     Apply,
     Change,
@@ -29,9 +25,13 @@ from leveret.mirror.frames import (
     Restart,
     Truncate,
 )
-from leveret.mirror.frames import Write as WriteEffect
-from leveret.mirror.store import MirrorStore, Reading
-from leveret.mirror.sync import merged
+from leveret.replication.ring_frames import Write as WriteEffect
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
+from leveret.storage.format.queue_marks import Mark
+from leveret.storage.log import Log
+from leveret.storage.segments.disk import Job
+from leveret.storage.segments.disk_jobs import Load
+from leveret.storage.segments.disk_jobs import Write as WriteJob
 from simulation.disk import Crashed
 from simulation.ring_parts import Stored, replay
 

@@ -7,12 +7,12 @@ from zlib import crc32
 
 import pytest
 
-from leveret.log.block import Block, Run
-from leveret.log.check import check, repair
-from leveret.log.errors import LogDamaged
-from leveret.log.format import GROUP_HEAD
-from leveret.log.jobs import Write
-from leveret.log.log import Log, LogOptions
+from leveret.storage.check import check, repair
+from leveret.storage.format.block_format import GROUP_HEAD
+from leveret.storage.format.errors import LogDamaged
+from leveret.storage.format.queue_block import Block, Run
+from leveret.storage.log import Log, LogOptions
+from leveret.storage.segments.disk_jobs import Write
 from simulation.disk import FaultyDisk
 
 from .world import Message, World, flat

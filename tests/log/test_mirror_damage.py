@@ -11,15 +11,15 @@ import random
 
 import pytest
 
-from leveret.log.block import PERSISTENT, Block, Run
-from leveret.log.check import check, repair
-from leveret.log.errors import LogDamaged
-from leveret.log.jobs import Compact, Write
-from leveret.log.log import Log, LogOptions
-from leveret.log.reading import Place
-from leveret.mirror.frames import Append, Apply, Change, Complete, Fill, Recovered, Restart, Truncate
-from leveret.mirror.frames import Write as WriteEffect
-from leveret.mirror.store import MirrorStore
+from leveret.broker.mirrors.copy_store import MirrorStore
+from leveret.replication.ring_frames import Append, Apply, Change, Complete, Fill, Recovered, Restart, Truncate
+from leveret.replication.ring_frames import Write as WriteEffect
+from leveret.storage.check import check, repair
+from leveret.storage.format.errors import LogDamaged
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
+from leveret.storage.log import Log, LogOptions
+from leveret.storage.segments.block_reader import Place
+from leveret.storage.segments.disk_jobs import Compact, Write
 from simulation.disk import Crashed, FaultyDisk
 
 from .mirror_world import Copy, MirrorWorld

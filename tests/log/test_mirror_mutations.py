@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from leveret.log import format, mirrored, replay
-from leveret.log import recovery as log_recovery
-from leveret.log.errors import LogDamaged
-from leveret.log.jobs import MirrorEntry
-from leveret.log.marks import Marks
-from leveret.log.mirror import Mirror
-from leveret.log.mirrored import Mirrors
-from leveret.log.queue import QueueLog
-from leveret.log.replay import Judgement, Replay
+from leveret.storage import mirror_log, mirror_recovery
+from leveret.storage import recovery as log_recovery
+from leveret.storage.format import block_format
+from leveret.storage.format.errors import LogDamaged
+from leveret.storage.format.queue_marks import Marks
+from leveret.storage.mirror_log import Mirrors
+from leveret.storage.mirror_recovery import Judgement, Replay
+from leveret.storage.segments.disk_jobs import MirrorEntry
+from leveret.storage.segments.mirror_copy import Mirror
+from leveret.storage.segments.queue_index import QueueLog
 
 from . import test_mirror_damage
 from .mirror_world import MirrorWorld
@@ -40,8 +41,8 @@ def truncation_is_not_written(patch: Patch) -> None:
     real = Mirrors._gather
 
     def lazy(self: Mirrors, entry: MirrorEntry, mirror: Mirror, *more: Any) -> None:
-        entry.type = format.COMPLETED if entry.type == format.TRUNCATED else entry.type
-        if entry.type == format.COMPLETED and not more[1]:
+        entry.type = block_format.COMPLETED if entry.type == block_format.TRUNCATED else entry.type
+        if entry.type == block_format.COMPLETED and not more[1]:
             more = (more[0], (mirror.read_at,), more[2])
         real(self, entry, mirror, *more)
 
@@ -53,16 +54,16 @@ def waiting_blocks_do_not_keep_their_segment(patch: Patch) -> None:
 
 
 def fillings_settle_nothing(patch: Patch) -> None:
-    patch.setattr(mirrored, "outside", lambda low, high, ranges: [])
+    patch.setattr(mirror_log, "outside", lambda low, high, ranges: [])
 
 
 def beginning_anew_keeps_what_is_stored(patch: Patch) -> None:
     """FRESH voids nothing on disk."""
-    patch.setattr(mirrored, "FRESH", 0)
+    patch.setattr(mirror_log, "FRESH", 0)
 
 
 def former_lives_are_replayed(patch: Patch) -> None:
-    patch.setattr(replay, "BEGUN", 0xFF)
+    patch.setattr(mirror_recovery, "BEGUN", 0xFF)
     real = Replay._takes
 
     def any_serial(self: Replay, queue: Any, mirror: Mirror, header: Any, place: Any) -> bool:
@@ -161,7 +162,7 @@ def test_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
 
 
 def damage_keeps_its_disk(patch: Patch) -> None:
-    patch.setattr(replay, "crc32", lambda *data: 0)
+    patch.setattr(mirror_recovery, "crc32", lambda *data: 0)
 
 
 def gaps_are_overlooked(patch: Patch) -> None:

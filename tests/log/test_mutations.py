@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from leveret.log import checkpoint as log_checkpoint
-from leveret.log import format as log_format
-from leveret.log import segment as log_segment
-from leveret.log import sidecar as log_sidecar
-from leveret.log.errors import FormatError, LogDamaged
-from leveret.log.jobs import Checkpoint, Reclaim, Write
-from leveret.log.log import Log
-from leveret.log.maintenance import Maintenance
-from leveret.log.marks import Marks
+from leveret.storage.compaction import Maintenance
+from leveret.storage.format import block_format as log_format
+from leveret.storage.format.errors import FormatError, LogDamaged
+from leveret.storage.format.queue_marks import Marks
+from leveret.storage.log import Log
+from leveret.storage.segments import checkpoint as log_checkpoint
+from leveret.storage.segments import segment as log_segment
+from leveret.storage.segments import segment_index as log_sidecar
+from leveret.storage.segments.disk_jobs import Checkpoint, Reclaim, Write
 from simulation.disk import FaultyDisk
 
 from .world import World

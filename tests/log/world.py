@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from leveret.log.block import PERSISTENT, REDELIVERED, SHARED, Block, Run
-from leveret.log.disk import Job
-from leveret.log.jobs import Compact, Load, Write
-from leveret.log.log import Log, LogOptions
-from leveret.log.ranges import stretches
+from leveret.base.range_set import stretches
+from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, SHARED, Block, Run
+from leveret.storage.log import Log, LogOptions
+from leveret.storage.segments.disk import Job
+from leveret.storage.segments.disk_jobs import Compact, Load, Write
 from simulation.disk import Crashed, FaultyDisk
 
 Message = tuple[bytes, bytes, int]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import leveret.testing
-from leveret.management.decoding import DEPTH_MAX
-from leveret.management.routes import Router
+from leveret.management.http.json_decoding import DEPTH_MAX
+from leveret.management.http.routes import Router
 
 MEBIBYTE = 1 << 20
 PUBLISH = "/api/exchanges/%2F/amq.fanout/publish"

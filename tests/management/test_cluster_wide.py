@@ -9,7 +9,7 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.management.api.stats import added
+from leveret.management.api.common.aggregate import added
 from tests.management.watching import CONFIG, Watched
 from tests.servers import until
 

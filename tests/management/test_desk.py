@@ -12,8 +12,8 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.management.api import jobs
-from leveret.management.messages import Problem
+from leveret.management.api.extensions import jobs
+from leveret.management.http.http_messages import Problem
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2, content_type="text/plain", headers={"n": 1, "kind": "test"})
 CONFIG = "management_port = 0"

@@ -11,9 +11,9 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.management.api.listing import query_of, sort_key
-from leveret.management.messages import Problem, Request
-from leveret.node.slices import in_order
+from leveret.management.api.common.listing import query_of, sort_key
+from leveret.management.http.http_messages import Problem, Request
+from leveret.node.system.time_slices import in_order
 from tests.management.watching import CONFIG, Watched
 
 

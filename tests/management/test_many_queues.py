@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import leveret.testing
-from leveret.cluster.commands import DeclareQueue
+from leveret.metadata.model.commands import DeclareQueue
 from tests.management.watching import CONFIG, Watched
 
 QUEUES = 20_000

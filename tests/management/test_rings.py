@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.management.api import rings as api
-from leveret.management.api.rings import RingHandlers
-from leveret.management.messages import Request, Response
-from leveret.node.slices import Slices
+from leveret.management.api.extensions import mirror_rings as api
+from leveret.management.api.extensions.mirror_rings import RingHandlers
+from leveret.management.http.http_messages import Request, Response
+from leveret.node.system.time_slices import Slices
 from tests.node.control_world import ask, cluster
 from tests.node.ring_world import Rings
 

@@ -20,9 +20,9 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.broker.logins import FAILURES_MAX
-from leveret.cluster.passwords import verify_password
-from leveret.management.api.handlers import Handlers
+from leveret.broker.login_attempts import FAILURES_MAX
+from leveret.management.api.common.base import Handlers
+from leveret.metadata.rules.passwords import verify_password
 from leveret.testing.admin import AdminError
 from tests.servers import until
 

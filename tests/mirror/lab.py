@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from leveret.log.block import PERSISTENT, Block, Run
-from leveret.mirror.frames import (
+from leveret.metadata.model.view import View
+from leveret.replication.member import Member
+from leveret.replication.ring_frames import (
     Apply,
     Blocks,
     Confirmed,
@@ -18,8 +19,7 @@ from leveret.mirror.frames import (
     Recovered,
     Send,
 )
-from leveret.mirror.ring import Member
-from leveret.mirror.view import View
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
 
 GROUP = 7
 F = TypeVar("F")

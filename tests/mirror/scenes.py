@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leveret.mirror.frames import Effect, Write
+from leveret.replication.ring_frames import Effect, Write
 
 SCENARIOS: list[Callable[[], None]] = []
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from leveret.mirror.frames import (
+from leveret.replication.member import Member
+from leveret.replication.ring_frames import (
     Attach,
     Blocks,
     Confirmed,
@@ -20,7 +21,6 @@ from leveret.mirror.frames import (
     Started,
     Stopped,
 )
-from leveret.mirror.ring import Member
 
 from .lab import (
     applied,

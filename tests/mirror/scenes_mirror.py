@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.mirror.frames import (
+from leveret.replication.ring_frames import (
     Append,
     Attach,
     Blocks,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from leveret.log.block import Run
-from leveret.mirror.frames import (
+from leveret.replication.catch_up import BATCHES, YIELD_TICKS, YIELD_TIMES, pieces
+from leveret.replication.member import Member
+from leveret.replication.ring_frames import (
     Append,
     Attach,
     Blocks,
@@ -23,8 +24,7 @@ from leveret.mirror.frames import (
     Standing,
     Started,
 )
-from leveret.mirror.ring import Member
-from leveret.mirror.sync import BATCHES, YIELD_TICKS, YIELD_TIMES, pieces
+from leveret.storage.format.queue_block import Run
 
 from .lab import (
     applied,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from leveret.mirror.frames import Options
+from leveret.replication.ring_frames import Options
 from simulation.ring import Plan, World, run
 from simulation.ring_checker import Checker, Violation
 

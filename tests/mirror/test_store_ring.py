@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from leveret.log.block import PERSISTENT
-from leveret.log.log import Log, LogOptions
-from leveret.mirror.frames import Apply, Effect, Read, Write
-from leveret.mirror.ring import Member
-from leveret.mirror.store import MirrorStore, Reading
+from leveret.broker.mirrors.copy_store import MirrorStore, Reading
+from leveret.replication.member import Member
+from leveret.replication.ring_frames import Apply, Effect, Read, Write
+from leveret.storage.format.queue_block import PERSISTENT
+from leveret.storage.log import Log, LogOptions
 from simulation.disk import FaultyDisk
 from simulation.ring import GROUP, Plan, World
 from simulation.ring_parts import Node, replay

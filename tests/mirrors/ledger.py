@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import HEARTBEAT, METHOD
+from leveret.protocol import methods as m
+from leveret.protocol.frames import HEARTBEAT, METHOD
 from tests.members import Cluster, Member
 from tests.raw import RawClient, Unexpected, publish_frames
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pika
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import BODY, HEADER, frame
+from leveret.protocol import methods as m
+from leveret.protocol.frames import BODY, HEADER, frame
 from tests.members import Cluster, Member
 from tests.raw import RawClient
 from tests.servers import PATIENCE_S, until

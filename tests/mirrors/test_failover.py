@@ -9,7 +9,7 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.clients.consumer import Consumer, fill, get_all, numbers, waiting
 from tests.machines import publish
 from tests.members import PERSISTENT, Cluster, Member

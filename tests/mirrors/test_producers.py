@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.members import Cluster, Member
 from tests.mirrors.rings import await_in_sync, await_master, declare, drain, master_of, mirror
 from tests.raw import RawClient, publish_frames

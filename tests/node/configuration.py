@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leveret.node.config import COMMAND, ConfigError, Given, Loaded, load
-from leveret.node.settings import Settings
+from leveret.node.config.load import COMMAND, ConfigError, Given, Loaded, load
+from leveret.node.config.settings import Settings
 
 HOME = {"HOME": "/home/ann"}
 

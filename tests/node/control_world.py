@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from leveret.broker.queue import Queue
-from leveret.cluster import link
-from leveret.cluster.commands import Command, MoveQueue
-from leveret.cluster.partitions import Partitions
-from leveret.cluster.specs import QueueSpec
-from leveret.cluster.store import Applied
-from leveret.node.alarms import Alarms
-from leveret.node.cluster import MemberStatus
-from leveret.node.consensus import AdminError
-from leveret.node.control import Control
-from leveret.node.settings import Settings
-from leveret.node.wire import CallFailed
+from leveret.broker.queue.queue import Queue
+from leveret.links import link
+from leveret.metadata.model.commands import Command, MoveQueue
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.rules.partition_handling import Partitions
+from leveret.metadata.store import Applied
+from leveret.node.admin.dispatch import Control
+from leveret.node.cluster.consensus import AdminError
+from leveret.node.cluster.membership import MemberStatus
+from leveret.node.config.settings import Settings
+from leveret.node.sockets.peer_socket import CallFailed
+from leveret.node.system.alarms import Alarms
 from tests.machines import World
 
 

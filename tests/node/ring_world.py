@@ -11,20 +11,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from leveret.amqp.tables import Table
-from leveret.broker.mirrored import Mirror
-from leveret.broker.placing import Place, Placing
-from leveret.broker.queue import Queue
-from leveret.cluster import commands as c
-from leveret.cluster.maintenance import out_of_service
-from leveret.cluster.store import Applied
-from leveret.log.block import PERSISTENT, Block, Run
-from leveret.log.marks import Mark, Marks, marks_of
-from leveret.log.ranges import RangeSet
-from leveret.mirror.frames import Apply, Fill, Recovered, Request, Restart, Write
-from leveret.mirror.ring import Member
-from leveret.mirror.store import MirrorStore
-from leveret.mirror.view import View
+from leveret.base.range_set import RangeSet
+from leveret.broker.mirrors.copy_store import MirrorStore
+from leveret.broker.mirrors.manager import Mirror
+from leveret.broker.mirrors.member_changes import Place, Placing
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.maintenance_mark import out_of_service
+from leveret.metadata.model.view import View
+from leveret.metadata.store import Applied
+from leveret.protocol.tables import Table
+from leveret.replication.member import Member
+from leveret.replication.ring_frames import Apply, Fill, Recovered, Request, Restart, Write
+from leveret.storage.format.queue_block import PERSISTENT, Block, Run
+from leveret.storage.format.queue_marks import Mark, Marks, marks_of
 from tests.machines import World
 from tests.node.control_world import FakeServer
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leveret.cluster.codec import decode_command
-from leveret.cluster.global_parameters import CLUSTER_ID, parse_cluster_id
-from leveret.cluster.proposals import ORIGIN_BYTES
-from leveret.cluster.raft import Kind, Snapshot, SnapshotMeta
-from leveret.cluster.raft.membership import decode_membership
-from leveret.cluster.store import Metadata
-from leveret.log.disk import FileDisk
-from leveret.node.consensus_log import ConsensusLog
-from leveret.node.folder import METADATA
+from leveret.links.proposals import ORIGIN_BYTES
+from leveret.metadata.command_codec import decode_command
+from leveret.metadata.rules.global_parameters import CLUSTER_ID, parse_cluster_id
+from leveret.metadata.store import Metadata
+from leveret.node.cluster.consensus_log import ConsensusLog
+from leveret.node.system.data_folder import METADATA
+from leveret.raft import Kind, Snapshot, SnapshotMeta
+from leveret.raft.membership import decode_membership
+from leveret.storage.segments.disk import FileDisk
 from tests.members import Member
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leveret.cluster.partitions import PartitionHandling, Strategy
-from leveret.node.settings import Discovery, ListedNode, Listener, TlsOptions
+from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
+from leveret.node.config.settings import Discovery, ListedNode, Listener, TlsOptions
 from tests.node.configuration import Configuration
 
 

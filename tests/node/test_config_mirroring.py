@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leveret.cluster.mirroring import Defaults
-from leveret.cluster.sameness import Json
+from leveret.base.json_values import Json
+from leveret.metadata.rules.ha_policy import Defaults
 from tests.node.configuration import Configuration
 
 P = "mirroring.default_policy"

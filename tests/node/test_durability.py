@@ -14,7 +14,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.clients.consumer import Consumer, get_all, waiting
 from tests.conftest import Start
 from tests.raw import RawClient, publish_frames

@@ -10,7 +10,7 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.amqp import methods as m
+from leveret.protocol import methods as m
 from tests.clients.consumer import Consumer, waiting
 from tests.conftest import Start
 from tests.raw import RawClient, publish_frames

@@ -11,10 +11,10 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.frames import METHOD, PROTOCOL_HEADER, frame
-from leveret.amqp.tables import table_from_python
-from leveret.node.alarms import sockets_limit
+from leveret.node.system.alarms import sockets_limit
+from leveret.protocol import methods as m
+from leveret.protocol.frames import METHOD, PROTOCOL_HEADER, frame
+from leveret.protocol.tables import table_from_python
 from tests.clients.consumer import Consumer, fill, numbers, waiting
 from tests.conftest import Start
 from tests.raw import RawClient

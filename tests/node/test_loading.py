@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from leveret.node import consensus
-from leveret.node.consensus_log import ConsensusLog
-from leveret.node.settings import Listener, Settings
+from leveret.node.cluster import consensus
+from leveret.node.cluster.consensus_log import ConsensusLog
+from leveret.node.config.settings import Listener, Settings
 from leveret.testing.hosts import Inside, NotRunning
 
 EXPORT = Path(__file__).parent / "rabbitmq-3.10.8-definitions.json"

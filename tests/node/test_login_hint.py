@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from leveret.cluster.passwords import SHA256, hash_password
-from leveret.cluster.specs import UserSpec
-from leveret.cluster.store import Metadata
+from leveret.metadata.model.records import UserSpec
+from leveret.metadata.rules.passwords import SHA256, hash_password
+from leveret.metadata.store import Metadata
+from leveret.node.config.settings import Settings
 from leveret.node.server import login_hint
-from leveret.node.settings import Settings
 
 SETTINGS = Settings(data_dir="/data")
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.scaling_world import Plant, declaration, metered, node_of
-from leveret.cluster.store import Applied
-from leveret.node.consensus import Consensus
-from leveret.node.settings import TICK_MS
+from leveret.metadata.store import Applied
+from leveret.node.cluster.consensus import Consensus
+from leveret.node.config.settings import TICK_MS
 from simulation.machine import Machine
 
 CHAINS = 10

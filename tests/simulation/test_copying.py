@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.cluster.mirroring import parse_window
+from leveret.metadata.rules.ha_policy import parse_window
 from simulation.copying import is_within
 from simulation.plan import HOURS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.queue import Queue
+from leveret.broker.queue.queue import Queue
 from simulation.clients import Step
 from simulation.machine import Machine
 from simulation.plan import Plan

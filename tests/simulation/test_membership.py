@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.cluster.raft.membership import Remove
-from leveret.node.consensus import TryAgain
+from leveret.node.cluster.consensus import TryAgain
+from leveret.raft.membership import Remove
 from simulation.machine import Machine
 from simulation.plan import Plan
 from simulation.world import World, quiet

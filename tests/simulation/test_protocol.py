@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.amqp import methods as m
-from leveret.amqp.codec import encode
+from leveret.protocol import methods as m
+from leveret.protocol.codec import encode
 from simulation import protocol as p
 
 

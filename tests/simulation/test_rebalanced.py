@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.cluster.rebalancing import TIMER
+from leveret.metadata.rebalancing import TIMER
 from simulation.plan import Plan
 from simulation.rebalanced import draw_schedule
 from simulation.world import run

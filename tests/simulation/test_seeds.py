@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from leveret.cluster.partitions import Strategy
+from leveret.metadata.rules.partition_handling import Strategy
 from simulation.fates import Fates
 from simulation.features import LETTERS
 from simulation.ledger import Ledger

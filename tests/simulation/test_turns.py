@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from benchmarks.scaling_world import Plant, metered, node_of
-from leveret.broker import mirrored, rounds
-from leveret.broker.mirrored import Mirror, Mirrors
-from leveret.cluster.commands import ChangeView, Command
-from leveret.cluster.store import Applied
-from leveret.node import consensus
-from leveret.node.consensus import Consensus
-from leveret.node.settings import TICK_MS
+from leveret.broker.mirrors import broadcast, manager
+from leveret.broker.mirrors.manager import Mirror, Mirrors
+from leveret.metadata.model.commands import ChangeView, Command
+from leveret.metadata.store import Applied
+from leveret.node.cluster import consensus
+from leveret.node.cluster.consensus import Consensus
+from leveret.node.config.settings import TICK_MS
 from simulation.loop import NodeLoop
 
 QUEUES = 40
@@ -78,8 +78,8 @@ class Passes:
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consensus, "APPLIED_AT_ONCE", APPLIED)
-    monkeypatch.setattr(mirrored, "EFFECTS_AT_ONCE", EFFECTS)
-    monkeypatch.setattr(rounds, "TOLD_AT_ONCE", TOLD)
+    monkeypatch.setattr(manager, "EFFECTS_AT_ONCE", EFFECTS)
+    monkeypatch.setattr(broadcast, "TOLD_AT_ONCE", TOLD)
 
 
 def test_a_pass_does_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_while_clients_publish_the_rest_is_told_a_few_in_each_tick(monkeypatch: 
 def test_a_queue_that_a_client_waits_for_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nobody has used it before."""
     small(monkeypatch)
-    monkeypatch.setattr(mirrored, "PROPOSED_AT_ONCE", 1)
+    monkeypatch.setattr(manager, "PROPOSED_AT_ONCE", 1)
     with bereft() as plant:
         plant.kill(plant.machines[1])
         plant.run(1.0, lambda: all(node.broker.mirrors.rounds for node in survivors(plant)), LOOK_S)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.broker.mirrored import Mirrors
-from leveret.cluster.specs import QueueSpec
-from leveret.mirror.store import MirrorStore
+from leveret.broker.mirrors.copy_store import MirrorStore
+from leveret.broker.mirrors.manager import Mirrors
+from leveret.metadata.model.records import QueueSpec
 from simulation.clients import Step
 from simulation.plan import Plan
 from simulation.world import World, quiet

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from leveret.amqp import properties
-from leveret.amqp.properties import Properties
 from leveret.data.sheet import Part, Sheet, decode, encode
+from leveret.protocol import properties
+from leveret.protocol.properties import Properties
 
 END = b"\xce"
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from leveret.amqp.properties import Properties
-from leveret.amqp.tables import Field
 from leveret.data.sheet import BadSheet, Part, Sheet, decode, encode
+from leveret.protocol.properties import Properties
+from leveret.protocol.tables import Field
 from pyspark_leveret.schema import COLUMNS, Column, arrow_schema, chosen
 from pyspark_leveret.source import arrow
 from pyspark_leveret.source.arrow import Converter, header_pairs, header_text, spread_ranges

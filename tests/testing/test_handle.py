@@ -15,7 +15,7 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.node.config import ConfigError
+from leveret.node.config.load import ConfigError
 from leveret.testing import Broker, NotRunning
 from tests.servers import ROOT, until
 

@@ -1,1 +1,3 @@
-"""`leveretctl`: what operators of RabbitMQ do with rabbitmqctl."""
+"""`leveretctl`: rabbitmqctl's commands. `base` parses and prints; the commands are in `queues`, `nodes` and
+`metadata`, as in `leveret.node.admin`.
+"""

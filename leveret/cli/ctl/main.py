@@ -3,7 +3,7 @@
 The way of a command: `parse` reads the line, `target` finds the node, the command's function (in `cluster`, `access`,
 `settings`, `definitions`, `lists`, `leases`, `spools`, `mirrors`, `balance`, `checks`, `runtime`, `env`, `report`,
 `upgrade`) asks it through a `Session`, and `formatters` prints what came of it. What a node is asked is in
-`leveret.node.control`.
+`leveret.node.admin.dispatch`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret import __version__
-from leveret.cli.ctl import (
-    access,
-    balance,
-    checks,
-    cluster,
-    definitions,
-    env,
-    help,
-    leases,
-    lists,
-    mirrors,
-    partitions,
-    report,
-    runtime,
-    settings,
-    spools,
-    upgrade,
-)
-from leveret.cli.ctl.frame import (
+from leveret.cli.ctl.base import help
+from leveret.cli.ctl.base.command import (
     DATA_ERROR,
     HEADED,
     OK,
@@ -51,12 +34,15 @@ from leveret.cli.ctl.frame import (
     Output,
     Report,
 )
-from leveret.cli.ctl.parse import parse
-from leveret.cli.ctl.refused import REFUSED
+from leveret.cli.ctl.base.parse import parse
+from leveret.cli.ctl.metadata import definitions, policies_and_limits, users
+from leveret.cli.ctl.nodes import checks, cluster, maintenance, partitions, report, runtime, runtime_settings
+from leveret.cli.ctl.queues import leases, listings, mirrors, rebalance, spools
+from leveret.cli.ctl.unsupported import REFUSED
 from leveret.cli.guard import guarded
 
 if TYPE_CHECKING:
-    from leveret.cli.ctl.session import Session
+    from leveret.cli.ctl.base.session import Session
 
 
 def version(given: Given) -> Output:
@@ -89,10 +75,10 @@ def autocomplete(given: Given) -> Output:
 
 def _names(kind: str, given: Given) -> list[str]:
     """For shells. Of nodes, those on this machine; of queues, the first that the node has. Nobody answers: none."""
-    from leveret.node import registry
+    from leveret.node.system import local_registry
 
     if kind == "nodes":
-        return [entry.name for entry in registry.entries()]
+        return [entry.name for entry in local_registry.entries()]
     if kind != "queues":
         raise Failed(DATA_ERROR, "Bad argument: there are names of nodes and of queues", VALIDATION)
     given.switches.setdefault("timeout", str(NAMES_S))
@@ -108,7 +94,7 @@ def _names(kind: str, given: Given) -> list[str]:
 
 
 def hash_password(given: Given) -> Output:
-    hashed = access.hashed(access.password(given, 0))["password_hash"]
+    hashed = users.hashed(users.password(given, 0))["password_hash"]
     return Report({"hash": hashed}, hashed)
 
 
@@ -145,19 +131,19 @@ LOCAL: Final = (
 ALL: Final = (
     *LOCAL,
     *cluster.COMMANDS,
-    *access.COMMANDS,
-    *settings.COMMANDS,
+    *users.COMMANDS,
+    *policies_and_limits.COMMANDS,
     *definitions.COMMANDS,
-    *lists.COMMANDS,
+    *listings.COMMANDS,
     *leases.COMMANDS,
     *spools.COMMANDS,
     *mirrors.COMMANDS,
     *partitions.COMMANDS,
-    *upgrade.COMMANDS,
-    *balance.COMMANDS,
+    *maintenance.COMMANDS,
+    *rebalance.COMMANDS,
     *checks.COMMANDS,
     *runtime.COMMANDS,
-    *env.COMMANDS,
+    *runtime_settings.COMMANDS,
     *report.COMMANDS,
 )
 COMMANDS: Final[dict[str, Command]] = {command.name: command for command in ALL}
@@ -265,9 +251,9 @@ def _session(command: Command, given: Given) -> Session:
 
 
 def _connect(command: Command, given: Given) -> Session:
-    from leveret.cli.ctl.formatters import MACHINE_READABLE
-    from leveret.cli.ctl.session import Session
-    from leveret.cli.ctl.target import find_target
+    from leveret.cli.ctl.base.connect import find_target
+    from leveret.cli.ctl.base.formatters import MACHINE_READABLE
+    from leveret.cli.ctl.base.session import Session
 
     mute = given.flag("quiet") or given.flag("silent") or given.switches.get("formatter") in MACHINE_READABLE
 
@@ -300,7 +286,7 @@ def _warn(text: str) -> None:
 
 
 def _print(output: Output, given: Given, node: str) -> None:
-    from leveret.cli.ctl.formatters import lines
+    from leveret.cli.ctl.base.formatters import lines
 
     formatter = given.text("formatter", "table")
     if output is None and formatter not in ("json", "json_stream"):

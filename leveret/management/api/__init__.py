@@ -1,1 +1,1 @@
-"""RabbitMQ's HTTP API, a module for each kind of thing."""
+"""Handlers of the HTTP API. `common` is what they share; each other package has handlers of one kind."""

@@ -34,8 +34,8 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from leveret.cluster.raft import core, messages
-from leveret.cluster.raft.membership import (
+from leveret.raft import core, messages
+from leveret.raft.membership import (
     AddLearner,
     BadChange,
     Change,
@@ -46,8 +46,8 @@ from leveret.cluster.raft.membership import (
     Remove,
     encode_membership,
 )
-from leveret.cluster.raft.messages import Entry, HardState, Kind, Message, Snapshot, SnapshotMeta
-from leveret.cluster.raft.options import Options
+from leveret.raft.messages import Entry, HardState, Kind, Message, Snapshot, SnapshotMeta
+from leveret.raft.options import Options
 
 ROUNDS_MAX = 1000
 

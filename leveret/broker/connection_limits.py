@@ -1,0 +1,117 @@
+"""How many connections and channels there are, of vhosts and users that may only have so many.
+
+The limits are metadata; what they limit is counted by each node for its own clients, and told to the others when it has
+changed, once a turn. Only what is limited is told, so a cluster without limits pays nothing. A node sees what others
+have with the delay of a link: clients that come to several nodes at the same moment may exceed a limit by one for each
+other node, as with RabbitMQ. A node that is down counts nothing, and tells anew when it is back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from leveret.links import frame_types
+from leveret.links.proposals import BadFrame
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+
+# What is counted is named by a letter and the vhost or user. The letters, and the limit that goes with each:
+IN_VHOST = "v"
+OF_USER = "u"
+CHANNELS_OF_USER = "c"
+
+
+class Census:
+    """Of one node, with what it knows of the others."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.own: Counter[str] = Counter()
+        self.others: dict[str, dict[str, int]] = {}
+        self.known: dict[str, int] | None = None  # The limits; None: to be looked up.
+        self.told: dict[str, int] = {}
+
+    def on_limits(self) -> None:
+        """Vhosts or users have changed, and perhaps their limits."""
+        self.known = None
+        self.broker.linked[self] = None
+
+    @property
+    def limits(self) -> dict[str, int]:
+        if self.known is None:
+            self.known = self._look_up()
+        return self.known
+
+    def _look_up(self) -> dict[str, int]:
+        limits: dict[str, int] = {}
+        for vhost in self.broker.metadata.vhosts.values():
+            limits[IN_VHOST + vhost.name] = vhost.limits.get("max-connections", -1)
+        for user in self.broker.metadata.users.values():
+            limits[OF_USER + user.name] = user.limits.get("max-connections", -1)
+            limits[CHANNELS_OF_USER + user.name] = user.limits.get("max-channels", -1)
+        return {name: limit for name, limit in limits.items() if limit >= 0}
+
+    def on_connection(self, user: str, vhost: str, count: int) -> None:
+        """One has been opened (1) or closed (-1)."""
+        self._add(IN_VHOST + vhost, count)
+        self._add(OF_USER + user, count)
+
+    def on_channels(self, user: str, count: int) -> None:
+        """A user has so many more; fewer, if it is negative."""
+        totals = self.broker.totals
+        if count > 0:
+            totals.channels_opened += count
+        else:
+            totals.channels_closed -= count
+        self._add(CHANNELS_OF_USER + user, count)
+
+    def _add(self, name: str, count: int) -> None:
+        self.own[name] += count
+        if not self.own[name]:
+            del self.own[name]
+        if name in self.limits:
+            self.broker.linked[self] = None
+
+    def limit_reached(self, name: str) -> int | None:
+        """The limit, if there can be no more; None if there can."""
+        limit = self.limits.get(name)
+        if limit is None:
+            return None
+        count = self.own[name] + sum(each.get(name, 0) for each in self.others.values())
+        return limit if count >= limit else None
+
+    # -- Other nodes ---------------------------------------------------------------------------------------------
+
+    def _limited(self) -> dict[str, int]:
+        return {name: self.own[name] for name in self.limits if name in self.own}
+
+    def flush(self) -> None:
+        """At the end of a turn with news."""
+        counts = self._limited()
+        if counts != self.told:
+            self.told = counts
+            for peer in self.broker.edges:
+                self._send(peer)
+
+    def _send(self, peer: str) -> None:
+        self.broker.shell.send(peer, frame_types.CENSUS, [json.dumps(self.told).encode()])
+
+    def on_peer_up(self, peer: str) -> None:
+        if self.told:
+            self._send(peer)
+
+    def on_peer_down(self, peer: str) -> None:
+        self.others.pop(peer, None)
+
+    def on_frame(self, peer: str, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        try:
+            counts = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise BadFrame(f"no census: {error}") from None
+        if not isinstance(counts, dict) or not all(type(count) is int and count > 0 for count in counts.values()):
+            raise BadFrame("a census that is no table of numbers")
+        self.others[peer] = counts

@@ -1,0 +1,337 @@
+"""Dead letters: messages that leave a queue unserved, and go to its dead-letter exchange with a note of why.
+
+A message dies because it was rejected, because its time was up, because there were too many, or because it came back
+too often. The note is RabbitMQ's `x-death` header: an array with one table for each queue and reason, the latest first,
+that counts how often.
+
+**At least once.** A dead letter is a publish like any other, and the message it is made of stays in its queue, unseen,
+until all the letter's targets have it safe. So whatever dies in between, the message is in one place or the other:
+
+    leaves `ready` ──▶ letter published ──▶ confirmed by all targets ──▶ settled in its queue
+                              └── refused by one, or led to none: tried again (`morgue`), or given up
+                                  as RabbitMQ does where nobody asked for `at-least-once`
+
+If the node stops before the settle, the message is back at the next start and dies again: its letter may come twice.
+So it is if its queue moves to another node: what is on its way is taken back, moves too, and dies there.
+
+**Answers.** Whoever has letters sent to the default exchange can name an address of direct reply-to, with the key of
+its queue or of its message: the letter is an answer then, as any message is that goes there (`replies`).
+
+**Cycles.** Where a message is about to enter a queue in which it died before, and nobody rejected it on the way round,
+it would go round for ever with nobody looking: it does not go there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.dead_letter.retry import Morgue
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
+from leveret.broker.delivery.confirms import Pending
+from leveret.broker.routing.reply_address import PREFIX
+from leveret.metadata.rules.ha_policy import is_quorum
+from leveret.protocol.frames import HEADER_AT, with_header
+from leveret.protocol.properties import body_size, decode_content, encode
+from leveret.protocol.tables import Field, Table
+from leveret.storage.format.queue_block import LASTING_KIND, PERSISTENT, REDELIVERED, SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.queue.queue import Queue
+
+REJECTED: Final = "rejected"
+EXPIRED: Final = "expired"
+MAXLEN: Final = "maxlen"
+COUNT_MAX: Final = (1 << 63) - 1
+STRANDED_MAX: Final = 10_000
+
+if TYPE_CHECKING:
+    # A letter, its exchange and key as a delivery wants them, the queues it goes to, and whom it answers.
+    Way = tuple[bytes, bytes, tuple[AnyQueue, ...], list[str]]
+
+
+class Letter(Pending):
+    """The messages lo..hi - 1 of a batch on their way."""
+
+    __slots__ = ("batch", "held", "hi", "letters", "lo", "queue", "reason", "void")
+
+    def __init__(self, letters: Letters, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, held: bool) -> None:
+        super().__init__(letters, lo, hi - 1)
+        self.letters = letters
+        self.queue = queue
+        self.batch = batch
+        self.lo = lo
+        self.hi = hi
+        self.reason = reason
+        self.held = held  # It comes from the morgue.
+        self.void = False  # Whatever becomes of it, its messages wait again.
+
+
+class Letters:
+    """Sends the dead letters of one node's queues."""
+
+    who = "dead letters"  # To who reads the journals of their targets.
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.open: dict[Letter, None] = {}  # On their way.
+        self.morgue = Morgue(self)
+        self.sent = 0
+        self.dropped = 0  # Refused by a target, and not kept.
+        # Messages that were to be sent, by the reason, by whether it is a quorum queue, and whether they are kept.
+        self.by_reason: dict[tuple[str, bool, bool], int] = {}
+        self.kept_safe = {False: 0, True: 0}  # Of those that are kept: in safety. By whether it is a quorum queue.
+        self.stranded: dict[tuple[int, str | None, str | None, bool], None] = {}  # Told of in the log.
+
+    def send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str) -> None:
+        """Messages that have left `ready`, and are out with nobody. They are settled when their letters are safe."""
+        self._count(queue, reason, hi - lo)
+        self._send(queue, batch, lo, hi, reason, held=False, tried=False)
+
+    def send_held(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, tried: bool) -> int:
+        """The same for those that come from the morgue; as how many letters, which may have met their fate already."""
+        return self._send(queue, batch, lo, hi, reason, held=True, tried=tried)
+
+    def send_unread(self, queue: Queue, first: int, last: int, reason: str) -> None:
+        """Likewise, where only the log has their contents."""
+        self._count(queue, reason, last - first + 1)
+        self.morgue.add_unread(queue, first, last, reason)
+
+    def _count(self, queue: Queue, reason: str, count: int) -> None:
+        kind = reason, is_quorum(queue.spec.arguments), queue.rules.keeps_dead
+        self.by_reason[kind] = self.by_reason.get(kind, 0) + count
+
+    def _send(self, queue: Queue, batch: Batch, lo: int, hi: int, reason: str, *, held: bool, tried: bool) -> int:
+        keeps = queue.rules.keeps_dead
+        if not self.has_exchange(queue):
+            if keeps and queue.rules.dead_letter_exchange is not None:
+                self.strand(queue)
+                self.morgue.add_refused(queue, batch, lo, hi, reason)
+            else:
+                queue.settle_unserved(batch, lo, hi, reason)
+            return 0
+        # Neighbours with one way travel together. The way is known only when the headers were looked at. What may
+        # refuse a message gets each by itself: see `Route.is_plain`.
+        ways = [self._way(queue, batch.contents[at], batch.keys[at], reason) for at in range(lo, hi)]
+        cuts = [
+            at
+            for at, (one, other) in enumerate(pairwise(ways), 1)
+            if one[1:3] != other[1:3] or any(target.rules.rejects for target in one[2])
+        ]
+        for first, last in pairwise((0, *cuts, len(ways))):
+            contents = [way[0] for way in ways[first:last]]
+            _, key, queues, answered = ways[first]
+            letter = Letter(self, queue, batch, lo + first, lo + last, reason, held)
+            self.open[letter] = None
+            if keeps and not queues and not answered:
+                letter.refused = True
+                self.strand(queue)
+            self._post(queues, contents, key, batch.kinds[lo + first : lo + last], letter)
+        for made, key, _, addresses in ways if not tried else ():
+            if addresses:
+                self.broker.replies.answer(None, addresses, key, made)
+        return len(cuts) + 1
+
+    def send_refused(self, queue: AnyQueue, contents: Sequence[bytes], keys: Sequence[bytes], kind: int) -> None:
+        """What never entered the queue, because it was full."""
+        if not self.has_exchange(queue):
+            return
+        for one, key in zip(contents, keys, strict=True):
+            made, new_key, queues, addresses = self._way(queue, one, key, MAXLEN)
+            self._post(queues, [made], new_key, bytearray((kind,)), None)
+            if addresses:
+                self.broker.replies.answer(None, addresses, new_key, made)
+
+    def strand(self, queue: Queue) -> None:
+        """Its letters lead nowhere, and are to be kept: the log says so, once for each way that leads nowhere."""
+        rules = queue.rules
+        way = queue.spec.id, rules.dead_letter_exchange, rules.dead_letter_key, self.has_exchange(queue)
+        if way in self.stranded:
+            return
+        if len(self.stranded) >= STRANDED_MAX:
+            self.stranded.clear()
+        self.stranded[way] = None
+        self.broker.notes.letters_stranded(queue.spec, *way[1:])
+
+    def has_exchange(self, queue: AnyQueue) -> bool:
+        return (queue.spec.vhost, queue.rules.dead_letter_exchange) in self.broker.metadata.exchanges
+
+    def _way(self, queue: AnyQueue, old: bytes, key: bytes, reason: str) -> Way:
+        rules = queue.rules
+        assert rules.dead_letter_exchange is not None
+        made, keys, headers = self._make(queue, old, key, reason)
+        vhost = self.broker.vhosts[queue.spec.vhost]
+        queues = vhost.route(rules.dead_letter_exchange, keys, made)
+        if reason != REJECTED and queues:
+            deaths = headers["x-death"].value
+            queues = tuple(one for one in queues if not is_cycle(one.spec.name, deaths))
+        addresses = [] if rules.dead_letter_exchange else [one for one in keys if one.startswith(PREFIX)]
+        return made, _short(rules.dead_letter_exchange) + _short(keys[0]), queues, addresses
+
+    def _make(self, queue: AnyQueue, old: bytes, key: bytes, reason: str) -> tuple[bytes, list[str], Table]:
+        """The letter, the keys it is routed by, and its headers."""
+        properties = decode_content(old, HEADER_AT)
+        headers = properties.headers or {}
+        middle = 1 + key[0]
+        came_from, came_by = _text(key[1:middle]), _text(key[middle + 1 :])
+        copies = _routes(headers.get("CC"))
+        if queue.rules.dead_letter_key is not None:
+            keys = [queue.rules.dead_letter_key]
+            headers.pop("CC", None)
+        else:
+            keys = [came_by, *copies]
+        death: Table = {
+            "reason": Field("S", reason),
+            "queue": Field("S", queue.spec.name),
+            "time": Field("T", self.broker.wall_ms // 1000),
+            "exchange": Field("S", came_from),
+            "routing-keys": Field("A", [Field("S", each) for each in (came_by, *copies)]),
+        }
+        if properties.expiration is not None:
+            death["original-expiration"] = Field("S", properties.expiration)
+        note_death(headers, death)
+        headers = dict(sorted(headers.items()))  # As RabbitMQ leaves them.
+        properties.headers, properties.expiration = headers, None
+        return with_header(old, encode(properties, body_size(old, HEADER_AT))), keys, headers
+
+    def _post(
+        self, queues: Sequence[AnyQueue], contents: list[bytes], key: bytes, kinds: bytearray, letter: Letter | None
+    ) -> None:
+        """Publish letters that go one way. Their kinds may differ: a publish has one."""
+        self.sent += len(contents)
+        kinds = kinds.translate(_LETTER_KIND)
+        start = 0
+        while start < len(contents):
+            end = start + 1
+            while end < len(contents) and kinds[end] == kinds[start]:
+                end += 1
+            some, kind = contents[start:end], kinds[start]
+            size = sum(map(len, some)) + MESSAGE_OVERHEAD * len(some)
+            if len(queues) > 1 and kind & PERSISTENT:
+                kind |= SHARED
+            for queue in queues:
+                queue.enqueue(some, [key] * len(some), kind, size, letter)
+            start = end
+        if letter is not None and not letter.waiting:
+            self.on_complete(letter)
+
+    def on_complete(self, pending: Pending) -> None:
+        """All targets of a letter have answered."""
+        assert isinstance(pending, Letter)
+        queue = pending.queue
+        self.open.pop(pending, None)
+        if queue.deleted or pending.void:
+            return
+        if pending.refused and queue.rules.keeps_dead:
+            self.morgue.add_refused(queue, pending.batch, pending.lo, pending.hi, pending.reason)
+        else:
+            if pending.refused:
+                self.dropped += pending.count
+            elif queue.rules.keeps_dead:
+                self.kept_safe[is_quorum(queue.spec.arguments)] += pending.count
+            kind = "dropped" if pending.refused else "dead-lettered"
+            queue.settle_unserved(pending.batch, pending.lo, pending.hi, pending.reason, kind)
+        if pending.held:
+            self.morgue.on_fate(queue)
+
+    def take_back(self, queue: Queue) -> None:
+        """What has died and is not with its targets waits again, as if nothing had been: the queue goes elsewhere."""
+        for letter in self.open:
+            if letter.queue is queue and not letter.void:
+                letter.void = True
+                queue.revive(letter.batch, letter.lo, letter.hi)
+        self.morgue.take_back(queue)
+
+    def try_again(self) -> None:
+        """Once in a while: those whose targets were full, or out of reach."""
+        self.morgue.tick()
+
+
+_LETTER_KIND: Final = bytes(LASTING_KIND[kind] & ~REDELIVERED & PERSISTENT for kind in range(256))
+
+
+def note_death(headers: Table, death: Table) -> None:
+    """Add a death to the headers of a message, as its latest."""
+    known = headers.get("x-death")
+    is_known = known is not None and known.kind == "A"
+    if known is None:
+        headers["x-first-death-reason"] = death["reason"]
+        headers["x-first-death-queue"] = death["queue"]
+        headers["x-first-death-exchange"] = death["exchange"]
+    deaths = _merged(known.value) if known is not None and is_known else []
+    same = next((one for one in deaths if one.kind == "F" and _place(one) == _place(Field("F", death))), None)
+    others = [one for one in deaths if one is not same]
+    count = 1 if same is None else min(_count(same) + 1, COUNT_MAX)  # A publisher may have made it up.
+    latest = {**(death if same is None else same.value), "count": Field("l", count)}
+    if is_known:  # Only then RabbitMQ sorts it.
+        latest = dict(sorted(latest.items()))
+    else:
+        latest = {"count": latest["count"], **latest}
+    headers["x-death"] = Field("A", [Field("F", latest), *others])
+
+
+def _merged(deaths: Sequence[Field]) -> list[Field]:
+    """One entry for each queue and reason: the first, with its own count or, if it has none, the number of entries.
+
+    Brokers before RabbitMQ 3.5.2 wrote an entry for each death, and clients make up what they like.
+    """
+    if len(deaths) < 2:
+        return list(deaths)
+    places = [_place(one) for one in deaths]
+    times = Counter(places)
+    merged = []
+    for one, place in zip(deaths, places, strict=True):
+        entries = times.pop(place, 0)
+        if one.kind != "F":
+            merged.append(one)
+        elif entries:
+            merged.append(one if "count" in one.value else Field("F", {"count": Field("l", entries), **one.value}))
+    return merged
+
+
+def _place(one: Field) -> tuple[str, ...]:
+    """Queue and reason of an entry, to be compared by their values. Field types do not matter to RabbitMQ."""
+    if one.kind != "F":
+        return ()
+    found = [one.value.get(name) for name in ("queue", "reason")]
+    return tuple("" if field is None else repr(_plain(field.value)) for field in found)
+
+
+def _plain(value: object) -> object:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def _count(one: Field) -> int:
+    count = one.value.get("count")
+    return count.value if count is not None and isinstance(count.value, int) else 1
+
+
+def is_cycle(queue: str, deaths: Sequence[Field]) -> bool:
+    """Whether a message has died in this queue, and since then, nobody rejected it."""
+    for death in deaths:
+        table = death.value if death.kind == "F" else {}
+        if table.get("reason") == Field("S", REJECTED):
+            return False
+        if table.get("queue") == Field("S", queue):
+            return True
+    return False
+
+
+def _routes(field: Field | None) -> list[str]:
+    if field is None or field.kind != "A":
+        return []
+    return [each.value for each in field.value if each.kind == "S"]
+
+
+def _short(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogateescape")
+    return bytes((len(data),)) + data
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,47 @@
+"""What a queue knows of a consumer: how much it may have now, and how to hand it over.
+
+The consumer of an AMQP channel is in `leveret.sessions.amqp.channel_consumer`; one at another node is in `home`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.delivery.offsets import Start
+
+
+class Consumer(Protocol):
+    """Somebody who takes messages from one queue."""
+
+    tag: str
+    no_ack: bool
+    exclusive: bool
+    priority: int  # Others get nothing while one with a higher one has room.
+    timeout_ms: int | None  # How long it may keep a message; None: as its queue says, or the node.
+    unacked: int  # Messages out with this consumer.
+    begins_at: Start | None  # Of a stream's consumer: where it begins, or goes on.
+
+    def room(self, average_bytes: int) -> int:
+        """How many messages of about this size it may be given in this turn; 0 or less: none."""
+
+    def deliver(self, batch: Batch, lo: int, hi: int) -> None:
+        """Take the messages `lo`..`hi - 1` of the batch; never more than `room` said."""
+
+    def on_queue_deleted(self) -> None:
+        """The queue is gone, and so is the subscription."""
+
+
+class Subscriber(Consumer, Protocol):
+    """A consumer whose queue may be at another node, or go there."""
+
+    queue: AnyQueue
+    cancels_on_failover: bool  # It is to be told when another node leads its queue, and goes on only if asked again.
+
+    def limit(self) -> int:
+        """How many may be out with it at a time, as far as its queue can count that; 0 is no limit."""
+
+    def shares_prefetch(self) -> bool:
+        """Whether what is out with others leaves less room for it."""

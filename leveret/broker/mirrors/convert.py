@@ -1,0 +1,187 @@
+"""A queue becomes mirrored, or is mirrored no longer.
+
+**It becomes mirrored**: what of it the log does not hold for good goes there, where mirrors can be given it.
+
+Until then the log knows persistent messages of durable queues and nothing else. A mirror is filled with what its
+master's log holds, so a transient message that waits, or is out with a consumer, would be the master's alone, although
+transient messages are mirrored like all others from now on. They are written as what a mirror is filled with is: the
+queue's numbers stay as they are, and so does the order.
+
+From memory (`take_over`) they go at once, before the first block of the ring.
+
+Spilled ones are in the log already, but only to have them out of memory: whatever the log does not call spilled is
+there after a restart, and these are not. There may be very many. So they are read and stored again piece by piece,
+while the queue is used (`Adoption`), the next piece when the last one is on disk: memory holds one, and a slow disk
+slows nobody but its own adoption. Whoever settles one meanwhile settles it wherever it is. Who consumes is given them
+from where they are: the log reads both.
+
+Until the last is on disk no mirror is told anything of what is stored here: it would take those not stored yet for
+settled. And were it told of one that is stored but not synced, and the master restarted, then a mirror in sync would
+have a message that its master lacks. So no mirror becomes complete before, however few messages it lacks, since each
+has to be given a first piece. If the master dies in the middle, nobody else is in sync: the queue comes back with its
+node, without the transient messages that were not stored yet, as it would have without a policy. If by force somebody
+else leads, they are lost with all else that only this node had, and dropped here, so that they do not turn up again.
+
+**It is mirrored no longer**, and this node's copy is the queue: all blocks of the ring count from now on, whether they
+are on disk or not, for nobody is left who could know others. The log is told first (`MirrorStore.release`). Publishers
+whose messages are in blocks that are not on disk yet are told with the queue's next block: it is written behind those.
+Nothing waits meanwhile, and consumers see nothing of it. Transient messages that the ring's blocks held stay in the
+log, and in the queue after a restart; those that come now do not.
+
+If the node dies before the log has written that, its next start does the same with what is on disk (`Mirrors.open`).
+What is lost then was confirmed to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.delivery.batch import Batch, Gap, Span
+from leveret.broker.delivery.confirms import NEVER
+from leveret.broker.queue.hold import go_on
+from leveret.storage.format.queue_block import PERSISTENT
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.mirrors.copy_store import Loading
+    from leveret.broker.mirrors.manager import Mirror, Mirrors
+    from leveret.broker.queue.queue import Queue
+    from leveret.storage.format.queue_block import Run
+
+PIECE_MESSAGES: Final = 1024  # In one record, so that few are read back where few are wanted.
+PIECE_BYTES: Final = 1 << 18  # Of spilled ones, at a time: some milliseconds of the loop's time.
+AGAIN_TICKS: Final = 100  # Until what could not be read is tried again.
+
+
+def take_over(broker: Broker, queue: Queue) -> list[Run]:
+    """Messages that the log has to be given; whatever becomes of them from now on is recorded."""
+    if queue.open is not None and not queue.open.stored:
+        queue.open = None  # It would be a block of any size, and is stored with those before it.
+    if queue.rules.max_priority:  # No number says which of them are out, or were.
+        queue.requeued += [(batch.first + lo, batch.first + hi - 1) for batch, lo, hi in _out(broker, queue)]
+        for gap in queue.ready:
+            if isinstance(gap, Gap) and gap.redelivered:
+                queue.requeued += gap.ranges or [(gap.first, gap.last)]
+    runs: list[Run] = []
+    for batch, lo, hi in chain(_waiting(queue), _out(broker, queue)):
+        if batch is queue.open or batch.all_logged or batch.paged:
+            continue
+        if not batch.times:
+            batch.stamp(broker.wall_ms)
+        for run in batch.transient_runs(lo, hi) if queue.durable else [batch.cut(lo, hi)]:
+            runs += _pieces(run)
+    for batch, _, _ in chain(_waiting(queue), _out(broker, queue)):
+        if batch is not queue.open:
+            batch.stored = batch.logged = batch.all_logged = True
+    return _joined(sorted(runs, key=lambda run: run.first))
+
+
+def _pieces(run: Run) -> Iterator[Run]:
+    for start in range(0, len(run.contents), PIECE_MESSAGES):
+        yield run.cut(start, min(start + PIECE_MESSAGES, len(run.contents)))
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Of a million messages that came one by one, a thousand records."""
+    found: list[Run] = []
+    for run in runs:
+        if found and found[-1].last + 1 == run.first and len(found[-1]) + len(run) <= PIECE_MESSAGES:
+            found[-1].join(run)
+        else:
+            found.append(run)
+    return found
+
+
+def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
+    """The queue is an ordinary one again; the log knows."""
+    for _, batch, _ in mirror.in_blocks:
+        if batch is not None:
+            if queue.journal is not None:
+                queue.journal.is_safe(batch)  # What it tells of that is written behind these blocks, too.
+            queue.on_logged(batch)
+    for _, batch in mirror.unapplied:
+        queue.on_logged(batch)
+    queue.awaiting[:0] = [pending for _, _, awaiting in mirror.in_blocks for pending in awaiting]
+    mirror.in_blocks.clear()
+    mirror.posts.clear()
+    mirror.unapplied.clear()
+    queue.posts = None
+    mirror.queue = queue.mirror = None
+    if queue.claims is not None:
+        queue.claims.end()
+    queue.logs = PERSISTENT if queue.durable else NEVER
+    queue.note_due = True  # So that there is a next block.
+    queue.thaw()
+    queue.set_pressed(False)
+    broker.mirrors.held_back.pop(queue, None)
+    broker.dirty[queue] = None
+    broker.on_loaded(queue)  # Those who want to get one, and waited for a claim.
+    if queue.parked is not None:
+        go_on(queue, queue)
+
+
+def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+    for entry in queue.ready:
+        if isinstance(entry, Span):
+            yield entry.batch, entry.lo, entry.hi
+
+
+def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
+    """What clients have, of this node and of others; and leases, as far as it is in memory."""
+    if queue.leases is not None:
+        yield from queue.leases.held()
+    for connection in broker.connections:
+        for channel in connection.channels.values():
+            for one in channel.unacked.all_out():
+                if one.queue is queue:
+                    yield one.batch, one.lo, one.hi
+    for home in broker.homes.values():
+        for one in home.unacked:
+            if one.queue is queue:
+                yield one.batch, one.lo, one.hi
+
+
+class Adoption:
+    """Of the spilled messages of one queue, at its master."""
+
+    def __init__(self, mirrors: Mirrors, mirror: Mirror) -> None:
+        self.mirrors = mirrors
+        self.mirror = mirror
+        self.write = 0  # Which is to be synced before the next piece is read; 0: none is.
+        self.rest = 0  # Ticks until something that could not be read is tried again.
+
+    def go_on(self) -> None:
+        """Store the next piece; or all are stored."""
+        mirrors, mirror = self.mirrors, self.mirror
+        assert mirrors.store is not None
+        job = mirrors.store.spilled(mirror.spec.id, PIECE_BYTES)
+        if job is None:
+            del mirrors.adopting[mirror]
+        else:
+            mirrors.broker.shell.read(job, lambda done: self._on_read(job, done))
+
+    def _on_read(self, job: Loading, done: bool) -> None:
+        if self.mirrors.adopting.get(self.mirror) is not self:
+            return  # The queue was deleted, or is led elsewhere.
+        self.mirrors.rounds.catch_up(self.mirror)
+        if not done:
+            self.rest = AGAIN_TICKS
+            return
+        for run in job.runs:
+            run.times = run.times or [(0, self.mirrors.broker.wall_ms)]
+            for piece in _pieces(run):
+                self.write = self.mirror.member.adopt(piece)
+        self.mirrors.touched[self.mirror] = None
+
+    def on_synced(self, write: int) -> None:
+        if self.write and write >= self.write:
+            self.write = 0
+            self.go_on()
+
+    def on_tick(self) -> None:
+        if self.rest:
+            self.rest -= 1
+            if not self.rest:
+                self.go_on()

@@ -1,0 +1,340 @@
+"""A queue served by one node of two that has lost the other, where the operator has chosen to go on (`ignore`).
+
+Of two nodes that lose each other without a proof, at most one goes on by itself: the cluster's leader. The other one
+waits. It can neither lead a mirrored queue nor change its log. But it has a copy of it, and with
+`cluster_partition_handling = ignore` clients of it are to get what is there, as RabbitMQ's would. So it hands out, from
+its copy, what the ring has confirmed, and *nothing of the queue's own state is changed by that*:
+
+    cut      copy ──marked as redelivered──▶ clients here ──ack──▶ a record in this node's log
+    healed   record ──▶ master: settles these numbers, marks what may have been shown ──durable there──▶ forgotten here
+
+**Which messages.** Those of applied blocks: whoever leads the queue next has them under the same numbers, because every
+member in sync had them on its disk. And those of blocks that a mirror has of the master and that are not applied,
+because word that they are confirmed comes with the next block only. These the master has, unless it died before its own
+disk had them; then others get their numbers. So the record names two blocks by epoch and number, the last applied one
+and the last of all (`Anchor`), and a master heeds it up to the one that its own log has. If it has neither, after a
+promotion by force, numbers mean other messages, and the record is void. A node that led the queue itself hands out what
+is applied: who has published the rest is answered by the spool, which has it too (see `outbox`).
+
+**Marked.** The other node may hand out the same messages at the same time, so a client may see one twice. Each delivery
+from a copy is marked. And so is each at the other node: a master that loses a member of its ring, and a new master
+whose ring is not whole, counts all that it has as shown (`mark_shown`). To notice the loss takes that node a moment, so
+a copy is not served for the first `DUE_TICKS` seconds. The record says, on disk before the first delivery, up to which
+number messages may have been shown; so whoever leads next marks them even if the other node never noticed anything,
+because it was dead.
+
+**What if somebody dies?**
+- This node, before an acknowledgement is synced: the master has the message, marked, and gives it out again. After
+  that: the record is read at the next start, and passed on.
+- The master, before the record arrives: it is kept here, and the next one gets it.
+- The master, after it has heeded the record: it says so only when its block is where it must be. Until then the record
+  is sent again; to settle what is settled changes nothing.
+- A client: what it had in hand is given to others here, or after the cut by the master.
+
+**In hand when the link is back.** The master is told what is out with clients here, and reserves it as long as the
+session lasts. What they say of it later goes the same way as the record.
+
+**What it does not do.** It takes in nothing: publishes go to the spool. It drops what has expired from its own list and
+leaves the rest to the master: dead letters, lengths, counts of deliveries. What a client rejects is rejected by the
+master. Priorities are not heeded. Purging is refused, for the messages are not this node's to drop.
+
+The record is a table of ranges (see `durable_state`), and bounded as such tables are. When it is full, nothing more is
+handed out until some of the ranges have grown together.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from leveret.base.range_set import RangeSet
+from leveret.broker.delivery.answers import unreachable
+from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.delivery.consumer_order import Turns
+from leveret.broker.mirrors.copy_store import add_batch
+from leveret.broker.queue.queue import Queue
+from leveret.broker.remote import peer_frames as w
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.rules.queue_rules import QueueRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.delivery.consumer import Consumer
+    from leveret.broker.mirrors.detachment import Detachment
+    from leveret.broker.remote.remote_queue import RemoteQueue
+    from leveret.metadata.model.refusals import Refusal
+    from leveret.storage.format.queue_block import Run
+
+DETACHED: Final = 1 << 61  # In the log, the record about a queue has the number of the queue, and this.
+LOAD_BYTES: Final = 1 << 20
+ANCHOR: Final = b"anchor"  # The durable state of a record: see `Anchors`,
+ACKED: Final = b"a"  # and, with the number of the first, which messages were acknowledged,
+REJECTED: Final = b"r"  # or rejected.
+NUMBER: Final = Struct(">Q")
+
+
+class Stage(Enum):
+    """What a detached queue does."""
+
+    OPENING = "opening"  # Waits until the record that it may hand out messages is on disk.
+    SERVING = "serving"
+    PASSING = "passing"  # The other node is back: passes on what clients said, and what they still say.
+
+
+NEXT: Final = {
+    Stage.OPENING: (Stage.SERVING, Stage.PASSING),
+    Stage.SERVING: (Stage.PASSING,),
+    Stage.PASSING: (Stage.OPENING,),
+}
+
+
+class Anchor(NamedTuple):
+    """A block of a copy, by epoch and number, and the last message up to there."""
+
+    epoch: int
+    block: int
+    bound: int
+
+
+class Anchors(NamedTuple):
+    """Up to where a copy goes."""
+
+    sure: Anchor  # What is applied.
+    end: Anchor  # What there is.
+
+    def pack(self) -> bytes:
+        return w.APART_HEAD.pack(*self.sure, *self.end)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Raises `BadFrame`."""
+        numbers = w.unpack_one(w.APART_HEAD, data)
+        return cls(Anchor(*numbers[:3]), Anchor(*numbers[3:]))
+
+
+NOWHERE: Final = Anchors(Anchor(0, 0, 0), Anchor(0, 0, 0))
+
+
+class DetachedQueue(Queue):
+    """What this node hands out of a queue while it cannot reach the other node of two."""
+
+    __slots__ = (
+        "acked", "anchors", "detachment", "front", "is_asking", "is_full", "known", "out", "rejected", "returned",
+        "stage", "target", "version",
+    )  # fmt: skip
+
+    def __init__(self, detachment: Detachment, target: QueueSpec) -> None:
+        node = detachment.broker.node_name
+        spec = QueueSpec(DETACHED | target.id, target.vhost, target.name, arguments=target.arguments, node=node)
+        super().__init__(spec, detachment.broker)
+        self.detachment = detachment
+        self.target = target.id
+        self.front: RemoteQueue | None = None  # What clients of this node take for the queue.
+        self.stage = Stage.PASSING
+        self.anchors = NOWHERE
+        self.known = RangeSet()  # All that it has, or had, to hand out since it was last opened.
+        self.out = RangeSet()
+        self.acked = RangeSet()
+        self.rejected = RangeSet()
+        self.returned: list[tuple[int, int]] = []  # Given back since the other node is.
+        self.version = 0  # Rises with everything that clients say.
+        self.is_asking = False  # The master has been told, and has not answered.
+        self.is_full = False
+
+    def __repr__(self) -> str:
+        return f"DetachedQueue({self.spec.vhost!r}, {self.spec.name!r})"
+
+    @property
+    def is_serving(self) -> bool:
+        return self.stage is not Stage.PASSING
+
+    def change(self, stage: Stage) -> None:
+        assert stage in NEXT[self.stage], f"{self.stage} to {stage}"
+        self.stage = stage
+        self.host.dirty[self] = None
+
+    def set_rules(self, rules: QueueRules) -> None:
+        """Who may consume, and what has expired; all else is the master's business."""
+        self.said = QueueRules(ttl_ms=rules.ttl_ms, single_active=rules.single_active)
+        self.timed = self.tended = self.timed or rules.ttl_ms is not None
+        if rules.single_active and self.turns is None:
+            self.turns = Turns(self)
+
+    # -- Opening and ending --------------------------------------------------------------------------------------
+
+    def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
+        """After a start. There are no messages in a record."""
+        self.number, self.epoch = number, epoch
+
+    def restore_state(self, table: dict[bytes, bytes]) -> None:
+        self.durable_state.restore(table)
+        if ANCHOR in table:
+            self.anchors = Anchors.unpack(table[ANCHOR])
+        for key, value in table.items():
+            ranges = self.acked if key[:1] == ACKED else self.rejected
+            if key != ANCHOR:
+                ranges.add(*NUMBER.unpack(key[1:]), *NUMBER.unpack(value))
+
+    def begin(self, anchors: Anchors) -> None:
+        """Nothing is handed out before the log has the anchors."""
+        self.anchors = anchors
+        self.returned.clear()
+        self.known = RangeSet()
+        self.change(Stage.OPENING)
+        self.durable_state.set(ANCHOR, anchors.pack())
+        self.durable_state.when_safe(self._on_recorded)
+
+    def _on_recorded(self, safe: bool) -> None:
+        if safe and self.stage is Stage.OPENING:
+            self.change(Stage.SERVING)
+            self.detachment.broker.on_loaded(self)
+
+    def take_in(self, gaps: list[Gap], runs: list[Run], others: RangeSet) -> None:
+        """These messages of the copy can be handed out: in the log, and in blocks that are not applied; of the latter,
+        not the others."""
+        for gap in gaps:
+            gap.redelivered = True
+            self.known.add(gap.first, gap.last)
+            self.ready_count += gap.count
+            self.put_back(gap)
+        for run in runs:
+            if run.contents:
+                self.known.add(run.first, run.last)
+                add_batch(self, run, others, RangeSet([(run.first, run.last)]))
+        if gaps or runs:
+            self.host.dirty[self] = None
+
+    def finish(self) -> list[Consumer]:
+        """The other node is back. Gives the consumers, who go on elsewhere."""
+        self.change(Stage.PASSING)
+        consumers = list(self.consumers)
+        self.consumers.clear()
+        self.exclusive_consumer = None
+        for entry in self.ready:
+            if isinstance(entry, Span):
+                self._let_go(entry.batch, entry.count)
+        self.ready.clear()
+        self.ready_count, self.loading, self.front = 0, None, None
+        return consumers
+
+    # -- Questions -----------------------------------------------------------------------------------------------
+
+    def later(self, call: Callable[[AnyQueue], None]) -> bool:
+        """True: the queue is served by its master again, who is asked."""
+        standing = None if self.is_serving else self.detachment.standing(self)
+        if standing is not None:
+            call(standing)
+        return standing is not None
+
+    def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
+        if not self.later(lambda queue: queue.purge_all(then)):
+            front = self.front
+            then(self._gone() if front is None else unreachable(front.spec))
+
+    # -- Delivering ----------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        if self.stage is Stage.PASSING:
+            self.detachment.pass_on(self)
+        elif self.stage is Stage.SERVING and not self.is_full:
+            super().pump()
+            self.noted_through = self.delivered_through  # The record says that all may have been shown.
+
+    def get(self) -> tuple[Batch, int] | Gap | None:
+        if self.stage is Stage.OPENING:
+            return Gap(0, 0, 1)  # It is waited for as for one that is being read.
+        if self.is_full:
+            return None
+        got = super().get()
+        if isinstance(got, tuple):
+            self._hand(*got, got[1] + 1)
+        return got
+
+    def hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
+        batch, lo = head.batch, head.lo
+        super().hand_over(consumer, head, count)
+        if not consumer.no_ack:
+            self._hand(batch, lo, head.lo)
+
+    def _hand(self, batch: Batch, lo: int, hi: int) -> None:
+        self.out.add(batch.first + lo, batch.first + hi - 1)
+
+    def want(self, gap: Gap) -> None:
+        """Have the beginning of a gap read, from the copy."""
+        if self.loading is not None:
+            return
+        self.loading = gap
+
+        def then(runs: list[Run] | None, following: int) -> None:
+            if runs is None:  # As any queue, it stands still before what cannot be read.
+                self.detachment.note("error", f"{self} stands still, its messages cannot be read")
+                return
+            self.on_loaded(gap, runs, following)
+            self.detachment.broker.on_loaded(self)
+
+        self.host.read_range(self.target, gap.first, gap.last, LOAD_BYTES, then)
+
+    # -- What clients say ----------------------------------------------------------------------------------------
+
+    def settle(self, batch: Batch, lo: int, hi: int) -> None:
+        if not self.deleted:
+            self._let_go(batch, hi - lo)
+            self.record(ACKED, batch.first + lo, batch.first + hi - 1)
+
+    def discard(self, batch: Batch, lo: int, hi: int) -> None:
+        self.unacked_count -= hi - lo
+        if not self.deleted:
+            self._let_go(batch, hi - lo)
+            self.record(REJECTED, batch.first + lo, batch.first + hi - 1)
+
+    def bury(self, batch: Batch, lo: int, hi: int, reason: str) -> None:
+        """What has expired is not handed out here. Its master sees to the rest."""
+        self._let_go(batch, hi - lo)
+
+    def requeue(self, batch: Batch, lo: int, hi: int, shown: bool = True, counted: bool = True) -> None:
+        if self.deleted:
+            return
+        first, last = batch.first + lo, batch.first + hi - 1
+        self.unacked_count -= hi - lo
+        self.out.remove(first, last)
+        self.version += 1
+        if self.is_serving:
+            self.ready_count += hi - lo
+            batch.mark_redelivered(lo, hi)
+            self._put_back_again(Span(batch, lo, hi))
+        else:
+            self.returned.append((first, last))
+            self._let_go(batch, hi - lo)
+        self.host.dirty[self] = None
+
+    def record(self, kind: bytes, first: int, last: int) -> None:
+        """These messages are done with. The log gets a range of neighbours under the number of its first."""
+        ranges, state = self.acked if kind == ACKED else self.rejected, self.durable_state
+        self.out.remove(first, last)
+        self.version += 1
+        for start, _ in list(ranges.ranges(first, last + 1)):
+            if kind + NUMBER.pack(start) in state.table:
+                state.set(kind + NUMBER.pack(start), b"")
+        ranges.add(first, last)
+        start, end = ranges.around(first)
+        was_full = self.is_full
+        self.is_full = not state.fits(kind + NUMBER.pack(start), NUMBER.pack(end))
+        if not self.is_full:
+            state.set(kind + NUMBER.pack(start), NUMBER.pack(end))
+        elif not was_full:
+            self.detachment.note("warning", f"{self} hands out nothing more: its record of what was settled is full")
+        self.host.dirty[self] = None
+
+    def verdicts(self) -> list[tuple[int, int, int]]:
+        """All that its master is to know, by numbers of messages."""
+        returned, self.returned = self.returned, []
+        return [
+            *[(w.OUT, *pair) for pair in self.out],
+            *[(w.ACKED, *pair) for pair in self.acked],
+            *[(w.DISCARDED, *pair) for pair in self.rejected],
+            *[(w.REQUEUED, *pair) for pair in returned],
+        ]

@@ -1,0 +1,412 @@
+"""All queues that this node serves by itself because it has lost the other node of two; and what a master does then.
+
+`detached` says what is done and why that is safe. Here is when: a node is *detached* while it has no majority, no link,
+is one of two, and its partition handling says that it serves on. After `DUE_TICKS` seconds of that, a queue is served
+from its copy as soon as somebody wants something of it. A link, or a majority, ends it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.base.range_set import RangeSet, merged
+from leveret.base.visible_text import visible
+from leveret.broker.delivery.batch import Gap
+from leveret.broker.delivery.priority_ready import rows_of
+from leveret.broker.delivery.unacked import Unacked
+from leveret.broker.mirrors.copy_store import gaps_of
+from leveret.broker.mirrors.detached import ACKED, DETACHED, Anchor, Anchors, DetachedQueue
+from leveret.broker.remote import peer_frames as w
+from leveret.broker.remote.handover import reserve
+from leveret.broker.remote.remote_queue import resubscribe
+from leveret.links.proposals import BadFrame
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.refusals import Refusal, resource
+from leveret.metadata.rules.ha_policy import is_quorum, is_stream
+from leveret.replication.packed_block import last_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.consumer import Subscriber
+    from leveret.broker.mirrors.manager import Mirror
+    from leveret.broker.queue.queue import Queue
+    from leveret.broker.remote.remote_queue import RemoteQueue
+    from leveret.broker.remote.spool_registry import Stored
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.storage.format.queue_block import Block
+
+# Seconds. A node that is cut off notices silence after `net_ticktime`, and so does the other one, not much later.
+DUE_TICKS: Final = 10
+RESERVED: Final = (w.OUT, w.ACKED, w.DISCARDED)
+
+
+class Said(NamedTuple):
+    """What a node tells the master of a queue that it has served meanwhile."""
+
+    anchors: Anchors
+    verdicts: list[tuple[int, int, int]]
+
+    def pack(self) -> bytes:
+        return self.anchors.pack() + b"".join(w.VERDICT.pack(*one) for one in self.verdicts)
+
+    def upto(self, bound: int) -> list[tuple[int, int, int]]:
+        """What is said of messages up to this one."""
+        return [(verdict, first, min(last, bound)) for verdict, first, last in self.verdicts if first <= bound]
+
+
+class Detachment:
+    """Of one node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.is_pair: Callable[[], bool] = lambda: False  # Whether the cluster has two nodes, and no witness.
+        self.ticks = 0  # For which this node has been cut off.
+        self.queues: dict[int, DetachedQueue] = {}  # By the number of the queue itself.
+        self.reserved: dict[int, Unacked] = {}  # Likewise, where this node leads it now: what is out with its clients.
+
+    @property
+    def is_due(self) -> bool:
+        """Whether queues are served from their copies."""
+        return self.ticks > DUE_TICKS
+
+    @property
+    def serving(self) -> list[DetachedQueue]:
+        return [one for one in self.queues.values() if one.is_serving]
+
+    def open(self, numbers: Mapping[int, Stored]) -> set[int]:
+        """At the start: take up what the log holds. Gives which of its numbers are still needed."""
+        kept: set[int] = set()
+        for number in numbers:
+            queue = self.broker.queues_by_id.get(number & ~DETACHED) if number & DETACHED else None
+            if queue is not None:
+                kept.add(number)
+                self.broker.dirty[self._make(queue)] = None
+        return kept
+
+    def _make(self, queue: AnyQueue) -> DetachedQueue:
+        detached = self.queues[queue.spec.id] = DetachedQueue(self, queue.spec)
+        self.broker.shell.adopt(detached)
+        return detached
+
+    # -- Serving -------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def heed(queue: Queue, unacked: Unacked, said: Said, then: Callable[[bool], None]) -> None:
+        """Settle, at the master of a queue, what another node says was settled there.
+
+        `unacked`: what is reserved here for clients of that node. `then` when all that is safe; False: this node does
+        not lead the queue any more.
+        """
+        bound = _bound(queue, said.anchors)
+        if not bound:
+            then(True)  # The numbers mean other messages here.
+            return
+        mark_shown(queue, bound)
+        verdicts = said.upto(bound)
+        named = merged([(first, last) for verdict, first, last in verdicts if verdict in RESERVED])
+        pieces = [(one.batch, one.lo, one.hi) for one in unacked.take_all() if one.queue is queue]
+        pieces += reserve(queue, named)
+        for batch, lo, hi in sorted(pieces, key=lambda piece: piece[0].first + piece[1]):
+            unacked.add(batch.first + lo, hi - lo, queue, None, batch, lo, queue.host.now_ms)
+        for verdict, first, last in verdicts:
+            for one in unacked.take_range(first, last) if verdict != w.OUT else ():
+                if verdict == w.ACKED:
+                    queue.settle_delivered(one.batch, one.lo, one.hi)
+                elif verdict == w.DISCARDED:
+                    queue.discard(one.batch, one.lo, one.hi)
+                else:
+                    queue.requeue(one.batch, one.lo, one.hi)
+        queue.durable_state.when_block_safe(then)
+
+    @staticmethod
+    def read(payload: bytes) -> Said:
+        """Raises `BadFrame`."""
+        anchors = Anchors.unpack(payload)
+        entries = w.unpack_all(w.VERDICT, payload[w.APART_HEAD.size :])
+        verdicts = [(verdict, first, last) for verdict, first, last in entries]
+        if any(verdict not in (*RESERVED, w.REQUEUED) or first > last for verdict, first, last in verdicts):
+            raise BadFrame("what is said of messages is not known")
+        return Said(anchors, verdicts)
+
+    def tick(self) -> None:
+        """Once a second."""
+        broker = self.broker
+        is_cut = not broker.mirrors.majority and not broker.edges and broker.partition_handling.spools
+        self.ticks = self.ticks + 1 if is_cut and self.is_pair() else 0
+        if not self.ticks:
+            self.end()
+        if self.is_due:
+            for front in list(broker.spools.fronts):
+                heir = front.successor
+                if heir is not None and heir.is_local and heir.consumers and front.detached() is not None:
+                    self._take_consumers(heir)
+        for detached in list(self.queues.values()):
+            if detached.is_serving:
+                self._refill(detached)
+            else:
+                self.pass_on(detached)
+
+    def begin(self, front: RemoteQueue) -> DetachedQueue | None:
+        """Serve a queue from the copy that this node has; None: it has none, or none that may be."""
+        spec, mirrors = front.spec, self.broker.mirrors
+        mirror = mirrors.mirrors.get(spec.id)
+        if mirror is None or not _may_be_detached(spec):
+            return None
+        mirrors.catch_up(mirror)
+        anchors = self._anchors(mirror)
+        if anchors is None:
+            return None
+        detached = self.queues.get(spec.id)
+        if detached is not None and not _knows(mirror, detached.anchors.end):
+            self._drop(detached)
+            detached = None
+        if detached is None:
+            detached = self._make(front)
+        detached.front = front
+        detached.begin(anchors)
+        self._refill(detached)
+        name = resource("queue", spec.name, spec.vhost)
+        self.note("warning", f"the master of {name} cannot be reached: this node hands out the "
+                  f"{detached.ready_count} messages that it has, marked as redelivered")  # fmt: skip
+        return detached
+
+    def _anchors(self, mirror: Mirror) -> Anchors | None:
+        """Where this node's copy ends, if it is one that counts."""
+        member, store = mirror.member, self.broker.mirrors.store
+        if store is None or not member.in_sync or not member.complete or member.failed:
+            return None
+        if mirror in self.broker.mirrors.adopting:
+            return None
+        tail, applied = member.tail, store.stored(mirror.spec.id).next_seq - 1
+        sure = end = Anchor(tail.epoch_at(member.confirmed), member.confirmed, applied)
+        if mirror.queue is None and tail.end > member.confirmed:
+            last = max(map(last_message, tail.upto(member.confirmed + 1, tail.end)))
+            end = Anchor(tail.last_epoch, tail.end, max(applied, last))
+        return Anchors(sure, end) if end.epoch > 0 else None
+
+    def _refill(self, detached: DetachedQueue) -> None:
+        """Let the queue have what of the copy it does not know: all of it at first; later, what clients have given back
+        to this node as the queue's master, which stands still."""
+        mirrors = self.broker.mirrors
+        mirror = mirrors.mirrors.get(detached.target)
+        if mirror is None or mirrors.store is None:
+            return
+        live = mirrors.store.stored(detached.target).live
+        tail: tuple[Block, ...] = ()
+        if mirror.queue is not None:
+            others = _not_waiting(mirror.queue, live)
+        elif detached.known:
+            return
+        else:
+            member = mirror.member
+            tail = member.tail.upto(member.confirmed + 1, member.tail.end)
+            others = RangeSet(pair for block in tail for pair in block.settled)
+        for ranges in (detached.known, detached.acked, detached.rejected, detached.out):
+            for pair in ranges:
+                others.add(*pair)
+        gaps = list(gaps_of(live, others))
+        detached.take_in(gaps, [block.enqueued for block in tail if block.enqueued is not None], others)
+
+    def _take_consumers(self, queue: Queue) -> None:
+        """Of a queue that this node led, and that stands still."""
+        detached = self.queues[queue.spec.id]
+        consumers = list(queue.consumers)
+        queue.consumers.clear()
+        queue.exclusive_consumer = None
+        if queue.turns is not None:
+            queue.turns.choose()
+        for consumer in consumers:
+            consumer.queue = detached  # type: ignore[attr-defined]  # Those of other nodes went with the link.
+            detached.add_consumer(consumer)
+
+    def end(self) -> None:
+        """The other node is back, or this one goes on without it, or is not to serve."""
+        self.ticks = 0
+        for detached in self.serving:
+            self._end(detached)
+
+    def on_peer_up(self) -> None:
+        self.end()
+        for detached in list(self.queues.values()):
+            self.pass_on(detached)
+
+    def _end(self, detached: DetachedQueue) -> None:
+        if detached.front is not None:
+            detached.front.apart = None
+        self._hear(detached)
+        consumers = detached.finish()
+        self.pass_on(detached)  # Before anybody is given something by the master.
+        self.broker.on_loaded(detached)  # Whoever waited to get something asks there.
+        standing = self.standing(detached)
+        for consumer in consumers:
+            subscriber: Subscriber = consumer  # type: ignore[assignment]  # There are none of other nodes.
+            if standing is None or subscriber.cancels_on_failover:
+                subscriber.on_queue_deleted()
+            else:
+                resubscribe(subscriber, standing)
+
+    def _hear(self, detached: DetachedQueue) -> None:
+        """What clients have acknowledged to this node as the queue's master, and the ring has not confirmed."""
+        mirror = self.broker.mirrors.mirrors.get(detached.target)
+        if mirror is None or mirror.queue is None:
+            return
+        member, bound = mirror.member, detached.anchors.sure.bound
+        blocks = member.tail.upto(member.confirmed + 1, member.tail.end)
+        for first, last in [*mirror.queue.settled, *(pair for block in blocks for pair in block.settled)]:
+            if first <= bound:
+                detached.record(ACKED, first, min(last, bound))
+
+    def standing(self, detached: DetachedQueue) -> AnyQueue | None:
+        """What clients take for the queue."""
+        vhost = self.broker.vhosts.get(detached.spec.vhost)
+        found = None if vhost is None else vhost.queues.get(detached.spec.name)
+        return found if found is not None and found.spec.id == detached.target else None
+
+    # -- Passing on ----------------------------------------------------------------------------------------------
+
+    def tell(self, queue: AnyQueue) -> None:
+        """The queue is led, here or at another node: before it hands out anything, it hears of what was settled."""
+        detached = self.queues.get(queue.spec.id)
+        if detached is not None:
+            if detached.is_serving:
+                self._end(detached)
+            self.pass_on(detached, queue)
+
+    def pass_on(self, detached: DetachedQueue, target: AnyQueue | None = None) -> None:
+        target = target or self.broker.queues_by_id.get(detached.target)
+        if target is None:
+            self._drop(detached)
+        if target is None or detached.is_asking or detached.is_serving or not self._has_way(target):
+            return
+        version, returned = detached.version, detached.returned
+        said = Said(detached.anchors, detached.verdicts())
+        detached.is_asking = True
+
+        def then(done: bool) -> None:
+            detached.is_asking = False
+            if not done:
+                detached.returned[:0] = returned
+            elif not detached.is_serving and not detached.deleted:
+                if detached.version != version:
+                    self.pass_on(detached)
+                elif not detached.out:
+                    self._drop(detached)
+
+        if target.is_local:
+            self.heed(target, self.reserved.setdefault(detached.target, Unacked()), said, then)
+        else:
+            edge = target.edge
+            assert edge is not None
+            edge.ask(target, w.APART, said.pack(), lambda answer: then(not isinstance(answer, Refusal)))
+
+    @staticmethod
+    def _has_way(target: AnyQueue) -> bool:
+        return target.edge is not None if not target.is_local else not target.frozen and target.parked is None
+
+    def _drop(self, detached: DetachedQueue) -> None:
+        """Nobody needs the record any more."""
+        del self.queues[detached.target]
+        self.reserved.pop(detached.target, None)
+        if detached.is_serving:
+            for consumer in detached.finish():
+                consumer.on_queue_deleted()
+        detached.let_go_of_all()
+        self.broker.forget(detached)
+        if self.broker.ended is not None:
+            self.broker.ended.pop(detached, None)
+
+    def on_deleted(self, number: int) -> None:
+        """The queue is no more."""
+        detached = self.queues.get(number)
+        if detached is not None:
+            self._drop(detached)
+
+    # -- Leading -------------------------------------------------------------------------------------------------
+
+    def may_be_served_elsewhere(self, spec: QueueSpec) -> bool:
+        """Whether a node that this one has lost may hand out what it has."""
+        return self.broker.partition_handling.spools and _may_be_detached(spec) and self.is_pair()
+
+    def on_failed(self, mirror: Mirror, peer: str) -> None:
+        """A node is lost that had not said farewell: if this one leads the queue, all of it may be shown there."""
+        queue, view = mirror.queue, mirror.member.view
+        if queue is not None and view is not None and peer in view.ring and self.may_be_served_elsewhere(queue.spec):
+            mark_shown(queue, queue.next_seq - 1)
+
+    def on_started(self, mirror: Mirror, queue: Queue) -> None:
+        """This node leads a queue from now on."""
+        view, departed = mirror.member.view, self.broker.mirrors.governing.departed
+        assert view is not None
+        in_sync = {name for name, _ in view.in_sync}
+        others = [name for name in view.ring if name != self.broker.node_name and name not in departed]
+        is_whole = all(one in in_sync and one in mirror.member.links for one in others)
+        if not is_whole and self.may_be_served_elsewhere(queue.spec):
+            mark_shown(queue, queue.next_seq - 1)
+
+    # -- For people ----------------------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, int]:
+        """Of how many queues this node hands out what it has, how many messages wait there, and of how many more it has
+        still to tell a master that clients are done with them."""
+        serving = self.serving
+        return {
+            "queues": len(serving),
+            "messages": sum(one.ready_count for one in serving),
+            "settled": sum(one.acked.count + one.rejected.count for one in self.queues.values()),
+        }
+
+    def note(self, level: str, text: str) -> None:
+        self.broker.shell.note("queue", level, visible(text))
+
+
+def _may_be_detached(spec: QueueSpec) -> bool:
+    """Whether a queue is of a kind that is served from a copy. A quorum queue promises that it is not, readers of a
+    stream remember offsets, and what is delayed is for its node alone."""
+    return not (is_stream(spec.arguments) or is_quorum(spec.arguments) or is_keeper(spec.name))
+
+
+def _not_waiting(queue: Queue, live: RangeSet) -> RangeSet:
+    """What of a queue that this node led is out with clients here, or settled."""
+    others = live.copy()
+    for entry in (entry for row in rows_of(queue.ready) for entry in row):
+        if isinstance(entry, Gap) and entry.ranges is not None:
+            for pair in entry.ranges:
+                others.remove(*pair)
+        else:
+            others.remove(entry.first, entry.last)
+    return others
+
+
+# -- At the master -----------------------------------------------------------------------------------------------------
+
+
+def _knows(mirror: Mirror, anchor: Anchor) -> bool:
+    """Whether a log has this very block, and so means the same messages by numbers up to there."""
+    return anchor.epoch > 0 and mirror.member.tail.epoch_at(anchor.block) == anchor.epoch
+
+
+def _bound(queue: Queue, anchors: Anchors) -> int:
+    """Up to which number a record speaks of messages of this very log."""
+    if queue.mirror is None:
+        return 0
+    return max((one.bound for one in anchors if _knows(queue.mirror, one)), default=0)
+
+
+def mark_shown(queue: Queue, through: int) -> None:
+    """Messages up to this one may have been given out by another node."""
+    for entry in (entry for row in rows_of(queue.ready) for entry in row):
+        if entry.first > through:
+            continue
+        if isinstance(entry, Gap):
+            entry.redelivered = True
+        else:
+            entry.batch.mark_redelivered(entry.lo, min(entry.hi, through - entry.batch.first + 1))
+    if queue.rules.max_priority:
+        queue.requeued.append((1, through))
+    else:
+        queue.delivered_through = max(queue.delivered_through, through)
+    queue.note_due = True
+    queue.host.dirty[queue] = None

@@ -1,0 +1,260 @@
+"""What a queue's rules (`leveret.metadata.rules.ha_policy`) mean for this node's copy of it, from moment to moment.
+
+Most of them are options of the ring's member, set whenever they change. Three depend on more than the policy:
+
+**Who may be promoted unsynced.** With `ha-promote-on-failure: always`, a mirror whose master has *failed*: its link was
+lost, it had not said farewell, and no other node has a link to it any more. Where one has, only a cable is broken: the
+master goes on, and with it what only it holds. Therefore nodes tell each other whom they are linked with, whenever that
+changes, and whoever lacks messages waits for the word of all that it reaches itself.
+
+A node that stops in good order says so to all others before it goes, and only `ha-promote-on-shutdown` lets one of its
+unsynced mirrors lead: it makes that mirror master itself, and waits for a mirror that has just begun to say what it
+has. The farewell names the metadata that the node had, so that others know when they have heard of that. A copy that
+was just started has seen nobody fail; so after all nodes were stopped and some are back, nothing is promoted whose
+master will return. What is remembered of this is forgotten with the next epoch.
+
+**Leaving.** Before a node stops, it lets others lead what it leads: each queue goes to a mirror in sync, those of one
+node spread over the others. Publishes wait meanwhile, and go to the new master with the rest unconfirmed, unlost.
+A node in maintenance (`leveret.metadata.model.maintenance_mark`) does so too, for as long as that lasts.
+
+**Windows.** An asynchronous mirror that is further behind than its queue's window holds up confirms and publishers
+until it has caught up. One that makes no progress at all is no longer in sync after a while, and waited for no longer.
+Outside the hours of the window, mirrors do not fetch what they lack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.mirrors.status import lags
+from leveret.broker.remote.peer_frames import U64
+from leveret.links import frame_types
+from leveret.links.proposals import BadFrame
+from leveret.metadata.model.maintenance_mark import out_of_service
+from leveret.replication.ring_frames import Options
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.mirrors.manager import Mirror
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.metadata.rules.ha_policy import Window
+
+PLAIN: Final = Options()
+
+
+class Governing:
+    """Of all copies of one node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.wall_ms = 0  # The time of day, as of the last tick.
+        self.departed: dict[str, int] = {}  # Nodes that said farewell, and the index of the metadata they had then.
+        self.linked: dict[str, frozenset[str]] = {}  # By node with a link to here: whom it has links to.
+        self.bereaved: dict[Mirror, int] = {}  # The epoch whose master failed.
+        self.windows: dict[Mirror, Window] = {}  # Of those whose mirrors may be behind only so far.
+        self.timed: dict[Mirror, None] = {}  # Of those that are filled only at certain hours.
+        self.blocking: dict[Mirror, None] = {}  # Of those that stand still while they are filled.
+        self.late: dict[Mirror, int] = {}  # Whose window is exceeded, and what could be confirmed if it were not.
+
+    # -- Options -------------------------------------------------------------------------------------------------
+
+    def refresh_all(self) -> None:
+        """Policies have changed, or what else holds for all."""
+        self.broker.mirrors.rounds.tell(self.refresh)
+
+    def refresh(self, mirror: Mirror) -> None:
+        options = self._options(mirror)
+        self.broker.mirrors.block(mirror)
+        if options != mirror.member.options:
+            mirror.member.change_options(options)
+            self.broker.mirrors.touched[mirror] = None
+            if mirror.member.master is not None:
+                self.broker.mirrors.journal.on_sync(mirror)
+
+    def _options(self, mirror: Mirror) -> Options:
+        placing, view = self.broker.placing, mirror.member.view
+        if placing is None:
+            return PLAIN
+        rules = placing.rules_of(mirror.spec)
+        self._put(self.windows, mirror, rules.window if rules.asynchronous and rules.window.has_limit else None)
+        for kept, holds in ((self.timed, bool(rules.window.hours)), (self.blocking, rules.blocking)):
+            if holds:
+                kept[mirror] = None
+            else:
+                kept.pop(mirror, None)
+        failed = view is not None and self.bereaved.get(mirror) == view.epoch and not self._is_seen(view.master)
+        return replace(
+            PLAIN,
+            asynchronous=rules.asynchronous,
+            incremental=rules.strategy != "full",
+            promote_always=rules.on_failure_always and failed,
+            filling=rules.fills and rules.window.is_open(self.wall_ms),
+            fill_bytes_per_tick=placing.defaults.fill_bytes_per_tick,
+            fill_messages=rules.batch,
+        )
+
+    def _put(self, windows: dict[Mirror, Window], mirror: Mirror, window: Window | None) -> None:
+        if window is not None:
+            windows[mirror] = window
+        elif windows.pop(mirror, None) is not None:
+            self._on_time(mirror)
+
+    def forget(self, mirror: Mirror) -> None:
+        for each in (self.bereaved, self.windows, self.timed, self.late, self.blocking):
+            each.pop(mirror, None)
+
+    # -- Others ----------------------------------------------------------------------------------------------------
+
+    def on_farewell(self, peer: str, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        if len(payload) != U64.size:
+            raise BadFrame("a farewell without an index")
+        (self.departed[peer],) = U64.unpack(payload)
+
+    def on_peer_up(self, peer: str) -> None:
+        self.departed.pop(peer, None)
+
+    def tell_links(self) -> None:
+        edges = self.broker.edges
+        for peer in edges:
+            self.broker.shell.send(peer, frame_types.LINKED, ["\n".join(edges).encode()])
+
+    def on_linked(self, peer: str, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        try:
+            self.linked[peer] = frozenset(payload.decode().split("\n"))
+        except UnicodeDecodeError:
+            raise BadFrame("names of nodes that are none") from None
+        self._look_at_bereaved()
+
+    def _is_seen(self, node: str) -> bool:
+        return any(node in others for others in self.linked.values())
+
+    def _look_at_bereaved(self) -> None:
+        mirrors = self.broker.mirrors
+
+        def tell(mirror: Mirror) -> None:
+            if mirror in self.bereaved:
+                self.refresh(mirror)
+
+        if self.bereaved or mirrors.rounds:  # There may be some that have not heard of it.
+            mirrors.rounds.tell(tell)
+
+    def on_lost(self, peer: str) -> None:
+        """Its word counts no longer."""
+        if self.linked.pop(peer, None) is not None:
+            self._look_at_bereaved()
+
+    def on_failed(self, mirror: Mirror, peer: str) -> None:
+        """A node was lost that had not said farewell."""
+        view = mirror.member.view
+        if view is not None and view.master == peer:
+            self.bereaved[mirror] = view.epoch
+            self.refresh(mirror)
+
+    def is_down(self, spec: QueueSpec) -> bool:
+        """Whether nobody will lead the queue before a node returns that stopped in good order. This is not known before
+        this node has applied all that the other one had: it may have made a mirror master just before it stopped."""
+        view, edges = spec.view, self.broker.edges
+        if view is None or view.master not in self.departed:
+            return False
+        if self.broker.metadata.index < self.departed[view.master]:
+            return False
+        return not any(name == self.broker.node_name or name in edges for name, _ in view.in_sync)
+
+    # -- Time ------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """As often as the ring's."""
+        for mirror in list(self.late):
+            if not self._is_late(mirror):
+                self._on_time(mirror)
+
+    def on_minute(self) -> None:
+        """Now and then: it may be the hour to fill, or no longer."""
+        for mirror in list(self.timed):
+            self.refresh(mirror)
+
+    def may_confirm(self, mirror: Mirror, durable: int) -> bool:
+        """Whether publishers may be told now that all up to this block is safe; later, they will be."""
+        if mirror not in self.windows or not self._is_late(mirror):
+            self.late.pop(mirror, None)
+            return True
+        self.late[mirror] = durable
+        return False
+
+    def _is_late(self, mirror: Mirror) -> bool:
+        window = self.windows.get(mirror)
+        return window is not None and any(
+            window.is_exceeded(lag.messages, lag.bytes, lag.seconds)
+            for lag in lags(mirror, None, self.wall_ms)
+            if lag.in_sync and lag.messages is not None and lag.bytes is not None and lag.seconds is not None
+        )
+
+    def _on_time(self, mirror: Mirror) -> None:
+        durable = self.late.pop(mirror, None)
+        if durable is not None:
+            self.broker.mirrors.on_confirmed(mirror, durable)
+            self.broker.mirrors.touched[mirror] = None
+
+    # -- Leaving -----------------------------------------------------------------------------------------------------
+
+    def leave(self) -> bool:
+        """Before this node stops: let others lead, as far as the rules say. False: there is nothing to wait for."""
+        mirrors, placing = self.broker.mirrors, self.broker.placing
+        assert placing is not None
+        given: dict[str, int] = {}
+        away = out_of_service(self.broker.metadata)
+        waits = False
+        for mirror in mirrors:
+            mirrors.rounds.catch_up(mirror)
+            member = mirror.member
+            if member.master is None or member.view is None or not member.majority:
+                continue
+            if member.master.handing is not None or member.proposal_age is not None:
+                waits = True
+                continue
+            heirs = [name for name, _ in member.view.in_sync if name in member.links]
+            if heirs:
+                heir = min(heirs, key=lambda name: (name in away, given.get(name, 0)))
+                given[heir] = given.get(heir, 0) + 1
+                waits = mirrors.hand_over(mirror, heir) or waits
+            elif placing.rules_of(mirror.spec).on_shutdown_always:
+                if member.abdicate():
+                    mirrors.touched[mirror] = None
+                    waits = True
+                else:
+                    waits = member.may_abdicate_soon() or waits
+        return waits
+
+    def give_away(self, at_once: int) -> int:
+        """While this node is in maintenance: let others lead that are not, so many queues at a time. How many are left
+        that could go. Here no unsynced mirror is made to lead, whatever the rules say: nobody stops yet."""
+        mirrors, placing = self.broker.mirrors, self.broker.placing
+        assert placing is not None
+        away = out_of_service(self.broker.metadata)
+        masters: dict[str, int] | None = None
+        left = under_way = 0
+        for mirror in list(mirrors):
+            mirrors.rounds.catch_up(mirror)
+            member = mirror.member
+            if member.master is None or member.view is None or not member.majority:
+                continue
+            heirs = [name for name, _ in member.view.in_sync if name in member.links and name not in away]
+            if not heirs:
+                continue
+            left += 1
+            if member.master.handing is not None or member.proposal_age is not None:
+                under_way += 1
+            elif under_way < at_once:
+                if masters is None:
+                    masters = dict(placing.broker.loads.masters)
+                heir = min(heirs, key=lambda name: (masters.get(name, 0), name))
+                masters[heir] = masters.get(heir, 0) + 1
+                under_way += mirrors.hand_over(mirror, heir)
+        return left
+
+    def say_farewell(self) -> None:
+        for peer in self.broker.edges:
+            self.broker.shell.send(peer, frame_types.FAREWELL, [U64.pack(self.broker.metadata.index)])

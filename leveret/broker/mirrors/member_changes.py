@@ -1,0 +1,319 @@
+"""Mirrored queues get the members that policies want for them.
+
+Whoever leads a queue sees to it: only a working master may change who counts as in sync. A new queue is born with its
+members. For others the master takes one step at a time, each a committed view, so that at no moment a copy is given up
+that was needed:
+
+1. Nodes that are wanted and missing are added. They fill while the queue is used.
+2. If the master itself is not wanted, it hands over to the oldest wanted member that is in sync.
+3. When every wanted member that runs is in sync, or at least one besides the master, those that are not wanted go; but
+   not while theirs is the only copy besides the master's.
+
+A queue that is *on its way* to another node (a parameter says so: `placement.moving_to`) gets a copy there besides,
+is handed over when that is in sync, and then has the copies again that its policy wants; without one, the new master's
+alone. Nothing of that needs anybody who stays with it: whoever leads the queue takes the next step, also if it came to
+lead it by the death of another, and the parameter goes when the queue has come, or when the node that it is to go to is
+lost. So a queue without mirrors moves with its order and its numbers, and nothing that is acknowledged meanwhile is in
+vain: see `bequest`.
+
+When the master is alone in the ring of a queue that nobody wants mirrored, because it has come to where it was to go or
+because its policy is gone, the view ends: it is an ordinary queue again, which needs no majority to be used, and whose
+transient messages need no disk. That is one more committed step. Whatever wants mirrors a moment later begins anew,
+with a higher version. An exclusive queue is never mirrored: it goes
+with its connection anyway. Where copying is forbidden, nobody is added; that takes nobody away either.
+
+What holds for a queue, by its policy, its arguments and the configuration, is in `leveret.metadata.rules.ha_policy`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.broker.mirrors.manager import disk_id
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model import commands as c
+from leveret.metadata.model import events as e
+from leveret.metadata.model.hidden_queues import is_journal
+from leveret.metadata.model.maintenance_mark import MAINTENANCE, state_of
+from leveret.metadata.model.view import View
+from leveret.metadata.rules.ha_policy import ALWAYS, FORBID, Defaults, Rules, rules
+from leveret.metadata.rules.placement import (
+    LABELS,
+    LINKS,
+    MOVES,
+    extra_members,
+    locate,
+    moving_to,
+    wanted_ring,
+    with_extra,
+)
+from leveret.metadata.rules.policies import SPENT_MAX, PolicyBook
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.mirrors.manager import Mirror
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.metadata.store import Applied
+    from leveret.protocol.tables import Table
+
+# In one turn, when all are to be looked at: so many steps for queues of this node, and as many looks at others.
+STEPS_AT_ONCE: Final = 16
+LOOKS_AT_ONCE: Final = 1_024
+
+
+class Place(NamedTuple):
+    """A node of the cluster, as far as placement goes."""
+
+    name: str
+    folder: str  # Names its data folder,
+    run: str  # and this its present run.
+    running: bool
+    labels: Mapping[str, str] = MappingProxyType({})
+    away: bool = False  # Out of service: see `leveret.metadata.model.maintenance_mark`.
+
+
+class Placing:
+    """What is to be done about the copies of this node's queues."""
+
+    def __init__(self, broker: Broker, places: Callable[[], list[Place]], defaults: Defaults | None = None) -> None:
+        self.broker = broker
+        self.places = places
+        self.defaults = defaults or Defaults()
+        self.book = PolicyBook(broker.metadata)
+        self.due: dict[int, None] = {}  # Queues to look at,
+        self.looking: list[int] = []  # and those that were due with the last tick; the next one last.
+        self.unfinished: dict[int, None] = {}  # To look at again: at their next view, or when a second is over.
+        self.ending: dict[int, None] = {}  # Queues whose move, or ring, is over, which is not agreed on yet.
+        self.drawn = 0
+        self._seen: frozenset[tuple[str, bool]] = frozenset()  # Which nodes there are, and which of them run.
+
+    def rules(self, vhost: str, name: str, arguments: Table) -> Rules:
+        forbidden = self.broker.metadata.global_parameters.get(FORBID) is True
+        definition = self.book.of_queue(vhost, name, arguments).definition
+        return rules(definition, name, arguments, self.defaults, forbidden)
+
+    def rules_of(self, spec: QueueSpec) -> Rules:
+        found = self.rules(spec.vhost, spec.name, spec.arguments)
+        metadata = self.broker.metadata
+        if moving_to(metadata, spec) is not None:
+            # Else it would never get there; and somebody has said that it is to be copied.
+            return replace(found, automatic=True, forbidden=False, strategy="incremental", window=ALWAYS)
+        if "ha-mode" not in found.placement and extra_members(metadata, spec.vhost, spec.name):
+            return replace(found, automatic=True)  # Whoever adds a mirror by hand wants it filled.
+        return found
+
+    def is_plain(self, spec: QueueSpec) -> bool:
+        """Whether a queue has no mirrors and nobody wants it to. It may have had some, and be a ring of one still."""
+        is_alone = spec.view is None or spec.view.ring == (spec.node,)
+        return is_alone and "ha-mode" not in self.rules(spec.vhost, spec.name, spec.arguments).placement
+
+    def look_at_all(self) -> None:
+        """A policy, or who is there, has changed."""
+        self.due.update(dict.fromkeys(self.broker.queues_by_id))
+
+    def on_parameter(self, event: e.ParameterChanged | e.GlobalParameterChanged) -> None:
+        """Of most of them nothing follows for copies."""
+        governing = self.broker.mirrors.governing
+        if isinstance(event, e.GlobalParameterChanged):
+            if event.name == FORBID or event.name.startswith((LABELS, MAINTENANCE)):
+                self.look_at_all()
+                governing.refresh_all()
+        elif event.component in (LINKS, MOVES):
+            spec = self.broker.metadata.queues.get((event.vhost, event.name))
+            if spec is not None:
+                self.due[spec.id] = None
+                mirror = self.broker.mirrors.mirrors.get(spec.id)
+                if mirror is not None:
+                    governing.refresh(mirror)
+
+    # -- New queues ----------------------------------------------------------------------------------------------
+
+    def home(self, vhost: str, name: str, arguments: Table, masters: dict[str, int] | None = None) -> str:
+        """At which node a new queue should be. Who makes many at a time gives along how many queues each node has."""
+        wanted = self.rules(vhost, name, arguments)
+        here = self.broker.node_name
+        is_away = state_of(self.broker.metadata, here) is not None
+        if wanted.locator == "client-local" and wanted.label is None and not is_away:
+            return here
+        if masters is None:
+            masters = self.broker.loads.masters
+        there = [place for place in self.places() if place.running]
+        there = [place for place in there if not place.away] or there
+        if wanted.label is not None:
+            key, value = wanted.label
+            there = [place for place in there if place.labels.get(key) == value] or there
+        running = [place.name for place in there]
+        if wanted.placement.get("ha-mode") == "nodes":
+            named = wanted.placement.get("ha-params")
+            running = [one for one in running if isinstance(named, list) and one in named] or running
+        self.drawn += 1
+        draw = zlib.crc32(f"{vhost} {name} {self.drawn}".encode("utf-8", "surrogateescape"))
+        locator = wanted.locator
+        if locator == "client-local" and here not in running:
+            locator = "min-masters"  # The client's node lacks the label, or is out of service.
+        return locate(locator, here, running, masters, draw)
+
+    def first_view(self, vhost: str, name: str, durable: bool, arguments: Table, master: str) -> View | None:
+        """With whom a new queue begins; None: without mirrors. All members begin with nothing, and so in sync."""
+        places = {place.name: place for place in self.places()}
+        running = [place.name for place in places.values() if place.running]
+        wanted = self.rules(vhost, name, arguments)
+        away, loads = _away(places), self.broker.loads.copies
+        ring = wanted_ring(wanted.placement, master, (master,), places, running, loads, labels(places), away)
+        if ring is None or master not in places or wanted.forbidden:
+            return None
+        members = (master, *(one for one in ring if one != master))
+        if wanted.placement["ha-mode"] == "nodes" and master not in ring and any(one in running for one in ring):
+            members = tuple(sorted(ring, key=lambda one: (one not in running, one in away)))
+        in_sync = tuple((one, _disk(places[one], durable)) for one in members if places[one].running)
+        return View(1, 1, members[0], members, in_sync)
+
+    # -- Queues that are there -----------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Now and then: which nodes there are may have changed, and what was proposed may have come to nothing."""
+        self.due.update(self.unfinished)
+        self.unfinished.clear()
+        seen = frozenset((place.name, place.running) for place in self.places())
+        if seen != self._seen:
+            self._seen = seen
+            self.look_at_all()
+
+    def tick(self) -> None:
+        """Take the next step wherever one is due; if that is at very many, `go_on` with it."""
+        if not self.looking:
+            self.looking = list(self.due)
+            self.looking.reverse()
+            self.due.clear()
+        if self.looking and not self.broker.mirrors.rounds:
+            self.go_on()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something for `go_on` in this turn. Where copies belong can wait until all of them know who
+        is lost: to look at one means to tell it, and those that are used have to be told first. While clients publish,
+        it is gone on with in ticks only."""
+        mirrors = self.broker.mirrors
+        return bool(self.looking) and not mirrors.rounds and not mirrors.is_serving
+
+    def go_on(self) -> None:
+        """As far as a turn goes."""
+        places = {place.name: place for place in self.places()}
+        steps, enough = 0, self.book.spent + SPENT_MAX
+        for _ in range(min(LOOKS_AT_ONCE, len(self.looking))):
+            number = self.looking.pop()
+            queue = self.broker.queues_by_id.get(number)
+            if not isinstance(queue, Queue):
+                continue
+            if not self._step(queue, places):
+                self.unfinished[number] = None
+            steps += 1
+            if steps == STEPS_AT_ONCE or self.book.spent > enough:
+                break
+
+    def _step(self, queue: Queue, places: dict[str, Place]) -> bool:
+        """True: the queue is as it should be, as far as can be."""
+        spec = queue.spec
+        running = [place.name for place in places.values() if place.running]
+        ring = (spec.node,) if spec.view is None else spec.view.ring
+        if spec.exclusive or is_journal(spec.name):
+            return True
+        says = self.rules_of(spec)
+        away, loads = _away(places), self.broker.loads.copies
+        wanted = wanted_ring(says.placement, spec.node, ring, places, running, loads, labels(places), away)
+        if says.forbidden and wanted is not None:
+            wanted = tuple(name for name in wanted if name in ring) or ring
+        wanted = with_extra(wanted, extra_members(self.broker.metadata, spec.vhost, spec.name), spec.node, places)
+        goal = self._goal(spec, running)
+        if goal is not None and goal not in (wanted or (spec.node,)):
+            wanted = (*(wanted or (spec.node,)), goal)
+        if queue.departure is not None:
+            return False  # It is moving; where it goes, it is looked at again.
+        if queue.mirror is None:
+            if wanted is None or wanted == (spec.node,):
+                return True
+            here = places.get(spec.node)
+            if here is not None:  # Else this node is about to leave the cluster, or to learn that it has left.
+                self._begin(queue, here)
+            return False
+        is_done = self._adjust(queue.mirror, wanted or (spec.node,), running, goal)
+        if is_done and wanted is None:
+            view = queue.mirror.member.view
+            assert view is not None and view.ring == (spec.node,)
+            self._conclude(spec, c.EndView(spec.vhost, spec.name, spec.id, view.version))
+            return False
+        return is_done
+
+    def _goal(self, spec: QueueSpec, running: list[str]) -> str | None:
+        """To which node the queue is on its way. If it is there, or cannot get there, that is over."""
+        goal = moving_to(self.broker.metadata, spec)
+        if goal is None or (goal != spec.node and goal in running):
+            return goal
+        self._conclude(spec, c.ClearParameter(MOVES, spec.vhost, spec.name))
+        return None
+
+    def _conclude(self, spec: QueueSpec, command: c.Command) -> None:
+        """One thing at a time: what follows is looked at when this is agreed on."""
+        if spec.id in self.ending:
+            return
+
+        def then(applied: Applied) -> None:
+            del self.ending[spec.id]
+
+        self.ending[spec.id] = None
+        self.broker.propose(command, then)
+
+    def _begin(self, queue: Queue, here: Place) -> None:
+        """The queue is mirrored from now on, at first by itself alone, and in another epoch than before."""
+        spec = queue.spec
+        version = spec.last_version + 1
+        disk = disk_id(here.folder, here.run, spec.durable, joined=version)
+        view = View(version, queue.epoch + 1, here.name, (here.name,), ((here.name, disk),))
+        self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), lambda applied: None)
+
+    def _adjust(self, mirror: Mirror, wanted: tuple[str, ...], running: list[str], goal: str | None) -> bool:
+        self.broker.mirrors.rounds.catch_up(mirror)
+        member = mirror.member
+        view = member.view
+        if view is None or not member.serving:
+            return False
+        missing = [name for name in wanted if name not in view.ring]
+        surplus = [name for name in view.ring if name not in wanted]
+        if missing:
+            member.change_ring((*view.ring, *missing))
+            self.broker.mirrors.touched[mirror] = None
+            return False
+        in_sync = [name for name, _ in view.in_sync]
+        if goal is not None:
+            if goal in in_sync:
+                self.broker.mirrors.hand_over(mirror, goal)
+            return False
+        if not surplus:
+            return True
+        lacking = [name for name in wanted if name in running and name not in in_sync]
+        heirs = [name for name in in_sync if name in wanted and name in running]
+        if member.me in surplus:
+            if heirs:
+                self.broker.mirrors.hand_over(mirror, heirs[0])
+            return False
+        # While a wanted member is down, a copy that is not wanted may be the only one besides the master's.
+        if len(heirs) >= min(2, len(wanted)) and (not lacking or len(heirs) > 1):
+            member.change_ring(tuple(name for name in view.ring if name in wanted))
+            self.broker.mirrors.touched[mirror] = None
+        return False
+
+
+def labels(places: Mapping[str, Place]) -> dict[str, Mapping[str, str]]:
+    return {name: place.labels for name, place in places.items()}
+
+
+def _away(places: Mapping[str, Place]) -> list[str]:
+    return [name for name, place in places.items() if place.away]
+
+
+def _disk(place: Place, durable: bool) -> str:
+    return disk_id(place.folder, place.run, durable)

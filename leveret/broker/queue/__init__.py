@@ -1,0 +1,5 @@
+"""One queue on its home node: what waits, its limits, its consumers, and what it remembers besides messages.
+
+`queue` is the class; `host` is what a queue asks of its broker. It imports `broker.delivery`, `broker.event_journal`
+and packages below the broker.
+"""

@@ -1,0 +1,122 @@
+"""A small table that a queue keeps for good beside its messages, as part of its log.
+
+See `leveret.storage.format.queue_marks`.
+
+A change goes into the queue's next block, together with whatever else has happened to the queue by then. It is safe
+when that block is, as a message is: at the next start, at the next master and where the queue moves to, the table is as
+that block left it. Whoever wants to be told puts a `Pending` among those that the queue's next block is awaited by.
+
+A queue that is not durable and has no mirrors has no log, and its table lasts as long as it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.broker.delivery.confirms import NEVER, Pending
+from leveret.storage.format.queue_marks import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leveret.broker.queue.queue import Queue
+
+
+class DurableState:
+    """The table of one queue, and what of it its log does not know yet."""
+
+    __slots__ = ("changes", "queue", "quiet", "table")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.table: dict[bytes, bytes] = {}
+        self.changes: dict[bytes, bytes] = {}  # In no block yet. While there are some, there is a next block.
+        self.quiet: dict[bytes, bytes] = {}  # Changes that wait until a block is made for something else.
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether the queue has a log that has to know of the table."""
+        return self.queue.logs != NEVER
+
+    def fits(self, key: bytes, value: bytes) -> bool:
+        """Whether the table has room for an entry."""
+        return fits(self.table, key, value)
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """Sets an entry, or removes it if the value is empty. The caller keeps the limits: see `fits`."""
+        assert self.fits(key, value), "the table is limited"
+        if value:
+            self.table[key] = value
+        else:
+            self.table.pop(key, None)
+        self._change(key, value)
+
+    def renew(self, key: bytes, value: bytes) -> None:
+        """Sets an entry that is there to a value that is as long as its last one."""
+        self.table[key] = value
+        self._change(key, value)
+
+    def _change(self, key: bytes, value: bytes) -> None:
+        if self.is_logged:
+            self.changes[key] = value
+        self.queue.host.dirty[self.queue] = None
+
+    def set_quietly(self, key: bytes, value: bytes) -> None:
+        """Sets an entry that no block has to be made for: it goes into the next one that is made for something else."""
+        assert self.fits(key, value), "the table is limited"
+        self.table[key] = value
+        if self.is_logged and key not in self.changes:
+            self.quiet[key] = value
+        elif key in self.changes:
+            self.changes[key] = value
+
+    def set_in_block(self, key: bytes, value: bytes) -> None:
+        """Sets an entry in the block that is being taken."""
+        self.table[key] = self.changes[key] = value
+
+    def tell(self, key: bytes) -> None:
+        """The next block tells this entry again."""
+        if self.is_logged:
+            self.changes[key] = self.table[key]
+
+    def tell_all(self) -> None:
+        """The next block tells the whole table: from now on there is a log that has to know of it."""
+        if self.is_logged:
+            self.changes = dict(self.table)
+            self.queue.host.dirty[self.queue] = None
+
+    def take(self) -> dict[bytes, bytes] | None:
+        """The changes, for a block."""
+        changes, self.changes = self.changes, {}
+        if self.quiet:
+            changes, self.quiet = self.quiet | changes, {}
+        return changes or None
+
+    def restore(self, table: dict[bytes, bytes]) -> None:
+        """The table as the log knows it: after a start, as a new master, or where the queue has moved to."""
+        self.table = table
+
+    def when_safe(self, then: Callable[[bool], None]) -> None:
+        """Calls `then` when all changes are safe, with whether they are: False if the queue is led by another node now,
+        or gone."""
+        if self.changes:
+            self.when_block_safe(then)
+        else:
+            then(True)
+
+    def when_block_safe(self, then: Callable[[bool], None]) -> None:
+        """Calls `then` when the queue's next block is safe, with whether it is: see `when_safe`."""
+        pending = Pending(_Told(self.queue, then), 1, 0)  # It stands for no message.
+        pending.waiting = 1
+        self.queue.await_block(pending)
+
+
+class _Told:
+    __slots__ = ("queue", "then")
+
+    def __init__(self, queue: Queue, then: Callable[[bool], None]) -> None:
+        self.queue = queue
+        self.then = then
+
+    def on_complete(self, pending: Pending) -> None:
+        self.then(not pending.refused and not self.queue.deleted)

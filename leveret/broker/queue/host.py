@@ -1,0 +1,79 @@
+"""What a queue asks of the broker it lives in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leveret.base.range_set import Measured, Wanted
+    from leveret.base.timers import Timers
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.dead_letter.publisher import Letters
+    from leveret.broker.delivery.batch import Gap, Shared
+    from leveret.broker.event_journal.node_journal import Journal
+    from leveret.broker.queue.queue import Queue
+    from leveret.broker.vhost import Vhost
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.metadata.rules.queue_rules import QueueRules
+    from leveret.storage.format.queue_block import Run
+
+
+class Host(Protocol):
+    """What a queue asks of the broker it lives in."""
+
+    dirty: dict[Any, None]  # Queues that want a pump or have something for the log.
+    content_bytes: int  # Contents in memory, all queues together.
+    sharing: Shared | None  # Contents that are being handed to several queues, one after the other.
+    unlogged_bytes: int  # Of those, what no block was taken of yet.
+    content_bytes_max: int  # Above it, contents that the log has are forgotten.
+    spill_bytes_max: int  # Above it, transient ones are put into the log to be forgotten too.
+    now_ms: int  # Of a clock that never jumps.
+    wall_ms: int  # The time of day, as of this turn.
+    timers: Timers[Any]  # Queues that want a pump at a time of day.
+    idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
+    letters: Letters
+    journal: Journal | None  # Of the node, if some queue has one.
+    vhosts: dict[str, Vhost]
+    ruled: int  # How often policies have changed.
+
+    def refresh(self, queue: Queue) -> None:
+        """They have since this queue was last told what holds for it."""
+
+    def rules_of(self, spec: QueueSpec) -> QueueRules:
+        """What holds for the messages of a queue."""
+
+    def spill(self, queue: Queue, runs: list[Run]) -> None:
+        """Put transient messages into the log; they can be loaded from now on."""
+
+    def load(self, queue: Queue, gap: Gap) -> None:
+        """Read the beginning of this gap back; `Queue.on_loaded` follows."""
+
+    def read_range(
+        self, queue: int, first: int, last: int, bytes_max: int, then: Callable[[list[Run] | None, int], None]
+    ) -> None:
+        """Read what the log holds of the messages `first`..`last` of the queue with this id, in order: whole blocks
+        until they have `bytes_max`, and always one. `then` gets them, and the number to go on with; or None if they
+        cannot be read. A queue keeps its numbers for ever, so this is how what is in the log is read in bulk."""
+
+    def when_loaded(self, queue: Queue, then: Callable[[], None]) -> None:
+        """Call `then` when what is being read back for the queue is there, or the queue is gone."""
+
+    def successor(self, queue: AnyQueue) -> AnyQueue | None:
+        """What stands for the queue since another master leads it."""
+
+    def on_unused(self, queue: Queue) -> None:
+        """The last consumer of an auto-delete queue is gone."""
+
+    def counts_of(self, queue: Queue) -> dict[int, int]:
+        """By number: how often messages of the queue were given back, as far as its log knows."""
+
+    def measure(self, queue: Queue, wanted: Wanted) -> Measured:
+        """Which of these messages the log holds, and their bytes, about."""
+
+    def note(self, text: str) -> None:
+        """A line for the log that people read."""
+
+    def stored_within(self, queue: Queue, first: int, last: int) -> list[tuple[int, int]]:
+        """Which of these messages the log holds, ascending."""

@@ -1,0 +1,241 @@
+"""What of a queue is in memory, and what only in the log.
+
+Contents that the log has are forgotten when the node holds more than its cache allows, the newest first, for the oldest
+are wanted next: a span becomes a gap, and gaps that touch become one. A gap at the front is read back in pieces. Where
+memory is very short, transient messages are put into the log too, just to be forgotten.
+
+The messages of a queue that were given back before the log knew of it are in a gap that says so itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.delivery.batch import Batch, Gap, Span
+from leveret.broker.queue import ttl_and_length
+
+if TYPE_CHECKING:
+    from leveret.base.counters import Traffic
+    from leveret.broker.queue.delivery_limit import Returns
+    from leveret.broker.queue.host import Host
+    from leveret.metadata.rules.queue_rules import QueueRules
+    from leveret.storage.format.queue_block import Run
+
+KEEP_BYTES: Final = 1 << 18  # The front of a queue that stays in memory whatever the cache says.
+SKIPPED_MAX: Final = 64  # Spans that cannot be forgotten now, after which looking for others is given up.
+
+
+class Paging:
+    """The part of a queue that forgets contents and reads them back."""
+
+    __slots__ = (
+        "delivered_through",
+        "durable",
+        "epoch",
+        "host",
+        "loading",
+        "memory_bytes",
+        "next_seq",
+        "noted_through",
+        "number",
+        "open",
+        "ready",
+        "ready_bytes",
+        "ready_count",
+        "returns",
+        "ruled",
+        "said",
+        "shared_bytes",
+        "tended",
+        "timed",
+        "totals",
+    )
+
+    host: Host
+    totals: Traffic
+    said: QueueRules
+    ruled: int
+    returns: Returns | None
+    durable: bool
+    ready: deque[Span | Gap]
+    ready_count: int
+    ready_bytes: int
+    memory_bytes: int
+    shared_bytes: int
+    timed: bool
+    tended: bool
+    open: Batch | None
+    loading: Gap | None
+    number: int
+    epoch: int
+    next_seq: int
+    delivered_through: int
+    noted_through: int
+
+    @property
+    def rules(self) -> QueueRules:
+        """What holds for its messages now."""
+        if self.ruled != self.host.ruled:
+            self.host.refresh(self)  # type: ignore[arg-type]
+        return self.said
+
+    def heed(self) -> None:
+        """Before anything is counted: if policies have changed since, then what holds now holds for it. In the middle,
+        `rules` would find messages that are neither counted nor gone."""
+        if self.ruled != self.host.ruled:
+            self.host.refresh(self)  # type: ignore[arg-type]
+
+    def _let_go(self, batch: Batch, count: int) -> None:
+        batch.left -= count
+        if batch.left <= 0:
+            if batch.shared_bytes:
+                self._uncount(batch, batch.size)
+            else:  # The same, without a call: this is done for every batch.
+                self.memory_bytes -= batch.size
+                self.host.content_bytes -= batch.size
+                batch.size = 0
+            batch.gone = len(batch.contents)
+
+    def _uncount(self, batch: Batch, size: int) -> None:
+        """So many bytes of a batch are not held any longer for this queue's sake."""
+        self.memory_bytes -= size
+        batch.size -= size
+        if batch.shared_bytes:
+            shared = min(batch.shared_bytes, size)
+            batch.shared_bytes -= shared
+            self.shared_bytes -= shared
+            size -= shared
+            if not batch.size:
+                batch.shares = None
+        self.host.content_bytes -= size
+
+    def page_out(self) -> None:
+        """Forget contents that the log has, from the newest on, until memory is within its bounds."""
+        ready, host = self.ready, self.host
+        wants_disk = self.rules.wants_disk(self.ready_count, self.memory_bytes)
+        bytes_max = 0 if wants_disk else host.content_bytes_max
+        skipped: list[Span | Gap] = []
+        while (
+            ready
+            and host.content_bytes > bytes_max
+            and self.memory_bytes > KEEP_BYTES
+            and len(skipped) < SKIPPED_MAX
+        ):
+            entry = ready.pop()
+            if isinstance(entry, Span) and self._may_forget(entry):
+                for piece in entry.alike():
+                    self._forget(piece)
+            else:
+                skipped.append(entry)
+        for entry in reversed(skipped):
+            self._append_gap(entry) if isinstance(entry, Gap) else ready.append(entry)
+
+    def _may_forget(self, span: Span) -> bool:
+        batch, host = span.batch, self.host
+        if batch.all_logged:
+            return True
+        if host.content_bytes <= host.spill_bytes_max or (batch.stored and not batch.logged):
+            return False
+        if batch is self.open:
+            self.open = None  # It has nothing for the log; what comes next begins another.
+        if self.durable:
+            runs = batch.transient_runs(span.lo, span.hi)
+        else:  # Whatever their kind, the log has none of them.
+            runs = [batch.cut(span.lo, span.hi)]
+        host.spill(self, runs)  # type: ignore[arg-type]
+        # From now on these are messages of the log like any other: their settling must be recorded.
+        batch.stored = True
+        return True
+
+    def _forget(self, span: Span) -> None:
+        batch = span.batch
+        # The log learns with the next block that they were given back, and may be read before. What a master had given
+        # out that is lost, the log of the next one does not know until that is started again.
+        gap = Gap(span.first, span.last, span.count, batch.is_marked(span.lo))
+        if self.rules.max_bytes is not None:
+            gap.body_bytes = ttl_and_length.bodies(batch.contents[span.lo : span.hi])
+        if batch.left == span.count:  # Else some are out with a consumer, and the contents stay for their sake.
+            batch.paged = True
+            batch.contents, batch.keys = [], []
+        self._let_go(batch, span.count)
+        self._append_gap(gap)
+
+    def _append_gap(self, gap: Gap) -> None:
+        """At the end of `ready`, as one with the gap before it where nothing lies between."""
+        last = self.ready[-1] if self.ready else None
+        touches = isinstance(last, Gap) and last.last + 1 == gap.first and last.redelivered == gap.redelivered
+        if touches and gap is not self.loading:  # What is being read must be found again by `on_loaded`.
+            assert isinstance(last, Gap)
+            last.last = gap.last
+            last.count += gap.count
+            last.body_bytes += gap.body_bytes
+        else:
+            self.ready.append(gap)
+
+    def want(self, gap: Gap) -> None:
+        """Have its beginning read back."""
+        if self.loading is None:
+            self.loading = gap
+            self.host.load(self, gap)  # type: ignore[arg-type]  # Whatever pages is a queue.
+
+    def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
+        """The beginning of a gap was read back: everything of it before `next_seq`."""
+        if self.loading is not gap:
+            return  # Purged meanwhile.
+        self.heed()
+        self.loading = None
+        if self.returns is not None:
+            self.returns.due = bool(self.returns.overdue)
+        at = self.ready.index(gap)
+        del self.ready[at]
+        count = 0
+        for run in runs:
+            batch = Batch.loaded(run)
+            if gap.redelivered:
+                batch.mark_redelivered(0, batch.left)
+            if batch.expires:
+                self.timed = self.tended = True
+            if self.rules.max_bytes is not None:
+                self.ready_bytes += ttl_and_length.recount(gap, batch.contents)
+            self.memory_bytes += batch.size
+            self.host.content_bytes += batch.size
+            self.totals.read += batch.left
+            self.ready.insert(at, Span(batch, 0, batch.left))
+            at += 1
+            count += batch.left
+        if next_seq <= gap.last and gap.count > count:
+            gap.first = next_seq
+            gap.count -= count
+            self.ready.insert(at, gap)
+        else:
+            self.ready_count -= gap.count - count  # The log is the truth.
+        self.host.dirty[self] = None
+
+    def count_in(self, batch: Batch) -> None:
+        """Counts contents that were read and are not among those that wait."""
+        self.memory_bytes += batch.size
+        self.host.content_bytes += batch.size
+
+    def forget_dead(self, span: Span) -> bool:
+        """Forget contents of messages that neither wait nor are out with anybody, if the log has them."""
+        may_forget = self._may_forget(span)
+        if may_forget:
+            self._let_go(span.batch, span.count)
+        return may_forget
+
+    def page_out_unacked(self, batch: Batch, count: int) -> None:
+        """Forget the contents of messages that are out with a consumer: they come back only if it gives them back, or
+        if it rejects them and there is to be a dead letter."""
+        if batch.all_logged and not batch.paged and batch.left == count:
+            batch.paged = True
+            batch.contents, batch.keys = [], []
+            self._uncount(batch, batch.size)
+
+    def restore(self, number: int, epoch: int, next_seq: int, first: int, last: int, count: int, through: int) -> None:
+        """After a start: what the log holds, all of it waiting."""
+        self.number, self.epoch, self.next_seq = number, epoch, next_seq
+        self.delivered_through = self.noted_through = through
+        self.ready_count = count
+        if count:
+            self.ready.append(Gap(first, last, count))

@@ -1,0 +1,232 @@
+"""What a queue does to its messages by itself: they grow old, there are too many of them, they are turned away.
+
+Only queues that need it are *tended*: those with a time to live, a limit, or a message that brought its own time to
+live. For all others nothing here is called.
+
+**Age.** A message is as old as its batch says (`Batch.stamp`: the time of the turn it came in), so what shares a time
+and a rule goes together. Looked at is the front of the queue only, as messages come to it: before something is handed
+out, and when the first one's time has come (`Broker.timers`). A message whose time to live is 0 goes to a consumer that
+has room at once, or to none: so what is due exactly now is dropped after the queue has been handed out, not before.
+
+**Number.** Limits count what waits, not what is out with consumers. `drop-head` makes room after the queue has been
+handed out. The other two modes turn publishers away: see `turn_away`.
+
+**Returns.** What consumers give back too often leaves before anything is handed out: see `returns`.
+
+Whatever leaves goes through `Letters`, which sends it on to the dead-letter exchange if there is one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.queue.delivery_limit import bury_overdue
+from leveret.metadata.rules.queue_rules import DROP_HEAD, REJECT_TO_DLX
+from leveret.protocol.properties import body_size, expiration
+from leveret.storage.format.queue_block import EXPIRES, KEPT
+
+if TYPE_CHECKING:
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.queue.queue import Queue
+
+HEADER_AT: Final = 7  # Where the header's payload begins in a stored content.
+LOOK_AHEAD: Final = 64  # Messages with times to live of their own that are handed out at once.
+
+
+def before_pump(queue: Queue) -> None:
+    """What came in this turn came now; what is overdue is not handed out."""
+    now_ms = queue.host.wall_ms
+    if queue.open is not None:
+        queue.open.stamp(now_ms)
+    if queue.departure is not None and queue.departure.begun:
+        return
+    if queue.returns is not None and queue.returns.due:
+        bury_overdue(queue, queue.returns)
+    if queue.timed:
+        _expire(queue, now_ms - 1)
+
+
+def after_pump(queue: Queue) -> None:
+    """What nobody took."""
+    if queue.frozen or (queue.departure is not None and queue.departure.begun):
+        return  # Somebody else may have the queue, or will.
+    rules = queue.rules
+    if queue.timed:
+        _expire(queue, queue.host.wall_ms)
+    if rules.overflow != DROP_HEAD:
+        return
+    before = queue.ready_count
+    if rules.max_length is not None and queue.ready_count > rules.max_length:
+        _drop(queue, queue.ready_count - rules.max_length)
+    if rules.max_bytes is not None:
+        _drop_bytes(queue, rules.max_bytes)
+    if queue.timed and queue.ready_count < before:
+        _expire(queue, queue.host.wall_ms)  # Another one is the first now.
+
+
+# -- Age ---------------------------------------------------------------------------------------------------------------
+
+
+def _expire(queue: Queue, now_ms: int) -> None:
+    """Drop those at the front whose time was up at `now_ms`; and have the rest looked at in time."""
+    ready = queue.ready
+    while ready:
+        head = ready[0]
+        if isinstance(head, Gap):
+            queue.want(head)  # Nobody can tell without looking. When it is there, there is another turn.
+            return
+        due_ms, hi = _due(queue, head)
+        if due_ms is None:
+            return
+        if due_ms > now_ms:
+            queue.host.timers.set(queue, due_ms)
+            return
+        queue.drop_first(head, hi - head.lo, "expired")
+
+
+def _due(queue: Queue, head: Span) -> tuple[int | None, int]:
+    """When the first message of a span has to go, and up to which index others go with it."""
+    batch, lo = head.batch, head.lo
+    if not batch.times:
+        batch.stamp(queue.host.wall_ms)  # From before anybody cared.
+    came_ms, end = batch.time_at(lo)
+    end = min(end, head.hi)
+    ttl_ms = queue.rules.ttl_ms
+    if batch.expires:
+        own_ms = own_ttl_ms(batch, lo)
+        if own_ms is not None and (ttl_ms is None or own_ms < ttl_ms):
+            ttl_ms = own_ms
+        end = lo + 1
+    return (None if ttl_ms is None else came_ms + ttl_ms), end
+
+
+def bury_last(queue: Queue, count: int) -> None:
+    """The last messages were overdue before they came. They never wait, so they push no others out."""
+    last = queue.ready[-1] if queue.ready else None
+    if queue.departure is not None or not isinstance(last, Span):
+        return  # What is about to move waits where it will be: it lives once more, and is not lost.
+    batch, hi = last.batch, last.hi
+    last.hi -= count
+    if last.lo == last.hi:
+        queue.ready.pop()
+    queue.ready_count -= count
+    queue.take_bytes(batch, hi - count, hi)
+    queue.bury(batch, hi - count, hi, "expired")
+
+
+def own_ttl_ms(batch: Batch, at: int) -> int | None:
+    """The time to live that a message brought with it. It was checked when it came."""
+    if not batch.kinds[at] & EXPIRES:
+        return None
+    text = expiration(batch.contents[at], HEADER_AT)
+    return None if text is None else int(text)
+
+
+def is_fresh(queue: Queue, head: Span) -> bool:
+    """Before something is handed out where messages do not grow old in the order in which they leave: those of a lower
+    priority may be older, and where each has a time to live of its own, one that waits behind another may be overdue
+    long before that. Lets the first entry end where such a one is, to be looked at when all in front of it is gone.
+    False: the first message is another one now."""
+    if queue.departure is not None and queue.departure.begun:
+        return True
+    now_ms, first = queue.host.wall_ms, head.first
+    _expire(queue, now_ms - 1)
+    if not queue.ready or queue.ready[0] is not head or head.first != first:
+        return False
+    if not head.batch.expires:
+        return True
+    batch, at, end = head.batch, head.lo + 1, min(head.hi, head.lo + LOOK_AHEAD)
+    while at < end and not _is_overdue(batch, at, now_ms):
+        at += 1
+    if at < head.hi:
+        rest = Span(batch, at, head.hi)
+        head.hi = at
+        queue.put_back(rest)
+    return True
+
+
+def _is_overdue(batch: Batch, at: int, now_ms: int) -> bool:
+    own_ms = own_ttl_ms(batch, at)
+    return own_ms is not None and batch.time_at(at)[0] + own_ms < now_ms
+
+
+# -- Number ------------------------------------------------------------------------------------------------------------
+
+
+def _drop(queue: Queue, count: int) -> None:
+    ready = queue.ready
+    while count > 0 and ready:
+        head = ready[0]
+        if isinstance(head, Gap):
+            is_sorted = not queue.rules.max_priority
+            if queue.rules.dead_letter_exchange is not None or head.last - head.first >= head.count or not is_sorted:
+                queue.want(head)  # Their contents are needed, or which of the numbers they are, or in which order.
+                return
+            count -= queue.drop_gap(head, count)
+            continue
+        dropped = min(count, head.count)
+        queue.drop_first(head, dropped, "maxlen")
+        count -= dropped
+
+
+def _drop_bytes(queue: Queue, bytes_max: int) -> None:
+    ready = queue.ready
+    while ready and queue.ready_bytes > bytes_max:
+        head = ready[0]
+        if isinstance(head, Gap):
+            queue.want(head)
+            return
+        excess, hi = queue.ready_bytes - bytes_max, head.lo
+        while hi < head.hi and excess > 0:
+            excess -= body_size(head.batch.contents[hi], HEADER_AT)
+            hi += 1
+        queue.drop_first(head, hi - head.lo, "maxlen")
+
+
+def bodies(contents: list[bytes]) -> int:
+    """How many bytes these contents have for bodies, which is what limits are about."""
+    return sum([body_size(content, HEADER_AT) for content in contents])
+
+
+def entry_bytes(entry: Span | Gap) -> int:
+    """Of what waits, by the bodies."""
+    return entry.body_bytes if isinstance(entry, Gap) else bodies(entry.batch.contents[entry.lo : entry.hi])
+
+
+def recount(gap: Gap, contents: list[bytes]) -> int:
+    """How many bytes more than was counted for them the first messages of a gap turn out to have."""
+    found = bodies(contents)
+    counted = min(gap.body_bytes, found)
+    gap.body_bytes -= counted
+    return found - counted
+
+
+def turn_away(
+    queue: Queue, contents: list[bytes], keys: list[bytes], kind: int, pending: Pending | None
+) -> bool:
+    """Whether a publish of one message to a queue that refuses what does not fit is refused, and dealt with.
+
+    Publishes to such a queue come one by one (`Route.is_plain` is false), so that each has a fate of its own.
+    """
+    rules = queue.rules
+    if kind & KEPT or not _is_full(queue, contents):
+        return False
+    queue.pump()  # Consumers may have made room in this turn.
+    if not _is_full(queue, contents):
+        return False
+    if queue.journal is not None:
+        queue.journal.refused(len(contents), pending)
+    if rules.overflow == REJECT_TO_DLX:
+        queue.host.letters.send_refused(queue, contents, keys, kind)
+    if pending is not None:
+        pending.refused = True
+    return True
+
+
+def _is_full(queue: Queue, contents: list[bytes]) -> bool:
+    rules = queue.rules
+    if rules.max_length is not None and queue.ready_count + len(contents) > rules.max_length:
+        return True
+    return rules.max_bytes is not None and queue.ready_bytes + bodies(contents) > rules.max_bytes

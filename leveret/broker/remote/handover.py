@@ -1,0 +1,207 @@
+"""What is out with clients when a mirrored queue gets another master in good order.
+
+The new master has every message, and knows of none who has it in hand. To give all of them out again would be right
+after a crash; after a planned hand-over it would be a nuisance, and an acknowledgement that is on its way at that
+moment would be in vain. So the former master goes on as a go-between for what it has delivered:
+
+    client ──ack──▶ former master ──PASSED: acknowledged──▶ new master     settles it
+                                    PASSED: out                            gives it to nobody else
+                    is gone                                                gives it out again, marked as redelivered
+
+**Order.** That something is out is said in the moment in which the former master learns that it is one, before anything
+else travels from it to the new one. No consumer and no question gets to the new master before its own node has asked a
+question by way of the former one (`RemoteQueue.on_moved`), so none of them can be given what is out.
+
+**Which messages.** Messages are spoken of by their numbers in the queue. Two masters mean the same ones if their logs
+are the same up to there: so the former master names the last block it made, by epoch and number, and the new one
+listens only if its own epoch began right behind that very block. After a loss, with blocks that nobody else has, it did
+not. Messages that were in no block yet are not spoken of at all; their publishers have no confirm.
+
+**Marks.** Blocks claim more than was delivered (`claims`), and after a crash all that is claimed is marked as
+redelivered. After a hand-over the former master knows better: it says what nobody was given, and of what is out, what
+was given out for the first time. If that comes back unseen, because it was on its way to a client or waited at the
+client's node for room, it is new to whoever gets it.
+
+If the queue moves on, the second master in turn passes on what the first one says. If a link breaks or a node stops,
+what is out by way of it comes back, as when a client is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from leveret.base.range_set import RangeSet, merged
+from leveret.broker.delivery.batch import Batch, Gap, Span
+from leveret.broker.delivery.priority_ready import gap_of, rows_of
+from leveret.broker.queue import ttl_and_length
+from leveret.broker.remote import peer_frames as w
+from leveret.broker.remote.remote_queue import RemoteQueue
+from leveret.storage.format.queue_block import REDELIVERED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.unacked import Unacked
+    from leveret.broker.queue.queue import Queue
+    from leveret.broker.remote.client_end import Edge
+
+Piece = tuple[Batch, int, int]
+
+
+class FormerQueue(RemoteQueue):
+    """A queue that this node led, to those who still have messages of it in hand."""
+
+    __slots__ = ("heir", "heritage")
+
+    def __init__(self, queue: Queue, heir: Edge) -> None:
+        super().__init__(queue.spec, heir.broker)
+        self.heir = heir
+        self.heritage = (queue.epoch, queue.number)
+
+    def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
+        self.broker.bequeathed -= hi - lo
+        if self.heir.is_up:  # Else the heir has long taken it back.
+            self.heir.pass_on(self, [(verdict, batch.first + lo, batch.first + hi - 1)])
+
+
+def bequeath(queue: Queue, successor: AnyQueue) -> bool:
+    """Let the new master know what is out, and what was settled too late for a block. False: it cannot be told."""
+    broker: Broker = queue.host  # type: ignore[assignment]  # Queues that have mirrors have a broker for a host.
+    heir = None if successor.is_local else successor.edge
+    if heir is None:
+        return False
+    former = FormerQueue(queue, heir)
+    through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # What is in blocks.
+    unseen = [] if queue.claims is None else queue.claims.spare()
+    out: list[tuple[int, int]] = []
+    fresh = RangeSet()
+    for unacked, is_of_others in _all_unacked(broker):
+        for one in unacked.all_out():
+            if one.queue is queue:
+                out.append((one.batch.first + one.lo, one.batch.first + one.hi - 1))
+                for first, last in _unmarked(one.batch, one.lo, one.hi):
+                    fresh.add(first, last)
+                broker.bequeathed += one.count
+                one.queue, one.batch = former, Batch(one.batch.first)  # Contents are the heir's business.
+                if is_of_others:
+                    one.consumer = None  # Its own node has another one for it, at the heir.
+    settled = [(first, min(last, through)) for first, last in merged(queue.settled) if first <= through]
+    out = [(first, min(last, through)) for first, last in merged(out + settled) if first <= through]
+    verdicts = [(w.UNSEEN, *pair) for pair in unseen]
+    for first, last in out:
+        again = RangeSet([(first, last)])
+        for pair in fresh.ranges(first, last):
+            again.remove(*pair)
+            verdicts.append((w.FIRST_OUT, *pair))
+        verdicts += [(w.OUT, *pair) for pair in again]
+    if verdicts:
+        heir.pass_on(former, verdicts + [(w.ACKED, *pair) for pair in settled])
+    return True
+
+
+def _unmarked(batch: Batch, lo: int, hi: int) -> list[tuple[int, int]]:
+    """Numbers of those that were given out once. Of what is only in the log, nothing is known."""
+    if batch.paged or not batch.redelivered:
+        return [] if batch.paged else [(batch.first + lo, batch.first + hi - 1)]
+    return merged([(batch.first + at,) * 2 for at in range(lo, hi) if not batch.kinds[at] & REDELIVERED])
+
+
+def unmark(queue: Queue, verdicts: list[tuple[int, ...]]) -> None:
+    """At the new master, of what its former one says: a client that gets these gets them for the first time. As far as
+    blocks say, they may all have been delivered. Those that are out get their mark if their client gives them back."""
+    broker: Broker = queue.host  # type: ignore[assignment]
+    ranges = merged([(first, last) for verdict, first, last in verdicts if verdict in (w.FIRST_OUT, w.UNSEEN)])
+    if not ranges:
+        return
+    wanted = RangeSet(ranges)
+    for entry in (entry for row in rows_of(queue.ready) for entry in row):
+        if entry.first > ranges[-1][1]:
+            if not queue.rules.max_priority:
+                break
+        elif isinstance(entry, Span) and entry.batch.redelivered:
+            for first, last in wanted.ranges(entry.first, entry.last):
+                entry.batch.unmark(first - entry.batch.first, last - entry.batch.first + 1)
+    assert broker.mirrors.store is not None
+    broker.mirrors.store.unmark(queue.spec.id, ranges)
+    if not queue.rules.max_priority:
+        for verdict, first, last in verdicts:
+            if verdict == w.UNSEEN and last >= queue.delivered_through:
+                queue.delivered_through = min(queue.delivered_through, first - 1)
+
+
+def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:
+    """What is out; the second is whether with clients of other nodes."""
+    for connection in broker.connections:
+        for channel in connection.channels.values():
+            yield channel.unacked, False
+    for home in broker.homes.values():
+        yield home.unacked, True
+        for unacked in home.inherited.values():
+            yield unacked, True
+
+
+def reserve(queue: Queue, ranges: list[tuple[int, int]]) -> list[Piece]:
+    """Take messages with these numbers, ascending, from those that wait. What is with somebody already is not there."""
+    taken: list[Piece] = []
+    for row in rows_of(queue.ready):
+        taken += _reserve_from(queue, row, deque(ranges))
+    queue.unacked_count += sum(hi - lo for _, lo, hi in taken)
+    queue.ready_count = sum(entry.count for entry in queue.ready)
+    if queue.rules.max_bytes is not None:
+        queue.ready_bytes = sum(map(ttl_and_length.entry_bytes, queue.ready))
+    return taken
+
+
+def _reserve_from(queue: Queue, row: deque[Span | Gap], wanted: deque[tuple[int, int]]) -> list[Piece]:
+    taken: list[Piece] = []
+    kept: deque[Span | Gap] = deque()
+    for entry in row:
+        low, end = entry.first, entry.last
+        while wanted and wanted[0][0] <= end:
+            first, last = max(low, wanted[0][0]), min(end, wanted[0][1])
+            if first <= last:
+                _keep(queue, kept, entry, low, first - 1)
+                taken += _take(queue, entry, first, last)
+                low = last + 1
+            if wanted[0][1] > end:
+                break
+            wanted.popleft()
+        _keep(queue, kept, entry, low, end)
+    row.clear()
+    row.extend(kept)
+    return taken
+
+
+def _keep(queue: Queue, kept: deque[Span | Gap], entry: Span | Gap, first: int, last: int) -> None:
+    if first > last:
+        return
+    if isinstance(entry, Span):
+        kept.append(Span(entry.batch, first - entry.batch.first, last - entry.batch.first + 1))
+    elif (first, last) == (entry.first, entry.last):
+        kept.append(entry)  # Perhaps it is being read.
+    elif entry.ranges is not None:
+        numbers = RangeSet(entry.ranges.ranges(first, last))
+        if numbers:
+            kept.append(gap_of(numbers, entry.redelivered))
+    else:
+        count = sum(end - start + 1 for start, end in queue.host.stored_within(queue, first, last))
+        if count:
+            kept.append(Gap(first, last, count, entry.redelivered))
+
+
+def _take(queue: Queue, entry: Span | Gap, first: int, last: int) -> list[Piece]:
+    if isinstance(entry, Span):
+        return [(entry.batch, first - entry.batch.first, last - entry.batch.first + 1)]
+    if queue.loading is entry:
+        queue.loading = None  # It is read again, without these.
+    taken: list[Piece] = []
+    within = queue.host.stored_within(queue, first, last) if entry.ranges is None else entry.ranges.ranges(first, last)
+    for start, end in within:
+        batch = Batch(start)
+        batch.left = end - start + 1
+        batch.kinds = bytearray(batch.left)
+        batch.stored = batch.logged = batch.all_logged = batch.paged = True
+        taken.append((batch, 0, batch.left))
+    return taken

@@ -1,0 +1,373 @@
+"""A queue goes to another node with all its messages, while it is used.
+
+    home ──▶ target   ADOPT: make an empty queue beside, under the same id, that nobody sees (staged)
+    home              takes back what is out with consumers, and stops delivering
+    home ──▶ target   STAGE: all messages in order, also those that come meanwhile; each is reported safe
+    home              when all are: publishes wait from now on, unconfirmed (sealed), as consumers and gets did before
+    home ──▶ target   BRING: the queue's marks, if it has any; they too are reported safe
+    all               MoveQueue is agreed on; the staged queue takes the place of the old one
+    home              what waited is sent on; consumers everywhere subscribe at the target
+
+What if a node dies? Until the command is agreed on, the home has every message, and whatever the target has is thrown
+away. When the home proposes the command, the target has every message that was ever confirmed, on disk. If the target
+dies after that, it finds them in its log, provided that the command comes before it has cleaned up; it cleans up after
+it has announced its new run, and the command names the run in which the messages were staged. So a command that comes
+too late is refused, and the home goes on. If the home dies, the command either stands in the agreed order before the
+home's next run, or will never come; so the target keeps what is staged until the home begins another run.
+
+A `Departure` is, to its queue, a consumer: it takes messages as room allows, and they are out with it until the end.
+
+**Leases** (see `leases`) move with their messages, which are put back among those that wait and travel with them. At
+the target messages have other numbers, in the order in which they are sent, so that a lease is told in these. They are
+higher than any that the queue has had at home, or will have until it is gone: whoever still wants to read by a former
+number must find nothing, rather than another message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from leveret.broker.delivery.answers import unreachable
+from leveret.broker.delivery.confirms import Confirms
+from leveret.broker.event_journal.queue_journal import MARK
+from leveret.broker.queue.hold import go_on, release
+from leveret.broker.queue.state import Access
+from leveret.broker.remote import peer_frames as w
+from leveret.broker.remote.client_end import Edge, RemoteBatch
+from leveret.broker.remote.handover import bequeath
+from leveret.broker.remote.owner_end import RemoteConsumer
+from leveret.broker.remote.remote_queue import RemoteQueue, resubscribe
+from leveret.metadata.model import commands as c
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.refusals import Refusal
+from leveret.metadata.rules.ha_policy import is_stream
+from leveret.storage.format.queue_marks import marks_of, pack_marks
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.delivery.consumer import Consumer, Subscriber
+    from leveret.broker.delivery.offsets import Start
+    from leveret.broker.queue.queue import Queue
+    from leveret.metadata.store import Applied
+
+WINDOW_BYTES: Final = 1 << 20
+LIFE: Final = 1 << 32  # More messages than come while a queue is on its way.
+AGAIN_MS: Final = 5_000  # After what was staged was thrown away, until the log has surely written that.
+
+
+class Departure:
+    """The move of one queue of this node. `then` gets what went wrong, or None."""
+
+    tag = ""
+    no_ack = False
+    exclusive = True
+    priority = 0
+    timeout_ms: int | None = None
+    begins_at: Start | None = None
+
+    def __init__(self, queue: Queue, to: str, then: Callable[[str | None], None]) -> None:
+        host = queue.host
+        self.broker: Broker = host  # type: ignore[assignment]  # Queues that move have a broker for a host.
+        self.queue = queue
+        self.to = to
+        self.then = then
+        self.unacked = 0
+        self.edge: Edge | None = None
+        self.run = ""
+        self.pieces: list[tuple[Batch, int, int]] = []  # Sent, and kept in case that all is in vain.
+        self.first = 1  # The number of the first of them at the target.
+        self.confirms = Confirms(self._on_staged)
+        self.under_way = 0
+        self.begun = False
+        self.sealed = False
+        self.consumers: list[Consumer] = []  # Of the queue; they wait.
+
+    def start(self) -> None:
+        edge = self.broker.edges.get(self.to)
+        if edge is None:
+            self.then(f"node {self.to} is not there")
+            return
+        self.edge = edge
+        self.queue.begin_move(self)
+        self.broker.arrivals.leaving[self] = None
+        if self.queue.leases is not None:
+            self.first = (self.queue.next_seq // LIFE + 1) * LIFE
+        edge.ask(self.queue, w.ADOPT, w.U64.pack(self.first), self._on_adopted)
+
+    def _on_adopted(self, answer: bytes | Refusal) -> None:
+        queue = self.queue
+        if queue.departure is not self:
+            return  # It has ended meanwhile.
+        if queue.deleted:
+            queue.end_move()
+            release(queue)
+            self.then("the queue was deleted")
+            return
+        if isinstance(answer, Refusal):
+            self.end(answer.text)
+            return
+        self.run = answer.decode()
+        self.consumers = list(queue.consumers)
+        queue.consumers.clear()
+        queue.exclusive_consumer = None
+        queue.requeue_many(take_back(self.broker, queue), counted=False)  # No consumer has failed.
+        if queue.leases is not None:
+            queue.leases.put_back_all()
+        self.begun = True  # Nothing dies here any more: it would be in neither of the two places.
+        self.broker.letters.take_back(queue)
+        queue.add_consumer(self)
+        self._check()
+
+    # -- As a consumer -------------------------------------------------------------------------------------------
+
+    @property
+    def who(self) -> str:
+        return f"moving to {self.to}"
+
+    def room(self, average_bytes: int) -> int:
+        if self.edge is None or not self.edge.is_up:
+            return 0
+        room = (WINDOW_BYTES - self.under_way) // average_bytes
+        return 1 if room <= 0 and not self.under_way else room
+
+    def deliver(self, batch: Batch, lo: int, hi: int) -> None:
+        assert self.edge is not None
+        self.unacked += hi - lo
+        self.pieces.append((batch, lo, hi))
+        pending = self.confirms.begin(1)
+        pending.waiting = 1
+        self.under_way += batch.average_bytes() * (hi - lo)
+        returns = self.queue.returns
+        counts = [] if returns is None else returns.within(batch, lo, hi)
+        self.edge.stage(self.queue.spec.id, batch, lo, hi, pending, counts)
+        self.broker.linked[self.edge] = None
+
+    def on_queue_deleted(self) -> None:
+        self._abandon()
+        for consumer in self.consumers:
+            consumer.on_queue_deleted()
+        release(self.queue)
+        self.then("the queue was deleted")
+
+    # -- Progress ------------------------------------------------------------------------------------------------
+
+    def _on_staged(self) -> None:
+        if self.queue.departure is not self:
+            return  # It has ended with the first of what was lost with the link; this is the rest.
+        if any(refused for _, _, refused in self.confirms.take()):
+            if not self.sealed:
+                self.end(f"the link to node {self.to} was lost")
+            return
+        if not self.confirms.open:
+            self.under_way = 0
+        self.broker.dirty[self.queue] = None
+        self._check()
+
+    def _check(self) -> None:
+        """Seal the queue when the target has all of it."""
+        queue = self.queue
+        if self.sealed or queue.departure is not self or self.confirms.open or queue.ready or queue.deleted:
+            return
+        self.sealed = True
+        queue.seal()
+        marks = queue.durable_state.table if queue.leases is None else queue.leases.moved(self.pieces, self.first)
+        if marks is None:
+            self.end("a lease of it is in too many pieces")
+        elif marks:
+            assert self.edge is not None
+            self.edge.ask(queue, w.BRING, pack_marks(marks_of(0, marks)), self._on_brought)
+        else:
+            self._propose()
+
+    def _on_brought(self, answer: bytes | Refusal) -> None:
+        if self.queue.departure is not self or self.queue.deleted:
+            return
+        if isinstance(answer, Refusal):
+            self.end(answer.text)
+        else:
+            self._propose()
+
+    def _propose(self) -> None:
+        spec = self.queue.spec
+        command = c.MoveQueue(spec.vhost, spec.name, spec.id, spec.node, self.to, self.run)
+        self.broker.propose(command, self._on_agreed, patient=True)
+
+    def _on_agreed(self, applied: Applied) -> None:
+        if self.queue.departure is self and not self.queue.deleted and applied.refused is not None:
+            self.end(applied.refused.text)
+
+    def look(self) -> None:
+        """Once in a while: if the link is lost before anything is under way, nothing that is refused tells."""
+        is_lost = self.edge is not None and not self.edge.is_up
+        if self.queue.departure is not self or self.queue.deleted:
+            self.broker.arrivals.leaving.pop(self, None)
+        elif self.begun and not self.sealed and is_lost and not self.confirms.open:
+            self.end(f"the link to node {self.to} was lost")
+
+    def _abandon(self) -> None:
+        self.queue.end_move()
+        if self.edge is not None and self.edge.is_up:
+            self.edge.ask(self.queue, w.ABANDON, b"", lambda answer: None)
+
+    def end(self, reason: str) -> None:
+        """It did not work: the queue stays, as if nothing had been."""
+        queue = self.queue
+        self._abandon()
+        if self in queue.consumers:
+            queue.remove_consumer(self)
+        queue.requeue_many(self.pieces, shown=False)
+        if queue.leases is not None and self.begun:
+            queue.leases.reserve()
+        for consumer in self.consumers:
+            queue.add_consumer(consumer)
+        go_on(queue, queue)
+        self.then(reason)
+
+    def on_moved(self, remote: RemoteQueue) -> None:
+        """The queue is at its target."""
+        queue = self.queue
+        queue.end_move()
+        queue.consumers.clear()
+        queue.let_go_of_all()
+        for consumer in self.consumers:
+            if isinstance(consumer, RemoteConsumer):
+                consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes at the target.
+            else:
+                resubscribe(consumer, remote)  # type: ignore[arg-type]  # What is not remote is a channel's.
+        go_on(queue, remote)
+        self.then(None)
+
+
+def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
+    """Everything of a queue that is out with clients. What they say of it later means nothing, and is no error."""
+    pieces = []
+    nowhere = Edge(broker, "")
+    nowhere.is_up = False
+    void = RemoteBatch(nowhere, 0, w.Messages([], [], bytearray()))
+    for connection in broker.connections:
+        for channel in connection.channels.values():
+            for one in channel.unacked.all_out():
+                if one.queue is queue:
+                    pieces.append((one.batch, one.lo, one.hi))
+                    one.queue, one.batch = RemoteQueue(queue.spec, broker), void
+    for home in broker.homes.values():
+        for one in list(home.unacked):
+            if one.queue is queue:
+                pieces.append((one.batch, one.lo, one.hi))
+                if one.consumer is not None:
+                    one.consumer.unacked -= one.count
+                home.unacked.take_range(one.first_tag, one.last_tag)
+    return pieces
+
+
+def demote(queue: Queue, successor: AnyQueue) -> None:
+    """A mirrored queue is led by another node from now on, or by this one in another epoch: what was thought of it
+    until now is void, and clients go on with what it is now, unless they asked to be told."""
+    broker: Broker = queue.host  # type: ignore[assignment]
+    if is_stream(queue.spec.arguments) or not bequeath(queue, successor):
+        take_back(broker, queue)
+    consumers = list(queue.consumers)
+    queue.consumers.clear()
+    for pending in queue.awaiting:
+        pending.refused = True  # Their messages are in no block, and in no ring.
+    queue.let_go_of_all()
+    for consumer in consumers:
+        if not isinstance(consumer, RemoteConsumer) and cast("Subscriber", consumer).cancels_on_failover:
+            consumer.on_queue_deleted()
+        elif not isinstance(consumer, RemoteConsumer):
+            consumer.queue = successor  # type: ignore[attr-defined]  # What is not remote is a channel's.
+            resubscribe(consumer, successor)  # type: ignore[arg-type]
+        elif successor.is_local:
+            consumer.queue = successor
+            resubscribe(consumer, successor)  # type: ignore[arg-type]
+        else:
+            consumer.home.consumers.pop(consumer.number, None)  # Its own node subscribes there.
+    go_on(queue, successor)
+
+
+class Staged:
+    """A queue that is to come here."""
+
+    __slots__ = ("home_run", "queue")
+
+    def __init__(self, queue: Queue, home_run: str) -> None:
+        self.queue = queue
+        self.home_run = home_run
+
+
+class Arrivals:
+    """All queues that are on their way to this node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.staged: dict[int, Staged] = {}
+        self.leaving: dict[Departure, None] = {}  # And those that are on their way from here.
+        self.dropped_ms: dict[int, int] = {}
+        self.is_open = True  # Not while the node has yet to clear away what its last run left.
+
+    def adopt(self, number: int, peer: str, first: int) -> str | Refusal:
+        """Make room for a queue, whose first message is to have this number; the name of this node's run."""
+        if not self.is_open:
+            return Refusal(406, "this node is still starting; try again when it has")
+        known = self.broker.queues_by_id.get(number)
+        if known is None or known.is_local or known.spec.node != peer:
+            return Refusal(406, "this node knows nothing of such a queue there")
+        if number in self.staged:
+            self.drop(number)
+        if self.broker.now_ms - self.dropped_ms.get(number, -AGAIN_MS) < AGAIN_MS:
+            return Refusal(406, "an earlier attempt is still being cleared away; try again in some seconds")
+        queue = self.broker.make_queue(known.spec)
+        queue.next_seq = max(queue.next_seq, first)
+        self.staged[number] = Staged(queue, self.broker.metadata.runs.get(peer, ""))
+        return self.broker.run
+
+    def bring(self, number: int, marks: dict[bytes, bytes], then: Callable[[bool], None]) -> None:
+        """All messages of a queue are here, and these are its marks. `then`: they are safe, or were not wanted."""
+        staged = self.staged.get(number)
+        if staged is None:
+            then(False)
+            return
+        marks.pop(MARK, None)  # It is about numbers that the messages had at the other node.
+        staged.queue.restore_state(marks)
+        staged.queue.durable_state.tell_all()
+        staged.queue.durable_state.when_safe(then)
+        self.broker.dirty[staged.queue] = None
+
+    def drop(self, number: int) -> None:
+        staged = self.staged.pop(number, None)
+        if staged is not None:
+            self.dropped_ms[number] = self.broker.now_ms
+            self.broker.unmake_queue(staged.queue)
+
+    def take(self, number: int) -> Queue | None:
+        """The queue has come."""
+        staged = self.staged.pop(number, None)
+        return None if staged is None else staged.queue
+
+    def tick(self) -> None:
+        """Throw away what will not come any more, and keep what cannot go."""
+        for departure in list(self.leaving):
+            departure.look()
+        runs, now_ms = self.broker.metadata.runs, self.broker.now_ms
+        for number, staged in list(self.staged.items()):
+            if staged.home_run != runs.get(staged.queue.spec.node, "") or number not in self.broker.queues_by_id:
+                self.drop(number)
+        self.dropped_ms = {number: at for number, at in self.dropped_ms.items() if now_ms - at < AGAIN_MS}
+
+
+def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
+    """Move a queue of this node."""
+    if isinstance(queue, RemoteQueue):
+        then(unreachable(queue.spec).text)
+    elif is_stream(queue.spec.arguments):
+        then("a stream goes with its members only: its messages must keep their offsets")
+    elif is_keeper(queue.spec.name):
+        then("what is delayed goes with its members only: it would lose the times at which it came")
+    elif queue.departure is not None:
+        then("it is being moved already")
+    elif queue.access is not Access.OPEN:
+        then("it is not clear yet which node leads it; try again when it is")
+    else:
+        Departure(queue, to, then).start()

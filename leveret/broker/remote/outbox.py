@@ -1,0 +1,514 @@
+"""What clients of this node have published to queues, until it is known to be safe: kept, so that it can be sent again.
+
+A publish for a queue of another node travels over a link, and may be lost with the link, or with the node at its end,
+or because that node leads the queue no longer. The client would hear nothing, or a nack; and most of what is refused in
+such a moment has been kept all the same, so that its client publishes it a second time and it is there twice. So this
+node numbers what it sends, as a producer does (see `producers`), keeps it until it is confirmed, and sends it again
+under the same numbers to whoever leads the queue then. What that one has already is passed over; the client gets an
+ack.
+
+    publish ──▶ Sent 17…20 ──PRODUCE──▶ home             SAFE ──▶ the clients' acks
+                     │        ╳ lost, or led by another: in doubt
+                     └──again, 17…20──▶ the next home    has 17 and 18, takes 19 and 20
+
+**Numbers** are given to the bundles in which publishes travel anyway, one for each message, ascending for each queue.
+The name of the producer is drawn for each run of the node. It costs a queue one mark for each node in each block.
+
+**In order, without holes.** Each bundle says which number was sent before it, and a home that has not taken that one
+does not take this one either: it comes back in doubt. What is in doubt is sent again when the fate of all that was sent
+is known, in its order, and before anything that came later. Only what a queue has refused for good (it is full, and
+rejects publishes) is left out. The queue remembers that (see `producers`): so it takes what comes behind, and what it
+has refused is not passed over as a copy if it comes again.
+
+**Marked.** What is sent again may have been shown to a consumer by a master that was lost with it. It is sent as
+`redelivered`.
+
+**Named producers.** Their publishes have numbers already (see `producers`), and go to any queue with these, also to one
+of this node. Each producer has an outbox of its own for each queue, so that its publishes, too, are sent again when
+they come back in doubt. Each says the same number before it as the first time: what was refused is missing still, and
+is sent again by its client, on another connection, with all that followed. So what comes behind it is refused as well.
+
+**A master's own clients.** Their publishes go to a queue of this node, and into blocks. If the ring does not confirm
+these and another node becomes master, they are in doubt, too. They need no numbers of their own: a message has its
+number in the queue, and the block that brought it has an epoch. Whoever begins to lead a queue marks up to which number
+it has the messages of the epoch before (`begin_reign`), as if that epoch were a producer. So what the former master
+sends again, as that producer, is passed over or taken like anything else.
+
+**In time.** Where nodes have spools, what was not confirmed within `net_ticktime` goes there, with its numbers, and is
+confirmed when this node's disk has it; so does what a master without a majority has in doubt. Where they have none, its
+client is refused then (see `Confirms.overdue`), and what is in doubt is dropped, unless it is on its way.
+
+**Bounds.** Contents that are kept are bounded: clients that publish to queues for which too much is kept are not read
+from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
+from leveret.broker.delivery.confirms import DOUBTED, NOBODY, REFUSED, Confirms, Pending
+from leveret.broker.delivery.publish_numbers import Origin
+from leveret.broker.queue.dedup import ENTRY, PREFIX, PRODUCERS_MAX, make_room
+from leveret.broker.queue.hold import Parked, park
+from leveret.metadata.rules.ha_policy import is_stream
+from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED, SHARED
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.mirrors.manager import Mirror
+    from leveret.broker.queue.queue import Queue
+    from leveret.broker.remote.remote_queue import RemoteQueue
+
+QUEUE_BYTES_MAX: Final = 8 << 20  # Contents kept for one queue.
+NODE_BYTES_MAX: Final = 64 << 20  # Contents kept for all queues.
+AGAIN_MS: Final = 100  # After what came back over a link that is up is sent again; how often time is looked at.
+SWEEP_MS: Final = 250  # How often it is looked for clients that wait for an answer too long.
+GRACE_MS: Final = 1_000  # Beyond `net_ticktime`: for the next master of a queue whose last one is silent.
+ANSWER_MS: Final = 4_000  # If the node does not say otherwise.
+
+Parts = list[tuple[Pending | None, int]]
+Post = tuple[int, int, Pending]  # The number of its first message in the queue, how many they are, who waits.
+
+
+class Sent(Pending):
+    """Messages under way to a queue, all of one kind. `first` and `last` are their numbers."""
+
+    __slots__ = ("contents", "keys", "kind", "name", "parts", "previous", "since_ms", "size")
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        name: bytes,
+        first: int,
+        contents: list[bytes],
+        keys: list[bytes],
+        kind: int,
+        size: int,
+        parts: Parts,
+        since_ms: int,
+        previous: int = 0,
+    ) -> None:
+        self.confirms = outbox  # What `Pending` has, without a call: this is made for each bundle.
+        self.first = first
+        self.count = len(contents)
+        self.last = first + self.count - 1
+        self.waiting = self.refused = 0
+        self.sent = False
+        self.name = name
+        self.contents = contents
+        self.keys = keys
+        self.kind = kind
+        self.parts = parts  # As they came: who waits, and for how many.
+        self.since_ms = since_ms
+        self.size = size
+        self.previous = previous  # Of a named producer: the number that its connection sent before.
+
+    @property
+    def author(self) -> Pending:
+        (first, _), *others = self.parts or [(self, 0)]
+        return self if first is None or others else first
+
+    @property
+    def is_kept(self) -> bool:
+        outbox = self.confirms
+        return isinstance(outbox, Outbox) and self not in outbox.open
+
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        return any(pending is not None and pending.is_wanted() for pending, _ in self.parts)
+
+    def answer(self, refused: int) -> None:
+        """Let those know who wait, once."""
+        parts, self.parts = self.parts, []
+        for pending, _ in parts:
+            if pending is None:
+                continue
+            pending.refuse(refused) if refused else pending.on_safe()
+
+
+class Receipt:
+    """Waits for the spool in the place of those who wait for a `Sent`."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, sent: Sent) -> None:
+        self.sent = sent
+
+    def on_complete(self, pending: Pending) -> None:
+        self.sent.answer(pending.refused)
+
+
+class Outbox:
+    """Publishes to one queue that are not known to be safe yet."""
+
+    __slots__ = (
+        "doubtful", "flying", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target",
+    )  # fmt: skip
+
+    def __init__(self, outboxes: Outboxes, target: int) -> None:
+        self.outboxes = outboxes
+        self.name = outboxes.name
+        self.target = target
+        self.number = 0  # The last that was given.
+        self.open: dict[Sent, None] = {}  # In the order in which they came.
+        self.open_bytes = 0
+        self.flying = 0  # Of these, whose fate is not known yet.
+        self.doubtful: dict[Sent, None] = {}  # And those that are to be sent again.
+        self.previous: dict[
+            bytes, int
+        ] = {}  # By producer: the last number that was sent, if one before may be missing.
+        self.rested_ms = 0
+
+    @property
+    def queue(self) -> AnyQueue | None:
+        return self.outboxes.broker.queues_by_id.get(self.target)
+
+    def is_crowded(self) -> bool:
+        return self.open_bytes > QUEUE_BYTES_MAX or self.outboxes.open_bytes > NODE_BYTES_MAX
+
+    # -- Going out -----------------------------------------------------------------------------------------------
+
+    def send(
+        self, contents: list[bytes], keys: list[bytes], kind: int, size: int, parts: Parts
+    ) -> tuple[Sent, int, int]:
+        """Number messages that are about to be sent for the first time. Gives the number of the first of them, and that
+        which was sent before."""
+        outboxes, name, first = self.outboxes, self.name, self.number + 1
+        sent = Sent(self, name, first, contents, keys, kind, size, parts, outboxes.broker.now_ms)
+        if not self.open:
+            outboxes.busy[self] = None
+        self.open[sent] = None
+        self.open_bytes += size
+        outboxes.open_bytes += size
+        previous = self.previous.get(name, 0)
+        self.previous[name] = self.number = sent.last
+        self.flying += 1
+        sent.waiting = 1
+        return sent, first, previous
+
+    def _add(self, sent: Sent) -> None:
+        self.open[sent] = None
+        self.open_bytes += sent.size
+        self.outboxes.open_bytes += sent.size
+        self.outboxes.busy[self] = None
+
+    def _drop(self, sent: Sent) -> None:
+        if self.open.pop(sent, 0) is None:
+            self.open_bytes -= sent.size
+            self.outboxes.open_bytes -= sent.size
+            self.doubtful.pop(sent, None)
+            if not self.open:
+                self.previous.clear()  # Nothing that is missing will ever be sent again.
+                self.outboxes.busy.pop(self, None)
+
+    def origin(self, sent: Sent) -> Origin:
+        previous = self.previous.get(sent.name, 0)
+        self.previous[sent.name] = sent.last
+        return Origin(sent.name, sent.first, previous)
+
+    def on_complete(self, pending: Pending) -> None:
+        """The queue has answered, or will not."""
+        assert isinstance(pending, Sent)
+        self.flying -= 1
+        if pending not in self.open:
+            return  # The spool has it.
+        if pending.refused == DOUBTED and pending.is_wanted() and not self._is_hopeless(pending):
+            self.doubtful[pending] = None
+        else:
+            self._drop(pending)
+            pending.answer(pending.refused)
+
+    def _is_hopeless(self, sent: Sent) -> bool:
+        """Whether it makes no sense to send it again."""
+        return False
+
+    # -- Again ---------------------------------------------------------------------------------------------------
+
+    def again(self) -> None:
+        """Send what is in doubt, if the fate of everything is known and there is a way."""
+        if not self.doubtful or self.flying:
+            return
+        queue = self.queue
+        if queue is None:  # Whoever deleted it has taken care of its messages.
+            for sent in list(self.open):
+                self._drop(sent)
+                sent.answer(0)
+            return
+        if not queue.is_local and not self._has_way(queue):
+            return
+        self.previous.clear()
+        self.rested_ms = self.outboxes.broker.now_ms
+        sents = [sent for sent in self.open if sent in self.doubtful]
+        self.doubtful.clear()
+        for sent in sents:
+            if not sent.is_wanted():
+                self._drop(sent)
+                continue
+            sent.refused = 0
+            self.flying += 1
+            kind = _again(queue, sent.kind)
+            queue.enqueue_from(self.origin(sent), sent.contents, sent.keys, kind, sent.size, sent)
+            if not sent.waiting:
+                self.on_complete(sent)
+
+    def _has_way(self, queue: RemoteQueue) -> bool:
+        """Whether what is sent now gets somewhere. Else it goes into the spool, if there is one."""
+        if queue.spool is None and queue.has_way():
+            return True
+        if queue.spool is not None or self.outboxes.broker.spools.may_rescue(queue):
+            queue.hurry()
+        return False
+
+    def retain(
+        self, name: bytes, first: int, contents: list[bytes], keys: list[bytes], kind: int, part: Pending
+    ) -> Sent:
+        """What a client of this node has published to a queue that is led here, and is in doubt."""
+        since_ms, size = self.outboxes.broker.now_ms, sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+        sent = Sent(self, name, first, contents, keys, kind, size, [(part, len(contents))], since_ms)
+        self._add(sent)
+        return sent
+
+    def take_all(self) -> list[Sent]:
+        """All that is kept, for a spool. What of it is under way may arrive as well."""
+        sents = list(self.open)
+        for sent in sents:
+            self._drop(sent)
+        return sents
+
+    def tick(self, now_ms: int) -> None:
+        if self.doubtful and now_ms - self.rested_ms >= AGAIN_MS:
+            self.again()
+        oldest = next(iter(self.open), None)
+        if oldest is None or now_ms - oldest.since_ms < self.outboxes.answer_ms:
+            return
+        if not self._is_spooled():
+            self._refuse_late(now_ms)
+
+    def _is_spooled(self) -> bool:
+        """Whether a spool takes what has waited for so long."""
+        queue = self.queue
+        if queue is None or not self.outboxes.broker.spools.may_rescue(queue):
+            return False
+        if not queue.is_local:
+            queue.hurry()
+        return True
+
+    def _refuse_late(self, now_ms: int) -> None:
+        for sent in list(self.doubtful):
+            if now_ms - sent.since_ms >= self.outboxes.answer_ms + GRACE_MS:
+                self._drop(sent)
+                sent.answer(REFUSED)
+
+
+class ProducerOutbox(Outbox):
+    """Publishes of a named producer to one queue. They are not spooled: see `spool`."""
+
+    __slots__ = ("hole",)
+
+    def __init__(self, outboxes: Outboxes, target: int) -> None:
+        super().__init__(outboxes, target)
+        self.hole = 0  # What comes behind this number was published after something that was refused; 0: nothing was.
+
+    def keep(
+        self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
+    ) -> Sent:
+        """Publishes that are about to be sent for the first time."""
+        part, now_ms = (pending, len(contents)), self.outboxes.broker.now_ms
+        name, first, previous = origin
+        sent = Sent(self, name, first, contents, keys, kind, size, [part], now_ms, previous)
+        pending.waiting += 1
+        if first <= self.hole:
+            self.hole = 0
+        self._add(sent)
+        self.flying += 1
+        return sent
+
+    def is_refused_at_once(self, queue: AnyQueue) -> bool:
+        """Whether what has just been sent, and has come back at once, would come back again: what its queue misses
+        before it is not here either; or there is no way to the queue, and it was never sent."""
+        return len(self.open) == 1 if queue.is_local else not queue.has_way()
+
+    def origin(self, sent: Sent) -> Origin:
+        return Origin(sent.name, sent.first, sent.previous)
+
+    def _drop(self, sent: Sent) -> None:
+        super()._drop(sent)
+        if sent.refused or not sent.is_wanted():
+            self.hole = min(self.hole or sent.first, sent.first)
+
+    def _is_hopeless(self, sent: Sent) -> bool:
+        return 0 < self.hole < sent.first
+
+    def _has_way(self, queue: RemoteQueue) -> bool:
+        return queue.has_way()
+
+    def _is_spooled(self) -> bool:
+        return False
+
+
+class Outboxes:
+    """The outboxes of a node, and what they may hold together."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._name = b""
+        self.answer_ms = ANSWER_MS  # `net_ticktime`
+        self.by_target: dict[int, Outbox] = {}
+        self.by_producer: dict[tuple[int, bytes], ProducerOutbox] = {}
+        self.busy: dict[Outbox, None] = {}  # Those in which something is.
+        self.open_bytes = 0
+        self.looked_ms = self.swept_ms = 0
+        self.looks = 0  # How often it was looked for clients that wait too long.
+        self.late = 0  # Publishes that were refused because nothing was heard of them for so long.
+
+    @property
+    def name(self) -> bytes:
+        """As what this run of the node is known to queues."""
+        if not self._name:
+            self._name = self.broker.unique_name("node ").encode()
+        return self._name
+
+    def of(self, target: int) -> Outbox:
+        outbox = self.by_target.get(target)
+        if outbox is None:
+            outbox = self.by_target[target] = Outbox(self, target)
+        return outbox
+
+    def is_crowded(self, target: int) -> bool:
+        outbox = self.by_target.get(target)
+        return self.open_bytes > NODE_BYTES_MAX if outbox is None else outbox.is_crowded()
+
+    def produce(
+        self, queue: AnyQueue, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int,
+        pending: Pending,
+    ) -> bool:  # fmt: skip
+        """Send publishes of a named producer whose client is here. True, as from `enqueue`: slow down."""
+        outbox = self._of_producer(queue.spec.id, origin.producer)
+        sent = outbox.keep(origin, contents, keys, kind, size, pending)
+        slow = queue.enqueue_from(origin, contents, keys, kind, size, sent)
+        if not sent.waiting:
+            if sent.refused and outbox.is_refused_at_once(queue):
+                sent.refused = REFUSED
+            outbox.on_complete(sent)
+        return slow
+
+    def _of_producer(self, target: int, name: bytes) -> ProducerOutbox:
+        outbox = self.by_producer.get((target, name))
+        if outbox is None:
+            if len(self.by_producer) >= PRODUCERS_MAX:
+                self.by_producer = {key: one for key, one in self.by_producer.items() if one.open}
+            outbox = self.by_producer[target, name] = ProducerOutbox(self, target)
+        return outbox
+
+    def on_deleted(self, target: int) -> None:
+        named = [key for key in self.by_producer if key[0] == target]
+        gone = [self.by_target.pop(target, None), *(self.by_producer.pop(key) for key in named)]
+        for outbox in gone:
+            if outbox is not None:
+                outbox.again()
+
+    def again(self) -> None:
+        """A link is up, or a queue is led by another node."""
+        for outbox in list(self.busy):
+            if outbox.doubtful:
+                outbox.again()
+
+    def parked(self, queue: Queue, sents: list[Sent]) -> list[Parked]:
+        """Have these wait, before they are sent again, for who leads their queue now."""
+        outbox, parked = self.of(queue.spec.id), list[Parked]()
+        for sent in sents:
+            outbox.flying += 1
+            kind = _again(queue, sent.kind)
+            park(parked, sent.contents, sent.keys, kind, sent.size, sent, outbox.origin(sent))
+        return parked
+
+    # -- Time ----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> bool:
+        """Every few milliseconds. True: somebody has to be answered."""
+        now_ms, broker = self.broker.now_ms, self.broker
+        if self.busy and now_ms - self.looked_ms >= AGAIN_MS:
+            self.looked_ms = now_ms
+            for outbox in list(self.busy):
+                outbox.tick(now_ms)
+        if now_ms - self.swept_ms >= SWEEP_MS:
+            self.swept_ms = now_ms - now_ms % SWEEP_MS  # At even intervals, and once if the node stood still.
+            if broker.alarm is None:  # Else clients know what they wait for.
+                self._sweep()
+        return bool(broker.confirming or broker.linked or broker.dirty or broker.writers)
+
+    def _sweep(self) -> None:
+        """Refuse what nobody can say anything about in time."""
+        looks, late = (self.answer_ms + GRACE_MS) // SWEEP_MS - 1, 0
+        self.looks += 1
+        for connection in list(self.broker.connections):
+            for channel in list(connection.channels.values()):
+                if channel.confirms is not None:
+                    late += channel.confirms.overdue(looks)
+                elif channel.transaction is not None:
+                    late += channel.transaction.overdue(looks)
+        if late:
+            self.late += late
+            text = f"{late} publishes are refused: nothing is known of them after {looks * SWEEP_MS} ms"
+            self.broker.shell.note("channel", "warning", text)
+
+
+def _again(queue: AnyQueue, kind: int) -> int:
+    """Of what kind a message is that is sent again. A stream shows what is safe, and nothing else."""
+    return kind if is_stream(queue.spec.arguments) else kind | REDELIVERED
+
+
+# -- Masters and their own clients -------------------------------------------------------------------------------------
+
+
+def reign(epoch: int) -> bytes:
+    """As which producer the messages of an epoch are known."""
+    return b"epoch %d" % epoch
+
+
+def begin_reign(queue: Queue) -> None:
+    """At a new master: it has all messages up to here of the epoch before, and no others."""
+    epoch = queue.heritage[0]
+    if epoch:
+        _note_reign(queue, epoch, queue.next_seq - 1)
+
+
+def _note_reign(queue: Queue, epoch: int, through: int) -> None:
+    name = PREFIX + reign(epoch)
+    if name in queue.durable_state.table or make_room(queue, name):
+        queue.durable_state.set_quietly(name, ENTRY.pack(through, queue.host.wall_ms))
+
+
+def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
+    """What clients of this node have published to a queue that it leads, or led, and that the ring has not confirmed.
+    The queue will not answer them any more."""
+    found: list[Sent] = []
+    taken: set[Pending] = set()
+    outbox, name = broker.outboxes.of(queue.spec.id), reign(queue.epoch)
+    batches: list[tuple[Batch | None, list[Post]]] = [(batch, posts) for _, batch, posts in mirror.posts]
+    for batch, posts in (*batches, (queue.open, queue.posts or [])):
+        for seq, count, pending in posts:
+            if batch is None or not batch.contents or _is_of_others(pending):
+                continue
+            lo, hi = seq - batch.first, seq - batch.first + count
+            if not all(batch.contents[lo:hi]):
+                continue  # A delayed one that has gone out already.
+            kind = batch.kinds[lo] & (PERSISTENT | EXPIRES | SHARED)
+            found.append(outbox.retain(name, seq, batch.contents[lo:hi], batch.keys[lo:hi], kind, pending))
+            taken.add(pending)
+    mirror.posts.clear()
+    if queue.posts:
+        queue.posts.clear()
+    if found:
+        _note_reign(queue, queue.epoch, found[-1].last)
+        for awaiting in (*(one[2] for one in mirror.in_blocks), queue.awaiting):
+            awaiting[:] = [pending for pending in awaiting if pending not in taken]
+    return found
+
+
+def _is_of_others(pending: Pending) -> bool:
+    """Whether somebody else waits, who sends it again."""
+    confirms = pending.confirms
+    return confirms is NOBODY or isinstance(pending, Sent) or (isinstance(confirms, Confirms) and confirms.is_of_link)

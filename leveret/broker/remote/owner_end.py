@@ -1,0 +1,545 @@
+"""Queues of this node as clients of another node use them: the other end of `remote`.
+
+To a queue here, a consumer behind a link is a consumer like any other (`RemoteConsumer`), and what is out with it is
+held by the link's `Unacked` as a channel's deliveries are by the channel's.
+
+Memory that another node can make this one use is bounded: publishes by the credit it was granted, which is not renewed
+while too much waits for the disk or a queue grows though its consumers work; deliveries by each subscription's window;
+questions by the number of its clients, each of which has one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.delivery.answers import Got, Status, unreachable
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
+from leveret.broker.delivery.confirms import REFUSED, Confirms
+from leveret.broker.delivery.offsets import NEXT, OFFSET, STARTS, Start
+from leveret.broker.delivery.unacked import Delivered, Unacked
+from leveret.broker.remote import peer_frames as w
+from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES
+from leveret.broker.remote.handover import reserve, unmark
+from leveret.links import frame_types
+from leveret.links.proposals import BadFrame
+from leveret.metadata.model.refusals import Refusal
+from leveret.storage.format.errors import FormatError
+from leveret.storage.format.queue_block import SHARED
+from leveret.storage.format.queue_marks import unpack_marks
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.queue.queue import Queue
+
+UNLIMITED: Final = 1 << 30
+# Begin with how far the edge's metadata is.
+INDEXED: Final = frozenset({frame_types.PUBLISH, frame_types.PRODUCE, frame_types.ASK, frame_types.PASSED})
+
+
+class RemoteConsumer:
+    """A consumer at another node."""
+
+    __slots__ = (
+        "begins_at", "exclusive", "home", "no_ack", "number", "prefetch", "priority", "queue", "sent_bytes", "tag",
+        "taken_bytes", "timeout_ms", "unacked",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        home: Home,
+        number: int,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        priority: int,
+        start: Start | None = None,
+    ) -> None:
+        self.home = home
+        self.number = number
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = prefetch  # 0 is no limit.
+        self.priority = priority
+        self.begins_at = start
+        self.timeout_ms: int | None = None  # Its own node sees to it.
+        self.unacked = 0
+        self.sent_bytes = self.taken_bytes = 0  # Since it began.
+
+    @property
+    def who(self) -> str:
+        return f"{self.home.peer} {self.tag}"
+
+    def room(self, average_bytes: int) -> int:
+        home = self.home
+        under_way = self.sent_bytes - self.taken_bytes
+        room = (FEED_BYTES_MAX - under_way) // average_bytes
+        if room <= 0 and not under_way:
+            room = 1  # One message larger than the window.
+        if room > 0 and not home.broker.shell.is_writable(home.peer):
+            room = 0
+        if room <= 0:
+            home.stalled[self.queue] = None
+            return 0
+        if self.prefetch and not self.no_ack:
+            room = min(room, self.prefetch - self.unacked)
+        return room
+
+    def deliver(self, batch: Batch, lo: int, hi: int) -> None:
+        home, count = self.home, hi - lo
+        first_tag = home.last_tag + 1
+        home.last_tag += count
+        whole = count == len(batch.contents)
+        contents = batch.contents if whole else batch.contents[lo:hi]
+        if batch.redelivered and self.queue.returns is not None:
+            contents = self.queue.returns.labelled(batch, lo, hi)
+        keys = batch.keys if whole else batch.keys[lo:hi]
+        size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
+        self.sent_bytes += size
+        home.deliver(self.number, first_tag, contents, keys, batch.kinds[lo:hi], size)
+        if not self.no_ack:
+            self.unacked += count
+            home.unacked.add(first_tag, count, self.queue, self, batch, lo, home.broker.now_ms)
+
+    def on_queue_deleted(self) -> None:
+        home = self.home
+        home.consumers.pop(self.number, None)
+        home.send_now(frame_types.CANCELLED, [w.U64.pack(self.number)])
+
+
+class Home:
+    """This node's end of a session with a node whose clients use queues here."""
+
+    def __init__(self, broker: Broker, peer: str) -> None:
+        self.broker = broker
+        self.peer = peer
+        self.is_up = True
+        self.is_broken = False  # To be cut: what still comes is not heard.
+        self.unacked = Unacked()
+        # What is out by way of the other node, which led these queues before; by queue, epoch and block: see `bequest`.
+        self.inherited: dict[tuple[int, int, int], Unacked] = {}
+        self.apart: dict[int, Unacked] = {}  # By queue: what is out with clients of the other node, which served it.
+        self.last_tag = 0
+        self.consumers: dict[int, RemoteConsumer] = {}
+        self.stalled: dict[AnyQueue, None] = {}  # Had more for a consumer than it could take.
+        self.confirms = Confirms(self._touch, peer, is_of_link=True)
+        self.deliveries: list[bytes] = []
+        self.delivery_bytes = 0
+        self.received_bytes = 0
+        self.granted = FIRST_CREDIT
+        self.crowding: AnyQueue | None = None  # A queue that grows though its consumers work.
+        self.early: deque[tuple[int, int, bytes]] = deque()  # Frames that speak of metadata not yet known here.
+
+    def _touch(self) -> None:
+        if self.is_up:
+            self.broker.linked[self] = None
+
+    # -- From the edge -------------------------------------------------------------------------------------------
+
+    def on_frame(self, kind: int, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        if self.is_broken:
+            return
+        index = w.unpack_one(w.U64, payload)[0] if kind in INDEXED else 0
+        if self.early or index > self.broker.metadata.index:
+            self.early.append((index, kind, payload))
+        else:
+            _FROM_EDGE[kind](self, payload)
+
+    def on_metadata(self) -> None:
+        """More of the metadata is known: what waited for it may go on."""
+        try:
+            while self.early and self.early[0][0] <= self.broker.metadata.index and self.is_up:
+                _, kind, payload = self.early.popleft()
+                _FROM_EDGE[kind](self, payload)
+        except BadFrame as error:  # Nobody is here who could end the session at once.
+            self.early.clear()
+            self.is_broken = True
+            self.broker.shell.cut(self.peer, str(error))
+
+    def _on_publish(self, payload: bytes) -> None:
+        if self.broker.journal is not None:
+            self.broker.journal.source = self.peer
+        at = 8
+        while at < len(payload):
+            number, token = w.unpack_one(w.BUNDLE, payload, at)
+            (contents, keys, kinds), at = w.unpack_run(payload, at + w.BUNDLE.size)
+            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+            self.received_bytes += size
+            pending = None
+            if token:
+                pending = self.confirms.begin(1)
+                pending.count = len(contents)
+                if pending.last != token:
+                    raise BadFrame(f"token {token} after {pending.last - 1}")
+            queue = self.broker.queues_by_id.get(number)
+            if queue is not None:  # Else it was deleted, and whoever did that has taken care of its messages.
+                self.broker.totals.published += len(contents)
+                enqueue = queue.enqueue if queue.is_local else queue.relay
+                if enqueue(contents, keys, kinds[0], size, pending):
+                    self.crowding = queue
+            if pending is not None and not pending.waiting:
+                self.confirms.on_complete(pending)
+        self._touch()
+
+    def _on_produce(self, payload: bytes) -> None:
+        """Publishes of producers."""
+        if self.broker.journal is not None:
+            self.broker.journal.source = self.peer
+        at = 8
+        while at < len(payload):
+            number, token = w.unpack_one(w.BUNDLE, payload, at)
+            origin, at = w.unpack_origin(payload, at + w.BUNDLE.size)
+            (contents, keys, kinds), at = w.unpack_run(payload, at)
+            size = sum(map(len, contents)) + MESSAGE_OVERHEAD * len(contents)
+            self.received_bytes += size
+            pending = self.confirms.begin(1)
+            pending.count = len(contents)
+            if pending.last != token:
+                raise BadFrame(f"token {token} after {pending.last - 1}")
+            queue = self.broker.queues_by_id.get(number)
+            if queue is not None:
+                self.broker.totals.published += len(contents)
+                if queue.enqueue_from(origin, contents, keys, kinds[0], size, pending):
+                    self.crowding = queue
+            if not pending.waiting:
+                self.confirms.on_complete(pending)
+        self._touch()
+
+    def _on_stage(self, payload: bytes) -> None:
+        """Messages of a queue that moves here; of a kind each, since they may have been delivered before."""
+        number, token = w.unpack_one(w.BUNDLE, payload)
+        (contents, keys, kinds), end = w.unpack_run(payload, w.BUNDLE.size)
+        (stretches,) = w.unpack_one(w.U32, payload, end)
+        counts_at = end + 4 + w.TIME_ENTRY.size * stretches
+        times = w.unpack_all(w.TIME_ENTRY, payload[end + 4 : counts_at])
+        if len(times) != stretches or any(at >= len(contents) for at, _ in times):
+            raise BadFrame("times that do not fit their messages")
+        counts = w.unpack_all(w.COUNT_ENTRY, payload[counts_at:])
+        pending = self.confirms.begin(1)
+        if pending.last != token:
+            raise BadFrame(f"token {token} after {pending.last - 1}")
+        staged = self.broker.arrivals.staged.get(number)
+        if staged is None:
+            pending.refused = REFUSED
+        else:
+            if staged.queue.returns is not None:
+                known = [(at, count) for at, count in counts if at < len(contents)]
+                staged.queue.returns.arrive(staged.queue.next_seq, known)
+            for kind, group in groupby(range(len(kinds)), kinds.__getitem__):
+                places = list(group)
+                cut = slice(places[0], places[-1] + 1)
+                size = sum(map(len, contents[cut])) + MESSAGE_OVERHEAD * len(places)
+                staged.queue.enqueue(contents[cut], keys[cut], kind & ~SHARED, size, pending)
+                staged.queue.came_at([(at - cut.start, ms) for at, ms in times if at < cut.stop], len(places))
+        if not pending.waiting:
+            self.confirms.on_complete(pending)
+        self._touch()
+
+    def _on_settle(self, payload: bytes) -> None:
+        self._settle(self.unacked, w.unpack_all(w.VERDICT, payload), w.RETURNED)
+
+    def _on_passed(self, payload: bytes) -> None:
+        """Of a queue that this node leads since a moment ago, and the other one led before."""
+        _, *key = w.unpack_one(w.PASSED_HEAD, payload)
+        number, epoch, block = key
+        verdicts = w.unpack_all(w.VERDICT, payload[w.PASSED_HEAD.size :])
+        out = [(first, last) for verdict, first, last in verdicts if verdict in (w.OUT, w.FIRST_OUT)]
+        queue = self.broker.queues_by_id.get(number)
+        unacked = self.inherited.setdefault((number, epoch, block), Unacked())
+        if queue is not None and queue.is_local and queue.heritage == (epoch, block):
+            unmark(queue, verdicts)
+            for batch, lo, hi in reserve(queue, sorted(out)):
+                unacked.add(batch.first + lo, hi - lo, queue, None, batch, lo, self.broker.now_ms)
+        of_former = (w.OUT, w.FIRST_OUT, w.UNSEEN)
+        self._settle(unacked, [one for one in verdicts if one[0] not in of_former], w.RETURNED)
+        if not unacked.count:
+            del self.inherited[number, epoch, block]
+
+    def _settle(self, unacked: Unacked, verdicts: list[tuple[int, ...]], verdict_max: int) -> None:
+        if any(verdict > verdict_max for verdict, _, _ in verdicts):  # Before anything is done about the others.
+            raise BadFrame("a verdict that is not known")
+        back: dict[int, list[Delivered]] = {w.REQUEUED: [], w.RETURNED: []}
+        for verdict, first, last in verdicts:
+            taken = unacked.take_range(first, last)
+            if verdict == w.ACKED:
+                self._on_taken(taken)
+                for one in taken:
+                    one.queue.settle_delivered(one.batch, one.lo, one.hi)
+            elif verdict == w.DISCARDED:
+                self._on_taken(taken)
+                for one in taken:
+                    one.queue.discard(one.batch, one.lo, one.hi)
+            else:
+                back[verdict] += taken
+        for queue in dict.fromkeys(one.queue for one in back[w.REQUEUED]):
+            if queue.is_local:
+                queue.catch_up()  # Before the consumers have room for more.
+        for verdict, taken in back.items():  # All at once: each goes to its old place among those that wait.
+            self._on_taken(taken)
+            self._requeue(taken, shown=verdict == w.REQUEUED)
+
+    def _on_taken(self, taken: list[Delivered]) -> None:
+        for one in taken:
+            if one.consumer is not None:
+                one.consumer.unacked -= one.count
+                self.broker.dirty[one.queue] = None
+
+    def _requeue(self, taken: list[Delivered], shown: bool = True) -> None:
+        by_queue: dict[AnyQueue, list[tuple[Batch, int, int]]] = {}
+        for one in taken:
+            by_queue.setdefault(one.queue, []).append((one.batch, one.lo, one.hi))
+        for queue, pieces in by_queue.items():
+            if not queue.deleted:
+                queue.requeue_many(pieces, shown)
+
+    def _on_limit(self, payload: bytes) -> None:
+        number, prefetch = w.unpack_one(w.LIMIT_ENTRY, payload)
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            consumer.prefetch = prefetch
+            self.broker.dirty[consumer.queue] = None
+
+    def _on_taken_frame(self, payload: bytes) -> None:
+        for number, taken_bytes in w.unpack_all(w.TAKEN_ENTRY, payload):
+            consumer = self.consumers.get(number)
+            if consumer is not None:
+                consumer.taken_bytes = taken_bytes
+        self.on_room()
+
+    def on_room(self) -> None:
+        """The link, or a subscription's window, takes more."""
+        if self.stalled:
+            self.broker.touch_stalled(self.stalled)
+
+    # -- Questions -----------------------------------------------------------------------------------------------
+
+    def _on_ask(self, payload: bytes) -> None:
+        _, number, what, queue_id = w.unpack_one(w.ASK_HEAD, payload)
+        rest = payload[w.ASK_HEAD.size :]
+        if what == w.CANCEL:
+            self._on_cancel(number, w.unpack_one(w.U64, rest)[0], rest[w.U64.size :] == w.IN_ORDER)
+            return
+        if what == w.ADOPT:
+            adopted = self.broker.arrivals.adopt(queue_id, self.peer, *w.unpack_one(w.U64, rest))
+            self._refuse(number, adopted) if isinstance(adopted, Refusal) else self._answer(number, [adopted.encode()])
+            return
+        if what == w.BRING:
+            self._on_bring(number, queue_id, rest)
+            return
+        if what == w.ABANDON:
+            self.broker.arrivals.drop(queue_id)
+            self._answer(number)
+            return
+        queue = self.broker.queues_by_id.get(queue_id)
+        if queue is None:
+            self._refuse(number, Refusal(404, ""))  # It was deleted; the edge knows what it was called.
+        elif what == w.STATUS:
+            queue.status(lambda answer: self._answer_with(number, answer))
+        elif what == w.PURGE:
+            queue.purge_all(lambda answer: self._answer_with(number, answer))
+        elif what == w.GET:
+            self._on_get(number, queue, bool(w.unpack_one(w.U8, rest)[0]))
+        elif what == w.SUBSCRIBE:
+            self._on_subscribe(number, queue, rest)
+        elif what == w.APART:
+            self._on_apart(number, queue, rest)
+        else:
+            raise BadFrame(f"question {what}")
+
+    def _on_bring(self, number: int, queue_id: int, packed: bytes) -> None:
+        try:
+            marks = {key: value for _, key, value in unpack_marks(packed)}
+        except FormatError as error:
+            raise BadFrame(str(error)) from None
+
+        def then(safe: bool) -> None:
+            if self.is_up:
+                self._answer(number) if safe else self._refuse(number, Refusal(406, "the queue did not come whole"))
+
+        self.broker.arrivals.bring(queue_id, marks, then)
+
+    def _on_get(self, number: int, queue: AnyQueue, no_ack: bool) -> None:
+        """Never by way of this node: what was got could not be acknowledged when this node is gone, and it may stop."""
+        if queue.is_local and queue.later(lambda found: self._on_get(number, found, no_ack) if self.is_up else None):
+            return
+        if not queue.is_local and queue.spec.node != self.broker.node_name:
+            self._refuse(number, Refusal(w.MOVED, ""))
+        else:
+            queue.fetch(no_ack, lambda: self.is_up, lambda got: self._on_got(number, no_ack, got))
+
+    def _on_subscribe(self, number: int, queue: AnyQueue, rest: bytes) -> None:
+        subscription, no_ack, exclusive, prefetch, priority, *begin = w.unpack_one(w.SUBSCRIBE_HEAD, rest)
+        if begin[0] not in STARTS:
+            raise BadFrame(f"a subscription that begins at {begin}")
+        start = Start(*begin) if begin[0] else None
+        tag = rest[w.SUBSCRIBE_HEAD.size :].decode("utf-8", "surrogateescape")
+        if subscription in self.consumers:
+            raise BadFrame(f"subscription {subscription} exists")
+        if not queue.is_local:
+            if queue.spec.node != self.broker.node_name:
+                self._refuse(number, Refusal(w.MOVED, ""))
+            elif not queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
+                # It is to be led by this node, and is not: no move would ever tell the edge to ask again.
+                self._refuse(number, unreachable(queue.spec))
+            return
+        if queue.later(lambda found: self._on_subscribe(number, found, rest) if self.is_up else None):
+            return
+        consumer = RemoteConsumer(
+            self, subscription, queue, tag, bool(no_ack), bool(exclusive), prefetch, priority, start
+        )
+
+        def then(refused: Refusal | None) -> None:
+            if refused is not None:
+                self._refuse(number, refused)
+            else:
+                self.consumers[subscription] = consumer
+                begun = consumer.begins_at
+                is_known = begun is not None and begun.kind in (OFFSET, NEXT)
+                self._answer(number, [w.U64.pack(begun.value)] if begun is not None and is_known else None)
+
+        queue.subscribe(consumer, then)
+
+    def _on_apart(self, number: int, queue: AnyQueue, rest: bytes) -> None:
+        detachment, queue_id = self.broker.detachment, queue.spec.id
+        said = detachment.read(rest)
+
+        def then(done: bool) -> None:
+            if queue_id in self.apart and not self.apart[queue_id].count:
+                del self.apart[queue_id]
+            self._answer(number) if done else self._refuse(number, unreachable(queue.spec))
+
+        if not queue.is_local:
+            then(False)
+        elif not queue.later(lambda found: self._on_apart(number, found, rest) if self.is_up else None):
+            if queue.frozen:
+                then(False)
+            else:
+                detachment.heed(queue, self.apart.setdefault(queue_id, Unacked()), said, then)
+
+    def _on_cancel(self, number: int, subscription: int, in_order: bool) -> None:
+        consumer = self.consumers.pop(subscription, None)
+        if consumer is not None and not consumer.queue.deleted:
+            if in_order:
+                consumer.queue.catch_up()
+            consumer.queue.remove_consumer(consumer)
+        self._answer(number)
+
+    def _on_got(self, number: int, no_ack: bool, got: Got | Refusal | None) -> None:
+        if isinstance(got, Refusal):
+            self._refuse(number, got)
+            return
+        if got is None:
+            self._answer(number)
+            return
+        batch, at, remaining, queue = got
+        self.last_tag += 1
+        contents = batch.contents[at : at + 1]
+        if queue.is_local and queue.returns is not None:
+            contents = queue.returns.labelled(batch, at, at + 1, always=True)
+        run = w.pack_run(contents, batch.keys[at : at + 1], batch.kinds[at : at + 1])
+        self._answer(number, [w.GET_ANSWER.pack(self.last_tag, remaining), *run])
+        if no_ack:
+            if queue.is_local:  # Otherwise its node has done so.
+                queue.settle_got(batch, at)
+        else:
+            self.unacked.add(self.last_tag, 1, queue, None, batch, at, self.broker.now_ms)
+
+    def _answer_with(self, number: int, answer: Status | int | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            self._refuse(number, answer)
+        elif isinstance(answer, Status):
+            self._answer(number, [w.STATUS_ANSWER.pack(*answer)])
+        else:
+            self._answer(number, [w.U64.pack(answer)])
+
+    def _answer(self, number: int, parts: list[bytes] | None = None) -> None:
+        if self.is_up:
+            self.send_now(frame_types.ANSWER, [w.ANSWER_HEAD.pack(number, 0), *(parts or ())])
+
+    def _refuse(self, number: int, refusal: Refusal) -> None:
+        if self.is_up:
+            text = refusal.text.encode("utf-8", "surrogateescape")
+            self.send_now(frame_types.ANSWER, [w.ANSWER_HEAD.pack(number, refusal.code), text])
+
+    # -- To the edge ---------------------------------------------------------------------------------------------
+
+    def deliver(
+        self, number: int, first_tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray, size: int
+    ) -> None:
+        self.deliveries.append(w.DELIVERY.pack(number, first_tag))
+        self.deliveries += w.pack_run(contents, keys, kinds)
+        self.delivery_bytes += size
+        if self.delivery_bytes > FLUSH_BYTES:
+            self._flush_deliveries()
+        self.broker.linked[self] = None
+
+    def _flush_deliveries(self) -> None:
+        if self.deliveries:
+            deliveries, self.deliveries, self.delivery_bytes = self.deliveries, [], 0
+            self.broker.shell.send(self.peer, frame_types.DELIVER, deliveries)
+
+    def send_now(self, kind: int, parts: list[bytes]) -> None:
+        """After all that gathered before."""
+        self.flush()
+        self.broker.shell.send(self.peer, kind, parts)
+
+    def flush(self) -> None:
+        """Send what gathered in this turn."""
+        if not self.is_up:
+            return  # By now there may be another session, whose tokens and tags are others.
+        self._flush_deliveries()
+        safe = self.confirms.take()
+        if safe:
+            self.broker.shell.send(self.peer, frame_types.SAFE, [w.SAFE_ENTRY.pack(*one) for one in safe])
+        self.grant()
+
+    def grant(self) -> None:
+        """Let the edge publish more, unless more would only wait here."""
+        credit = self.received_bytes + FIRST_CREDIT
+        if credit - self.granted < FIRST_CREDIT // 4:
+            return
+        if self.broker.shell.is_crowded() or (self.crowding is not None and self.crowding.is_crowded()):
+            self.broker.withheld[self] = None
+            return
+        self.crowding = None
+        self.granted = credit
+        self.broker.shell.send(self.peer, frame_types.CREDIT, [w.U64.pack(credit)])
+
+    def on_paced(self) -> None:
+        """A queue's consumers had their time."""
+        self.crowding = None
+
+    def on_down(self) -> None:
+        """The session is over: consumers go, what was out comes back."""
+        self.is_up = False
+        self.early.clear()
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            if not consumer.queue.deleted:
+                consumer.queue.remove_consumer(consumer)
+        inherited, self.inherited = self.inherited, {}
+        apart, self.apart = self.apart, {}
+        for unacked in (self.unacked, *inherited.values(), *apart.values()):
+            taken = unacked.take_all()
+            self._on_taken(taken)
+            self._requeue(taken)
+
+
+_FROM_EDGE: Final[dict[int, Callable[[Home, bytes], None]]] = {
+    frame_types.PUBLISH: Home._on_publish,
+    frame_types.PRODUCE: Home._on_produce,
+    frame_types.STAGE: Home._on_stage,
+    frame_types.SETTLE: Home._on_settle,
+    frame_types.PASSED: Home._on_passed,
+    frame_types.ASK: Home._on_ask,
+    frame_types.LIMIT: Home._on_limit,
+    frame_types.TAKEN: Home._on_taken_frame,
+}
+FROM_EDGE: Final = frozenset(_FROM_EDGE)

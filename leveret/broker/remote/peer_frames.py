@@ -1,0 +1,179 @@
+"""What the nodes of a client and of a queue say to each other, as bytes. See `remote` for the conversation.
+
+Numbers are big-endian. A *run* of messages is packed so that it is unpacked with one slice a message and nothing else:
+
+    count 4 | kinds: count bytes | stretches 4 | (messages 4 | length 2 | key) … | sizes | contents
+
+Sizes are one number of four bytes if all contents are equally long (marked by its highest bit), else one for each.
+Whatever is wrong with bytes from another node is a `BadFrame`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import Final, NamedTuple
+
+from leveret.broker.delivery.publish_numbers import NAME_BYTES_MAX, Origin
+from leveret.links.proposals import BadFrame
+
+UNIFORM: Final = 0x8000_0000
+COUNT_MAX: Final = 1 << 20
+
+U8: Final = struct.Struct(">B")
+U16: Final = struct.Struct(">H")
+U32: Final = struct.Struct(">I")
+U64: Final = struct.Struct(">Q")
+BUNDLE: Final = struct.Struct(">QQ")  # Queue, token.
+ORIGIN: Final = struct.Struct(">QQB")  # Of a producer's bundle: first and previous number, and how long its name is.
+DELIVERY: Final = struct.Struct(">QQ")  # Subscription, first tag.
+VERDICT: Final = struct.Struct(">BQQ")  # What became of the deliveries with these tags.
+SAFE_ENTRY: Final = struct.Struct(">QBB")  # Token, multiple, refused.
+TIME_ENTRY: Final = struct.Struct(">IQ")  # Place in its run of the first message that came at a time, and the time.
+COUNT_ENTRY: Final = struct.Struct(">II")  # Place of a message in its run, how often it was given back.
+TAKEN_ENTRY: Final = struct.Struct(">QQ")  # Subscription, bytes in all.
+LIMIT_ENTRY: Final = struct.Struct(">QI")  # Subscription, prefetch.
+ASK_HEAD: Final = struct.Struct(">QQBQ")  # Index, number, what, queue.
+# Subscription, no_ack, exclusive, prefetch, priority; where in a stream it begins, 0: it is no stream.
+SUBSCRIBE_HEAD: Final = struct.Struct(">QBBIqBq")
+ANSWER_HEAD: Final = struct.Struct(">QH")  # Number, code of a refusal or 0.
+STATUS_ANSWER: Final = struct.Struct(">QI")  # Ready, consumers.
+GET_ANSWER: Final = struct.Struct(">QQ")  # Tag, how many remain.
+REPLY_ANSWER: Final = struct.Struct(">QB")  # Number, whether somebody waits for replies there.
+PASSED_HEAD: Final = struct.Struct(">QQQQ")  # Index, queue, epoch and number of the block up to which this holds.
+# Of a queue which a node served apart: epoch, block and message up to which what it had was applied, and up to which it
+# had something.
+APART_HEAD: Final = struct.Struct(">QQQQQQ")
+
+# Verdicts
+ACKED: Final = 0
+REQUEUED: Final = 1
+DISCARDED: Final = 2
+RETURNED: Final = 3  # Never shown to the client: goes back as if it had not been sent.
+# Of messages, by their numbers, from the former master of their queue:
+OUT: Final = 4  # Still with a client,
+FIRST_OUT: Final = 5  # and never given out before that,
+UNSEEN: Final = 6  # or not at all, though blocks claim more than was.
+
+# Questions
+STATUS: Final = 1
+PURGE: Final = 2
+GET: Final = 3
+SUBSCRIBE: Final = 4
+CANCEL: Final = 5  # The subscription; with `IN_ORDER` if its client goes on and is to have what came before.
+ADOPT: Final = 6  # Get ready to become a queue's home.
+ABANDON: Final = 7  # It stays where it is.
+BRING: Final = 8  # All its messages are there: here are its marks.
+APART: Final = 9  # What clients of a node said of messages while it was cut off: see `detached`.
+
+IN_ORDER: Final = b"\x01"
+
+# A code that is no AMQP: the queue has gone to another node, of which the edge will hear.
+MOVED: Final = 1
+
+
+class Messages(NamedTuple):
+    """A run, unpacked."""
+
+    contents: list[bytes]
+    keys: list[bytes]
+    kinds: bytearray
+
+
+def pack_run(contents: Sequence[bytes], keys: Sequence[bytes], kinds: bytes | bytearray) -> list[bytes]:
+    """The run as buffers; contents are not copied."""
+    count = len(contents)
+    parts = [U32.pack(count), bytes(kinds)]
+    if keys.count(keys[0]) == count:
+        parts.append(struct.pack(f">IIH{len(keys[0])}s", 1, count, len(keys[0]), keys[0]))
+    else:
+        stretches = [(key, len(list(group))) for key, group in groupby(keys)]
+        parts.append(U32.pack(len(stretches)))
+        parts += [struct.pack(f">IH{len(key)}s", length, len(key), key) for key, length in stretches]
+    sizes = list(map(len, contents))
+    if sizes.count(sizes[0]) == count:
+        parts.append(U32.pack(sizes[0] | UNIFORM))
+    else:
+        parts.append(struct.pack(f">{count}I", *sizes))
+    parts += contents
+    return parts
+
+
+def unpack_run(data: bytes, at: int) -> tuple[Messages, int]:
+    """A run that begins at `at`, and where it ends. Raises `BadFrame`."""
+    try:
+        (count,) = U32.unpack_from(data, at)
+        if not 0 < count <= COUNT_MAX:
+            raise BadFrame(f"a run of {count} messages")
+        at += 4
+        kinds = bytearray(data[at : at + count])
+        at += count
+        (stretches,) = U32.unpack_from(data, at)
+        at += 4
+        keys: list[bytes] = []
+        if stretches > count:
+            raise BadFrame(f"{stretches} stretches of keys for {count} messages")
+        for _ in range(stretches):
+            messages, length = struct.unpack_from(">IH", data, at)
+            at += 6
+            if len(keys) + messages > count:
+                raise BadFrame("more keys than messages")
+            key = data[at : at + length]
+            check_key(key, length)
+            keys += [key] * messages
+            at += length
+        (size,) = U32.unpack_from(data, at)
+        if size & UNIFORM:
+            size -= UNIFORM
+            at += 4
+            end = at + size * count
+            if end > len(data) or not size:
+                raise BadFrame(f"{count} messages of {size} bytes")
+            contents = [data[start : start + size] for start in range(at, end, size)]
+        else:
+            sizes = struct.unpack_from(f">{count}I", data, at)
+            at += 4 * count
+            ends = list(accumulate(sizes, initial=at))
+            end = ends[-1]
+            contents = [data[start:stop] for start, stop in pairwise(ends)]
+    except struct.error as error:
+        raise BadFrame(f"a run of messages that ends too early: {error}") from None
+    if end > len(data) or len(keys) != count or len(contents) != count or len(kinds) != count:
+        raise BadFrame("a run of messages that is not what its head says")
+    return Messages(contents, keys, kinds), end
+
+
+def pack_origin(origin: Origin) -> bytes:
+    return ORIGIN.pack(origin.first, origin.previous, len(origin.producer)) + origin.producer
+
+
+def unpack_origin(data: bytes, at: int) -> tuple[Origin, int]:
+    """Whose messages follow, and where they begin. Raises `BadFrame`."""
+    first, previous, length = unpack_one(ORIGIN, data, at)
+    at += ORIGIN.size
+    producer = data[at : at + length]
+    if len(producer) != length or not 0 < length <= NAME_BYTES_MAX or previous >= first:
+        raise BadFrame(f"messages from {first} on, after {previous}, of a producer with a name of {length} bytes")
+    return Origin(producer, first, previous), at + length
+
+
+def check_key(key: bytes, length: int) -> None:
+    """Two short strings, and nothing else; of this length."""
+    middle = 1 + key[0] if key else 0
+    if middle >= len(key) or middle + 1 + key[middle] != length:
+        raise BadFrame("a key that is no exchange and routing key")
+
+
+def unpack_all(entry: struct.Struct, data: bytes) -> list[tuple[int, ...]]:
+    """A frame that is nothing but entries of one kind. Raises `BadFrame`."""
+    if len(data) % entry.size:
+        raise BadFrame(f"{len(data)} bytes of entries of {entry.size}")
+    return list(entry.iter_unpack(data))
+
+
+def unpack_one(entry: struct.Struct, data: bytes, at: int = 0) -> tuple[int, ...]:
+    """Raises `BadFrame`."""
+    if len(data) < at + entry.size:
+        raise BadFrame(f"{len(data)} bytes, and {at + entry.size} are needed")
+    return entry.unpack_from(data, at)

@@ -1,0 +1,556 @@
+"""A queue that lives on another node, as clients of this node see it; and this node's end of the link to there.
+
+Every queue has a *home*, the node with its messages. A client may be at any node, its *edge*. The channel there deals
+with a `RemoteQueue` just as with a `Queue`: it enqueues, subscribes, settles. What it does travels over the link
+between the two nodes, gathered over a turn of the node, in frames (see `peerwire`):
+
+    edge ──▶ home    PUBLISH   bundles of messages that nobody waits for
+                     PRODUCE   bundles of messages, each with its producer, the number of its first message, a token
+                     SETTLE    what became of deliveries: acknowledged, given back, discarded
+                     ASK       a question with one answer: how many wait, purge, get, subscribe, cancel
+                     LIMIT     another prefetch for a subscription
+                     TAKEN     how many bytes of its deliveries a subscription has passed on
+    home ──▶ edge    SAFE      tokens whose messages are where they have to be; or are refused, or in doubt
+                     DELIVER   runs of messages for subscriptions, numbered by the link's own tags
+                     ANSWER    to a question
+                     CANCELLED a subscription ended because its queue did
+                     CREDIT    how many bytes of publishes the home is willing to have taken in all
+
+The other end of the conversation is in `home`.
+
+**Order.** Frames of one link arrive in order. Publishes that gathered leave before any question that came after them,
+and so do settlements; so a client that publishes, then asks for the number of messages, finds its own counted. At the
+home a question lets the queue hand out first (`Queue.catch_up`), and what is handed out leaves before the answer. A
+client that cancels or closes waits for the answer, and so has all that its consumer was given. Where the client is
+lost, nothing more is handed out to it.
+
+**What the home does not know yet.** The edge may have applied the command that made a queue before the queue's home
+has. So publishes and questions carry the edge's number of applied commands, and the home waits until it is as far:
+otherwise it would take a new queue for a deleted one, and its messages for settled.
+
+**Prefetch** is counted at the home: a subscription has so many messages out that are not settled there, which is never
+less than are out at the client. A prefetch that consumers of one channel share cannot be counted there; each of them
+gets all of it, and what is too much waits in the edge's `feed`, from where it goes back after a while, so that no
+message waits for a client that does not want it while another would.
+
+**Buffers.** Publishes: the edge counts what it has sent; when that reaches what the home has granted, clients that
+publish to queues of that home are not read from. Deliveries: a subscription has at most `FEED_BYTES_MAX` (or one
+message) on the way that the client's socket has not taken.
+
+**When the link breaks** both ends start from nothing. The edge sends all publishes again that were sent and not
+reported safe, under the numbers they had, as soon as there is a way (see `outbox`), deals with those that were still to
+be sent as if they came now, fails all questions, cancels its consumers as RabbitMQ does when a queue's node is lost;
+acknowledgements that come later for deliveries of before are taken and mean nothing. The home gives back what was out,
+marked as redelivered.
+Questions about a queue that does not outlive its node wait until it is clear whether more than the link is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from leveret.broker.delivery.answers import Got, Status, unreachable
+from leveret.broker.delivery.batch import Batch
+from leveret.broker.delivery.confirms import DOUBTED, REFUSED
+from leveret.broker.delivery.offsets import NEXT, OFFSET, Start
+from leveret.broker.queue.hold import Parked, park, unpark
+from leveret.broker.remote import peer_frames as w
+from leveret.broker.remote.client_end import COUNT_MAX, Edge, RemoteBatch, Subscription
+from leveret.links import frame_types
+from leveret.metadata.model.refusals import Refusal, not_found
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.delivery.confirms import Pending
+    from leveret.broker.delivery.consumer import Subscriber
+    from leveret.broker.delivery.publish_numbers import Origin
+    from leveret.broker.mirrors.detached import DetachedQueue
+    from leveret.broker.queue.queue import Queue
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.metadata.rules.queue_rules import QueueRules
+
+
+class RemoteQueue:
+    """A queue at its edge. Has the methods of `Queue` that channels and the broker's turn use."""
+
+    __slots__ = (
+        "apart", "broker", "deleted", "is_hopeless", "is_late", "is_moving", "orphans", "parked", "ruled", "said",
+        "spec", "spool", "subscriptions", "successor", "waiting",
+    )  # fmt: skip
+
+    is_local: Literal[False] = False
+
+    def __init__(self, spec: QueueSpec, broker: Broker) -> None:
+        self.spec = spec
+        self.broker = broker
+        self.deleted = False
+        self.said, self.ruled = broker.rules_of(spec), broker.ruled
+        self.subscriptions: dict[Subscriber, Subscription] = {}
+        # While the queue moves: publishes and questions wait until the node it left has passed on all that came before.
+        self.parked: list[Parked] | None = None
+        self.waiting: list[Callable[[AnyQueue], None]] = []
+        self.is_moving = False
+        # It has moved to this very node; or had, and that is what leads to where it is now.
+        self.successor: AnyQueue | None = None
+        # While a mirrored queue has no master: consumers that go on with the next one, and who waits for them to begin.
+        self.orphans: dict[Subscriber, Callable[[Refusal | None], None] | None] = {}
+        self.is_hopeless = False  # It was waited for, in vain, and nobody has been found since.
+        self.is_late = False  # Publishes do not wait any longer for who leads it next.
+        self.apart: DetachedQueue | None = None  # What serves clients of this node meanwhile.
+        self.spool = broker.spools.attach(self)  # While this node keeps publishes for it.
+
+    def __repr__(self) -> str:
+        return f"RemoteQueue({self.spec.vhost!r}, {self.spec.name!r}, at {self.spec.node!r})"
+
+    @property
+    def rules(self) -> QueueRules:
+        """What holds for its messages now. Its home sees to it."""
+        self.heed()
+        return self.said
+
+    def heed(self) -> None:
+        if self.ruled != self.broker.ruled:
+            self.said, self.ruled = self.broker.rules_of(self.spec), self.broker.ruled
+
+    @property
+    def edge(self) -> Edge | None:
+        """The link to the queue's home, if it is up."""
+        return self.broker.edges.get(self.spec.node)
+
+    def is_crowded(self) -> bool:
+        """Whether publishers should wait."""
+        if self.spool is not None:
+            return self.spool.is_crowded()
+        if self.successor is not None and self.parked is None:
+            return self.successor.is_crowded()
+        if self.parked is not None:
+            return not self.is_late
+        edge = self.edge
+        return edge is not None and (edge.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id))
+
+    # -- Without a master ----------------------------------------------------------------------------------------
+
+    def _has_none(self) -> bool:
+        """Whether the queue is mirrored, its master is gone, and another may come: then everything waits for that."""
+        has_none = self.spec.view is not None and self.edge is None and self.successor is None
+        may_come = not self.is_hopeless and not self.deleted
+        if has_none and may_come and not self.broker.mirrors.governing.is_down(self.spec):
+            self.suspend()
+            return True
+        return False
+
+    def _is_in_doubt(self) -> bool:
+        """Whether the queue goes with its node, and that node is lost: questions wait until it is given up, or is back.
+        A client of it that is here now may want the very names that were its own there."""
+        spec = self.spec
+        has_none = self.edge is None and self.successor is None and not self.is_hopeless and not self.deleted
+        if has_none and spec.view is None and (spec.exclusive or not spec.durable):
+            self.broker.suspended.setdefault(self, 0)
+            return True
+        return False
+
+    def has_way(self) -> bool:
+        """Whether what is sent now gets somewhere, or waits for who leads the queue next."""
+        return self.parked is not None or self.edge is not None or self.successor is not None or self._has_none()
+
+    def suspend(self) -> None:
+        if self.parked is None:
+            self.parked = []
+            self.broker.suspended[self] = 0
+            self.broker.mirrors.hasten(self.spec.id)
+
+    def adopt(self, subscription: Subscription) -> None:
+        """The link to the master was lost: its consumer waits for the next one."""
+        self.is_hopeless = False  # There was one.
+        self.suspend()
+        if subscription.is_cancelled_by_failover:
+            subscription.consumer.on_queue_deleted()
+        elif not subscription.ends:
+            self.orphans[subscription.consumer] = subscription.then
+
+    def resume(self) -> None:
+        """There is a master again, or it will not be waited for any longer."""
+        self.broker.suspended.pop(self, None)
+        parked, waiting, orphans = self.parked, self.waiting, self.orphans
+        self.parked, self.waiting, self.orphans = None, [], {}
+        self.is_late = False
+        queue = self.successor or self.broker.successor(self) or self
+        unpark(parked or [], queue if self.spool is None else self)
+        for call in waiting:
+            call(queue)
+        for consumer, then in orphans.items():
+            resubscribe(consumer, queue, then)
+
+    def give_up(self) -> None:
+        """No other master has come."""
+        self.is_hopeless = True
+        self.resume()
+
+    def hurry(self) -> None:
+        """Its publishers have waited for so long that they are to have an answer now: what they sent is kept here, with
+        its numbers if it may have arrived; or it is refused."""
+        spools = self.broker.spools
+        if spools.may_rescue(self):
+            if self.spool is None:
+                spools.begin(self)
+            else:
+                self.spool.adopt(self.broker.outboxes.of(self.spec.id).take_all())
+        elif self.parked is not None:
+            self.is_late = True
+        parked, rest = self.parked or [], []
+        for one in parked:
+            if self.spool is not None and one.pending is not None and one.pending.is_kept:
+                one.pending.on_safe()  # The spool has it.
+            elif one.origin is not None or (self.spool is None and one.pending is None):
+                rest.append(one)
+            elif self.spool is not None:
+                self.spool.accept(one.contents, one.keys, one.kind, one.size, one.pending)
+                if one.pending is not None:
+                    one.pending.on_safe()
+            elif one.pending is not None:
+                one.pending.refuse(REFUSED)
+        if self.parked is not None:
+            self.parked = rest
+
+    # -- Publishing ----------------------------------------------------------------------------------------------
+
+    def _has_spool(self) -> bool:
+        """Whether publishes are kept here, behind others or because nobody can be reached."""
+        if self.spool is None and self.edge is None and (self.parked is None or self.is_late):
+            spools, heir = self.broker.spools, self.successor
+            is_out_of_reach = heir is None or (heir.is_local and heir.frozen)
+            self.spool = spools.begin(self) if is_out_of_reach and spools.may_begin(self) else None
+        return self.spool is not None
+
+    def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        if self._has_spool():
+            assert self.spool is not None
+            return self.spool.accept(contents, keys, kind, size, pending)
+        if self.is_late and self.parked is not None:
+            if pending is not None:
+                pending.refused = REFUSED
+            return False
+        return self.relay(contents, keys, kind, size, pending)
+
+    def relay(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        """Publishes that came over a link, to who is no longer the queue's home, or not yet. They are not kept here: as
+        soon as the queue is, what follows them goes straight to it."""
+        if self.parked is not None or self._has_none():
+            assert self.parked is not None
+            return park(self.parked, contents, keys, kind, size, pending)
+        if self.successor is not None:
+            return self.successor.enqueue(contents, keys, kind, size, pending)
+        edge = self.edge
+        if edge is None:
+            if pending is not None:
+                pending.refused = REFUSED
+            return False
+        self.is_hopeless = False
+        edge.publish(self, contents, keys, kind, size, pending)
+        return edge.is_crowded() or self.broker.outboxes.is_crowded(self.spec.id)
+
+    def enqueue_from(
+        self, origin: Origin, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending
+    ) -> bool:
+        """Of a producer. Its home knows which of them it has."""
+        if self.parked is not None or self._has_none():
+            assert self.parked is not None
+            return park(self.parked, contents, keys, kind, size, pending, origin)
+        if self.successor is not None:  # It takes those of others when the spool is empty.
+            return self.successor.enqueue_from(origin, contents, keys, kind, size, pending)
+        edge = self.edge
+        if edge is None:
+            pending.refused = DOUBTED
+            return False
+        self.is_hopeless = False
+        edge.publish_from(self, origin, contents, keys, kind, size, pending)
+        return edge.is_crowded()
+
+    # -- Questions -----------------------------------------------------------------------------------------------
+
+    def status(self, then: Callable[[Status | Refusal], None]) -> None:
+        if self.later(lambda queue: queue.status(then)):
+            return
+
+        def on_answer(answer: bytes | Refusal) -> None:
+            self.pump()  # What was delivered before the answer was made comes before it.
+            if isinstance(answer, Refusal):
+                then(answer)
+            else:
+                ready, consumers = w.unpack_one(w.STATUS_ANSWER, answer)
+                then(Status(min(ready, COUNT_MAX), consumers))
+
+        self._ask(w.STATUS, b"", on_answer, lambda queue: queue.status(then))
+
+    def purge_all(self, then: Callable[[int | Refusal], None]) -> None:
+        if self.later(lambda queue: queue.purge_all(then)):
+            return
+
+        def on_answer(answer: bytes | Refusal) -> None:
+            self.pump()
+            then(answer if isinstance(answer, Refusal) else min(w.unpack_one(w.U64, answer)[0], COUNT_MAX))
+
+        self._ask(w.PURGE, b"", on_answer, lambda queue: queue.purge_all(then))
+
+    def fetch(self, no_ack: bool, wanted: Callable[[], bool], then: Callable[[Got | Refusal | None], None]) -> None:
+        if self.later(lambda queue: queue.fetch(no_ack, wanted, then)):
+            return
+        edge = self.edge
+
+        def again(queue: AnyQueue) -> None:
+            queue.fetch(no_ack, wanted, then)
+
+        def on_answer(answer: bytes | Refusal) -> None:
+            self.pump()
+            if isinstance(answer, Refusal) and answer.code == w.MOVED:
+                self._follow(edge, again)
+            elif isinstance(answer, Refusal):
+                then(answer)
+            elif not answer:
+                then(None)
+            else:
+                assert edge is not None
+                tag, remaining = w.unpack_one(w.GET_ANSWER, answer)
+                messages, _ = w.unpack_run(answer, w.GET_ANSWER.size)
+                batch = RemoteBatch(edge, tag, messages)
+                if wanted():
+                    then(Got(batch, 0, min(remaining, COUNT_MAX), self))
+                    batch.contents, batch.keys = [], []
+                else:
+                    if not no_ack:
+                        edge.settle(w.REQUEUED, tag, tag)
+                    then(None)
+
+        self._ask(w.GET, w.U8.pack(no_ack), on_answer, again)
+
+    def subscribe(self, consumer: Subscriber, then: Callable[[Refusal | None], None]) -> None:
+        detached = self.detached()
+        if detached is not None:
+            consumer.queue = detached
+            detached.subscribe(consumer, then)
+            return
+        if self._waits():
+            consumer.queue = self
+            self.orphans[consumer] = then  # Unless its client ends it before that.
+            return
+        if self.successor is not None:
+            consumer.queue = self.successor
+            self.successor.subscribe(consumer, then)
+            return
+        consumer.queue = self
+        edge = self.edge
+        if edge is None:
+            then(unreachable(self.spec))
+            return
+        subscription = edge.subscribe(self, consumer)
+        subscription.then = then
+
+        def on_answer(answer: bytes | Refusal) -> None:
+            is_refused = isinstance(answer, Refusal)
+            if self.subscriptions.get(consumer) is not subscription and not is_refused:
+                return  # The queue has moved meanwhile, and another subscription is on its way.
+            if isinstance(answer, Refusal) and answer.code == w.MOVED:
+                return  # As soon as this node knows where to.
+            if answer and not isinstance(answer, Refusal):  # Where its next message stands, whoever leads it then.
+                wanted = consumer.begins_at
+                kind = NEXT if wanted is not None and wanted.kind == NEXT else OFFSET
+                consumer.begins_at = Start(kind, *w.unpack_one(w.U64, answer))
+            if subscription.then is not None:
+                subscription.then = None
+                if isinstance(answer, Refusal):
+                    edge.drop(subscription)
+                else:
+                    self.pump()  # Other consumers have what came before, and their client hears of it first.
+                then(answer if isinstance(answer, Refusal) else None)
+
+        tag = consumer.tag.encode("utf-8", "surrogateescape")
+        head = w.SUBSCRIBE_HEAD.pack(
+            subscription.number,
+            consumer.no_ack,
+            consumer.exclusive,
+            consumer.limit(),
+            consumer.priority,
+            *(consumer.begins_at or (0, 0)),
+        )
+        self._ask(w.SUBSCRIBE, head + tag, on_answer)
+
+    def unsubscribe(self, consumer: Subscriber, then: Callable[[], None]) -> None:
+        """End a subscription; `then` when all that was under way to it has been delivered."""
+        self.orphans.pop(consumer, None)
+        subscription, edge = self.subscriptions.get(consumer), self.edge
+        if subscription is None or edge is None:
+            then()
+            return
+
+        def on_answer(answer: bytes | Refusal) -> None:
+            if edge.is_up:  # Else the home gives these to others.
+                self.pump()
+                edge.hand_over(subscription)
+            edge.end(subscription)
+            then()
+
+        subscription.ends = True
+        self._ask(w.CANCEL, w.U64.pack(subscription.number) + w.IN_ORDER, on_answer)
+
+    def remove_consumer(self, consumer: Subscriber) -> None:
+        """End a subscription without waiting: its channel is gone."""
+        self.orphans.pop(consumer, None)
+        subscription, edge = self.subscriptions.get(consumer), self.edge
+        if subscription is not None and edge is not None:
+            edge.give_back(subscription)
+            edge.drop(subscription)
+            self._ask(w.CANCEL, w.U64.pack(subscription.number), lambda answer: None)
+
+    def set_limit(self, consumer: Subscriber) -> None:
+        """The consumer's prefetch has changed."""
+        subscription, edge = self.subscriptions.get(consumer), self.edge
+        if subscription is not None and edge is not None:
+            edge.send_now(frame_types.LIMIT, [w.LIMIT_ENTRY.pack(subscription.number, consumer.limit())])
+
+    def later(self, call: Callable[[AnyQueue], None]) -> bool:
+        """True: the queue is moving, or is here by now, and the question is put off or put to whom it concerns."""
+        detached = self.detached()
+        if detached is not None:
+            call(detached)
+        elif self._waits():
+            self.waiting.append(call)
+        elif self.successor is not None:
+            call(self.successor)
+        else:
+            return False
+        return True
+
+    def detached(self) -> DetachedQueue | None:
+        """What serves the queue at this node while its master cannot be reached, where that is wanted."""
+        if self.apart is None and self.parked is None and not self.deleted and self.broker.detachment.is_due:
+            self.apart = self.broker.detachment.begin(self)
+        return self.apart
+
+    def _waits(self) -> bool:
+        return self.parked is not None or self._has_none() or self._is_in_doubt()
+
+    def _follow(self, asked: Edge | None, again: Callable[[AnyQueue], None]) -> None:
+        """Who was asked says that the queue is elsewhere, and will not answer. If this node has not heard of that yet,
+        it will in a moment; and if another object has come to stand for the queue, that one knows."""
+        current = self.broker.successor(self)
+        if current is not None:
+            again(current)
+            return
+        if self.edge is asked:
+            self.suspend()
+        if not self.later(again):
+            again(self)
+
+    def _ask(
+        self,
+        what: int,
+        arguments: bytes,
+        then: Callable[[bytes | Refusal], None],
+        again: Callable[[AnyQueue], None] | None = None,
+    ) -> None:
+        """`again` asks the same of the next master, if this one is lost before it answers."""
+        edge = self.edge
+        if edge is None:
+            then(unreachable(self.spec))
+        else:
+            self.is_hopeless = False
+            edge.ask(self, what, arguments, then, again)
+
+    # -- Moving --------------------------------------------------------------------------------------------------
+
+    def on_moved(self, spec: QueueSpec, successor: Queue | None) -> None:
+        """The queue has another home. What was published through the old one must arrive before what comes now, so a
+        question is sent after it; its answer, by way of the old home and the new, says that all of it has. The queue
+        may move on before that. Then the first answer counts: that of the first node may wait for this very one."""
+        old_edge, subscriptions = self.edge, list(self.subscriptions.values())
+        if old_edge is not None:
+            for subscription in subscriptions:
+                old_edge.end(subscription)
+        self.spec, self.successor, self.is_hopeless = spec, successor, False
+        self.parked = self.parked or []
+        self.broker.suspended.pop(self, None)
+
+        def on_answer(answer: bytes | Refusal) -> None:
+            self.is_moving = False
+            self.step_aside()
+            self.resume()
+
+        self.is_moving = True
+        for subscription in subscriptions:
+            if spec.view is not None and subscription.is_cancelled_by_failover:
+                subscription.consumer.on_queue_deleted()
+                continue
+            waiting, subscription.then = subscription.then, None
+            if not subscription.ends:
+                self.orphans[subscription.consumer] = waiting  # Unless its client ends it before that.
+        if old_edge is None:
+            on_answer(b"")
+        else:
+            old_edge.ask(self, w.STATUS, b"", on_answer)
+
+    def step_aside(self) -> None:
+        """Let clients of this node use the queue that is here, unless that would let them overtake others."""
+        if self.successor is not None and not self.is_moving and self.spool is None:
+            self.broker.replace(self, self.successor)
+
+    # -- Settling ------------------------------------------------------------------------------------------------
+
+    def settle_delivered(self, batch: Batch, lo: int, hi: int) -> None:
+        self._settle(w.ACKED, batch, lo, hi)
+
+    def discard(self, batch: Batch, lo: int, hi: int) -> None:
+        self._settle(w.DISCARDED, batch, lo, hi)
+
+    def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True) -> None:
+        for batch, lo, hi in pieces:
+            self._settle(w.REQUEUED if shown else w.RETURNED, batch, lo, hi)
+
+    def _settle(self, verdict: int, batch: Batch, lo: int, hi: int) -> None:
+        assert isinstance(batch, RemoteBatch)
+        if batch.edge.is_up:  # Else its home has long taken it back.
+            batch.edge.settle(verdict, batch.first + lo, batch.first + hi - 1)
+
+    # -- The broker's turn ---------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        edge = self.edge
+        if edge is not None:
+            for subscription in list(self.subscriptions.values()):
+                if subscription.feed:
+                    edge.hand_over(subscription)
+
+    def page_out_unacked(self, batch: Batch, count: int) -> None:
+        """Of what was delivered, nothing is kept anyway."""
+
+    def on_deleted(self) -> None:
+        self.deleted = True
+        edge = self.edge
+        for subscription in list(self.subscriptions.values()):
+            if edge is not None:
+                edge.end(subscription)
+            subscription.on_queue_deleted()
+        self.subscriptions.clear()
+        orphans, self.orphans = self.orphans, {}
+        gone = not_found("queue", self.spec.name, self.spec.vhost)
+        for consumer, then in orphans.items():
+            consumer.on_queue_deleted() if then is None else then(gone)
+        parked, self.parked = self.parked or [], None
+        for one in parked:  # Whoever deleted the queue has taken care of its messages.
+            if one.pending is not None:
+                one.pending.on_safe()
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call(self)
+        self.broker.suspended.pop(self, None)
+
+
+def resubscribe(consumer: Subscriber, queue: AnyQueue, waiting: Callable[[Refusal | None], None] | None = None) -> None:
+    """A consumer goes on where its queue is now; if it cannot, its client is told. `waiting`: it had not begun yet."""
+
+    def then(refused: Refusal | None) -> None:
+        if refused is not None:
+            consumer.on_queue_deleted()
+
+    consumer.queue = queue
+    queue.subscribe(consumer, waiting or then)

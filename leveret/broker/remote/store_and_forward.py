@@ -1,0 +1,454 @@
+"""A spool: publishes for a queue that cannot be reached, on this node's disk until they can be sent on.
+
+A node that is cut off from a queue's master can do three things with a publish: refuse it, make its publisher wait, or
+keep it. Where `cluster_partition_handling` says so (`PartitionHandling.spools`), it keeps it: in the log, in a queue of
+its own that nobody sees, one for each queue that is out of reach. Its publisher has a confirm when it is synced, which
+says a little less than usual: safe as long as the disk of this one node is.
+
+    no link     publish ──▶ spool ──sync──▶ confirmed
+    link back              spool ──in order, numbered──▶ the queue ──safe──▶ settled in the spool
+    empty       publish ──────────────────────────────▶ the queue
+
+**Once.** To the queue, the spool is a producer (see `producers`): it has a name, and each message has the number that
+it has in the spool. The queue keeps the highest number it took, in the very block that holds the messages. So whatever
+dies while something is under way (this node, the link, the master), all that is not known to be safe is sent again, and
+what had arrived is passed over. That rests on two things. A message is sent only when it is synced here: were it sent
+before, and the spool's block lost with this process, the next message would get its number, and be passed over. And no
+number is given twice, even by a log that was told not to sync: after a start the spool goes on far behind its last one.
+The name is drawn when the spool is made and kept in its log, so that a node with a new disk is not taken for the old.
+
+**Marked.** A queue hands out what it has before it is safe. If its master is lost in between, or was none any more, a
+client has seen messages that are in no queue; they are sent again, and nobody but the spool could know that they come
+for the second time. So what was under way when its fate became unknown is sent as `redelivered`, and after a start all
+that was there before it: what was under way then, nobody knows.
+
+**In order.** Flights are numbered in a row, each tells the queue the number before it, and a queue that has not taken
+that one refuses it. After a refusal nothing more is sent until the fate of all flights is known; then it begins anew
+with the first that is not safe. As long as something is in the spool, publishes go there, behind it. So that a steady
+publisher does not keep it filled for ever, the last few megabytes make publishes wait for the moment that sending them
+takes; before that, each bundle of publishes waits for a flight.
+
+**Out of reach** is a queue without a link to its node; a mirrored one only if no majority is in sight that could agree
+on its next master, or none has come. A master that has lost the majority may be none any more, and confirms nothing. To
+clients of its own node it is out of reach, too: `Spools.on_majority` has a `RemoteQueue` stand before it. So it is with
+a queue that has come to this node while others wait in its spool: until they have entered it, the `RemoteQueue` that
+stood for it still does.
+
+**What is not given up.** The publisher was told that its message is safe, and nobody could tell it otherwise now. So a
+queue that rejects publishes when it is full takes what was kept all the same (`KEPT`): if that had to wait, publishers
+that are nearer would fill every gap before it. To make up for it, a spool rejects what exceeds the limits of its queue,
+as that would, whatever is in there. A message is dropped in two cases. If its queue is deleted: then it shares the fate
+of all others that were in there. And where the strategy says so (`heals`), if it has outlived its time to live, which
+then counts from when it came here; without that, it begins with the queue. Both are counted, and told in the log.
+
+**In doubt.** What was under way when the link broke, or is in blocks of a master that has lost the majority, may have
+arrived. It has numbers of its own (see `outbox`), of another producer than the spool is. It is kept with these: a mark
+says which messages of the spool have other numbers, and whose (`Borrowed`), and they are sent on with them.
+
+**What is not kept.** Publishes for queues that are exclusive or not durable: these may not outlive the partition.
+Publishes of named producers: they send again by themselves, and their own numbers are what keeps theirs apart. What
+there is no room for is refused.
+
+Nothing here waits, and nothing counts messages one by one: a flight is a piece of a block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.base.range_set import Wanted
+from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Gap, Span
+from leveret.broker.delivery.confirms import REFUSED, Pending
+from leveret.broker.delivery.publish_numbers import NAME_BYTES_MAX, Origin
+from leveret.broker.queue.hold import Parked, park, unpark
+from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.ttl_and_length import own_ttl_ms
+from leveret.broker.remote.outbox import Receipt
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.rules.ha_policy import is_stream
+from leveret.metadata.rules.queue_rules import REJECT_TO_DLX
+from leveret.storage.format.queue_block import EXPIRES, KEPT, OVERDUE, PERSISTENT, REDELIVERED
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue
+    from leveret.broker.delivery.batch import Batch
+    from leveret.broker.remote.outbox import Sent
+    from leveret.broker.remote.remote_queue import RemoteQueue
+    from leveret.broker.remote.spool_registry import Spools
+    from leveret.metadata.rules.queue_rules import QueueRules
+
+SPOOL: Final = 1 << 62  # In the log, a spool has the number of its queue, and this.
+# Nothing in a spool was ever given out, so the bit that would say so says something else in its log: that the message
+# was not persistent, and is not to be in its queue.
+TRANSIENT: Final = REDELIVERED
+FLIGHT_BYTES: Final = 256 << 10
+FLIGHT_MESSAGES: Final = 4_096
+WINDOW_BYTES: Final = 1 << 20  # Under way; half of what a home grants at first, so that others have the rest.
+HOLD_BYTES: Final = 4 << 20  # With so little left, publishes wait until it is sent.
+RECORD_BYTES: Final = 16  # About what a log needs for a message besides its content.
+LEAP: Final = 1 << 32  # Between the last number before a start and the first one after it.
+NAME: Final = b"name"  # The marks of a spool: as what it is known to the queue,
+SINCE: Final = b"since"  # when the first message came into it, by the wall clock,
+BORROWED: Final = b"borrowed:"  # and, with the number of the first, which messages have numbers of another producer.
+BORROWED_ENTRY: Final = Struct(">QQ")  # The number of the last, and what the first is numbered with; then its name.
+
+
+class Borrowed(NamedTuple):
+    """Messages of a spool, `first` to `last`, that a queue may know under another name."""
+
+    first: int
+    last: int
+    producer: bytes
+    number: int  # Of the first.
+
+    def pack(self) -> bytes:
+        return BORROWED_ENTRY.pack(self.last, self.number) + self.producer
+
+
+class Flight(Pending):
+    """Messages on their way to the queue: lo..hi - 1 of a batch."""
+
+    __slots__ = ("batch", "hi", "is_overdue", "lo", "size")
+
+    def __init__(self, spool: Spool, batch: Batch, lo: int, hi: int, is_overdue: bool) -> None:
+        super().__init__(spool, batch.first + lo, batch.first + hi - 1)
+        self.batch = batch
+        self.lo = lo
+        self.hi = hi
+        self.is_overdue = is_overdue
+        self.size = sum(map(len, batch.contents[lo:hi]))
+
+
+class Spool(Queue):
+    """What this node keeps for one queue."""
+
+    __slots__ = (
+        "borrowed", "content_bytes", "doubtful", "expired", "flights", "flying_bytes", "flying_count", "flows",
+        "fronts", "held", "is_paced", "name", "previous", "refused", "resting", "sent", "spools", "target",
+        "turned_away",
+    )  # fmt: skip
+
+    def __init__(self, spools: Spools, target: QueueSpec) -> None:
+        node = spools.broker.node_name
+        super().__init__(QueueSpec(SPOOL | target.id, target.vhost, target.name, node=node), spools.broker)
+        self.spools = spools
+        self.target = target.id
+        self.fronts: list[RemoteQueue] = []  # What publishers of this node take for the queue.
+        self.name = b""
+        self.content_bytes = 0
+        self.flights = 0
+        self.flying_bytes = self.flying_count = 0
+        self.refused: list[Flight] = []  # Of those that were under way when the first was refused.
+        self.previous: dict[bytes, int] = {}  # By producer: the last number sent since it was last begun anew.
+        self.borrowed: deque[Borrowed] = deque()
+        self.doubtful = 0  # What has a number up to this one may have been shown to somebody.
+        self.resting = False  # Until the next second: what was sent was refused.
+        self.flows = False  # What was sent was taken, and nothing stands in the way of more.
+        self.is_paced = False  # Publishers wait for the next flight.
+        self.held: list[Parked] | None = None  # Publishes that wait for the last of those before them.
+        self.sent = self.expired = self.turned_away = 0
+
+    def __repr__(self) -> str:
+        return f"Spool({self.spec.vhost!r}, {self.spec.name!r})"
+
+    @property
+    def who(self) -> str:
+        return f"spool of {self.spec.node}"
+
+    @property
+    def count(self) -> int:
+        return self.ready_count + self.flying_count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is to be sent and is not under way, as it will be in a log."""
+        return max(self.content_bytes - self.flying_bytes, 0) + RECORD_BYTES * self.ready_count
+
+    def set_rules(self, rules: QueueRules) -> None:
+        """Those of the queue hold when its messages are there."""
+
+    def begin(self) -> None:
+        """It has never been, or what the log had of it has been read."""
+        self.name = self.durable_state.table.get(NAME, b"")
+        if not self.name or not self.count:  # An empty one may have lost its last number with what was not synced.
+            prefix = f"spool {self.spec.node} ".encode()[: NAME_BYTES_MAX - 32].decode(errors="ignore")
+            self.name = self.spools.broker.unique_name(prefix).encode()
+            self.durable_state.set(NAME, self.name)
+        for key in sorted(key for key in self.durable_state.table if key.startswith(BORROWED)):
+            if self.count:
+                last, number = BORROWED_ENTRY.unpack_from(self.durable_state.table[key])
+                producer = self.durable_state.table[key][BORROWED_ENTRY.size :]
+                first = int.from_bytes(key[len(BORROWED) :], "big")
+                self.borrowed.append(Borrowed(first, last, producer, number))
+            else:
+                self.durable_state.set(key, b"")
+        if self.count:
+            self.doubtful = self.next_seq - 1
+            self.next_seq += LEAP
+            self.content_bytes = self.host.measure(self, Wanted(1, self.next_seq)).bytes
+
+    # -- Coming in -----------------------------------------------------------------------------------------------
+
+    def accept(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        """A publish for the queue, which is not to overtake what is here. True, as from `enqueue`: slow down."""
+        if self.held is None and self.flows and self.content_bytes <= HOLD_BYTES:
+            self.held = []
+        if self.held is not None:
+            return park(self.held, contents, keys, kind, size, pending)
+        spools = self.spools
+        if not spools.may_keep(self, size) or self._turns_away(contents, keys, kind):
+            self.turned_away += len(contents)
+            if pending is not None:
+                pending.refused = True
+            return False
+        spools.activate(self)
+        self.is_paced = self.flows
+        self.enqueue(contents, keys, kind, size, pending)
+        return self.is_paced
+
+    def adopt(self, sents: list[Sent]) -> None:
+        """Publishes in doubt. Whoever waits for them waits for this node's disk from now on."""
+        for sent in sents:
+            if not sent.is_wanted():
+                continue
+            first = self.next_seq
+            if not self.spools.may_keep(self, sent.size) or not self._borrow(first, sent):
+                self.turned_away += sent.count
+                sent.answer(REFUSED)
+                continue
+            self.spools.activate(self)
+            receipt = Pending(Receipt(sent), 1, sent.count)
+            self.enqueue(sent.contents, sent.keys, sent.kind & ~REDELIVERED, sent.size, receipt)
+
+    def _borrow(self, first: int, sent: Sent) -> bool:
+        """Note that the next messages have these numbers. False: there are too many such notes."""
+        before = self.borrowed[-1] if self.borrowed else None
+        note = Borrowed(first, first + sent.count - 1, sent.name, sent.first)
+        if before is not None and before.last + 1 == first and before.producer == sent.name:
+            if before.number + first - before.first == sent.first:
+                note = before._replace(last=note.last)
+        key = BORROWED + note.first.to_bytes(8, "big")
+        if not self.durable_state.fits(key, note.pack()):
+            return False
+        if before is not None and note.first == before.first:
+            self.borrowed.pop()
+        self.borrowed.append(note)
+        self.durable_state.set(key, note.pack())
+        return True
+
+    def _turns_away(self, contents: list[bytes], keys: list[bytes], kind: int) -> bool:
+        """Whether this is more than the queue itself would take. Publishes to one that rejects some come one by one."""
+        target = self.spools.broker.queues_by_id.get(self.target)
+        if target is None or not target.rules.rejects:
+            return False
+        rules, size = target.rules, sum(map(len, contents))
+        is_long = rules.max_length is not None and self.count + len(contents) > rules.max_length
+        if not is_long and (rules.max_bytes is None or self.content_bytes + size <= rules.max_bytes):
+            return False
+        if rules.overflow == REJECT_TO_DLX:
+            self.spools.broker.letters.send_refused(target, contents, keys, kind)
+        return True
+
+    def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
+        kind |= PERSISTENT if kind & PERSISTENT else PERSISTENT | TRANSIENT
+        if not self.count:
+            self.durable_state.set(SINCE, self.host.wall_ms.to_bytes(8, "big"))
+        slow = super().enqueue(contents, keys, kind, size, pending)
+        if self.open is not None:
+            self.open.stamp(self.host.wall_ms)
+        self._count(size - MESSAGE_OVERHEAD * len(contents))
+        return slow
+
+    def _count(self, size: int) -> None:
+        self.content_bytes += size
+        self.spools.content_bytes += size
+
+    def is_crowded(self) -> bool:
+        """Whether publishers should wait."""
+        return self.held is not None or (self.is_paced and self.flights > 0)
+
+    def on_logged(self, batch: Batch) -> None:
+        super().on_logged(batch)
+        self.host.dirty[self] = None
+
+    # -- Going out -----------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send on what can be."""
+        spools, heals = self.spools, self.spools.heals
+        while self.ready and not self.refused and not self.resting and self.flying_bytes < WINDOW_BYTES:
+            if not spools.flights_left:
+                spools.later.append(self)
+                return
+            target = spools.way(self)
+            if target is None:
+                self._stop()
+                return
+            head = self.ready[0]
+            if isinstance(head, Gap):
+                self.want(head)
+                return
+            if not head.batch.logged:
+                return
+            overdue = self._overdue(head, target) if heals else 0
+            if overdue and target.rules.dead_letter_exchange is None:
+                self._drop_expired(head, overdue)
+                continue  # Also while there is no room for the others, which may be enough to have it.
+            if spools.shortage(target):
+                self._stop()
+                return
+            if not target.is_local and target.edge is not None and target.edge.is_crowded():
+                spools.stalled[self] = None
+                return
+            spools.flights_left -= 1
+            self._send(head, target, overdue)
+        if self.flights and self.ready and isinstance(self.ready[0], Gap):
+            self.want(self.ready[0])  # What is next is read while others are under way.
+        if not self.count and not self.refused:
+            self._finish()
+
+    def _overdue(self, head: Span, target: AnyQueue) -> int:
+        """Of how many at the front the time is up."""
+        batch, at, now_ms, ttl_ms = head.batch, head.lo, self.host.wall_ms, target.rules.ttl_ms
+        if (ttl_ms is None and not batch.expires) or is_stream(target.spec.arguments):
+            return 0
+        while at < head.hi:
+            came_ms, end = batch.time_at(at) if batch.times else (now_ms, head.hi)
+            own_ms = own_ttl_ms(batch, at)
+            lives_ms = min(ms for ms in (own_ms, ttl_ms, 1 << 62) if ms is not None)
+            if came_ms + lives_ms > now_ms:
+                break
+            at = at + 1 if batch.expires else min(end, head.hi)
+        return at - head.lo
+
+    def _drop_expired(self, head: Span, count: int) -> None:
+        """Where nobody wants dead letters."""
+        batch, lo, hi = head.batch, head.lo, head.lo + count
+        self._take_first(head, count)
+        self.expired += count
+        self.settle(batch, lo, hi)
+        self._count(-sum(map(len, batch.contents[lo:hi])))
+        self.spools.on_progress()
+
+    def _take_first(self, head: Span, count: int) -> None:
+        head.lo += count
+        self.ready_count -= count
+        if head.lo == head.hi:
+            self.ready.popleft()
+
+    def _send(self, head: Span, target: AnyQueue, overdue: int) -> None:
+        """`overdue`: of so many the time is up, and their queue is to send their dead letters."""
+        batch, lo = head.batch, head.lo
+        note = self._note_of(batch.first + lo)
+        hi, kind = self._cut(head, overdue, note), batch.kinds[lo]
+        flight = Flight(self, batch, lo, hi, overdue > 0)
+        self._take_first(head, hi - lo)
+        is_borrowed = note is not None and note.first <= flight.first
+        producer, number = self.name, flight.first
+        if note is not None and is_borrowed:
+            producer, number = note.producer, note.number + flight.first - note.first
+        origin = Origin(producer, number, self.previous.get(producer, 0))
+        self.previous[producer] = number + flight.count - 1
+        self.flights += 1
+        self.flying_count += flight.count
+        self.flying_bytes += flight.size
+        kind = kind & EXPIRES if kind & TRANSIENT else kind & (EXPIRES | PERSISTENT)
+        in_doubt = is_borrowed or flight.first <= self.doubtful
+        if in_doubt and not is_stream(target.spec.arguments):  # A stream shows what is safe.
+            kind |= REDELIVERED
+        kind |= KEPT | OVERDUE if overdue else KEPT
+        contents, keys = batch.contents[lo:hi], batch.keys[lo:hi]
+        target.enqueue_from(origin, contents, keys, kind, flight.size + MESSAGE_OVERHEAD * flight.count, flight)
+        if not flight.waiting:
+            self.on_complete(flight)
+
+    def _note_of(self, number: int) -> Borrowed | None:
+        """Which numbers a message has, or one behind it."""
+        return next((one for one in self.borrowed if one.last >= number), None)
+
+    def _cut(self, head: Span, overdue: int, note: Borrowed | None) -> int:
+        """Up to where messages of one kind make up a flight, numbered in a row."""
+        batch, lo, size = head.batch, head.lo, 0
+        end = min(lo + overdue if overdue else head.hi, lo + FLIGHT_MESSAGES)
+        if note is not None:
+            end = min(end, (note.last + 1 if note.first <= batch.first + lo else note.first) - batch.first)
+        if batch.first + lo <= self.doubtful:
+            end = min(end, self.doubtful - batch.first + 1)
+        for at in range(lo, end):
+            size += len(batch.contents[at])
+            if batch.kinds[at] != batch.kinds[lo] or (size > FLIGHT_BYTES and at > lo):
+                return at
+        return end
+
+    def on_complete(self, pending: Pending) -> None:
+        """The queue has answered."""
+        assert isinstance(pending, Flight)
+        if self.deleted:
+            return
+        self.flights -= 1
+        self.flying_bytes -= pending.size
+        self.is_paced = False
+        if pending.refused:
+            self.refused.append(pending)
+        else:
+            self.flows = not self.refused
+            self.flying_count -= pending.count
+            if pending.is_overdue:
+                self.expired += pending.count
+            else:
+                self.sent += pending.count
+            self.settle(pending.batch, pending.lo, pending.hi)
+            self._count(-pending.size)
+            self.spools.on_progress()
+        if self.refused and not self.flights:
+            self._begin_anew()
+        self.host.dirty[self] = None
+
+    def _begin_anew(self) -> None:
+        """Something was refused, and all others have come back."""
+        for flight in self.refused:
+            self.doubtful = max(self.doubtful, flight.last)
+            self.flying_count -= flight.count
+            self.ready_count += flight.count
+            self.put_back(Span(flight.batch, flight.lo, flight.hi))
+        self.refused.clear()
+        self.previous.clear()
+        self.resting = True
+        self._stop()
+
+    def _stop(self) -> None:
+        """Nothing is sent for a while: nobody is to wait for it."""
+        self.flows = self.is_paced = False
+        held, self.held = self.held, None
+        if held:
+            unpark(held, self)
+
+    def _finish(self) -> None:
+        """All is sent: publishes go straight to the queue again, those that waited first."""
+        self.flows = self.is_paced = False
+        self.previous.clear()
+        while self.borrowed:
+            self.durable_state.set(BORROWED + self.borrowed.popleft().first.to_bytes(8, "big"), b"")
+        self._count(-self.content_bytes)  # What the log said at the start was an estimate.
+        held, self.held = self.held, None
+        self.spools.on_empty(self)
+        target = self.spools.broker.queues_by_id.get(self.target)
+        if held and target is not None:
+            unpark(held, target)
+
+    def oldest_ms(self) -> int:
+        """When the first of its messages came, about."""
+        head = self.ready[0] if self.ready else None
+        if isinstance(head, Span) and head.batch.times and not self.flights:
+            return head.batch.time_at(head.lo)[0]
+        return int.from_bytes(self.durable_state.table.get(SINCE, b""), "big")
+
+    def on_deleted(self) -> None:
+        held, self.held = self.held, None
+        self.spools.content_bytes -= self.content_bytes
+        super().on_deleted()
+        for one in held or ():  # Whoever deleted the queue has taken care of its messages.
+            if one.pending is not None:
+                one.pending.on_safe()

@@ -1,0 +1,1 @@
+"""Commands of leveretctl about users, permissions, policies, limits and definitions."""

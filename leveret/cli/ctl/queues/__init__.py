@@ -1,0 +1,1 @@
+"""Commands of leveretctl about queues: listings, mirrors, leases, spools, rebalancing."""

@@ -1,1 +1,0 @@
-"""Cluster metadata: commands, the store that folds them, and what is derived from it."""

@@ -1,0 +1,1 @@
+"""Handlers that change something: declarations, messages, users, vhosts, policies, definitions."""

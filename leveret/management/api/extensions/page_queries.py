@@ -1,0 +1,126 @@
+"""What the page needs to let a person look before they act: messages that stay where they are, whom a policy would
+reach, and the leases of all queues.
+
+- *Peeking* takes nothing and marks nothing; RabbitMQ's `get` with requeue would mark every message as redelivered, and
+  change their order for consumers.
+- *A policy that is only being written* is tried on all names. A pattern can be made such that one match takes for ever,
+  and no thread can be stopped over it; so only who may set such a policy anyway can ask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.base.safe_regex import BadPattern, Pattern, compiled
+from leveret.management.api.extensions.mirror_rings import Office
+from leveret.management.http.http_messages import Request, Response, bad_request, json_response
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.rules.policies import APPLIES, EXCHANGE, is_applicable, queue_kind
+from leveret.node.admin.common.listing_columns import LEASES
+from leveret.node.admin.queues.peek import PEEK_BYTES_MAX, PEEK_MAX
+from leveret.node.system.time_slices import Slices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from leveret.management.http.routes import Router
+
+POSITION_MAX: Final = 1 << 53
+PATTERN_CHARACTERS_MAX: Final = 1_000
+NAMES_SHOWN: Final = 100
+LEASES_MAX: Final = 1_000
+APPLY_TO: Final = frozenset().union(*APPLIES.values())
+
+
+class DeskHandlers(Office):
+    def add_to(self, router: Router) -> None:
+        router.add("GET", "/api/leveret/peek/{vhost}/{queue}", self.peek)
+        router.add("GET", "/api/leveret/matches/{vhost}", self.matches)
+        router.add("GET", "/api/leveret/leases", self.leases)
+        router.add("DELETE", "/api/leveret/leases/{vhost}/{queue}/{name}", self.release)
+
+    # -- Messages ------------------------------------------------------------------------------------------------
+
+    async def peek(self, request: Request) -> Response:
+        spec = self.spec(request)
+        self.management.gate.check_read(request, spec)
+        asked = {
+            "vhost": spec.vhost,
+            "name": spec.name,
+            "position": request.number("position", 1, 1, POSITION_MAX),
+            "count": request.number("count", 10, 1, PEEK_MAX),
+            "bytes_max": request.number("bytes", 4096, 0, PEEK_BYTES_MAX),
+        }
+        return json_response(await self.ask("peek_many", **asked))
+
+    # -- Policies ------------------------------------------------------------------------------------------------
+
+    async def matches(self, request: Request) -> Response:
+        """Names that a policy with `pattern` and `apply-to` would reach, and how many there are."""
+        vhost = request.parameters["vhost"]
+        self.rights.check_vhost(request, vhost)
+        self.rights.check_policymaker(request, vhost)
+        pattern, apply_to = request.asked("pattern") or "", request.asked("apply-to") or "all"
+        if apply_to not in APPLY_TO:
+            raise bad_request(f"apply-to must be one of {', '.join(sorted(APPLY_TO))}")
+        if len(pattern) > PATTERN_CHARACTERS_MAX:
+            raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
+        try:
+            search = compiled(pattern)
+        except BadPattern as error:
+            raise bad_request(f"not a valid regular expression: {error}") from None
+        # A key that some type does not know keeps a policy from its queues.
+        definition = dict.fromkeys(key for name, key in request.query if name == "key")
+        metadata = self.node.metadata
+        fits = {kind: is_applicable(kind, apply_to, definition) for kind in APPLIES}
+        queues = await _found(
+            search,
+            list(metadata.queues.values()),
+            lambda spec: spec.vhost == vhost and not is_keeper(spec.name) and fits[queue_kind(spec.arguments)],
+        )
+        exchanges = await _found(
+            search, list(metadata.exchanges.values()), lambda spec: spec.vhost == vhost and spec.name and fits[EXCHANGE]
+        )
+        return json_response({"queues": queues, "exchanges": exchanges})
+
+    # -- Leases --------------------------------------------------------------------------------------------------
+
+    async def leases(self, request: Request) -> Response:
+        """Of all queues that the user may see. A node that does not answer is named, and the others' are shown."""
+        self.rights.check(request)
+        wanted = request.asked("vhost")
+        found: list[dict[str, Any]] = []
+        missing: set[str] = set()
+        for vhost in list(self.node.metadata.vhosts):
+            if wanted not in (None, "", vhost) or not self.rights.may_see(request, vhost):
+                continue
+            after: dict[str, Any] | None = None
+            while True:
+                asked = {"vhost": vhost, "columns": list(LEASES), "after": after}
+                page = await self.ask("list_leases", **asked)
+                found += ({"vhost": vhost, **dict(zip(LEASES, row, strict=True))} for row in page["rows"])
+                missing.update(page["missing"])
+                after = page["next"]
+                if after is None or len(found) > LEASES_MAX:
+                    break
+        answer = {"leases": found[:LEASES_MAX], "more": len(found) > LEASES_MAX, "missing": sorted(missing)}
+        return json_response(answer)
+
+    async def release(self, request: Request) -> Response:
+        spec = self.spec(request)
+        self.management.gate.check_read(request, spec)
+        self.check_configure(request, spec.vhost, spec.name)
+        asked = {"vhost": spec.vhost, "queue": spec.name, "name": request.parameters["name"]}
+        await self.ask("release_lease", **asked)
+        return Response(204)
+
+
+async def _found(search: Pattern, specs: Iterable[Any], fits: Callable[[Any], object]) -> dict[str, Any]:
+    count = 0
+    shown: list[str] = []
+    async for spec in Slices(steps=1).each(specs):
+        if fits(spec) and search.finds(spec.name):
+            count += 1
+            if len(shown) < NAMES_SHOWN:
+                shown.append(spec.name)
+    return {"count": count, "names": shown}

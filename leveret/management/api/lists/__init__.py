@@ -1,0 +1,1 @@
+"""Handlers that list: overview, queues, exchanges, bindings, connections, channels, consumers."""

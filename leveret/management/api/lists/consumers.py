@@ -1,0 +1,41 @@
+"""`/api/consumers`: who consumes, at any node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from leveret.management.api.common.aggregate import Everyone
+from leveret.management.api.common.base import Handlers
+from leveret.management.api.common.listing import Listing, Row, query_of
+from leveret.management.http.http_messages import Request, Response
+
+if TYPE_CHECKING:
+    from leveret.management.app import Management
+    from leveret.management.http.routes import Router
+
+
+class ConsumerHandlers(Handlers):
+    def __init__(self, management: Management, listing: Listing) -> None:
+        super().__init__(management)
+        self.listing = listing
+        self.everyone = Everyone(management)
+
+    def add_to(self, router: Router) -> None:
+        router.add("GET", "/api/consumers", self.consumers)
+        router.add("GET", "/api/consumers/{vhost}", self.consumers)
+
+    async def consumers(self, request: Request) -> Response:
+        rows = self._rows(self.rights.vhosts(request))
+        return await self.listing.of_rows(query_of(request), rows, is_paged=False)
+
+    async def _rows(self, vhosts: list[str]) -> AsyncIterator[Row]:
+        for name in self.everyone.running():
+            after: int | None = 0
+            while after is not None:
+                answer = await self.everyone.one(name, "local_consumer_rows", {"vhosts": vhosts, "after": after})
+                if answer is None:
+                    break
+                for row in answer["rows"]:
+                    yield row
+                after = answer["next"]

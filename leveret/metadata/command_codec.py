@@ -1,0 +1,358 @@
+"""Commands as bytes, and back: the format of the journal and of the messages between nodes.
+
+A command is one line of ASCII JSON: `[1,"Bind","/","logs","queue","all","#",{}]`, the format's version, the name of the
+class, and its fields in order. JSON, because a journal that a person can read has ended many arguments, and because
+commands are rare next to messages. Fields at the end may be missing if they have a default, so that an old journal
+stays readable when a command has grown. There is never a line break in a line, and never a byte above 127.
+
+A table keeps its types: `{"x-max-length":["I",5]}`; bytes are base64, a decimal is `[scale, number]`.
+
+Both directions check alike. A value that could be written but not read again would make a journal unreadable for
+ever, so whatever `decode_command` would refuse, `encode_command` refuses first. Everything wrong is a `BadEncoding`
+that names the field.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
+
+from leveret.base.json_values import Json
+from leveret.metadata.model import commands
+from leveret.metadata.model.commands import Command
+from leveret.metadata.model.records import NO_ARGUMENTS, DestinationKind
+from leveret.metadata.model.view import View
+from leveret.protocol.tables import DEPTH_MAX, Field, Table
+
+VERSION: Final = 1
+COMMAND_BYTES_MAX: Final = 16 * 1024 * 1024  # A policy or a table of this size is a mistake or an attack.
+
+_T = TypeVar("_T")
+
+
+class BadEncoding(ValueError):
+    """The bytes are no command or snapshot, or the value cannot be written as one."""
+
+
+def encode_command(command: Command) -> bytes:
+    """One line, without its end."""
+    name = type(command).__name__
+    if name not in _COMMANDS:
+        raise BadEncoding(f"{name} is no command")
+    data = dump_line([VERSION, name, *dump_record(command)])
+    if len(data) > COMMAND_BYTES_MAX:
+        raise BadEncoding(f"{name} takes {len(data)} bytes; at most {COMMAND_BYTES_MAX} are allowed")
+    return data
+
+
+def decode_command(data: bytes) -> Command:
+    """The command of one line."""
+    if len(data) > COMMAND_BYTES_MAX:
+        raise BadEncoding(f"a command of {len(data)} bytes; at most {COMMAND_BYTES_MAX} are allowed")
+    match load_line(data):
+        case [int(version), str(name), *values] if version == VERSION:
+            if name not in _COMMANDS:
+                raise BadEncoding(f"unknown command {name!r}")
+            command: Command = load_record(_COMMANDS[name], values)
+            return command
+        case [int(version), *_]:
+            raise BadEncoding(f"a command of version {version}; this program reads version {VERSION}")
+    raise BadEncoding("not a command")
+
+
+# Lines
+
+
+def dump_line(values: list[Json]) -> bytes:
+    """A list as one line of ASCII JSON."""
+    try:
+        return json.dumps(values, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadEncoding(f"cannot be written as JSON: {error}") from None
+
+
+def load_line(data: bytes) -> list[Json]:
+    """The list of one line."""
+    try:
+        value = json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
+        raise BadEncoding(f"not JSON: {error}") from None
+    if not isinstance(value, list):
+        raise BadEncoding("not a list")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise BadEncoding(f"{name} is not JSON")
+
+
+# Records: the fields of a dataclass as a list
+
+
+class _Column(NamedTuple):
+    name: str
+    dump: Callable[[Any], Json]
+    load: Callable[[Any], Any]
+    optional: bool
+
+
+def dump_record(record: Any) -> list[Json]:
+    """The fields of a command or a spec in order."""
+    values: list[Json] = []
+    for column in _layout(type(record)):
+        try:
+            values.append(column.dump(getattr(record, column.name)))
+        except BadEncoding as error:
+            raise BadEncoding(f"{type(record).__name__}.{column.name}: {error}") from None
+    return values
+
+
+def load_record(kind: type[_T], values: Sequence[Any]) -> _T:
+    """A command or a spec from its fields."""
+    columns = _layout(kind)
+    if len(values) > len(columns):
+        raise BadEncoding(f"{kind.__name__} with {len(values)} fields; this program knows {len(columns)}")
+    if len(values) < len(columns) and not columns[len(values)].optional:
+        raise BadEncoding(f"{kind.__name__} without its {columns[len(values)].name}")
+    loaded = []
+    for column, value in zip(columns, values, strict=False):
+        try:
+            loaded.append(column.load(value))
+        except BadEncoding as error:
+            raise BadEncoding(f"{kind.__name__}.{column.name}: {error}") from None
+    return kind(*loaded)
+
+
+def _layout(kind: type) -> tuple[_Column, ...]:
+    layout = _LAYOUTS.get(kind)
+    if layout is None:
+        hints = get_type_hints(kind)
+        layout = _LAYOUTS[kind] = tuple(
+            _Column(field.name, *_COLUMNS[hints[field.name]], _has_default(field))
+            for field in dataclasses.fields(kind)
+            if field.init
+        )
+    return layout
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+# Values
+
+
+def _expect(kind: type[_T]) -> Callable[[Any], _T]:
+    def check(value: Any) -> _T:
+        if type(value) is not kind:  # isinstance would take True for an integer.
+            raise BadEncoding(f"expected {kind.__name__}, found {_shown(value)}")
+        return value
+
+    return check
+
+
+_text = _expect(str)
+_flag = _expect(bool)
+_whole = _expect(int)
+_real = _expect(float)
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def _optional(check: Callable[[Any], _T]) -> Callable[[Any], _T | None]:
+    return lambda value: None if value is None else check(value)
+
+
+def _destination_kind(value: Any) -> str:
+    if value not in get_args(DestinationKind):
+        raise BadEncoding(f"expected queue or exchange, found {_shown(value)}")
+    return _text(value)
+
+
+def _dump_texts(value: Any) -> list[Json]:
+    if not isinstance(value, (list, tuple)):
+        raise BadEncoding(f"expected texts, found {_shown(value)}")
+    return [_text(each) for each in value]
+
+
+def _load_texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(each) for each in _expect(list)(value))
+
+
+def _numbers(value: Any) -> dict[str, int]:
+    return {_text(name): _whole(number) for name, number in _expect(dict)(value).items()}
+
+
+def _json(value: Any, depth: int = 1) -> Any:
+    """Plain JSON, copied, so that nobody's later change reaches what is stored."""
+    if depth > DEPTH_MAX:
+        raise BadEncoding(f"nested deeper than {DEPTH_MAX}")
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return _finite(value)
+    if isinstance(value, (list, tuple)):
+        return [_json(each, depth + 1) for each in value]
+    if isinstance(value, dict):
+        return {_text(name): _json(each, depth + 1) for name, each in value.items()}
+    raise BadEncoding(f"{_shown(value)} is not JSON")
+
+
+def _json_object(value: Any) -> dict[str, Any]:
+    copy: dict[str, Any] = _json(_expect(dict)(value))
+    return copy
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise BadEncoding(f"{value} is not a finite number")
+    return value
+
+
+def _dump_view(view: Any) -> list[Json]:
+    if not isinstance(view, View):
+        raise BadEncoding(f"expected a view, found {_shown(view)}")
+    in_sync: list[Json] = [[member, disk] for member, disk in view.in_sync]
+    return [view.version, view.epoch, view.master, list(view.ring), in_sync, view.lossy, view.void]
+
+
+def _load_view(value: Any) -> View:
+    match _expect(list)(value):
+        case [version, epoch, master, ring, in_sync, lossy, void]:
+            disks = [_load_texts(each) for each in _expect(list)(in_sync)]
+            if any(len(each) != 2 for each in disks):
+                raise BadEncoding("an in-sync member is a name and a disk")
+            pairs = tuple((each[0], each[1]) for each in disks)
+            names, numbers = _load_texts(ring), (_whole(version), _whole(epoch))
+            return View(*numbers, _text(master), names, pairs, _whole(lossy), _whole(void))
+    raise BadEncoding(f"expected a view, found {_shown(value)}")
+
+
+# Tables
+
+_INTEGERS: Final = {
+    "b": (-(1 << 7), 1 << 7),
+    "B": (0, 1 << 8),
+    "s": (-(1 << 15), 1 << 15),
+    "u": (0, 1 << 16),
+    "I": (-(1 << 31), 1 << 31),
+    "i": (0, 1 << 32),
+    "l": (-(1 << 63), 1 << 63),
+    "T": (0, 1 << 64),
+}
+
+
+def dump_table(table: Any, depth: int = 1) -> dict[str, Json]:
+    """A table as JSON that keeps the types."""
+    _shallow(depth)
+    return {_text(name): _dump_field(field, depth) for name, field in _expect(dict)(table).items()}
+
+
+def load_table(value: Any, depth: int = 1) -> Table:
+    """The table of that JSON."""
+    if not value and depth == 1 and isinstance(value, dict):
+        return NO_ARGUMENTS
+    _shallow(depth)
+    return {_text(name): _load_field(each, depth) for name, each in _expect(dict)(value).items()}
+
+
+def _shallow(depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise BadEncoding(f"nested deeper than {DEPTH_MAX}")
+
+
+def _dump_field(field: Any, depth: int) -> Json:
+    if not isinstance(field, Field):
+        raise BadEncoding(f"expected a typed value, found {_shown(field)}")
+    kind, value = field
+    if kind == "F":
+        return [kind, dump_table(value, depth + 1)]
+    if kind == "A":
+        _shallow(depth + 1)
+        return [kind, [_dump_field(each, depth + 1) for each in _expect(list)(value)]]
+    if kind == "x":
+        return [kind, base64.b64encode(_expect(bytes)(value)).decode("ascii")]
+    if kind == "D":
+        return [kind, list(_decimal(_expect(tuple)(value)))]
+    return [kind, _simple(kind, value)]
+
+
+def _load_field(value: Any, depth: int) -> Field:
+    match value:
+        case [str(kind), inner]:
+            pass
+        case _:
+            raise BadEncoding(f"expected a typed value, found {_shown(value)}")
+    if kind == "F":
+        return Field(kind, load_table(inner, depth + 1))
+    if kind == "A":
+        _shallow(depth + 1)
+        return Field(kind, [_load_field(each, depth + 1) for each in _expect(list)(inner)])
+    if kind == "x":
+        return Field(kind, _load_bytes(inner))
+    if kind == "D":
+        return Field(kind, _decimal(_expect(list)(inner)))
+    return Field(kind, _simple(kind, inner))
+
+
+def _load_bytes(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadEncoding(f"expected base64, found {_shown(value)}") from None
+
+
+def _simple(kind: str, value: Any) -> Json:
+    """A value that is the same in a table and in JSON."""
+    if kind == "S":
+        return _text(value)
+    if kind in _INTEGERS:
+        low, high = _INTEGERS[kind]
+        if not low <= _whole(value) < high:
+            raise BadEncoding(f"{value} is out of range for type {kind}")
+        return _whole(value)
+    if kind == "t":
+        return _flag(value)
+    if kind in ("f", "d"):
+        return _finite(_real(value))
+    if kind == "V" and value is None:
+        return None
+    raise BadEncoding(f"{_shown(value)} is no value of type {kind!r}")
+
+
+def _decimal(value: Sequence[Any]) -> tuple[int, int]:
+    if len(value) != 2:
+        raise BadEncoding(f"{_shown(value)} is no decimal")
+    scale, number = _whole(value[0]), _whole(value[1])
+    if not (0 <= scale < 1 << 8 and 0 <= number < 1 << 32):
+        raise BadEncoding(f"{_shown(value)} is out of range for a decimal")
+    return scale, number
+
+
+_COLUMNS: Final[dict[Any, tuple[Callable[[Any], Json], Callable[[Any], Any]]]] = {
+    str: (_text, _text),
+    bool: (_flag, _flag),
+    int: (_whole, _whole),
+    str | None: (_optional(_text), _optional(_text)),
+    int | None: (_optional(_whole), _optional(_whole)),
+    View: (_dump_view, _load_view),
+    View | None: (_optional(_dump_view), _optional(_load_view)),
+    DestinationKind: (_destination_kind, _destination_kind),
+    tuple[str, ...]: (_dump_texts, _load_texts),
+    dict[str, int]: (lambda value: dict(_numbers(value)), _numbers),
+    Table: (dump_table, load_table),
+    get_type_hints(commands.SetParameter)["value"]: (_json, _json),
+    get_type_hints(commands.SetPolicy)["definition"]: (_json_object, _json_object),
+}
+_LAYOUTS: Final[dict[type, tuple[_Column, ...]]] = {}
+_COMMANDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Command)}
+for _kind in _COMMANDS.values():
+    _layout(_kind)

@@ -1,0 +1,91 @@
+"""From one state of the metadata to another, as events.
+
+A node that was away too long gets a snapshot instead of the commands it missed. Its queues and routers are kept up to
+date by events, so the way from what it had to what it got is told in events too, in the order that `events` promises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from leveret.base.json_values import same_json
+from leveret.metadata.model import events as e
+
+if TYPE_CHECKING:
+    from leveret.base.json_values import Json
+    from leveret.metadata.model.records import Binding
+    from leveret.metadata.store import Metadata
+
+K = TypeVar("K")
+
+
+def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
+    """What a listener that knows `old` must be told to know `new`."""
+    events: list[e.Event] = []
+    gone = [binding for binding in old.bindings if binding not in new.bindings or _is_remade(binding, old, new)]
+    events += [e.BindingRemoved(binding) for binding in gone]
+    events += [e.QueueDeleted(spec) for key, spec in old.queues.items() if _id(new, key) != spec.id]
+    events += [e.ExchangeDeleted(spec) for key, spec in old.exchanges.items() if new.exchanges.get(key) != spec]
+    events += [e.UserDeleted(name) for name in old.users if name not in new.users]
+    events += [e.VhostDeleted(name) for name in old.vhosts if name not in new.vhosts]
+    events += [e.VhostAdded(name) for name in new.vhosts if name not in old.vhosts]
+    events += [e.VhostChanged(name) for name, spec in new.vhosts.items() if old.vhosts.get(name, spec) != spec]
+    events += [e.UserChanged(name) for name, user in new.users.items() if old.users.get(name) != user]
+    events += _permissions(old, new)
+    events += [e.ExchangeDeclared(spec) for key, spec in new.exchanges.items() if old.exchanges.get(key) != spec]
+    for key, queue in new.queues.items():
+        if _id(old, key) != queue.id:
+            events.append(e.QueueDeclared(queue))
+        else:
+            if old.queues[key].view != queue.view:
+                events.append(e.ViewChanged(queue))
+            if old.queues[key].node != queue.node:
+                events.append(e.QueueMoved(queue))
+    events += [e.BindingAdded(one) for one in new.bindings if one not in old.bindings or _is_remade(one, old, new)]
+    vhosts = [name for name in new.vhosts if _policies(old, name) != _policies(new, name)]
+    events += [e.PolicyChanged(name) for name in vhosts]
+    events += [e.ParameterChanged(*key) for key in _changed(old.parameters, new.parameters)]
+    events += [e.GlobalParameterChanged(name) for name in _changed(old.global_parameters, new.global_parameters)]
+    return tuple(events)
+
+
+def _changed(old: dict[K, Json], new: dict[K, Json]) -> list[K]:
+    """Names whose values differ. No value is none that is null, and 1 is not true."""
+    return [
+        key for key in {**old, **new} if (key in old) != (key in new) or not same_json(old.get(key), new.get(key))
+    ]
+
+
+def _id(metadata: Metadata, key: tuple[str, str]) -> int | None:
+    spec = metadata.queues.get(key)
+    return None if spec is None else spec.id
+
+
+def _is_remade(binding: Binding, old: Metadata, new: Metadata) -> bool:
+    """Whether an equal binding is between other ends than before: a queue or exchange of the same name is another."""
+    vhost, source = binding.vhost, binding.source
+    kind, destination = binding.destination_kind, binding.destination
+    if old.exchanges.get((vhost, source)) != new.exchanges.get((vhost, source)):
+        return True
+    key = (vhost, destination)
+    if kind == "queue":
+        return _id(old, key) != _id(new, key)
+    return old.exchanges.get(key) != new.exchanges.get(key)
+
+
+def _permissions(old: Metadata, new: Metadata) -> list[e.Event]:
+    keys = {**old.permissions, **old.topic_permissions, **new.permissions, **new.topic_permissions}
+    return [
+        e.PermissionsChanged(*key)
+        for key in keys
+        if old.permissions.get(key) != new.permissions.get(key)
+        or old.topic_permissions.get(key) != new.topic_permissions.get(key)
+    ]
+
+
+def _policies(metadata: Metadata, vhost: str) -> list[object]:
+    """With the printed definition, which tells 1 from true."""
+    return [
+        [(policy, repr(policy.definition)) for (where, _), policy in kept.items() if where == vhost]
+        for kept in (metadata.policies, metadata.operator_policies)
+    ]

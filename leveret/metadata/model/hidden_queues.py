@@ -1,0 +1,76 @@
+"""Keepers: the queues in which delayed exchanges keep messages back (see `leveret.broker.kinds.delayed_queue`).
+
+Each exchange of type `x-delayed-message` has one, made and deleted by the same command as the exchange, so that neither
+is ever there without the other. To the log, to the ring and to placement it is a durable queue like any other. It is
+placed as a quorum queue is: a delay may last for weeks, and who asks for one should not have to think of a policy.
+
+To clients it does not exist. Its name begins with `amq.`, which they cannot declare; they can neither bind it nor
+consume from it nor delete it, and listings leave it out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from leveret.metadata.model.records import QueueSpec
+from leveret.metadata.model.refusals import fits
+from leveret.protocol.tables import Field, Table
+
+if TYPE_CHECKING:
+    from leveret.metadata.model.records import ExchangeSpec
+    from leveret.metadata.model.view import View
+
+DELAYED: Final = "x-delayed-message"
+EXCHANGE: Final = "x-delayed-exchange"
+_PREFIX: Final = "amq.delayed."
+_LONG_PREFIX: Final = "amq.delayed:"  # No name made of the other begins so.
+
+
+JOURNAL_PREFIX: Final = "leveret.journal."
+JOURNAL_VHOST: Final = "/"
+
+
+def is_journal(queue: str) -> bool:
+    """Whether a queue of this name is the event journal of a node (`leveret.broker.event_journal`). Clients may
+    read it, and nothing else."""
+    return queue.startswith(JOURNAL_PREFIX)
+
+
+def is_closed(queue: str) -> bool:
+    """Whether no exchange leads to a queue of this name."""
+    return queue.startswith((_PREFIX, _LONG_PREFIX, JOURNAL_PREFIX))
+
+
+def keeper_name(exchange: str) -> str:
+    """Of a queue's name at most 255 bytes are allowed, and the exchange's may have as many."""
+    name = _PREFIX + exchange
+    if fits(name):
+        return name
+    return _LONG_PREFIX + hashlib.blake2b(exchange.encode("utf-8", "surrogateescape"), digest_size=32).hexdigest()
+
+
+def is_keeper(queue: str) -> bool:
+    """Whether a queue of this name is one. No command makes another queue with such a name."""
+    return queue.startswith((_PREFIX, _LONG_PREFIX))
+
+
+def keeper_arguments(exchange: str) -> Table:
+    return {"x-queue-type": Field("S", "quorum"), EXCHANGE: Field("S", exchange)}
+
+
+def make_keeper(number: int, exchange: ExchangeSpec, node: str, view: View | None) -> QueueSpec:
+    return QueueSpec(
+        number,
+        exchange.vhost,
+        keeper_name(exchange.name),
+        arguments=keeper_arguments(exchange.name),
+        node=node if view is None else view.master,
+        view=view,
+        joined={} if view is None else dict.fromkeys(view.ring, 1),
+    )
+
+
+def exchange_of(keeper: QueueSpec) -> str:
+    """For which exchange it keeps messages back."""
+    return str(keeper.arguments[EXCHANGE].value)

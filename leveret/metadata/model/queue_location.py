@@ -1,0 +1,84 @@
+"""Commands that say where a queue is: that it moves, who mirrors it, and that nobody does any more.
+
+All of them are compare-and-set. Whoever proposes one has looked at a queue as it was then, and what was proposed may
+come late, twice, or after somebody else's; so each names what it was made from, and is refused if that is no longer so.
+Versions of views therefore never begin anew as long as there is the queue: that its last view ends counts as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from leveret.metadata.model import commands as c
+from leveret.metadata.model import events as e
+from leveret.metadata.model.refusals import Refusal, not_found, resource
+from leveret.metadata.model.view import View, is_of, misfit
+
+if TYPE_CHECKING:
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.metadata.store import Metadata
+
+
+def has_copy(spec: QueueSpec, node: str) -> bool:
+    """Whether a node has the queue, or mirrors it."""
+    return spec.node == node or (spec.view is not None and node in spec.view.ring)
+
+
+def has_queues(metadata: Metadata, node: str) -> bool:
+    return any(has_copy(spec, node) for spec in metadata.queues.values())
+
+
+def change_view(metadata: Metadata, command: c.ChangeView, events: list[e.Event]) -> Refusal | None:
+    queue = metadata.queues.get((command.vhost, command.name))
+    if queue is None or queue.id != command.id:
+        return not_found("queue", command.name, command.vhost)
+    problem = misfit(queue.view, command.view, (queue.last_version, queue.last_epoch))
+    if not all(is_of(*disk, queue.joined) for disk in command.view.in_sync):
+        problem = "a copy that has left the ring is not one that is in sync"
+    if problem is None and queue.view is None and command.view.master != queue.node:
+        problem = f"the queue is at {queue.node}"
+    if problem is not None:
+        return Refusal(406, f"{resource('queue', command.name, command.vhost)} keeps its view: {problem}")
+    put_view(metadata, queue, command.view, events)
+    return None
+
+
+def end_view(metadata: Metadata, command: c.EndView, events: list[e.Event]) -> Refusal | None:
+    key = (command.vhost, command.name)
+    queue = metadata.queues.get(key)
+    if queue is None or queue.id != command.id:
+        return not_found("queue", command.name, command.vhost)
+    view = queue.view
+    if view is None or view.version != command.version or view.ring != (queue.node,):
+        return Refusal(406, f"{resource('queue', *reversed(key))} keeps its view: it is another one, or has mirrors")
+    plain = replace(queue, view=None, joined={}, last_version=view.version + 1, last_epoch=view.epoch)
+    metadata.queues[key] = plain
+    events.append(e.ViewChanged(plain))
+    return None
+
+
+def put_view(metadata: Metadata, queue: QueueSpec, view: View, events: list[e.Event]) -> None:
+    ring = () if queue.view is None else queue.view.ring
+    joined = {name: queue.joined[name] if name in ring else view.version for name in view.ring}
+    changed = replace(queue, view=view, node=view.master, joined=joined)
+    metadata.queues[queue.vhost, queue.name] = changed
+    events.append(e.ViewChanged(changed))
+    if queue.node != view.master:
+        events.append(e.QueueMoved(changed))
+
+
+def move_queue(metadata: Metadata, command: c.MoveQueue, events: list[e.Event]) -> Refusal | None:
+    key = (command.vhost, command.name)
+    queue = metadata.queues.get(key)
+    if queue is None or queue.id != command.id:
+        return not_found("queue", command.name, command.vhost)
+    if queue.view is not None:
+        return Refusal(406, f"{resource('queue', *reversed(key))} is mirrored, and moves by another way")
+    if queue.node != command.old:
+        return Refusal(406, f"{resource('queue', *reversed(key))} is at {queue.node}, not at {command.old}")
+    if metadata.runs.get(command.new) != command.run:
+        return Refusal(406, f"node {command.new} has been restarted meanwhile")
+    metadata.queues[key] = moved = replace(queue, node=command.new)
+    events.append(e.QueueMoved(moved))
+    return None

@@ -1,0 +1,171 @@
+"""Where the copies of a mirrored queue should be.
+
+`ha-mode` says it, in RabbitMQ's words: `all` nodes of the cluster; `exactly` so many (`ha-params`), the master among
+them; or just the `nodes` that are named. What comes out is the ring that the queue's master works towards. A copy is
+never given up before another has taken its place: that is the master's business, which alone knows who is in sync.
+
+- Nodes that are down stay in the ring of `all` and of `nodes`, because a mirror that returns to its ring keeps what it
+  has and fetches only what it lacks. With `exactly`, another node takes the place of one that is down, if there is one.
+- A quorum queue keeps the members it has, running or not, and grows until it has as many as it asked for.
+- `nodes` of which none is a member of the cluster: the queue stays where it is, as in RabbitMQ.
+- For `exactly`, new places are taken by the running nodes with the fewest copies; by those in maintenance last.
+- `ha-spread` names a label of nodes (`node.label.zone = a`; all have `node` and `host`, by their names). With it,
+  copies that `exactly` or a quorum queue asks for are at nodes with different values of that label, as far as there are
+  such: first that, then who has a copy already, then who has few. Nodes without the label count as one place together.
+
+A queue that is to be at another node (`moving_to`) gets a copy there, whatever else is wanted, until it is led from
+there: see `leveret.broker.mirrors.member_changes`.
+
+Everything here is a function of its arguments, without chance: the same at every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from leveret.base.json_values import Json
+from leveret.metadata.rules.ha_policy import QUORUM
+
+if TYPE_CHECKING:
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.metadata.store import Metadata
+
+MODES: Final = ("all", "exactly", "nodes")
+LINKS: Final = "queue-mirror-links"  # The component whose parameters name mirrors that an operator added by hand.
+JOBS: Final = "leveret-job"  # The component whose parameters are what jobs have found last.
+MOVES: Final = "queue-moves"  # The component whose parameters say to which nodes queues are on their way.
+OF_QUEUES: Final = (LINKS, MOVES)  # Components whose parameters go with the queue of their name.
+INTERNAL: Final = (LINKS, JOBS, MOVES)  # Components that are no definitions of anybody's.
+LABELS: Final = "node_labels:"  # Before the name of a node: the global parameter that has its labels.
+REBALANCE: Final = "rebalance_state"  # The global parameter that has what was moved lately.
+SPREAD: Final = "ha-spread"
+
+Labels = Mapping[str, Mapping[str, str]]  # By node.
+
+
+def wanted_ring(
+    definition: Mapping[str, Json],
+    master: str,
+    ring: Sequence[str],
+    members: Collection[str],
+    running: Collection[str],
+    loads: Mapping[str, int],
+    labels: Labels | None = None,
+    away: Collection[str] = (),
+) -> tuple[str, ...] | None:
+    """The members that a queue should have, its master first; None: it is not to be mirrored.
+
+    `away`: nodes that are out of service (`maintenance`), which are chosen last.
+    """
+    mode, params = definition.get("ha-mode"), definition.get("ha-params")
+    label = definition.get(SPREAD)
+    zones = _zones(label, members, labels or {}) if isinstance(label, str) else {}
+    kept = [name for name in ring if name in members]
+    if mode == "all":
+        wanted = [*kept, *sorted(set(members) - set(kept))]
+    elif mode == "exactly" and isinstance(params, int):
+        wanted = _exactly(params, master, kept, running, _order(loads, away), zones)
+    elif mode == QUORUM and isinstance(params, int):
+        others = sorted(set(running) - set(kept), key=_order(loads, away))
+        wanted = _spread(params, kept, others, zones)
+    elif mode == "nodes" and isinstance(params, list):
+        named = [str(name) for name in params if name in members]
+        wanted = [*(name for name in kept if name in named), *(name for name in named if name not in kept)]
+        if not wanted:
+            wanted = kept
+    else:
+        return None
+    return tuple(wanted)
+
+
+def _exactly(
+    count: int,
+    master: str,
+    kept: Sequence[str],
+    running: Collection[str],
+    order: Callable[[str], tuple[bool, int, str]],
+    zones: Mapping[str, str],
+) -> list[str]:
+    """The master, then running ones that have a copy, then others; those that are down only if nobody else is there."""
+    have = [name for name in kept if name in running and name != master]
+    others = sorted(set(running) - set(kept) - {master}, key=order)
+    down = [name for name in kept if name not in running and name != master]
+    chosen = _spread(count, [master], [*have, *others], zones)
+    return [*chosen, *down[: max(0, count - len(chosen))]]
+
+
+def _order(loads: Mapping[str, int], away: Collection[str]) -> Callable[[str], tuple[bool, int, str]]:
+    return lambda name: (name in away, loads.get(name, 0), name)
+
+
+def _zones(label: str, members: Collection[str], labels: Labels) -> dict[str, str]:
+    return {name: labels.get(name, {}).get(label, "") for name in members}
+
+
+def _spread(count: int, chosen: Sequence[str], others: Sequence[str], zones: Mapping[str, str]) -> list[str]:
+    """Those chosen, and of the others as many as are missing: each from the zone that has the fewest so far, and then
+    in the order in which they are given."""
+    wanted, left = list(chosen), list(others)
+    while left and len(wanted) < count:
+        taken = [zones.get(name) for name in wanted]
+        best = min(left, key=lambda name: taken.count(zones.get(name)) if zones else 0)
+        left.remove(best)
+        wanted.append(best)
+    return wanted
+
+
+def locate(strategy: str, here: str, running: Collection[str], masters: Mapping[str, int], draw: int) -> str:
+    """At which node a new queue's master should be: RabbitMQ's `queue-master-locator`. `draw`: any random number."""
+    if strategy == "min-masters":
+        return min(sorted(running), key=lambda name: (masters.get(name, 0), name != here))
+    if strategy == "random":
+        return sorted(running)[draw % len(running)]
+    return here
+
+
+def extra_members(metadata: Metadata, vhost: str, name: str) -> list[str]:
+    """Nodes that an operator wants a mirror of a queue at, whatever its policy says.
+
+    They belong to the queue and not to its name: one that is declared again later has another id, and none of them.
+    """
+    value, spec = metadata.parameters.get((LINKS, vhost, name)), metadata.queues.get((vhost, name))
+    nodes = value.get("nodes") if isinstance(value, dict) and is_about(value, spec) else None
+    return [str(one) for one in nodes] if isinstance(nodes, list) else []
+
+
+def is_about(value: Json, spec: QueueSpec | None) -> bool:
+    """Whether such a parameter means this queue, and not one that had its name before."""
+    return spec is not None and isinstance(value, dict) and value.get("queue") == spec.id
+
+
+def moving_to(metadata: Metadata, spec: QueueSpec) -> str | None:
+    """The node to which a queue is on its way."""
+    value = metadata.parameters.get((MOVES, spec.vhost, spec.name))
+    return str(value.get("to")) if isinstance(value, dict) and is_about(value, spec) else None
+
+
+def labels_of(metadata: Metadata, node: str) -> dict[str, str]:
+    """What a node is called by: its name, its host, and what its configuration says, as of its last start."""
+    return {"node": node, "host": node.partition("@")[2], **own_labels(metadata, node)}
+
+
+def own_labels(metadata: Metadata, node: str) -> dict[str, str]:
+    found = metadata.global_parameters.get(LABELS + node)
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def renamed_extra(metadata: Metadata, old: str, new: str) -> Iterator[tuple[tuple[str, str, str], Json]]:
+    """Parameters that name a node which has another name from now on, and what they are then."""
+    for key, value in metadata.parameters.items():
+        nodes = value.get("nodes") if key[0] == LINKS and isinstance(value, dict) else None
+        if isinstance(value, dict) and isinstance(nodes, list) and old in nodes:
+            yield key, {**value, "nodes": [new if name == old else name for name in nodes]}
+
+
+def with_extra(
+    wanted: tuple[str, ...] | None, extra: Collection[str], master: str, members: Collection[str]
+) -> tuple[str, ...] | None:
+    """The members that a policy wants, and those that an operator does."""
+    added = [name for name in extra if name in members and name not in (wanted or (master,))]
+    return (*(wanted or (master,)), *added) if added else wanted

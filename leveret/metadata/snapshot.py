@@ -1,0 +1,233 @@
+"""The whole metadata store as bytes: lines of JSON, each a record, so that neither side ever holds all of it twice.
+
+The first line names the format and its version, the last one counts the lines, so that a cut snapshot is noticed even
+where no checksum stands around it. Bindings, of which there may be millions, come in groups that share vhost and
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.base.json_values import Json
+from leveret.metadata.command_codec import (
+    BadEncoding,
+    dump_line,
+    dump_record,
+    dump_table,
+    load_line,
+    load_record,
+    load_table,
+)
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.records import (
+    Binding,
+    DestinationKind,
+    ExchangeSpec,
+    Permission,
+    Policy,
+    QueueSpec,
+    TopicPermission,
+    UserSpec,
+    VhostSpec,
+)
+
+if TYPE_CHECKING:
+    from leveret.metadata.store import Metadata
+
+FORMAT: Final = "leveret metadata"
+VERSION: Final = 1
+_GROUP: Final = 1000  # Bindings in a line: enough to make the line's own cost vanish, few enough to stay small.
+
+
+# Writing
+
+
+def write_snapshot(metadata: Metadata) -> Iterator[bytes]:
+    """The lines, each with its end."""
+    count = 0
+    for values in _rows(metadata):
+        yield dump_line(values) + b"\n"
+        count += 1
+    yield dump_line(["end", count]) + b"\n"
+
+
+def _rows(metadata: Metadata) -> Iterator[list[Json]]:
+    yield [FORMAT, VERSION, metadata.index, metadata.last_queue_id]
+    for vhost in metadata.vhosts.values():
+        yield ["vhost", *dump_record(vhost)]
+    for user in metadata.users.values():
+        yield ["user", *dump_record(user)]
+    for key, permission in metadata.permissions.items():
+        yield ["permission", *key, *permission]
+    for key, topics in metadata.topic_permissions.items():
+        for exchange, topic in topics.items():
+            yield ["topic permission", *key, exchange, *topic]
+    for spec in metadata.exchanges.values():
+        yield ["exchange", *dump_record(spec)]
+    for queue in metadata.queues.values():
+        yield ["queue", *dump_record(queue)]
+    yield from _binding_rows(metadata)
+    for kept in (metadata.policies, metadata.operator_policies):
+        for policy in kept.values():
+            yield ["policy", *dump_record(policy)]
+    for parameter, value in metadata.parameters.items():
+        yield ["parameter", *parameter, value]
+    for name, value in metadata.global_parameters.items():
+        yield ["global parameter", name, value]
+    for node, run in metadata.runs.items():
+        yield ["run", node, run]
+    for node, count in metadata.starts.items():
+        yield ["starts", node, count]
+
+
+def _binding_rows(metadata: Metadata) -> Iterator[list[Json]]:
+    for (vhost, source), found in metadata.bindings.groups():
+        bindings = iter(found)
+        while group := list(islice(bindings, _GROUP)):
+            yield ["bindings", vhost, source, [_dump_binding(binding) for binding in group]]
+
+
+def _dump_binding(binding: Binding) -> list[Json]:
+    short: list[Json] = [binding.destination_kind, binding.destination, binding.key]
+    return [*short, dump_table(binding.arguments)] if binding.arguments else short
+
+
+# Reading
+
+
+def read_snapshot(data: bytes, metadata: Metadata) -> None:
+    """Fill an empty store. Raises `BadEncoding` with the line's number; the store is then of no use."""
+    lines = iter(_lines(data))
+    match load_line(next(lines, b"")):
+        case [str(name), int(version), int(index), int(last_queue_id)] if name == FORMAT and version == VERSION:
+            metadata.index, metadata.last_queue_id = index, last_queue_id
+        case [str(name), int(version), *_] if name == FORMAT:
+            raise BadEncoding(f"a snapshot of version {version}; this program reads version {VERSION}")
+        case _:
+            raise BadEncoding("not a snapshot")
+    count = 1
+    for line in lines:
+        values = load_line(line)
+        if values and values[0] == "end":
+            if values[1:] != [count] or next(lines, None) is not None:
+                raise BadEncoding(f"the snapshot's end counts {values[1:]} lines, found {count}")
+            return
+        count += 1
+        try:
+            _read_row(metadata, values)
+        except (BadEncoding, KeyError, TypeError, AssertionError) as error:
+            raise BadEncoding(f"line {count} of the snapshot: {error!r}") from None
+    raise BadEncoding(f"the snapshot has no end after {count} lines")
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        yield data[start:end]
+        start = end + 1
+    if start < len(data):
+        yield data[start:]
+
+
+def _read_row(metadata: Metadata, values: list[Any]) -> None:
+    if not values or values[0] not in _READERS:
+        raise BadEncoding(f"unknown record {values[:1]}")
+    _READERS[values[0]](metadata, *values[1:])
+
+
+def _check_texts(*values: Any) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise BadEncoding(f"expected text, found {value!r}")
+
+
+def _read_vhost(metadata: Metadata, *values: Any) -> None:
+    spec = load_record(VhostSpec, values)
+    metadata.vhosts[spec.name] = spec
+    metadata.queue_counts[spec.name] = 0
+
+
+def _read_user(metadata: Metadata, *values: Any) -> None:
+    spec = load_record(UserSpec, values)
+    metadata.users[spec.name] = spec
+
+
+def _read_permission(metadata: Metadata, user: str, vhost: str, configure: str, write: str, read: str) -> None:
+    _check_texts(user, vhost, configure, write, read)
+    metadata.permissions[user, vhost] = Permission(configure, write, read)
+
+
+def _read_topic_permission(metadata: Metadata, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
+    _check_texts(user, vhost, exchange, write, read)
+    metadata.topic_permissions.setdefault((user, vhost), {})[exchange] = TopicPermission(write, read)
+
+
+def _read_exchange(metadata: Metadata, *values: Any) -> None:
+    spec = load_record(ExchangeSpec, values)
+    metadata.exchanges[spec.vhost, spec.name] = spec
+
+
+def _read_queue(metadata: Metadata, *values: Any) -> None:
+    spec = load_record(QueueSpec, values)
+    assert spec.id <= metadata.last_queue_id  # Or the next queue would get the id of another.
+    metadata.queues[spec.vhost, spec.name] = spec
+    metadata.queue_counts[spec.vhost] += not is_keeper(spec.name)
+
+
+def _read_bindings(metadata: Metadata, vhost: str, source: str, bindings: list[Any]) -> None:
+    exchange = metadata.exchanges[vhost, source]
+    for kind, destination, key, *arguments in bindings:
+        end: DestinationKind
+        if kind == "queue":
+            end, name = "queue", metadata.queues[vhost, destination].name
+        else:
+            end, name = "exchange", metadata.exchanges[vhost, destination].name
+        _check_texts(key)
+        table = load_table(*(arguments or [{}]))
+        metadata.bindings.add(Binding(exchange.vhost, exchange.name, end, name, key, table))
+
+
+def _read_policy(metadata: Metadata, *values: Any) -> None:
+    policy = load_record(Policy, values)
+    kept = metadata.operator_policies if policy.operator else metadata.policies
+    kept[policy.vhost, policy.name] = policy
+    metadata.add_cost(policy.vhost, policy.cost)
+
+
+def _read_parameter(metadata: Metadata, component: str, vhost: str, name: str, value: Json) -> None:
+    _check_texts(component, vhost, name)
+    metadata.parameters[component, vhost, name] = value
+
+
+def _read_global_parameter(metadata: Metadata, name: str, value: Json) -> None:
+    _check_texts(name)
+    metadata.global_parameters[name] = value
+
+
+def _read_run(metadata: Metadata, node: str, run: str) -> None:
+    _check_texts(node, run)
+    metadata.runs[node] = run
+
+
+def _read_starts(metadata: Metadata, node: str, count: int) -> None:
+    _check_texts(node)
+    metadata.starts[node] = int(count)
+
+
+_READERS: Final[dict[Any, Callable[..., None]]] = {
+    "vhost": _read_vhost,
+    "user": _read_user,
+    "permission": _read_permission,
+    "topic permission": _read_topic_permission,
+    "exchange": _read_exchange,
+    "queue": _read_queue,
+    "bindings": _read_bindings,
+    "policy": _read_policy,
+    "parameter": _read_parameter,
+    "global parameter": _read_global_parameter,
+    "run": _read_run,
+    "starts": _read_starts,
+}

@@ -1,0 +1,1 @@
+"""Commands about users, vhosts, permissions, policies, parameters and definitions."""

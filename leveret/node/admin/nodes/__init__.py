@@ -1,0 +1,1 @@
+"""Commands about nodes and the cluster: status, maintenance, partitions, rebalancing, diagnostics."""

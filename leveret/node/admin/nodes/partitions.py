@@ -1,0 +1,197 @@
+"""Control commands about partitions: how they are handled, who cannot be reached, and what can be done about it.
+
+What a node sees is its own (`local_partition`); whoever wants to know of the cluster asks all nodes that it reaches.
+Among the pairs that are out of contact, a *partition* is one of which the other end lives, as far as one can tell:
+another node reaches it, or it fell silent instead of closing its links. A node that was stopped or has died is missing,
+which is another matter, and RabbitMQ does not call it a partition either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.rules import partition_handling
+from leveret.node.admin.common.command import (
+    DATA_ERROR,
+    RUNNING,
+    STARTED,
+    TEXT,
+    TEXTS,
+    UNAVAILABLE,
+    Commands,
+    Refused,
+)
+from leveret.node.cluster.consensus import AdminError
+
+if TYPE_CHECKING:
+    from leveret.broker.remote.spool_registry import Spools
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.node.admin.dispatch import Control
+
+COMMANDS = Commands()
+
+LINKS_S: Final = 2.0  # That links have to come up, before it is told which have not.
+QUEUES_MAX: Final = 1_000  # Told of in one answer.
+
+
+# -- What is chosen ------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(RUNNING, strategy=TEXT, nodes=TEXTS.or_none(), recover=TEXT.or_none())
+async def set_partition_handling(control: Control, strategy: str, nodes: list[str] | None, recover: str | None) -> Any:
+    try:
+        handling = partition_handling.parse(strategy, nodes or (), recover)
+    except partition_handling.BadHandling as error:
+        raise Refused(DATA_ERROR, f"cluster_partition_handling: {error}") from None
+    strangers = [name for name in handling.nodes if control.member(name) is None]
+    await control.change(SetGlobalParameter(partition_handling.PARAMETER, handling.as_json()))
+    return {"handling": handling.as_json(), "unknown_nodes": strangers}
+
+
+@COMMANDS.add(RUNNING)
+async def clear_partition_handling(control: Control) -> Any:
+    """Back to what each node's configuration says."""
+    if partition_handling.PARAMETER not in control.node.metadata.global_parameters:
+        raise Refused(UNAVAILABLE, "cluster_partition_handling is as the configuration says already")
+    await control.change(ClearGlobalParameter(partition_handling.PARAMETER))
+    return {"handling": control.server.settings.partition_handling.as_json()}
+
+
+# -- Who sees whom -------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(STARTED)
+async def local_partition(control: Control) -> Any:
+    return local(control)
+
+
+def local(control: Control) -> dict[str, Any]:
+    """What this node sees."""
+    node = control.node
+    seen = node.pausing.partitions
+    by_cluster = partition_handling.PARAMETER in node.metadata.global_parameters
+    return {
+        "handling": seen.handling.as_json(),
+        "set_by": "cluster" if by_cluster else "configuration",
+        "paused_since_ms": seen.paused_ms,
+        "pause_reason": seen.reason,
+        "pauses": seen.pauses,
+        "unreachable": [
+            {"node": name, "since_ms": loss.since_ms, "reason": loss.reason, "silent": loss.silent}
+            for name, loss in sorted(seen.lost.items())
+        ],
+        "waiting_for": node.cluster.surviving.waiting_for(),
+        "spooled": _spooled(node.broker.spools),
+        "detached": node.broker.detachment.figures(),
+    }
+
+
+def _spooled(spools: Spools) -> dict[str, Any]:
+    """What this node keeps for queues that it cannot reach, all together."""
+    found = [spools.figures_of(spool) for spool in spools.active]
+    return {
+        "queues": len(found),
+        "messages": sum(one.messages for one in found),
+        "bytes": spools.content_bytes,
+        "limit": spools.content_bytes_max,
+        "oldest": max((one.oldest for one in found), default=0),
+        "alarms": spools.alarms,
+    }
+
+
+def parted(told: dict[str, dict[str, Any]], running: Iterable[str]) -> dict[str, list[str]]:
+    """Who is cut off from whom, of what these nodes tell: see the module's head."""
+    alive = set(running)
+    found = {
+        name: [one["node"] for one in seen["unreachable"] if one["silent"] or one["node"] in alive]
+        for name, seen in told.items()
+    }
+    return {name: others for name, others in found.items() if others}
+
+
+def partition_names(control: Control) -> list[str]:
+    """From whom this node is cut off, as far as it can tell without asking others."""
+    node = control.node
+    alive = {name for others in node.broker.mirrors.governing.linked.values() for name in others}
+    return parted({control.name: local(control)}, alive).get(control.name, [])
+
+
+# -- One of two nodes ----------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(STARTED)
+async def go_on_alone(control: Control) -> Any:
+    """Without the other one of two nodes, which an operator knows to be gone."""
+    try:
+        gone = await control.node.cluster.surviving.go_on_alone()
+    except AdminError as error:
+        raise Refused(UNAVAILABLE, str(error)) from None
+    return {"removed": gone}
+
+
+# -- Recovery ------------------------------------------------------------------------------------------------------
+
+
+@COMMANDS.add(STARTED)
+async def recover_partition(control: Control) -> Any:
+    """Try all links at once instead of when they are due, and tell what is left to do."""
+    node = control.node
+    before = local(control)
+    node.peers.retry()
+    missing = node.pausing.partitions.lost
+    await node.cluster.until(lambda: not missing, LINKS_S)
+    node.pausing.look()
+    if not missing:
+        await node.cluster.until(lambda: not node.pausing.paused, LINKS_S)
+    found, left = _queues_down(control)
+    return {
+        "before": before,
+        "now": local(control),
+        "dialed": [one["node"] for one in before["unreachable"]],
+        "has_majority": node.cluster.has_majority,
+        "queues": found,
+        "queues_left_off": left,
+    }
+
+
+def _queues_down(control: Control) -> tuple[list[dict[str, Any]], int]:
+    """Queues that this node cannot use, and how many more there are than are told."""
+    found: list[dict[str, Any]] = []
+    left = 0
+    for spec in control.node.metadata.queues.values():
+        if is_keeper(spec.name) or (spec.node == control.name) or _is_there(control, spec.node):
+            continue
+        if len(found) >= QUEUES_MAX:
+            left += 1
+            continue
+        found.append({"vhost": spec.vhost, "name": spec.name, "node": spec.node, "advice": _advice(control, spec)})
+    return found, left
+
+
+def _is_there(control: Control, name: str) -> bool:
+    pausing = control.node.pausing
+    return name in pausing.partitions.in_sight and not pausing.is_paused(name)
+
+
+def _advice(control: Control, spec: QueueSpec) -> str:
+    """What becomes of it by itself, and what an operator can do."""
+    view = spec.view
+    if view is None:
+        return f"its messages are on {spec.node} only: bring that node, or the way to it, back"
+    in_sync = [name for name, _ in view.in_sync if name != spec.node]
+    there = [name for name in in_sync if name == control.name or _is_there(control, name)]
+    if there and control.node.cluster.has_majority:
+        return f"{', '.join(there)} is synchronised and will lead it by itself"
+    if there:
+        return f"{', '.join(there)} is synchronised and will lead it once a majority of the nodes is in contact"
+    copies = [name for name in view.ring if name == control.name or _is_there(control, name)]
+    wanted = ", ".join(dict.fromkeys([spec.node, *in_sync]))
+    if not copies:
+        return f"no copy is in contact: bring back one of {wanted}"
+    return (
+        f"no synchronised copy is in contact: bring back one of {wanted}; or, and what only they have is lost then: "
+        f"leveretctl -n {copies[0]} promote_queue {spec.name}"
+    )

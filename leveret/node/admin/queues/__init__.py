@@ -1,0 +1,1 @@
+"""Commands about queues, their mirrors, consumers, messages, leases and spools."""

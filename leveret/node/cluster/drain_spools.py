@@ -1,0 +1,41 @@
+"""A node that goes for good takes its disk along: what its spools hold must be with others before."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from leveret.node.cluster.consensus import AdminError
+
+if TYPE_CHECKING:
+    from leveret.node.node import Node
+
+STUCK_S: Final = 5.0  # Without progress, after which it is given up.
+
+
+async def sent_on(node: Node) -> None:
+    """When all that is kept for queues of others has been sent on. Raises `AdminError` if that does not go on."""
+    spools = node.broker.spools
+    while spools.active and node.fatal is None:
+        progress: asyncio.Future[None] = node.loop.create_future()
+        watcher = partial(_note, progress)
+        spools.watchers.append(watcher)
+        node.schedule()
+        await asyncio.wait([progress, node.stopped], timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
+        if node.stopped.done():
+            return
+        if not progress.done():
+            spools.watchers.remove(watcher)
+            one = next(figures for figures in spools.figures() if figures.messages)
+            left = sum(spool.count for spool in spools.active)
+            raise AdminError(
+                f"{left} messages wait in this node's spools, and only this node has them. Those for queue "
+                f"'{one.queue}' in vhost '{one.vhost}' cannot be sent on: {one.reason or one.state}. "
+                "Wait until they can, or delete the queue: they go with it"
+            )
+
+
+def _note(progress: asyncio.Future[None]) -> None:
+    if not progress.done():
+        progress.set_result(None)

@@ -1,0 +1,296 @@
+"""A node steps back: before it stops, while it is in maintenance, or for good.
+
+**In maintenance** (`leveretctl drain`, or `leave_cluster`) a node is whole and serves nobody new. That it is so is
+agreed on by the cluster (`leveret.metadata.model.maintenance_mark`); this module does what follows from it whenever it
+learns it, whoever has asked, and whether or not anybody still waits for it:
+
+- the doors for clients are shut; those of HTTP stay open, so that one can see how the node is;
+- a node that is *draining* closes the connections that it has; one that is *leaving* lets them be, until they go;
+- every second, what it leads and a mirror in sync could lead is handed over: also what comes to it later, because its
+  master was lost and its copy was the best.
+
+Whoever has asked waits for this to be done (`handed_over`). What nobody else has whole stays here, and is served from
+here to the clients of other nodes: to stop such a node would take those queues away, and who has asked is told so.
+
+**Stopping** (`step_down`) is the last chance: mirrored queues go to any mirror in sync, be it in maintenance, and by
+their policy's wish to one that is not in sync.
+
+**Leaving** (`clear_out`) takes queues without mirrors along the way that any move takes (`broker.placing`), so that
+clients notice nothing. Then there are clients of this node itself. Those that neither publish nor consume are sent
+away. The others are waited for: the node stays a member that leads nothing, and passes on what they send. When they are
+gone, what is left (queues of delayed exchanges, spools) goes faster (`broker.moving`), and then the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from leveret.broker.queue.queue import Queue
+from leveret.broker.remote.migrate import move as begin_move
+from leveret.metadata.model.commands import ClearGlobalParameter, NodeStarted
+from leveret.metadata.model.hidden_queues import is_journal
+from leveret.metadata.model.maintenance_mark import DRAINING, LEAVING, MAINTENANCE, out_of_service, state_of
+from leveret.node.cluster import drain_spools
+from leveret.node.cluster.consensus import AdminError
+
+if TYPE_CHECKING:
+    from leveret.broker.mirrors.manager import Mirror
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.node.node import Node
+    from leveret.sessions.amqp.connection import Connection
+
+logger = logging.getLogger("leveret")
+
+Progress = Callable[[str], None]
+
+FORCED: Final = 320
+IN_MAINTENANCE: Final = "Node was put into maintenance mode"  # RabbitMQ's words.
+LEFT: Final = "broker forced connection closure with reason 'node is being drained'"
+CLIENTS_S: Final = 5.0  # That clients have to answer a close.
+LEAVE_S: Final = 5.0  # That mirrored queues have to find another master before this node stops.
+STUCK_S: Final = 10.0  # In which no queue could be handed over, after which the rest is left where it is.
+LEAVE_STEP_S: Final = 0.005
+PASSED_ON_S: Final = 0.5
+QUIET_STEPS: Final = 4  # After which nothing more is taken to be on its way here.
+UNHURRIED_STEPS: Final = 20  # If nobody waits for this node to stop.
+AT_ONCE: Final = 200  # Masters that are handed over at the same time.
+SHOWN_MAX: Final = 5
+WAIT_S: Final = 60.0
+
+
+class ClientsLeft(AdminError):
+    """Clients use the node still; it stays what it is, a member that is about to leave."""
+
+
+class Users(NamedTuple):
+    """Connections that publish or consume, and how many of both."""
+
+    connections: list[Connection]
+    producers: int
+    consumers: int
+
+    def __str__(self) -> str:
+        peers = [str(connection.peer) for connection in self.connections[:SHOWN_MAX]]
+        more = f" and {len(self.connections) - SHOWN_MAX} more" if len(self.connections) > SHOWN_MAX else ""
+        return f"{self.producers} producers and {self.consumers} consumers ({', '.join(peers)}{more})"
+
+
+class Maintenance:
+    """Of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.state: str | None = None  # As of the last look.
+        self.on_closed: Callable[[], None] = lambda: None  # Shut the doors for clients,
+        self.on_opened: Callable[[], None] = lambda: None  # and open them again.
+        self.deserted: asyncio.Future[None] | None = None  # Set when the last client has gone.
+
+    @property
+    def name(self) -> str:
+        return self.node.settings.node_name
+
+    # -- Entering and leaving it ---------------------------------------------------------------------------------
+
+    async def reset(self) -> None:
+        """At a start: what was said of an earlier run means nothing any more, and need not be kept."""
+        cluster, parameter = self.node.cluster, MAINTENANCE + self.name
+        if parameter in self.node.metadata.global_parameters:
+            logger.info("Resetting node maintenance status")
+            cluster.propose(ClearGlobalParameter(parameter), lambda applied: None, patient=True)
+            await cluster.until(lambda: parameter not in self.node.metadata.global_parameters)
+
+    def look(self) -> None:
+        """The cluster may have agreed on something about this node."""
+        is_known = self.node.metadata.runs.get(self.name) == self.node.cluster.run  # Not while it catches up.
+        before, self.state = self.state, state_of(self.node.metadata, self.name) if is_known else None
+        if self.state == before:
+            return
+        if self.state is None:
+            logger.info("This node is being revived from maintenance (drain) mode")
+            self.on_opened()
+            return
+        logger.warning("This node is being put into maintenance (drain) mode")
+        self.on_closed()
+        if self.state == DRAINING:
+            logger.warning("Closed %d local client connections", self.close_clients(IN_MAINTENANCE))
+        self.tick()
+
+    def tick(self) -> None:
+        """Every second."""
+        if self.state is not None and self.node.broker.mirrors.governing.give_away(AT_ONCE):
+            self.node.schedule()
+
+    def close_clients(self, text: str) -> int:
+        connections = list(self.node.broker.connections)
+        for connection in connections:
+            connection.close(FORCED, text)
+        for client in list(self.node.clients):
+            if client.connection not in self.node.broker.connections:
+                client.transport.abort()  # It was about to log in.
+        self.node.schedule()
+        return len(connections)
+
+    # -- Masters -------------------------------------------------------------------------------------------------
+
+    def led(self) -> list[QueueSpec]:
+        """What this node leads, but for what ends with it anyway."""
+        specs = self.node.metadata.queues.values()
+        return [spec for spec in specs if spec.node == self.name and not spec.exclusive and not is_journal(spec.name)]
+
+    async def handed_over(self, progress: Progress) -> None:
+        """When everything is led elsewhere that can be, and the cluster too."""
+        node = self.node
+        governing, loop = node.broker.mirrors.governing, node.loop
+        total = best = governing.give_away(AT_ONCE)
+        deadline = loop.time() + STUCK_S
+        while (left := governing.give_away(AT_ONCE)) and node.fatal is None and self.state is not None:
+            if left < best:
+                best, deadline = left, loop.time() + STUCK_S
+            elif loop.time() > deadline:
+                logger.warning("%d queues cannot be handed over: their mirrors do not keep up", left)
+                break
+            progress(f"{total - left} of {total} queues handed over to mirrors")
+            node.turn()
+            await asyncio.sleep(LEAVE_STEP_S)
+        if total:
+            progress(f"{total - left} of {total} queues handed over to mirrors")
+        await node.cluster.hand_over()
+        await node.cluster.change(NodeStarted(""))  # It changes nothing; but now all nodes know who leads what,
+        await self._quiet(UNHURRIED_STEPS, LEAVE_S)  # and what they have sent here before they did is answered.
+
+    def next_home(self) -> str:
+        """For a queue that has to go: the node in service that leads the fewest. Raises `AdminError`."""
+        node = self.node
+        away = out_of_service(node.metadata)
+        others = [one.name for one in node.cluster.members() if one.running and one.name != self.name]
+        masters = node.broker.loads.masters
+        there = [name for name in others if name not in away and not node.pausing.is_paused(name)]
+        if not there:
+            raise AdminError("there is no other running node that could take the queues")
+        return min(there, key=lambda name: (masters.get(name, 0), name))
+
+    async def step_down(self) -> None:
+        """Before a controlled stop: mirrored queues go on elsewhere. A client sees that its publishes wait for some
+        milliseconds."""
+        node = self.node
+        governing = node.broker.mirrors.governing
+        deadline = node.loop.time() + LEAVE_S
+        has_led = False
+        while node.fatal is None and governing.leave() and node.loop.time() < deadline:
+            has_led = True
+            node.turn()
+            await asyncio.sleep(LEAVE_STEP_S)
+        if has_led:
+            await self._quiet(QUIET_STEPS, PASSED_ON_S)
+
+    async def _quiet(self, steps: int, seconds: float) -> None:
+        """What others sent here until they knew was passed on. They are to hear what became of it before the link goes.
+        And what their clients acknowledge meanwhile is not to be given out again."""
+        node = self.node
+        broker, deadline = node.broker, node.loop.time() + seconds
+        quiet, out = 0, broker.bequeathed
+        while node.fatal is None and quiet < steps and node.loop.time() < deadline:
+            busy = broker.mirrors.proposed or any(home.confirms.open for home in broker.homes.values())
+            quiet = 0 if busy or broker.bequeathed != out else quiet + 1
+            out = broker.bequeathed
+            node.turn()
+            await asyncio.sleep(LEAVE_STEP_S)
+
+    # -- Clients -------------------------------------------------------------------------------------------------
+
+    def users(self) -> Users:
+        connections, producers, consumers = [], 0, 0
+        for connection in self.node.broker.connections:
+            count = sum(len(channel.consumers) for channel in connection.channels.values())
+            if count or connection.has_published:
+                connections.append(connection)
+                producers += connection.has_published
+                consumers += count
+        return Users(connections, producers, consumers)
+
+    def on_client_lost(self) -> None:
+        if not self.node.clients and self.deserted is not None and not self.deserted.done():
+            self.deserted.set_result(None)
+
+    async def clients_gone(self) -> None:
+        """They were told to go, and have a while to say goodbye. With them go their exclusive queues."""
+        node = self.node
+        node.turn()
+        if node.clients:
+            self.deserted = node.loop.create_future()
+            await asyncio.wait([self.deserted], timeout=CLIENTS_S)
+        for client in list(node.clients):
+            client.transport.abort()
+        await node.cluster.until(
+            lambda: not any(spec.exclusive and spec.node == self.name for spec in node.metadata.queues.values())
+        )
+
+    async def users_gone(self, progress: Progress, force: bool, seconds: float | None) -> None:
+        """When nobody publishes or consumes here any more; with `force`, at the latest after so long. Raises
+        `ClientsLeft`."""
+        if force and seconds is None:
+            return
+        deadline = None if seconds is None else self.node.loop.time() + seconds
+        while (users := self.users()).connections:
+            progress(f"waiting for {users}")
+            left = None if deadline is None else deadline - self.node.loop.time()
+            if left is not None and left <= 0:
+                if force:
+                    return
+                raise ClientsLeft(
+                    f"{users} still use this node. It leads nothing any more, takes no new connections, and stays a "
+                    "member of the cluster until they are gone: run leave_cluster again, or with --force, which sends "
+                    f"them away; or take it back with: leveretctl -n {self.name} revive"
+                )
+            seconds = left if left is not None else WAIT_S
+            await self.node.cluster.consensus.until_changed(lambda: str(self.users()), seconds)
+            if self.state != LEAVING:
+                raise AdminError("this node was revived meanwhile, and stays")
+
+    # -- Leaving for good ----------------------------------------------------------------------------------------
+
+    async def clear_out(self, progress: Progress) -> None:
+        """The last clients are sent away, then what is left goes to other nodes. Raises `AdminError`."""
+        self.close_clients(LEFT)
+        await self.clients_gone()
+        await drain_spools.sent_on(self.node)
+        await self.step_down()
+        local = (queue for queue in self.node.broker.queues_by_id.values() if isinstance(queue, Queue))
+        queues = [queue for queue in local if not is_journal(queue.spec.name)]  # Those end with their nodes.
+        for done, queue in enumerate(queues):
+            if not queue.deleted:
+                await self.move(queue, self.next_home())
+                logger.info("queue '%s' in vhost '%s' moved to another node", queue.spec.name, queue.spec.vhost)
+            progress(f"{done + 1} of {len(queues)} queues moved")
+
+    async def move(self, queue: Queue, to: str) -> None:
+        """Raises `AdminError`; then the queue is where it was."""
+        if queue.mirror is not None:
+            await self._hand_over(queue, queue.mirror, to)
+            return
+        moved: asyncio.Future[str | None] = self.node.loop.create_future()
+
+        def then(problem: str | None) -> None:
+            if not moved.done():
+                moved.set_result(problem)
+
+        begin_move(queue, to, then)
+        self.node.schedule()
+        problem = await moved
+        if problem is not None and not queue.deleted:
+            raise AdminError(f"queue '{queue.spec.name}' could not be moved to {to}: {problem}")
+
+    async def _hand_over(self, queue: Queue, mirror: Mirror, to: str) -> None:
+        """A mirrored queue has its messages at its mirrors, and goes nowhere else."""
+        node = self.node
+        begun = node.broker.mirrors.hand_over(mirror, to)
+        deadline = node.loop.time() + LEAVE_S
+        while begun and mirror.queue is queue and node.fatal is None and node.loop.time() < deadline:
+            node.turn()
+            await asyncio.sleep(LEAVE_STEP_S)
+        if mirror.queue is queue and not queue.deleted:
+            name = queue.spec.name
+            raise AdminError(f"queue '{name}' could not be moved to {to}: there is no mirror that is in sync")

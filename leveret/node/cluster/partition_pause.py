@@ -1,0 +1,307 @@
+"""A node that must not serve: its doors shut, its clients sent away, its queues out of everybody's reach.
+
+`leveret.metadata.rules.partition_handling` decides; this module acts, and tells the other nodes. Pausing stops what the
+node does for others, not what it needs to notice that it may go on: links are dialed, Raft's messages pass, leveretctl
+and the management port are answered.
+
+For its clients a paused node is one that was stopped: listeners are closed, connections end with 320
+CONNECTION_FORCED, as in RabbitMQ, which stops its whole application. Its queues stay in memory as they are, so that
+nothing is read from disk again when it resumes.
+
+For the *brokers* of other nodes it is one that is down, though its link may be up: in a partial partition it may well
+see one of the others. Otherwise that one's clients would go on to use queues of a node that has no say. So between two
+brokers there is a session only while neither node is paused, and it must be as clean as a link's: no frame of before a
+pause may arrive after it. Frames of a link arrive in order, hence:
+
+    paused node                          peer
+    PAUSED n ───────────────────────▶    its broker loses the peer; it sends no more for the broker
+             ◀─────────────────────── PAUSE_SEEN n, behind the last frame of before the pause
+    (drops frames for its broker; and if it may serve again, it waits for that answer)
+    RESUMED  ───────────────────────▶    its broker has the peer again, unless it is paused itself
+    its broker has the peer again
+
+A node that links with others while it is paused says PAUSED first. Until that is read, the other's broker takes it for
+a peer, which is what happens with any link that breaks at once.
+
+What happens to a paused node's part in the consensus: nothing. It votes and applies, as far as it is in contact. A
+leader that is paused (in the majority, and yet without the nodes that `pause_if_all_down` names) hands over.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.links import frame_types
+from leveret.metadata.model.commands import NodeStarted
+from leveret.metadata.rules import partition_handling
+from leveret.metadata.rules.partition_handling import PartitionHandling, Partitions, Strategy
+
+if TYPE_CHECKING:
+    from leveret.metadata.store import Applied
+    from leveret.node.node import Node
+    from leveret.raft import Membership
+
+logger = logging.getLogger("leveret.cluster")
+
+CLIENTS_S: Final = 5.0  # That clients have to answer a close.
+FORCED: Final = 320
+SHUTDOWN: Final = "broker forced connection closure with reason 'shutdown'"  # What RabbitMQ says when it pauses.
+_NUMBER: Final = struct.Struct(">Q")
+PAUSE_FRAMES: Final = frozenset({frame_types.PAUSED, frame_types.PAUSE_SEEN, frame_types.RESUMED})
+
+
+class _Talk:
+    """With one peer, as long as its link lasts."""
+
+    __slots__ = ("is_open", "paused_there", "said", "seen", "owed")
+
+    def __init__(self) -> None:
+        self.is_open = False  # Our broker has it for a peer.
+        self.paused_there = False  # It said so.
+        self.said = 0  # The number of the pause that we told it of last,
+        self.seen = 0  # and of the last one that it has answered.
+        self.owed = False  # It takes us for paused.
+
+
+class Pausing:
+    """Of one node. Idle until `begin`: before, there are no clients."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.partitions = Partitions(node.settings.node_name, node.settings.partition_handling)
+        self.on_paused: Callable[[], None] = lambda: None  # Shut the doors for clients,
+        self.on_resumed: Callable[[], None] = lambda: None  # and open them again.
+        self.active = False
+        self.resumed_ms: int | None = None
+        self._talks: dict[str, _Talk] = {}
+        self._known: Membership | None = None
+        self._numbers = 0
+        self._contact = 0  # How often it was lost, so that what was asked for before does not count.
+        self._asking = False
+        self._caught_up = False
+        self._hoping = False  # It may be seen soon that the node which is missing is dead.
+
+    @property
+    def paused(self) -> bool:
+        return self.partitions.paused
+
+    @property
+    def handling(self) -> PartitionHandling:
+        return self.partitions.handling
+
+    def begin(self) -> None:
+        """The node has caught up, and is about to serve."""
+        self.active = True
+        self.tell_meaning()
+        self.on_setting()
+        self.look()
+
+    def end(self) -> None:
+        """It stops, and whom it still sees matters no more."""
+        self.active = False
+
+    def is_paused(self, peer: str) -> bool:
+        """Whether that node, or this one, is known to be paused."""
+        if peer == self.partitions.me:
+            return self.paused
+        talk = self._talks.get(peer)
+        return talk is not None and talk.paused_there
+
+    def paused_peers(self) -> list[str]:
+        return sorted(peer for peer, talk in self._talks.items() if talk.paused_there)
+
+    # -- What is chosen ------------------------------------------------------------------------------------------
+
+    def on_setting(self) -> None:
+        """The cluster's parameter may have changed; without one, what the configuration says holds."""
+        parameters, handling = self.node.metadata.global_parameters, self.node.settings.partition_handling
+        if partition_handling.PARAMETER in parameters:
+            try:
+                handling = partition_handling.from_json(parameters[partition_handling.PARAMETER])
+            except (
+                partition_handling.BadHandling
+            ) as error:  # Of another version of this broker: the fold refuses it here.
+                logger.error("%s: %s; the configuration holds: %s", partition_handling.PARAMETER, error, handling)
+        self.node.broker.partition_handling = handling
+        if handling == self.partitions.handling:
+            return
+        self.partitions.handling = handling
+        logger.info("partitions are handled by: %s", handling)
+        self.tell_meaning()
+        self.look()
+
+    def tell_meaning(self) -> None:
+        if self.handling.strategy is Strategy.AUTOUPGRADE:
+            logger.warning("cluster_partition_handling = autoupgrade is taken for autoheal")
+
+    # -- Who is in sight -----------------------------------------------------------------------------------------
+
+    def on_up(self, peer: str, has_broker: bool = True) -> None:
+        self.partitions.on_up(peer)
+        if not has_broker:
+            self.look()
+            return
+        talk = self._talks[peer] = _Talk()
+        if self.paused:
+            self._say_paused(peer, talk)
+        else:
+            self._open(peer, talk)
+        self.look()
+
+    def on_down(self, peer: str, reason: str) -> None:
+        """Pauses, if need be, before anybody concludes something from the loss."""
+        silent = reason.startswith(SILENCE)
+        self.partitions.on_down(peer, reason, silent, self.node.world.wall_ms())
+        self.look()
+        talk = self._talks.pop(peer, None)
+        if talk is not None:
+            self._close(peer, talk)
+
+    def part_with(self, peer: str) -> None:
+        """It turns out to be a witness, which has no broker."""
+        talk = self._talks.pop(peer, None)
+        if talk is not None:
+            self._close(peer, talk)
+
+    def tick(self) -> None:
+        """Every few milliseconds."""
+        if self.node.cluster.raft.membership is not self._known or self._hoping:
+            self.look()
+        if self.paused:
+            self.node.broker.opened_ms = self.node.broker.now_ms  # Queues that nobody could use are not unused.
+
+    def look(self) -> None:
+        """Pause or resume, if it is time to."""
+        self._refresh_members()
+        if not self.active:
+            return
+        seen = self.partitions
+        # Mirrors hand out nothing meanwhile, and nothing is confirmed: see `surviving`.
+        self._hoping = not seen.paused and seen.must_pause() is not None and self.node.cluster.surviving.is_hopeful()
+        if self._hoping:
+            return
+        if seen.must_pause() is not None and self._caught_up:
+            self._caught_up = False
+        decision = seen.look(self._caught_up, self.node.world.wall_ms())
+        if decision is True:
+            self._pause()
+        elif decision is False:
+            self._resume()
+        elif seen.paused and seen.must_pause() is None:
+            self._catch_up()
+
+    def _refresh_members(self) -> None:
+        membership = self.node.cluster.raft.membership
+        if membership is not self._known:
+            self._known = membership
+            names = {one.name for one in membership.members}
+            voters = {one.name for one in membership.voters}
+            self.partitions.set_members(names, voters, self.node.world.wall_ms())
+
+    def _catch_up(self) -> None:
+        """Learn what was agreed on meanwhile, before clients are let in: all of it, up to a command of now."""
+        if self._asking:
+            return
+        self._asking, contact = True, self._contact
+
+        def then(applied: Applied) -> None:
+            self._asking = False
+            self._caught_up = contact == self._contact
+            self.look()
+
+        self.node.cluster.propose(NodeStarted(""), then, patient=True)  # Of no node: it changes nothing.
+
+    # -- Pausing and resuming ------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        node = self.node
+        logger.warning("Cluster minority/secondary status detected - awaiting recovery: %s", self.partitions.reason)
+        waiting = node.cluster.surviving.waiting_for()
+        if waiting is not None and waiting["command"] is not None:
+            logger.warning(
+                "This node waits for %s. If that node has ended and will not return, go on without it by: %s (%s)",
+                ", ".join(waiting["nodes"]), waiting["command"], waiting["cost"],
+            )  # fmt: skip
+        self._numbers += 1
+        self._contact += 1
+        self._caught_up = False
+        self.on_paused()
+        for client in list(node.clients):
+            if client.connection in node.broker.connections:
+                client.connection.close(FORCED, SHUTDOWN)
+            else:
+                client.transport.abort()  # It was about to log in.
+        node.broker.mirrors.on_majority(False)
+        for peer, talk in self._talks.items():
+            self._close(peer, talk)
+            self._say_paused(peer, talk)
+        number = self._numbers
+        node.loop.call_later(CLIENTS_S, self._abort_clients, number)
+        node.schedule()
+
+    def _abort_clients(self, number: int) -> None:
+        if self.paused and number == self._numbers:
+            for client in list(self.node.clients):
+                client.transport.abort()
+
+    def _resume(self) -> None:
+        logger.warning("Cluster recovery detected - this node serves clients again")
+        self._contact += 1
+        self._caught_up = False
+        self.resumed_ms = self.node.world.wall_ms()
+        for peer, talk in self._talks.items():
+            self._say_resumed(peer, talk)
+        self.node.placing.look_at_all()
+        self.on_resumed()
+        self.node.schedule()
+
+    # -- The other nodes -----------------------------------------------------------------------------------------
+
+    def _say_paused(self, peer: str, talk: _Talk) -> None:
+        talk.said, talk.owed = self._numbers, True
+        self.node.peers.send(peer, frame_types.PAUSED, _NUMBER.pack(self._numbers))
+
+    def _say_resumed(self, peer: str, talk: _Talk) -> None:
+        """Once nothing of before the pause can be on its way here any more."""
+        if talk.owed and talk.seen == talk.said and not self.paused:
+            talk.owed = False
+            self.node.peers.send(peer, frame_types.RESUMED, b"")
+        self._open(peer, talk)
+
+    def _open(self, peer: str, talk: _Talk) -> None:
+        if not (talk.is_open or talk.owed or talk.paused_there or self.paused):
+            talk.is_open = True
+            self.node.broker.on_peer_up(peer)
+
+    def _close(self, peer: str, talk: _Talk) -> None:
+        if talk.is_open:
+            talk.is_open = False
+            self.node.broker.on_peer_down(peer)
+
+    def admits(self, peer: str, kind: int, payload: bytes) -> bool:
+        """Whether a frame is the broker's. Raises struct.error, which ends the session, for one that makes no sense."""
+        talk = self._talks.get(peer)
+        if talk is None:
+            return False
+        if kind not in PAUSE_FRAMES:
+            return talk.is_open
+        if kind == frame_types.PAUSED:
+            talk.paused_there = True
+            logger.warning("node %s is paused: it is not in contact with those it needs", peer)
+            self._close(peer, talk)
+            self.node.peers.send(peer, frame_types.PAUSE_SEEN, payload)
+        elif kind == frame_types.PAUSE_SEEN:
+            (talk.seen,) = _NUMBER.unpack(payload)
+            self._say_resumed(peer, talk)
+        else:
+            talk.paused_there = False
+            logger.info("node %s serves again", peer)
+            self._open(peer, talk)
+        self.node.placing.look_at_all()
+        return False
+
+
+SILENCE: Final = "nothing was heard"  # How the detector begins its reason.

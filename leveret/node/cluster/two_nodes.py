@@ -1,0 +1,347 @@
+"""Two nodes: how the one that is left goes on.
+
+A majority of two is two. With three nodes or more, whoever is left after a loss is a majority, and nothing of this
+module is used. Of two voters the one that is left counts alone, until the other is back, in these cases:
+
+**Stopped in order.** Before it goes, a node asks the leader to make it a learner (`REST`), and waits until it has that
+in its own log. So it knows at its next start that it does not count, and waits for the other one.
+
+**The leader is left.** It makes the other one a learner, in the moment the link is lost or an election's time of
+silence is over, and needs no proof: see "Two voters" in `cluster.raft.core`. The other one, should it live, pauses. It
+cannot be elected without the leader's vote.
+
+**The follower is left, and sees that the leader is dead.** On one machine the lock of the other's data folder is proof:
+the kernel gives it to this process only when the other one has ended. While this process has the lock, the other cannot
+start; meanwhile it reads the other's log, to see that the other has not gone on alone before it died, and takes over
+what that log has beyond its own. It gives the lock back when the new membership is on its own disk. Where the lock is,
+nodes tell each other when they meet (`SIGNS_OF_LIFE`), and a lock counts only if it was seen to be held while its node
+was known to live: what can be seen in that way is on the same machine and in the same file system, whatever containers
+are between.
+
+**The follower is left, and nobody listens at the leader's cluster port.** That the host refuses connections there
+proves that the process has ended, *if* it is the host that answers and not something in between (a firewall that
+rejects, a proxy, a published port of a container). Only an operator knows: `cluster.refused_connection_is_proof`. It
+does not show what the other one agreed on before it ended. So it is proof only because a leader that was told, by the
+same frame, that the other one trusts refusals does not go on without proof of its own, and because this node has caught
+up since it was started: nobody can have agreed on anything without it, for it listened all the time.
+
+**Nothing of that.** The node waits, as `partitions` says, tells what it waits for (`waiting_for`), and goes on when the
+other one is back, or an operator says so (`go_on_alone`). That takes the other one out of the cluster, as `force_boot`
+does: for nobody knows what it has agreed on meanwhile, and its log must not be mixed with this one's.
+
+A node that is about to find out does not pause for `HOPE_S`: see `is_hopeful`. It confirms nothing meanwhile, nor hands
+anything out.
+
+Whoever was made a learner becomes a voter again like anybody who joins: when it is back and has caught up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.links.frame_types import REST, SIGNS_OF_LIFE
+from leveret.links.proposals import BadFrame
+from leveret.metadata.model.witnesses import witness_names
+from leveret.node.cluster.consensus import AdminError
+from leveret.node.cluster.consensus_log import ConsensusLog, read_identity
+from leveret.node.system.data_folder import METADATA, Place
+from leveret.raft import Demote, Member, NotLeader, Refused, Remains
+
+if TYPE_CHECKING:
+    from leveret.node.cluster.membership import Cluster
+    from leveret.node.system.environment import Inherited
+    from leveret.storage.segments.disk import Disk
+
+logger = logging.getLogger("leveret.cluster")
+
+HOPE_S: Final = 1.0
+REST_S: Final = 3.0  # That a node that stops gives the other one to agree.
+SIGNS_BYTES_MAX: Final = 8_192
+
+
+class Surviving:
+    """Decides whether one of two nodes goes on without the other."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.has_served = False  # In this run: it has caught up since it was started.
+        self.lost_at: dict[str, float] = {}  # By member's id.
+        # What the other one said in the session that there is, or was the last: by its id.
+        self.trusts: dict[str, bool] = {}  # Whether it takes a refused connection for a proof.
+        self.places: dict[str, Place] = {}  # Where the lock of its data folder was seen to be held.
+        self.taken: Inherited | None = None  # The data folder of the dead node, while it is locked here.
+        self.is_succeeding = False  # The folder is unlocked once this node is the only voter on its own disk.
+        self.resting: set[str] = set()  # Ids of learners that are about to stop, and must not become voters again now.
+        self.doubt = ""  # Why a proof did not do.
+        self.last_other: Member | None = None
+
+    # -- Who there is --------------------------------------------------------------------------------------------
+
+    @property
+    def other(self) -> Member | None:
+        """The other voter, if there are two and this node is one of them."""
+        voters = self.cluster.raft.membership.voters
+        if len(voters) != 2 or not self.cluster.is_voter:
+            return None
+        return voters[1] if voters[0].id == self.cluster.me.id else voters[0]
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the cluster has two nodes, and no witness."""
+        return len(self.cluster.raft.membership.members) == 2 and not witness_names(self.cluster.metadata)
+
+    @property
+    def missing(self) -> Member | None:
+        """The other one of two, if there is no link to it."""
+        other = self.other
+        is_linked = other is not None and other.id not in self.lost_at and other.name in self.cluster.connected
+        return None if is_linked else other
+
+    def is_hopeful(self) -> bool:
+        """Whether the other one was lost just now, and it may be seen soon what became of it."""
+        missing = self.missing
+        if missing is None or missing.id not in self.lost_at or self.doubt:
+            return False
+        can_know = missing.id in self.places or (self.cluster.settings.trusts_refusals and self.has_served)
+        return can_know and self.cluster.world.loop.time() - self.lost_at[missing.id] < HOPE_S
+
+    def waiting_for(self) -> dict[str, Any] | None:
+        """For people: whom this node needs to go on, and what to do if that one does not return."""
+        cluster, missing = self.cluster, self.missing
+        if cluster.consensus.has_majority_without("" if missing is None else missing.name):
+            return None
+        names = sorted(one.name for one in cluster.raft.membership.voters if not cluster.is_running(one.name))
+        told: dict[str, Any] = {"nodes": names, "command": None, "cost": None, "doubt": self.doubt or None}
+        if missing is not None:
+            told["nodes"] = names = [missing.name]
+            told["command"] = f"leveretctl -n {cluster.me.name} go_on_alone"
+            told["cost"] = (
+                f"{names[0]} is removed from the cluster. If it runs still, or ran on after this node lost it, then "
+                "what it confirmed since is not here; and it must be reset before it can join again"
+            )
+        return told
+
+    # -- Links ---------------------------------------------------------------------------------------------------
+
+    def on_up(self, name: str) -> None:
+        cluster = self.cluster
+        member_id = cluster.connected[name]
+        self.lost_at.pop(member_id, None)
+        self.resting.discard(member_id)
+        self.doubt = ""
+        for told in (self.trusts, self.places):
+            told.pop(member_id, None)
+        self._spare()
+        place = cluster.world.place()
+        signs = {"place": None if place is None else list(place), "trusts": cluster.settings.trusts_refusals}
+        cluster.peers.send(name, SIGNS_OF_LIFE, json.dumps(signs).encode())
+
+    def on_signs(self, name: str, payload: bytes) -> None:
+        """Raises `BadFrame`."""
+        member_id = self.cluster.connected.get(name)
+        if member_id is None:
+            return
+        trusts, place = _read_signs(payload)
+        known = self.cluster.raft.membership.ids
+        for told in (self.trusts, self.places):
+            for gone in [one for one in told if one not in known]:
+                del told[gone]
+        self.trusts[member_id] = trusts
+        if place is not None and self.cluster.world.is_held(place):
+            self.places[member_id] = place
+        self._spare()
+
+    def _spare(self) -> None:
+        self.cluster.raft.dismissable = frozenset(one for one, trusts in self.trusts.items() if not trusts)
+
+    def on_losing(self, name: str) -> None:
+        """A link is lost, and nobody has concluded anything from that yet."""
+        member_id = self.cluster.connected.get(name)
+        if member_id is not None:
+            self.resting.discard(member_id)
+            self.lost_at[member_id] = self.cluster.world.loop.time()
+            self._dismiss(name, member_id)
+
+    def _dismiss(self, name: str, member_id: str) -> None:
+        if self.cluster.raft.dismiss(member_id):
+            logger.warning("node %s is lost: this node leads, and goes on alone", name)
+
+    def tick(self) -> None:
+        cluster = self.cluster
+        raft = cluster.raft
+        is_under_way = raft.is_succeeding or (raft.is_leader and not raft.log.is_membership_committed)
+        if self.is_succeeding and not is_under_way:
+            self._give_back()
+        self._tell()
+        missing = self.missing
+        if missing is None:
+            return
+        self._dismiss(missing.name, missing.id)
+        place = self.places.get(missing.id)
+        if place is not None and self.taken is None and self.missing is not None:
+            self.taken = cluster.world.take(place)
+            if self.taken is not None:
+                self._read(missing, self.taken)
+
+    def _tell(self) -> None:
+        """Whether this node counts alone, in the log."""
+        before, self.last_other = self.last_other, self.other
+        voters = self.cluster.raft.membership.voters
+        if before is not None and self.last_other is None and [one.id for one in voters] == [self.cluster.me.id]:
+            logger.warning("this node counts alone, and %s does not until it is back", before.name)
+
+    # -- Proofs --------------------------------------------------------------------------------------------------
+
+    def _read(self, dead: Member, taken: Inherited) -> None:
+        found: list[Remains] = []
+
+        def then(error: Exception | None) -> None:
+            if self.cluster.stopped:
+                self._give_back()
+            elif error is not None:
+                self._give_up(dead, f"its log cannot be read: {error}")
+            elif self.missing == dead:
+                self._outlive(dead, found[0], "its process has ended")
+            else:
+                self._give_back()
+
+        self.cluster.consensus.keeper.submit(lambda: found.append(read_remains(taken.disk, dead.id)), then)
+
+    def on_nobody_listens(self, name: str) -> None:
+        """The host of a node says that nobody listens at its cluster port."""
+        missing = self.missing
+        trusts = self.cluster.settings.trusts_refusals and self.has_served
+        if missing is None or missing.name != name or missing.id not in self.lost_at or not trusts:
+            return
+        if self.taken is None and missing.id in self.trusts:
+            self._outlive(missing, None, "its host refuses connections")
+
+    def _outlive(self, dead: Member, remains: Remains | None, proof: str) -> None:
+        raft = self.cluster.raft
+        try:
+            raft.outlive(dead.id, remains)
+        except Refused as error:
+            self._give_up(dead, str(error))
+            return
+        logger.warning("node %s is dead (%s): this node goes on alone", dead.name, proof)
+        self.is_succeeding = True
+        self.cluster.consensus.drive()
+
+    def _give_up(self, dead: Member, why: str) -> None:
+        """The other one is dead, and this node must not go on all the same."""
+        self.doubt = f"node {dead.name} has ended, but {why}"
+        logger.error("%s. This node waits for it", self.doubt)
+        self.places.pop(dead.id, None)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        taken, self.taken, self.is_succeeding = self.taken, None, False
+        if taken is not None:
+            taken.release()
+
+    # -- In order ------------------------------------------------------------------------------------------------
+
+    async def rest(self) -> None:
+        """Before a controlled stop: have the other one count alone."""
+        cluster = self.cluster
+        other = self.other
+        if other is None or other.name not in cluster.connected or not self.has_served:
+            return
+        asking = cluster.world.loop.create_task(self._rest())
+        await cluster.until(lambda: asking.done() or other.name not in cluster.connected, REST_S)
+        asking.cancel()
+        if cluster.is_voter:
+            logger.warning("node %s may wait for this one, which stops", other.name)
+
+    async def _rest(self) -> None:
+        cluster = self.cluster
+        try:
+            await cluster.at_leader(REST, {"name": cluster.me.name})
+            await cluster.until(lambda: not cluster.is_voter and cluster.raft.log.is_membership_committed)
+        except AdminError as error:
+            logger.warning("this node stops, and still counts: %s", error)
+
+    async def let_rest(self, name: str) -> None:
+        """As the leader: a voter of two stops. Raises `AdminError`, `NotLeader`."""
+        cluster = self.cluster
+        if not cluster.raft.is_leader:
+            raise NotLeader(cluster.raft.leader)
+        if name == cluster.me.name and self.other is not None:
+            await cluster.hand_over()  # The other one leads then, and knows that this one is not to be a voter again.
+            raise NotLeader(cluster.raft.leader)
+        other = self.other
+        if other is None or name != other.name:
+            return
+        self.resting.add(other.id)
+        await cluster.change_membership(Demote(other.id))
+        logger.info("node %s stops: the other one counts alone until it is back", name)
+
+    # -- By an operator's word -----------------------------------------------------------------------------------
+
+    async def go_on_alone(self) -> str:
+        """Without the other one, for good; its name. Raises `AdminError`."""
+        cluster = self.cluster
+        if cluster.has_majority:
+            raise AdminError("this node is in contact with a majority of the cluster's nodes, and goes on as it is")
+        if not cluster.is_voter and cluster.me.id in cluster.raft.membership.ids:
+            raise AdminError(cluster.why_waiting())
+        missing = self.missing
+        if missing is None:
+            raise AdminError(
+                "this is for one node of two. Where more are gone for good, stop this node's app and use force_boot"
+            )
+        try:
+            cluster.raft.outlive(missing.id, forget=True)
+        except Refused as error:
+            raise AdminError(str(error)) from None
+        logger.warning("as it was told to, this node goes on without node %s, no member any more", missing.name)
+        cluster.consensus.drive()
+        log, seconds = cluster.raft.log, cluster.settings.operation_timeout_ms / 1000
+        if not await cluster.until(lambda: missing.id not in log.agreed.membership.ids, seconds):
+            raise AdminError("this node's disk has not answered in time; it goes on when it does")
+        return missing.name
+
+    def stop(self) -> None:
+        self._give_back()
+
+
+class Untouched:
+    """A disk that is only read, whatever its reader would like to tidy up."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.names, self.size, self.read = disk.names, disk.size, disk.read
+        self.free_bytes = disk.free_bytes
+
+    def write(self, path: str, offset: int, buffers: Sequence[bytes]) -> None: ...
+    def sync(self, path: str) -> None: ...
+    def truncate(self, path: str, size: int) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def delete(self, path: str) -> None: ...
+    def make_folder(self, path: str) -> None: ...
+    def sync_folder(self, path: str) -> None: ...
+
+
+def read_remains(disk: Disk, member_id: str) -> Remains:
+    """Raises `AdminError`, and what damaged files raise."""
+    if read_identity(disk, METADATA) != member_id:
+        raise AdminError("its folder is another node's by now")
+    recovered = ConsensusLog(Untouched(disk), METADATA).recover()
+    return Remains(recovered.hard_state, recovered.meta, recovered.entries)
+
+
+def _read_signs(payload: bytes) -> tuple[bool, Place | None]:
+    """Raises `BadFrame`."""
+    if len(payload) > SIGNS_BYTES_MAX:
+        raise BadFrame(f"signs of life in {len(payload)} bytes")
+    try:
+        told = json.loads(payload)
+        trusts, place = told["trusts"], told["place"]
+        if place is not None:
+            machine, folder, device, inode = place
+            place = Place(str(machine), str(folder), int(device), int(inode))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadFrame(f"signs of life that cannot be read: {error!r}") from error
+    return trusts is not False, place

@@ -1,0 +1,1 @@
+"""Settings of a node: their names and types, and how they are read from files, environment and command line."""

@@ -1,0 +1,259 @@
+"""What one node is told: every setting the broker acts on, with its type and its default.
+
+A field is here only if the broker uses it; a setting nobody reads would be a promise nobody keeps. How a field is named
+in a configuration file and in the environment, and which values it takes, is in `schema`; where its value came from is
+decided in `config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from leveret.metadata.rebalancing import Schedule
+from leveret.metadata.rules.ha_policy import Defaults
+from leveret.metadata.rules.partition_handling import PartitionHandling
+
+TICK_MS = 20  # Raft counts time in these; rates per second are divided by them.
+KIB = 1 << 10
+MIB = 1 << 20
+
+DEFAULT_NODE_NAME = "leveret@localhost"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 5672
+# RabbitMQ's habit: the port for other nodes is the one for clients plus this.
+CLUSTER_PORT_OFFSET = 20_000
+DEFAULT_CLUSTER_PORT = DEFAULT_PORT + CLUSTER_PORT_OFFSET
+MANAGEMENT_PORT_OFFSET = 10_000
+PROMETHEUS_PORT_OFFSET = 10_020
+
+# Python's number for each of RabbitMQ's log levels. `none` is above all that is ever logged.
+LOG_LEVELS: Mapping[str, int] = MappingProxyType(
+    {
+        "debug": 10,
+        "info": 20,
+        "notice": 25,
+        "warning": 30,
+        "error": 40,
+        "critical": 50,
+        "alert": 50,
+        "emergency": 50,
+        "none": 100,
+    }
+)
+# The categories a log line can belong to; the Python logger of each is "leveret.<category>", of `default` "leveret".
+LOG_CATEGORIES = ("default", "connection", "channel", "queue", "mirroring", "cluster", "peers")
+
+
+def log_levels(given: Mapping[str, str]) -> Mapping[str, str]:
+    """A level for each category: those not given follow `default`, and that is `info`."""
+    default = given.get("default", "info")
+    return MappingProxyType({category: given.get(category, default) for category in LOG_CATEGORIES})
+
+
+class LogForm(NamedTuple):
+    """How the lines of one output look: `log.console.formatter.*`, `log.file.formatter.*`."""
+
+    json: bool = False
+    time: str = "rfc3339_space"
+    level: str = "lc"
+    single_line: bool = False
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """When a log file is set aside, and how many of these are kept: `log.file.rotation.*`."""
+
+    date: str = ""  # `$D0`, ...; "" is never
+    size: int = 0  # bytes; 0 is never
+    count: int = 10
+    compress: bool = False
+
+
+class Listener(NamedTuple):
+    """An address to listen at."""
+
+    host: str  # "" is every interface, IPv4 and IPv6
+    port: int  # 0 lets the system choose
+
+    def __str__(self) -> str:
+        if not self.host:
+            return str(self.port)
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+DEFAULT_CLUSTER_LISTENER = Listener(DEFAULT_HOST, DEFAULT_CLUSTER_PORT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsOptions:
+    """What `ssl_options.*` says. Certificate and key are always there; `config` refuses a TLS listener without."""
+
+    certfile: str
+    keyfile: str
+    cacertfile: str | None = None
+    password: str | None = field(default=None, repr=False)
+    verify_peer: bool = False
+    fail_if_no_peer_cert: bool = False
+    versions: tuple[Literal["tlsv1.2", "tlsv1.3"], ...] = ("tlsv1.2", "tlsv1.3")
+
+
+class ListedNode(NamedTuple):
+    """A node that `cluster_formation.classic_config.nodes` names, this one among them."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """Where a node without data looks for others; how it decides is in `leveret.node.cluster.discovery`."""
+
+    backend: Literal["classic_config", "dns"]
+    nodes: tuple[ListedNode, ...] = ()  # of classic_config
+    hostname: str = ""  # of dns
+    # So many nodes, this one included, must have been spoken with before one of them founds the cluster.
+    founders: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Effective settings of one node. Sizes are bytes, times end in their unit; None means "no limit"."""
+
+    # Who the node is
+    node_name: str = DEFAULT_NODE_NAME
+    data_dir: str
+    config_files: tuple[str, ...] = ()  # that were read
+    cluster_name: str = DEFAULT_NODE_NAME
+    load_definitions: str | None = None  # A file, or a folder with some, imported at each start.
+
+    # Listeners
+    tcp_listeners: tuple[Listener, ...] = (Listener(DEFAULT_HOST, DEFAULT_PORT),)
+    ssl_listeners: tuple[Listener, ...] = ()
+    tls: TlsOptions | None = None
+    backlog: int = 1024
+    nodelay: bool = True
+    keepalive: bool = False
+    send_buffer_bytes: int | None = None  # None leaves the system's
+    receive_buffer_bytes: int | None = None
+    linger_s: int | None = None
+
+    # The management port. A node that is made without a configuration (a simulated one) has none.
+    management_listeners: tuple[Listener, ...] = ()
+    management_tls_listeners: tuple[Listener, ...] = ()
+    management_tls: TlsOptions | None = None
+    management_prefix: str = ""  # before every path, beginning with a slash
+    management_body_bytes_max: int = 10 * MIB
+    management_request_ms: int = 30_000  # from the first byte of a request to its last
+    management_idle_ms: int = 60_000
+    management_origins: tuple[str, ...] = ()  # pages that may look in from elsewhere, or *
+    management_cors_s: int = 1_800  # for how long browsers remember what was said of that
+    statistics_interval_ms: int = 5_000  # between two samples of what is counted
+
+    # Metrics for Prometheus, on a port of their own
+    prometheus_listeners: tuple[Listener, ...] = ()
+    prometheus_is_wanted: bool = False  # Somebody has named the port: not to get it is an error.
+    prometheus_per_object: bool = False  # /metrics tells of each object, as /metrics/per-object does.
+
+    # The cluster
+    cluster_listener: Listener = DEFAULT_CLUSTER_LISTENER
+    cluster_host: str = DEFAULT_HOST  # how other nodes reach this one
+    cluster_tls: TlsOptions | None = None
+    cluster_compression: Literal["none", "zlib"] = "none"  # of frames to other nodes
+    cookie_file: str | None = None
+    cookie: str | None = field(default=None, repr=False)
+    join: tuple[tuple[str, int], ...] = ()
+    discovery: Discovery | None = None
+    discovery_retry_limit: int = 120
+    discovery_retry_interval_ms: int = 500
+    node_priority: int = 0  # in elections: the higher goes first
+    silence_ms: int = 4_000  # RabbitMQ's net_ticktime, whose 60 s would leave clients waiting for a node long dead
+    operation_timeout_ms: int = 10_000  # a change of metadata that found no majority until then fails
+
+    trusts_refusals: bool = False  # A refused connection proves that a node does not run: see `node.surviving`.
+
+    # Partitions, until leveretctl says otherwise
+    partition_handling: PartitionHandling = field(default_factory=PartitionHandling)
+    spool_max_bytes: int = 1024 * MIB  # of publishes for queues that cannot be reached
+
+    # Mirrored queues
+    mirroring: Defaults = field(default_factory=Defaults)
+
+    # Which node leads what
+    rebalance: Schedule = field(default_factory=Schedule)
+    node_capacity: float = 1.0  # beside other nodes
+    node_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    # The event journal
+    journal_default: str = "off"  # for queues of which no policy says anything
+    journal_max_bytes: int = 256 * MIB  # the oldest goes
+
+    # Limits of a connection
+    handshake_timeout_ms: int | None = 10_000
+    ssl_handshake_timeout_ms: int | None = 5_000
+    heartbeat_s: int = 60
+    frame_max: int = 128 * KIB
+    initial_frame_max: int = 8 * KIB
+    channel_max: int = 2047  # 0 is "as many as the protocol has", 65535
+    connection_max: int | None = None
+    unauthenticated_connections_max: int = 1024
+    max_message_size: int = 128 * MIB
+    consumer_timeout_ms: int | None = 1_800_000
+
+    # Who may come in
+    auth_mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = ("PLAIN", "AMQPLAIN")
+    ssl_cert_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"
+    loopback_users: frozenset[str] = frozenset({"guest"})
+    default_vhost: str = "/"
+    default_user: str = "guest"
+    default_pass: str = field(default="guest", repr=False)
+    default_user_tags: tuple[str, ...] = ("administrator",)
+    default_configure: str = ".*"
+    default_write: str = ".*"
+    default_read: str = ".*"
+
+    # Alarms. Of a relative and an absolute limit, one is None.
+    memory_watermark_relative: float | None = 0.4
+    memory_watermark_absolute: int | None = None
+    memory_paging_ratio: float = 0.5  # of the memory limit, above which contents leave memory
+    total_memory_override: int | None = None
+    memory_monitor_interval_ms: int = 2_500
+    disk_free_relative: float | None = None  # times the machine's memory
+    disk_free_absolute: int | None = 50_000_000
+
+    # The log of messages
+    fsync: Literal["always", "interval", "never"] = "always"
+    fsync_interval_ms: int = 1_000
+    segment_bytes: int = 64 * MIB
+    content_cache_bytes: int = 64 * MIB
+
+    # What is written for people
+    log_console: bool = True
+    log_console_level: str = "debug"  # lets through all that its category lets through
+    log_console_stdio: Literal["stdout", "stderr"] = "stderr"
+    log_console_form: LogForm = field(default_factory=LogForm)
+    log_file: str | None = None  # an absolute path
+    log_file_level: str = "debug"
+    log_file_form: LogForm = field(default_factory=LogForm)
+    log_rotation: Rotation = field(default_factory=Rotation)
+    log_levels: Mapping[str, str] = field(default_factory=lambda: log_levels({}))  # one for each category
+
+    def memory_limit_bytes(self, total_bytes: int) -> int:
+        """From how much used memory on publishers are blocked, on a machine with `total_bytes`."""
+        return _limit(
+            self.memory_watermark_relative, self.memory_watermark_absolute, self.total_memory_override or total_bytes
+        )
+
+    def disk_limit_bytes(self, total_bytes: int) -> int:
+        """Below how much free disk publishers are blocked, on a machine with `total_bytes` of memory."""
+        return _limit(self.disk_free_relative, self.disk_free_absolute, self.total_memory_override or total_bytes)
+
+
+def _limit(relative: float | None, absolute: int | None, total_bytes: int) -> int:
+    if relative is not None:
+        return int(total_bytes * relative)
+    assert absolute is not None  # One of the two is always given.
+    return absolute

@@ -1,0 +1,1 @@
+"""Sockets of a node: listeners, AMQP clients, TLS handshakes, and links to other nodes."""

@@ -1,0 +1,214 @@
+"""A client's socket: moves bytes between the transport and the connection machine, and says when to stop reading.
+
+Not reading is the only brake on a publisher, and TCP carries it to the other end. There are five reasons for it, each
+with its own end:
+
+- *held*: the connection waits for the answer to what it asked last; or it has published while memory or disk are short
+  (an alarm), was told so with connection.blocked, and waits for the end of the alarm; or publishes to many queues have
+  used up the turn, and it waits for one of the next.
+- *paced*: it fills a queue faster than the consumers there empty it. It may go on when the queue is down to half, or
+  after a short while in any case, since consumers that do not move are no reason to stop a publisher for ever.
+- *behind*: too much waits for the disk.
+- *away*: it publishes to a queue of another node, which takes no more for now.
+- *deaf*: it does not read the answers (messages got and returned, confirms) to what it goes on to ask.
+
+A consumer that does not read gets no more deliveries above a bound of unsent bytes. That bound is far below the one for
+being deaf, so that a client which writes its acks before it reads on is never kept waiting for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, cast
+
+from leveret.node.sockets.certificates import LoginFrom, login_name
+from leveret.node.sockets.lingering import asked_s
+from leveret.sessions.amqp.connection import Connection
+from leveret.sessions.amqp.limits import Peer
+
+if TYPE_CHECKING:
+    from leveret.node.node import Node
+
+logger = logging.getLogger("leveret.connection")
+
+HELD: Final = 1
+PACED: Final = 2
+BEHIND: Final = 4
+DEAF: Final = 8
+AWAY: Final = 16
+
+UNSENT_BYTES_MAX: Final = 512 * 1024
+UNHEARD_BYTES_MAX: Final = 8 << 20
+APART_BYTES: Final = 4096  # Pieces of this size on average are not joined to be written.
+CLOSE_TIMEOUT_S: Final = 10.0
+PACE_S: Final = 0.02
+
+
+class Client(asyncio.Protocol):
+    """One accepted connection."""
+
+    __slots__ = ("closing_at", "connection", "node", "paused", "timer", "transport")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.paused = 0
+        self.closing_at: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    # -- The transport's calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        peer = peer_of(self.transport, self.node.settings.ssl_cert_login_from)
+        self.connection = Connection(self.node.broker, peer, self.node.limits)
+        self.connection.on_released = self._on_released
+        self.connection.on_entered = self._on_entered
+        if not self.node.on_accepted(self):
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self.node.set_socket_options(self.transport.get_extra_info("socket"))
+        timeout_ms = self.node.settings.handshake_timeout_ms
+        if timeout_ms is not None:
+            self.timer = self.node.loop.call_later(timeout_ms / 1000, self._on_handshake_timeout)
+
+    def data_received(self, data: bytes) -> None:
+        connection, node = self.connection, self.node
+        node.set_clock()
+        connection.received_bytes += len(data)
+        connection.received_count += 1
+        try:
+            connection.receive(data)
+        except Exception:  # A fault of ours must cost this client only, and be seen.
+            logger.exception("connection %s: internal error", connection.describe())
+            connection.close(541, "")
+        if connection.held:
+            self.pause(HELD)
+        if connection.crowding is not None:
+            queue, connection.crowding = connection.crowding, None
+            if queue.is_local:
+                self.pause(PACED)
+                node.paced[self] = queue
+                node.loop.call_later(PACE_S, self._on_paced)
+            elif node.broker.alarm is None:  # Otherwise it is read until it publishes again.
+                self.pause(AWAY)
+                node.away[self] = queue
+        if connection.has_published and not connection.closing:
+            node.on_published(self)
+        node.schedule()
+
+    def pause_writing(self) -> None:
+        self.connection.writable = False
+
+    def resume_writing(self) -> None:
+        connection = self.connection
+        connection.writable = True
+        self.resume(DEAF)
+        if connection.closed:
+            self.flush()  # Its last answer first, if that is not written yet.
+        elif connection.on_room():
+            self.node.schedule()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.connection.on_socket_lost()
+        self.node.on_lost(self)
+        self.node.schedule()
+
+    # -- Reading or not ------------------------------------------------------------------------------------------
+
+    def pause(self, reason: int) -> None:
+        if not self.paused and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.paused |= reason
+
+    def resume(self, reason: int) -> None:
+        if self.paused & reason:
+            self.paused &= ~reason
+            if not self.paused and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def _on_entered(self) -> None:
+        self.node.strangers.discard(self)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _on_released(self) -> None:
+        self.resume(HELD)
+
+    def _on_paced(self) -> None:
+        self.node.paced.pop(self, None)
+        self.resume(PACED)
+
+    # -- Writing -------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what the machine has for the client."""
+        connection = self.connection
+        out = connection.out
+        if out:
+            connection.sent_count += 1
+            if connection.out_bytes > APART_BYTES * len(out):
+                self.transport.writelines(out)
+                connection.sent_bytes += sum(map(len, out))
+                connection.out = []
+            else:
+                data = b"".join(out)
+                self.transport.write(data)
+                connection.sent_bytes += len(data)
+                out.clear()
+            connection.out_bytes = 0
+            connection.sent_since_tick = True
+            if not connection.writable and self.transport.get_write_buffer_size() > UNHEARD_BYTES_MAX:
+                self.pause(DEAF)
+        if connection.closed and connection.writable:
+            self._linger()
+        elif (connection.closed or connection.closing) and self.closing_at is None:
+            self.closing_at = self.node.loop.time()
+            self.resume(~HELD)  # The answer to the close is read, and all before it is overheard.
+        elif connection.writable and connection.on_room():
+            self.node.schedule()
+
+    def _linger(self) -> None:
+        """The connection is over and all of its output is written, or nearly: it counts no more, and its socket is left
+        for the client to close."""
+        transport, connection = self.transport, self.connection
+        if self.paused and not transport.is_closing():
+            transport.resume_reading()
+        self.paused = 0
+        self.connection_lost(None)
+        if not transport.is_closing():
+            seconds = asked_s(connection.heartbeat_s) if connection.was_asked_to_close else None
+            self.node.lingerers.add(transport, seconds)
+
+    def on_tick(self, now_ms: int) -> None:
+        """Heartbeats, and the end of a client that does not answer a close, or does not read the answer to its own."""
+        if self.closing_at is not None:
+            if self.node.loop.time() - self.closing_at > CLOSE_TIMEOUT_S:
+                self.transport.abort()
+        elif not self.connection.on_tick(now_ms, listening=not self.paused & ~DEAF):
+            self.connection.close_reason = f"missed heartbeats from client, timeout: {self.connection.heartbeat_s}s"
+            self.transport.abort()
+
+    def evict(self) -> None:
+        """Another one that has not logged in needs the place."""
+        self.transport.abort()
+
+    def _on_handshake_timeout(self) -> None:
+        if self.connection.vhost is None:
+            self.connection.close_reason = "{handshake_timeout,handshake}"
+            self.transport.abort()
+
+
+def peer_of(transport: asyncio.BaseTransport, login_from: LoginFrom) -> Peer:
+    host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
+    local_host, local_port = (transport.get_extra_info("sockname") or ("", 0))[:2]
+    loopback = host == "::1" or host.startswith("127.") or host.startswith("::ffff:127.")
+    tls = transport.get_extra_info("ssl_object") is not None
+    return Peer(host, port, local_host, local_port, loopback, tls, login_name(transport, login_from) if tls else None)

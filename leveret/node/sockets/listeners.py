@@ -1,0 +1,229 @@
+"""The doors of a node: where clients come in, where the management port answers, where Prometheus looks.
+
+Those for AMQP are shut while the node is paused (`pausing`) or in maintenance (`maintenance`), and opened again at the
+ports they had: a port that the system chose must be found again by clients that know it. The others stay open, so that
+such a node can be asked why.
+A port that somebody else has taken meanwhile is asked for again every second; until then the node says so in its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.node.config.settings import Listener
+from leveret.node.sockets.amqp_socket import Client
+from leveret.node.sockets.tls_failures import tell_failures
+from leveret.node.sockets.tls_handshakes import Entrance, TlsServer
+
+if TYPE_CHECKING:
+    from leveret.node.config.settings import Settings, TlsOptions
+    from leveret.node.node import Node
+    from leveret.node.server import Server
+
+logger = logging.getLogger("leveret")
+
+TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
+REOPEN_S: Final = 1.0
+
+
+class StartFailed(Exception):
+    """The node cannot start; the text says why, and what to do."""
+
+
+class Listeners:
+    """The listeners of a process for AMQP, HTTP and Prometheus."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server  # Its settings are read whenever something is opened.
+        self.loop = server.loop
+        self.servers: list[asyncio.Server | TlsServer] = []
+        self.ports: dict[str, int] = {}  # That are open: amqp, amqps, management, management_tls, prometheus.
+        self.management_url: str | None = None
+        self.management_urls: dict[str, str] = {}  # The first one with TLS (https), and the first without (http).
+        self._amqp: list[asyncio.Server | TlsServer] = []  # The servers of the AMQP listeners.
+        self._amqp_ports: dict[tuple[bool, int], int] = {}  # Their ports, by TLS or not and by place.
+        self._generation = 0  # Of the doors for AMQP: how often they were shut.
+        self._opened: Node | None = None  # Clients may come to it, unless it is paused or in maintenance.
+        self._reopening: asyncio.Task[None] | None = None
+        self.entrance = Entrance(self.loop)
+
+    @property
+    def settings(self) -> Settings:
+        return self.server.settings
+
+    @property
+    def is_suspended(self) -> bool:
+        """All listeners are closed, by somebody's wish or because the app does not run."""
+        return self._opened is None
+
+    def close(self) -> None:
+        self._opened = None
+        self._amqp_ports.clear()
+        self._shut_amqp()
+        for server in self.servers:
+            server.close()
+        self.servers.clear()
+        self.entrance.close()
+        self.ports.clear()
+        self.management_url = None
+        self.management_urls = {}
+
+    async def open(self, node: Node) -> None:
+        self._opened = node
+        node.pausing.on_paused, node.pausing.on_resumed = self._on_paused, self._on_resumed
+        node.maintenance.on_closed, node.maintenance.on_opened = self._on_paused, self._on_resumed
+        if _may_serve(node):
+            await self._open_amqp(node)
+        await self._open_management(node)
+        await self._open_prometheus(node)
+        if self.management_url is not None or "prometheus" in self.ports:
+            # In a thread, now: the first who comes would else have the loop wait for the disk and the compiler.
+            self.loop.run_in_executor(None, importlib.import_module, "leveret.management.app")
+
+    # -- AMQP ----------------------------------------------------------------------------------------------------
+
+    async def _open_amqp(self, node: Node) -> bool:
+        """All of them, or none. False: they are to be shut again meanwhile."""
+        generation, opened = self._generation, []
+        try:
+            for tls, place, listener in self._amqp_listeners():
+                port = self._amqp_ports.get((tls is not None, place), listener.port)
+                opened.append((tls is not None, place, await self._listen(lambda: Client(node), listener, port, tls)))
+        except OSError as error:
+            for _, _, server in opened:
+                server.close()
+            raise StartFailed(
+                f"cannot listen at {listener}: {error.strerror or error}. Is another broker running there? "
+                "Choose another address with --host and --port"
+            ) from None
+        if generation != self._generation:
+            for _, _, server in opened:
+                server.close()
+            return False
+        for has_tls, place, server in opened:
+            self.servers.append(server)
+            self._amqp.append(server)
+            port = self._amqp_ports[has_tls, place] = int(server.sockets[0].getsockname()[1])
+            self.ports.setdefault("amqps" if has_tls else "amqp", port)
+        return True
+
+    def _amqp_listeners(self) -> list[tuple[ssl.SSLContext | None, int, Listener]]:
+        context = None if self.settings.tls is None else tls_context(self.settings.tls, "AMQP")
+        return [
+            *((None, place, listener) for place, listener in enumerate(self.settings.tcp_listeners)),
+            *((context, place, listener) for place, listener in enumerate(self.settings.ssl_listeners)),
+        ]
+
+    async def _listen(
+        self, accept: Callable[[], asyncio.Protocol], listener: Listener, port: int, tls: ssl.SSLContext | None
+    ) -> asyncio.Server | TlsServer:
+        host, backlog = listener.host or None, self.settings.backlog
+        if tls is not None:
+            return await self.entrance.listen(accept, host, port, tls, tls_timeout_s(self.settings), backlog)
+        return await self.loop.create_server(accept, host, port, backlog=backlog)
+
+    def _shut_amqp(self) -> None:
+        self._generation += 1
+        for server in self._amqp:
+            server.close()
+            if server in self.servers:
+                self.servers.remove(server)
+        self._amqp.clear()
+        for name in ("amqp", "amqps"):
+            self.ports.pop(name, None)
+
+    def _on_paused(self) -> None:
+        self._shut_amqp()
+        self.server.announce()
+
+    def _on_resumed(self) -> None:
+        node = self._opened
+        if node is not None and (self._reopening is None or self._reopening.done()):
+            self._reopening = self.loop.create_task(self._reopen(node))
+
+    async def _reopen(self, node: Node) -> None:
+        told = ""
+        while self._opened is node and _may_serve(node):
+            try:
+                if await self._open_amqp(node):
+                    self.server.announce()
+                    return
+            except StartFailed as error:
+                if str(error) != told:
+                    told = str(error)
+                    logger.error("%s; trying again", told)
+                await asyncio.sleep(REOPEN_S)
+
+    async def reopened(self) -> None:
+        """Returns when listeners that are to be opened again are, or are closed again meanwhile."""
+        if self._reopening is not None:
+            await asyncio.wait([self._reopening])
+
+    # -- HTTP ----------------------------------------------------------------------------------------------------
+
+    async def _open_management(self, node: Node) -> None:
+        settings = self.settings
+        context = None if settings.management_tls is None else tls_context(settings.management_tls, "HTTP")
+        for listeners, tls in ((settings.management_listeners, None), (settings.management_tls_listeners, context)):
+            for listener in listeners:
+                try:
+                    server = await self._listen(
+                        lambda: self.server.managed(node).http.accept(),  # noqa: PLW0108  # Only then.
+                        listener,
+                        listener.port,
+                        tls,
+                    )
+                except OSError as error:
+                    raise StartFailed(
+                        f"cannot listen at {listener} for HTTP: {error.strerror or error}. "
+                        "Choose another port with --management-port, or none"
+                    ) from None
+                self.servers.append(server)
+                port = int(server.sockets[0].getsockname()[1])
+                self.ports["management_tls" if tls else "management"] = port
+                host = settings.cluster_host if listener.host in ("", "0.0.0.0", "::") else listener.host
+                scheme = "https" if tls else "http"
+                url = f"{scheme}://{Listener(host, port)}{settings.management_prefix}"
+                self.management_url = self.management_url or url
+                self.management_urls.setdefault(scheme, url)
+        if self.management_url is not None:
+            node.samples.start()
+
+    async def _open_prometheus(self, node: Node) -> None:
+        for listener in self.settings.prometheus_listeners:
+            try:
+                accept = lambda: self.server.managed(node).metrics.accept()  # noqa: E731, PLW0108
+                server = await self._listen(accept, listener, listener.port, None)
+            except OSError as error:
+                text = f"cannot listen at {listener} for Prometheus: {error.strerror or error}"
+                if self.settings.prometheus_is_wanted:
+                    raise StartFailed(f"{text}. Choose another prometheus.tcp.port, or none") from None
+                logger.warning("%s; metrics are at the management port only", text)
+                continue
+            self.servers.append(server)
+            self.ports["prometheus"] = int(server.sockets[0].getsockname()[1])
+            node.samples.start()
+
+
+def _may_serve(node: Node) -> bool:
+    return not node.pausing.paused and node.maintenance.state is None
+
+
+def tls_timeout_s(settings: Settings) -> float | None:
+    return None if settings.ssl_handshake_timeout_ms is None else settings.ssl_handshake_timeout_ms / 1000
+
+
+def tls_context(options: TlsOptions, port_for: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.cacertfile)
+    context.load_cert_chain(options.certfile, options.keyfile, options.password)
+    versions = [TLS_VERSIONS[name] for name in options.versions]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    if options.verify_peer:
+        context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+    tell_failures(context, port_for)
+    return context

@@ -1,0 +1,643 @@
+"""The sockets between nodes: dials members, listens for them, and moves frames.
+
+`Link` (one connection) and `Detector` (which links make a peer that counts) decide; this module owns sockets, timers
+and dice. What a user of it may rely on:
+
+- `on_up` and `on_down` alternate for each peer. In between, frames sent arrive in order, or `on_down` comes. A frame
+  never comes from a peer that is not up, nor from an earlier session.
+- `send` only gathers. All that gathered for a peer leaves in one write when `flush` is called, at the end of a node's
+  turn; whoever has no turns may leave that to the loop.
+- Memory for a peer that reads slowly is bounded twice. Above `unsent_bytes_high` `is_writable` is False, until
+  `on_drained`: who can wait, waits. What cannot wait may still be sent, and above `unsent_bytes_max` the peer is cut
+  off: it is of no use to anyone, and comes back when it can.
+
+Dialing: every node dials each member, at once, then after a time that doubles with each failure, of which a random
+part is left out, lest all nodes knock at once on the door of one that comes back. An incoming link shows that the peer
+is there, so it is dialed without waiting any longer.
+
+Calls (see `wire`) come in at the same port and are answered by `Handler.on_call`.
+
+An unknown caller costs one descriptor and about 2 KiB, for at most `greeting_ms`, and there are at most `unproven_max`
+of them: one more ends the oldest, since who has the cookie is done within milliseconds. With TLS a connection is seen
+here only after TLS's own handshake, so during that only its time is limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from leveret.links import failure_detector, link
+from leveret.links.compression import BadPacked, Compressor, unpacked
+from leveret.links.failure_detector import IN, OUT, Cut, Detector, DetectorOptions, Down, Pair, Up
+from leveret.links.frame_types import PACKED
+from leveret.links.link import Buffer, Failed, Frames, Identity, Link, Paired, Ready
+from leveret.node.sockets.peer_socket import PeersOptions, PeerTls, Wire, call, connect
+from leveret.node.sockets.tls_handshakes import Entrance, TlsServer
+from leveret.node.sockets.unauthenticated import Strangers
+
+logger = logging.getLogger("leveret.peers")
+
+# What has gathered for one peer within a turn is written early from here on, so that the kernel sends meanwhile.
+FLUSH_BYTES: Final = 1 << 20
+CLOSE_S: Final = 1.0
+COMPLAINT_MS: Final = 10_000
+COMPLAINTS_MAX: Final = 256
+NOT_A_MEMBER: Final = "is not a member of the cluster"
+
+Respond = Callable[[bytes | Sequence[Buffer]], None]
+
+
+class Address(NamedTuple):
+    """Where a member listens, and which incarnation of it is the member; None: whichever comes."""
+
+    host: str
+    port: int
+    uuid: bytes | None = None
+
+
+class PeerInfo(NamedTuple):
+    identity: Identity
+    address: tuple[str, int]
+    version: int
+
+
+class Handler(Protocol):
+    """Who uses the links. Called from the event loop, never from within `send`.
+
+    What `on_frame` and `on_call` raise costs the connection; the others must not raise.
+    """
+
+    def on_up(self, peer: str, info: PeerInfo) -> None: ...
+    def on_down(self, peer: str, reason: str) -> None: ...
+    def on_frame(self, peer: str, kind: int, payload: bytes) -> None: ...
+    def on_drained(self, peer: str) -> None: ...
+    def on_call(self, caller: Identity, kind: int, payload: bytes, respond: Respond) -> None:
+        """Answer with `respond`, once, now or later. It does nothing if the caller has gone."""
+
+
+class _Member:
+    __slots__ = ("name", "address", "wires", "trying", "dial", "retry", "failures", "told", "refusal")
+
+    def __init__(self, name: str, address: Address) -> None:
+        self.name = name
+        self.address = address
+        self.wires: list[Wire | None] = [None, None]  # by side; greeted
+        self.trying: Wire | None = None  # dialed, not greeted yet
+        self.dial: asyncio.Task[None] | None = None
+        self.retry: asyncio.TimerHandle | None = None
+        self.failures = 0
+        self.told = ""  # what was last logged about it
+        self.refusal = ""  # what it said when it turned this node away
+
+    def uuid(self) -> bytes | None:
+        """Of the incarnation that it is, as far as that is known."""
+        for wire in self.wires:
+            if wire is not None and wire.link.peer is not None:
+                return wire.link.peer.uuid
+        return self.address.uuid
+
+    def stop_dialing(self) -> None:
+        if self.retry is not None:
+            self.retry.cancel()
+            self.retry = None
+        if self.dial is not None:
+            self.dial.cancel()
+            self.dial = None
+        if self.trying is not None:
+            trying, self.trying = self.trying, None
+            trying.abort()
+
+
+class Peers:
+    """All links of one node."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        me: Identity,
+        cookie: bytes,
+        handler: Handler,
+        options: PeersOptions = PeersOptions(),  # noqa: B008 (immutable)
+        tls: PeerTls | None = None,
+        dice: random.Random | None = None,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self.me = me
+        self.options = options
+        self._loop = loop
+        self._cookie = cookie
+        self._handler = handler
+        self._tls = tls
+        self._dice = dice or random.Random()
+        self._random_bytes = random_bytes
+        self._link_options = options.of_link()
+        # Callers know nothing of this node's options, and beat as the default wants it.
+        self._caller_silence_ms = max(options.silence_ms, PeersOptions().silence_ms)
+        self._detector = Detector(
+            DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
+        )
+        self._members: dict[str, _Member] = {}
+        self.is_away = False  # The node's app is stopped, and nobody is told that it was removed.
+        self._up: dict[str, Wire] = {}  # outgoing
+        self._wires: dict[Wire, None] = {}  # all that are open
+        self._unproven: Strangers[Wire] = Strangers()
+        self._entrance = Entrance(loop, options.unproven_max)
+        self._calls: dict[Wire, None] = {}
+        self._dirty: list[Wire] = []
+        self._flush_scheduled = False
+        self._pending: deque[tuple[_Member, failure_detector.Event]] = deque()  # what the detector wants done
+        self._acting = False
+        self._complaints = _Complaints()
+        self.compressors: dict[str, Compressor] = {}  # By peer, of whom there are as many as members.
+        self.barred: frozenset[str] = frozenset()  # With whom there are to be no links: a fault that tests can ask for.
+        self.on_nobody_listens: Callable[[str], None] = lambda peer: None  # The host of a member said so.
+        self._server: asyncio.Server | TlsServer | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._all_closed: asyncio.Future[None] | None = None
+
+    # -- For the node --------------------------------------------------------------------------------------------
+
+    async def listen(self, host: str | None, port: int) -> int:
+        """Open the cluster port, and begin to tick; the port that was opened. Raises OSError."""
+        if self._tls is None:
+            self._server = await self._loop.create_server(self._accept, host or None, port)
+        else:
+            seconds = self.options.greeting_ms / 1000
+            self._server = await self._entrance.listen(self._accept, host or None, port, self._tls.server, seconds)
+        self._tick()
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def set_members(self, members: Mapping[str, Address], why: str = "it is no longer a member of the cluster") -> None:
+        """Who belongs to the cluster. The node itself may be among them. `why`: the others do not any more."""
+        for name in [name for name in self._members if name not in members]:
+            self._forget(self._members[name], why)
+        for name, address in members.items():
+            member = self._members.get(name)
+            if name == self.me.name or (member is not None and member.address == address):
+                continue
+            if member is not None and address.uuid is not None and member.uuid() not in (None, address.uuid):
+                self._forget(member, "another incarnation has taken its place")
+                member = None
+            if member is None:
+                self._members[name] = member = _Member(name, address)
+            member.address = address
+            member.failures = 0
+            self._dial_now(member)
+
+    def set_cluster(self, cluster: bytes) -> None:
+        """The uuid of the cluster that the node belongs to by now; links from now on say it."""
+        self.me = self.me._replace(cluster=cluster)
+
+    def is_up(self, peer: str) -> bool:
+        return peer in self._up
+
+    def is_writable(self, peer: str) -> bool:
+        """Whether it is up and keeps up. If not, `on_drained` or `on_down` will come."""
+        wire = self._up.get(peer)
+        return wire is not None and wire.writable
+
+    def refused_by(self) -> dict[str, str]:
+        """Members that turned this node away when they were last dialed, and what they said."""
+        return {member.name: member.refusal for member in self._members.values() if member.refusal}
+
+    def retry(self) -> None:
+        """Dial all that are not there now, instead of when it is their turn."""
+        for member in self._members.values():
+            member.failures = 0
+            self._dial_now(member)
+
+    def unsent_bytes(self, peer: str) -> int:
+        wire = self._up.get(peer)
+        return 0 if wire is None else wire.unsent_bytes()
+
+    def send(self, peer: str, kind: int, payload: bytes | Sequence[Buffer]) -> bool:
+        """Gather a frame; False if the peer is not up. See `Link.send`."""
+        wire = self._up.get(peer)
+        if wire is None:
+            return False
+        if self.options.compresses:
+            compressor = self.compressors.setdefault(peer, Compressor())
+            packed = compressor.packed(kind, payload, self.options.frame_bytes_max)
+            if packed is not None:
+                kind, payload = PACKED, packed
+        try:
+            wire.link.send(kind, payload)
+        except link.TooLarge as error:  # It has another `max_message_size`. That costs this link, and not the node.
+            logger.error("the link with %s is given up: %s", peer, error)
+            wire.abort()
+            return False
+        if not wire.dirty:
+            wire.dirty = True
+            self._dirty.append(wire)
+            if not self._flush_scheduled:
+                self._flush_scheduled = True
+                self._loop.call_soon(self.flush)
+        if wire.link.out_bytes >= FLUSH_BYTES:
+            self._write(wire)
+            wire.dirty = True  # It is still among the dirty.
+        return True
+
+    def cut(self, peer: str, reason: str) -> None:
+        """End the session with a peer; another one may begin."""
+        wire = self._up.get(peer)
+        if wire is not None:
+            self._loop.call_soon(self._break, wire, reason)
+
+    def bar(self, names: frozenset[str]) -> None:
+        """Have no links with these, and links with all others."""
+        free, self.barred = self.barred - names, names
+        for name in names:
+            self.cut(name, "it is barred")
+        for member in list(self._members.values()):
+            if member.name in free:
+                member.failures = 0
+                self._dial_now(member)
+
+    def flush(self) -> None:
+        """Write what has gathered, once for each peer."""
+        self._flush_scheduled = False
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for wire in dirty:
+                self._write(wire)
+
+    async def call(
+        self, address: tuple[str, int], kind: int, payload: bytes | Sequence[Buffer], timeout_s: float
+    ) -> bytes:
+        return await call(address, kind, payload, timeout_s, self.me, self._cookie, self._tls, self.options)
+
+    async def close(self) -> None:
+        """Send what has gathered and close; wait a moment for it to be read. Nothing is told to the handler any more.
+
+        Only outgoing links are closed from here. Closing an incoming one would end the session at the peer, before it
+        has read what is under way to it; it closes that by itself when it has come to the end.
+        """
+        self._closing = True
+        if self._server is not None:
+            self._server.close()
+        self._entrance.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for member in self._members.values():
+            member.stop_dialing()
+        self.flush()
+        self._up.clear()
+        self._members.clear()
+        for wire in list(self._wires):
+            if wire.side == OUT or wire.peer is None:
+                wire.end()
+        if self._wires:
+            self._all_closed = self._loop.create_future()
+            await asyncio.wait([self._all_closed], timeout=CLOSE_S)
+            for wire in list(self._wires):
+                wire.abort()
+
+    # -- Time ----------------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(self.options.tick_ms() / 1000, self._tick)
+        now_ms = self._now_ms()
+        for wire in list(self._wires):
+            self._tick_wire(wire, now_ms)
+        self._act(self._detector.tick(now_ms))
+
+    def _tick_wire(self, wire: Wire, now_ms: int) -> None:
+        for event in wire.link.tick(now_ms):
+            self.on_event(wire, event)
+        if self._member_of(wire) is not None:
+            if wire.link.heard_ms == now_ms:
+                self._detector.heard(wire.peer or "", wire.side)
+        elif (wire.closed or wire in self._calls) and wire.link.silent_ms(now_ms) >= self._caller_silence_ms:
+            wire.abort()
+        if wire.link.out and not wire.dirty:
+            wire.flush()
+
+    # -- Wires ---------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> Wire:
+        return Wire(self, self._make_link(link.ACCEPTOR), IN)
+
+    def _make_link(self, role: int) -> Link:
+        nonce = self._random_bytes(link.NONCE_BYTES)
+        return Link(role, self.me, self._cookie, nonce, self._now_ms(), self._link_options)
+
+    def _member_of(self, wire: Wire) -> _Member | None:
+        """The member that has this for one of its links, greeted."""
+        member = self._members.get(wire.peer) if wire.peer is not None else None
+        return member if member is not None and member.wires[wire.side] is wire else None
+
+    def on_connected(self, wire: Wire) -> None:
+        self._wires[wire] = None
+        assert wire.transport is not None
+        wire.transport.set_write_buffer_limits(self.options.unsent_bytes_high, self.options.unsent_bytes_high // 2)
+        if self._closing:
+            wire.abort()
+        elif wire.side == IN:
+            if len(self._unproven) >= self.options.unproven_max:
+                evicted = self._unproven.evict()
+                assert evicted is not None
+                self._complain(evicted, "too many connections that have not authenticated")
+                evicted.abort()
+            self._unproven.add(wire, str((wire.transport.get_extra_info("peername") or ("",))[0]))
+
+    def on_event(self, wire: Wire, event: link.Event) -> None:
+        if self._closing:
+            return
+        if type(event) is Frames:
+            self._on_frames(wire, event.frames)
+        elif type(event) is Ready:
+            self._on_ready(wire, event)
+        elif type(event) is Paired:
+            if wire.peer is not None and wire.side == IN:
+                self._act(self._detector.on_paired(wire.peer, event.link, self._now_ms()))
+        elif type(event) is Failed:
+            if wire.side == IN and not wire.failure:
+                self._complain(wire, event.text)
+            wire.failure = wire.failure or event.text
+            if event.reason == link.REFUSED:
+                wire.refusal = event.text
+            wire.end()
+            self._on_unusable(wire)
+
+    def on_ended(self, wire: Wire) -> None:
+        self._on_unusable(wire)
+
+    def on_closed(self, wire: Wire) -> None:
+        self._wires.pop(wire, None)
+        self._unproven.discard(wire)
+        self._calls.pop(wire, None)
+        if not self._wires and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+        self._on_unusable(wire)
+
+    def on_writable(self, wire: Wire) -> None:
+        if not self._closing and wire.peer is not None and self._up.get(wire.peer) is wire:
+            self._handler.on_drained(wire.peer)
+
+    def _on_unusable(self, wire: Wire) -> None:
+        """It was closed, or is about to be: its member must know before anyone tries to send on it."""
+        member = self._members.get(wire.peer) if wire.peer is not None else None
+        if member is None:
+            return
+        if member.trying is wire:
+            member.trying = None
+            member.refusal = wire.refusal
+            self._on_dial_failed(member, wire.failure)
+        elif member.wires[wire.side] is wire:
+            self._drop(member, wire.side, wire.failure)
+
+    def _break(self, wire: Wire, reason: str) -> None:
+        wire.failure = wire.failure or reason
+        wire.abort()
+        self._on_unusable(wire)
+
+    def _write(self, wire: Wire) -> None:
+        wire.flush()
+        unsent = wire.unsent_bytes()
+        if unsent > self.options.unsent_bytes_max and wire.peer is not None and self._up.get(wire.peer) is wire:
+            # `on_down` must not come from within `send`; meanwhile nothing more may gather.
+            del self._up[wire.peer]
+            self._loop.call_soon(self._break, wire, f"it does not keep up: {unsent} bytes wait to be sent")
+
+    def _complain(self, wire: Wire, text: str) -> None:
+        suppressed = self._complaints.due(str(wire.address[0]), self._now_ms())
+        if suppressed is not None:
+            more = f" ({suppressed} more like this from there)" if suppressed else ""
+            logger.warning("connection from %s:%s refused: %s%s", *wire.address, text, more)
+
+    # -- Greeted -------------------------------------------------------------------------------------------------
+
+    def _on_ready(self, wire: Wire, event: Ready) -> None:
+        self._unproven.discard(wire)
+        if event.purpose == link.CALL:
+            if len(self._calls) >= self.options.calls_max:
+                wire.refuse("too many calls at once")
+            else:
+                self._calls[wire] = None
+            return
+        name = wire.peer or event.peer.name
+        member = self._members.get(name)
+        misfit = self._misfit(event.peer, name, member)
+        if misfit is not None or member is None:
+            if wire.side == IN:
+                self._complain(wire, misfit or "")
+            wire.refuse(misfit or "")
+            self._on_unusable(wire)
+            return
+        for side in (1 - wire.side, wire.side):
+            other = member.wires[side]
+            if other is not None and (other.link.peer is None or other.link.peer.uuid != event.peer.uuid):
+                self._drop(member, side, "another incarnation has taken its place")
+            elif other is not None and side == wire.side:
+                self._drop(member, side, "the peer began anew")
+        if member.trying is wire:
+            member.trying = None
+        wire.peer = name
+        member.wires[wire.side] = wire
+        self._act(self._detector.on_linked(name, wire.side, wire.link.id, self._now_ms()))
+        if wire.side == IN and self._members.get(name) is member:
+            self._dial_now(member)
+
+    def _misfit(self, peer: Identity, expected: str, member: _Member | None) -> str | None:
+        """Why somebody with the right cookie is turned away."""
+        if peer.name != expected:
+            return f"expected {expected} at this address, found {peer.name}"
+        if self.is_away and not self._members:
+            return f"{self.me.name} belongs to no cluster yet, or its app is stopped"
+        if member is None:
+            return f"{peer.name} {NOT_A_MEMBER} of {self.me.name}"
+        if peer.name in self.barred:
+            return f"{peer.name} is barred"
+        if member.address.uuid not in (None, peer.uuid):
+            return f"this {peer.name} is another incarnation than the member of the cluster: was its data deleted?"
+        return None
+
+    def _on_frames(self, wire: Wire, frames: list[tuple[int, bytes]]) -> None:
+        if wire in self._calls:
+            self._on_call(wire, frames)
+            return
+        name = wire.peer
+        if name is None or not self._detector.is_up(name):
+            self._break(wire, "it sent a frame before its session began")
+            return
+        on_frame = self._handler.on_frame
+        try:
+            for kind, payload in frames:
+                if kind == PACKED:
+                    kind, payload = unpacked(payload, self.options.frame_bytes_max)
+                on_frame(name, kind, payload)
+                if wire.closed:
+                    return
+        except BadPacked as error:
+            self._break(wire, str(error))
+        except Exception:  # A frame half handled: the session's promise is broken, and both ends must know.
+            logger.exception("a frame from %s: internal error", name)
+            self._break(wire, "internal error in handling a frame")
+
+    def _on_call(self, wire: Wire, frames: list[tuple[int, bytes]]) -> None:
+        if len(frames) != 1 or wire.link.peer is None or wire.asked:
+            wire.refuse("one call asks one question")
+            return
+        wire.asked = True
+        kind, payload = frames[0]
+
+        def respond(answer: bytes | Sequence[Buffer]) -> None:
+            if wire.closed:
+                return
+            try:
+                wire.link.send(kind, answer)
+            except link.TooLarge as error:
+                wire.refuse(str(error))
+            else:
+                wire.flush()
+
+        try:
+            self._handler.on_call(wire.link.peer, kind, payload, respond)
+        except Exception:  # Costs this caller its answer, and is seen.
+            logger.exception("a call from %s:%s: internal error", *wire.address)
+            wire.refuse("internal error")
+
+    # -- Sessions ------------------------------------------------------------------------------------------------
+
+    def _act(self, events: list[failure_detector.Event]) -> None:
+        """In order, even if a handler changes the members from within one of these: an `on_down` that it causes must
+        not overtake an `on_up` that has not been told yet."""
+        for event in events:
+            member = self._members.get(event.peer)
+            if member is not None:
+                self._pending.append((member, event))
+        if self._acting:
+            return
+        self._acting = True
+        try:
+            while self._pending and not self._closing:
+                self._act_on(*self._pending.popleft())
+        finally:
+            self._acting = False
+
+    def _act_on(self, member: _Member, event: failure_detector.Event) -> None:
+        if type(event) is Pair:
+            wire = member.wires[OUT]
+            assert wire is not None and not wire.closed  # Both links of a pair are there.
+            wire.link.pair(event.link)
+            wire.flush()
+        elif type(event) is Up:
+            self._on_up(member)
+        elif type(event) is Cut:
+            self._cut(member, event.reason)
+        elif type(event) is Down:
+            self._up.pop(member.name, None)
+            logger.warning("peer %s is down: %s", member.name, event.reason)
+            self._handler.on_down(member.name, event.reason)
+
+    def _on_up(self, member: _Member) -> None:
+        wire = member.wires[OUT]
+        assert wire is not None and wire.link.peer is not None and not wire.closed
+        member.failures = 0
+        member.told = member.refusal = ""
+        self._up[member.name] = wire
+        logger.info("peer %s is up", member.name)
+        self._handler.on_up(member.name, PeerInfo(wire.link.peer, wire.address, wire.link.version))
+
+    def _drop(self, member: _Member, side: int, reason: str) -> None:
+        """One link is gone, or has to go."""
+        wire, member.wires[side] = member.wires[side], None
+        if wire is not None:
+            wire.abort()
+            if side == OUT:
+                member.refusal = wire.refusal
+        was_up = self._detector.is_up(member.name)
+        self._act(self._detector.on_lost(member.name, side, reason, self._now_ms()))
+        if side == OUT and was_up:
+            self._retry(member)
+        elif side == OUT:
+            self._on_dial_failed(member, reason)  # Greeted, then turned away: nobody else tells that.
+
+    def _cut(self, member: _Member, reason: str) -> None:
+        for side in (OUT, IN):
+            wire, member.wires[side] = member.wires[side], None
+            if wire is not None:
+                wire.failure = reason
+                wire.abort()
+        self._retry(member)
+
+    def _forget(self, member: _Member, reason: str) -> None:
+        member.stop_dialing()
+        self._act(self._detector.forget(member.name, reason, self._now_ms()))
+        member.stop_dialing()  # A cut dials anew.
+        self._members.pop(member.name, None)
+
+    # -- Dialing -------------------------------------------------------------------------------------------------
+
+    def _dial_now(self, member: _Member) -> None:
+        if self._closing or member.dial is not None or member.trying is not None or member.wires[OUT] is not None:
+            return
+        if member.retry is not None:
+            member.retry.cancel()
+            member.retry = None
+        member.dial = self._loop.create_task(self._dial(member, member.address))
+
+    async def _dial(self, member: _Member, address: Address) -> None:
+        wire = Wire(self, self._make_link(link.DIALER), OUT, member.name)
+        member.trying = wire
+        text = await connect(self._loop, wire, address.host, address.port, self._tls, self.options)
+        member.dial = None
+        if text is not None:
+            if member.trying is wire:
+                member.trying = None
+            self._on_dial_failed(member, text)
+            if wire.nobody_listens and self._members.get(member.name) is member:
+                self.on_nobody_listens(member.name)
+        elif member.trying is not wire:
+            self._retry(member)  # It was turned away before this task went on, and is to try again all the same.
+
+    def _on_dial_failed(self, member: _Member, text: str) -> None:
+        # While a node joins, some members know of it before others do: that is no reason to warn.
+        level = logging.DEBUG if text == member.told else logging.WARNING if member.failures else logging.INFO
+        member.told = text if member.failures else ""
+        address = member.address
+        logger.log(level, "cannot link to %s at %s:%d: %s", member.name, address.host, address.port, text)
+        self._retry(member)
+
+    def _retry(self, member: _Member) -> None:
+        """Dial again, after a while."""
+        busy = (member.retry, member.dial, member.trying, member.wires[OUT]) != (None, None, None, None)
+        if busy or self._closing or self._members.get(member.name) is not member:
+            return
+        options = self.options
+        longest_ms = min(options.retry_ms_min << min(member.failures, 20), options.retry_ms_max)
+        member.failures += 1
+        delay_s = longest_ms * (0.5 + self._dice.random() / 2) / 1000
+        member.retry = self._loop.call_later(delay_s, self._on_retry, member)
+
+    def _on_retry(self, member: _Member) -> None:
+        member.retry = None
+        self._dial_now(member)
+
+
+class _Complaints:
+    """Keeps whoever knocks all day from filling the log: one line for each host and while."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, tuple[int, int]] = {}  # when a line is due again, and how many were not written
+
+    def due(self, host: str, now_ms: int) -> int | None:
+        """How many were left out since the last line; None: leave this one out."""
+        due_ms, suppressed = self._hosts.get(host, (now_ms, 0))
+        if now_ms < due_ms:
+            self._hosts[host] = (due_ms, suppressed + 1)
+            return None
+        if len(self._hosts) >= COMPLAINTS_MAX:
+            self._hosts.clear()
+        self._hosts[host] = (now_ms + COMPLAINT_MS, 0)
+        return suppressed

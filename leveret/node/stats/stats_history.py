@@ -1,0 +1,375 @@
+"""What the counters of a node were a while ago: a sample every few seconds, from which rates and charts are made.
+
+The broker only counts (`leveret.base.counters`). Every five seconds, or what `collect_statistics_interval` says, the
+sampler goes through what there is, in slices of a millisecond, and notes the counters of whatever has changed since the
+last time. A sample is a packed row with the number of its interval in front, so one of a queue takes some 150 bytes;
+what does not change takes none.
+
+Everything is bounded. A thing has at most `KEPT` samples, ten minutes' worth with intervals of five seconds. All things
+together have about `SAMPLES_MAX`: the more of them have a history, the shorter each one's may grow, down to the two
+samples that a rate takes. The node as a whole has coarser ones besides, for charts of a day (`STEPS`).
+
+Sums over a vhost, over a type of queue and over the node are kept by differences: a row that is noted adds to the sums
+what it has more than the one before. What ended since the last time (`Broker.ended`) is added for the last time. So
+sums are as old as the last sample, like those of RabbitMQ; single queues and channels are told as they are.
+
+Intervals are counted by the time of day, so that samples of several nodes fit each other and can be added up. If that
+clock is set back, nothing is noted until it is where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from leveret.base.counters import WORDS, Traffic
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.node.system.time_slices import Slices
+
+if TYPE_CHECKING:
+    from leveret.metadata.model.records import QueueSpec
+    from leveret.node.node import Node
+    from leveret.sessions.amqp.channel import Channel
+    from leveret.sessions.amqp.connection import Connection
+
+logger = logging.getLogger("leveret")
+
+KEPT: Final = 122
+SAMPLES_MAX: Final = 200_000
+STEPS: Final = ((1, 122), (12, 62), (120, 50), (360, 49))  # In intervals, and how many are kept.
+
+MESSAGES: Final = tuple(WORDS.values())
+QUEUE: Final = (*MESSAGES, "messages_ready", "messages_unacknowledged")
+CHANNEL: Final = (*MESSAGES, "publish_confirm")  # What was published where confirms were asked for.
+EXCHANGE: Final = ("publish_in", "publish_out")
+CONNECTION: Final = ("recv_oct", "send_oct")
+CHURN: Final = (
+    "connection_created", "connection_closed", "channel_created", "channel_closed", "queue_declared", "queue_created",
+    "queue_deleted",
+)  # fmt: skip
+NODE: Final = ("mem_used", "fd_used", "sockets_used", "disk_free", "io_write_bytes")
+WHOLE: Final = (*QUEUE, *CHURN, *NODE)
+
+Rows = list[bytes]
+_TRAFFIC: Final = attrgetter(*WORDS)
+_CHURN: Final = attrgetter(
+    "connections_opened", "connections_closed", "channels_opened", "channels_closed", "queues_declared",
+    "queues_created", "queues_deleted",
+)  # fmt: skip
+_TICK: Final = Struct(">Q")
+
+
+class Form(NamedTuple):
+    """What is in the rows of one kind of thing."""
+
+    names: tuple[str, ...]
+    pack: Callable[..., bytes]
+    unpack: Callable[[bytes], tuple[int, ...]]
+
+
+def _form(names: tuple[str, ...]) -> Form:
+    packed = Struct(f">Q{len(names)}q")
+    return Form(names, packed.pack, packed.unpack)
+
+
+OF_QUEUE, OF_CHANNEL, OF_EXCHANGE, OF_CONNECTION, OF_NODE = map(_form, (QUEUE, CHANNEL, EXCHANGE, CONNECTION, WHOLE))
+
+
+def tick_of(row: bytes) -> int:
+    return int.from_bytes(row[:8], "big")
+
+
+def row_at(rows: Rows, tick: int) -> bytes | None:
+    """The row that held then."""
+    at = bisect_right(rows, tick, key=tick_of)
+    return rows[at - 1] if at else None
+
+
+def counted(channel: Channel) -> tuple[int, ...]:
+    """The counters of a channel. What it was given is in its delivery tag, and what was confirmed in its confirms."""
+    traffic, confirms = channel.traffic, channel.confirms
+    values = [*_TRAFFIC(traffic), 0 if confirms is None else confirms.published]
+    values[1] = 0 if confirms is None else confirms.confirmed
+    values[4] = channel.delivery_tag - traffic.delivered_no_ack - traffic.got - traffic.got_no_ack
+    return tuple(values)
+
+
+def figures_of(queue: Queue) -> tuple[int, ...]:
+    return (*_TRAFFIC(queue.totals), queue.ready_count, queue.unacked_count)
+
+
+class Samples:
+    """The sampler of one node, and what it has noted."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.interval_ms = node.settings.statistics_interval_ms
+        self.tick = 0  # The last interval that was sampled.
+        self.queues: dict[Queue, Rows] = {}
+        self.channels: dict[Channel, Rows] = {}
+        self.connections: dict[Connection, Rows] = {}
+        self.exchanges: dict[tuple[str, str], Rows] = {}
+        self.vhosts: dict[str, Rows] = {}
+        self.vhost_octets: dict[str, Rows] = {}
+        self.whole: list[Rows] = [[] for _ in STEPS]
+        self.by_type: dict[str, list[int]] = {}  # Sums over queues, of all that ever were.
+        self.by_vhost: dict[str, list[int]] = {}  # Likewise, and over channels: see `_add`.
+        self.sums = [0] * len(QUEUE)
+        self.published_to_confirm = 0
+        self.octets = [0, 0]  # That clients have sent and were sent, added up.
+        self.octets_by_vhost: dict[str, list[int]] = {}
+        self._since_ms = -1
+        self._histories = 0
+        self._kept = KEPT
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- Life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, unless it has begun: a node that nobody watches need not sample."""
+        if self._timer is None and self._task is None:
+            if self.node.broker.ended is None:
+                self.node.broker.ended = {}
+            self._begin()
+
+    def stop(self) -> None:
+        self.node.broker.ended = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._timer = self._task = None
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._task = self.node.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self.take(self.node.world.wall_ms() // self.interval_ms)
+        except Exception:  # Figures are no reason to stop a broker; without them somebody will look here.
+            logger.exception("the counters could not be sampled")
+        self._task = None
+        left_ms = self.interval_ms - self.node.world.wall_ms() % self.interval_ms
+        self._timer = self.node.loop.call_later(left_ms / 1000, self._begin)
+
+    # -- Sampling ------------------------------------------------------------------------------------------------
+
+    async def take(self, tick: int) -> None:
+        """One sample of everything, for an interval."""
+        if tick <= self.tick:
+            return
+        broker = self.node.broker
+        since_ms, self._since_ms = self._since_ms, broker.now_ms
+        self._kept = max(2, min(KEPT, SAMPLES_MAX // max(1, self._histories)))
+        self._histories = 0
+        await self._take_queues(tick, since_ms)
+        await self._take_connections(tick)
+        await self._take_ended()
+        await self._take_exchanges(tick)
+        for name in [name for name in self.by_vhost if name not in broker.vhosts]:
+            del self.by_vhost[name]
+            self.vhosts.pop(name, None)
+        for name in [name for name in self.octets_by_vhost if name not in broker.vhosts]:
+            del self.octets_by_vhost[name]
+            self.vhost_octets.pop(name, None)
+        for name, sums in self.by_vhost.items():
+            self._note(self.vhosts.setdefault(name, []), OF_QUEUE, tick, sums)
+        for name, sums in self.octets_by_vhost.items():
+            self._note(self.vhost_octets.setdefault(name, []), OF_CONNECTION, tick, sums)
+        self._take_whole(tick)
+        self.tick = tick
+
+    async def _take_queues(self, tick: int, since_ms: int) -> None:
+        slices, known = Slices(), self.queues
+        for queue in list(self.node.broker.queues_by_id.values()):
+            if isinstance(queue, Queue) and not queue.deleted:
+                rows = known.get(queue)
+                if rows is None or queue.active_ms >= since_ms:
+                    self._take_queue(queue, rows, tick)
+                elif len(rows) > 1:
+                    self._forget_old(rows, tick)
+            if slices.is_over():
+                await slices.rest()
+
+    def _take_queue(self, queue: Queue, rows: Rows | None, tick: int) -> None:
+        if rows is None:
+            rows = self.queues[queue] = []
+        values = figures_of(queue)
+        before = OF_QUEUE.unpack(rows[-1])[1:] if rows else (0,) * len(QUEUE)
+        if values != before:
+            self._add(queue.spec, values, before)
+        self._note(rows, OF_QUEUE, tick, values)
+
+    def _add(self, spec: QueueSpec, values: Iterable[int], before: Iterable[int]) -> None:
+        """To the sums: what a queue counts more than before. How much was published is counted by channels there."""
+        if is_keeper(spec.name):
+            return
+        kind = spec.arguments.get("x-queue-type")
+        more = [new - old for new, old in zip(values, before, strict=True)]
+        _raise(self.by_type, "classic" if kind is None else str(kind.value), more)
+        more[0] = 0
+        _raise(self.by_vhost, spec.vhost, more)
+        self.sums = [old + new for old, new in zip(self.sums, more, strict=True)]
+
+    async def _take_connections(self, tick: int) -> None:
+        slices, broker = Slices(), self.node.broker
+        for connection in list(broker.connections):
+            rows = self.connections.setdefault(connection, [])
+            values = (connection.received_bytes, connection.sent_bytes)
+            before = OF_CONNECTION.unpack(rows[-1])[1:] if rows else (0, 0)
+            more = [new - old for new, old in zip(values, before, strict=True)]
+            self.octets = [old + new for old, new in zip(self.octets, more, strict=True)]
+            if connection.vhost is not None:
+                _raise(self.octets_by_vhost, connection.vhost.name, more)
+            self._note(rows, OF_CONNECTION, tick, values)
+            for channel in list(connection.channels.values()):
+                if not channel.closing:
+                    self._take_channel(channel, tick)
+            if slices.is_over():
+                await slices.rest()
+        for connection in [one for one in self.connections if one not in broker.connections]:
+            del self.connections[connection]
+
+    def _take_channel(self, channel: Channel, tick: int) -> None:
+        rows = self.channels.setdefault(channel, [])
+        values = counted(channel)
+        self._add_channel(channel, values, rows)
+        self._note(rows, OF_CHANNEL, tick, values)
+
+    def _add_channel(self, channel: Channel, values: tuple[int, ...], rows: Rows) -> None:
+        """What channels know and queues do not: what was published, and what of it was confirmed or reached nobody."""
+        before = OF_CHANNEL.unpack(rows[-1])[1:] if rows else (0,) * len(CHANNEL)
+        self.published_to_confirm += values[-1] - before[-1]
+        more = [new - old for new, old in zip(values[:4], before, strict=False)]
+        vhost = channel.connection.vhost
+        if vhost is not None and any(more):
+            more += [0] * (len(QUEUE) - 4)
+            _raise(self.by_vhost, vhost.name, more)
+            self.sums = [old + new for old, new in zip(self.sums, more, strict=True)]
+
+    async def _take_ended(self) -> None:
+        """With a vhost, tens of thousands of queues may have ended since the last sample."""
+        ended, self.node.broker.ended = self.node.broker.ended or {}, {}
+        async for one in Slices().each(ended):
+            if isinstance(one, Queue):
+                rows = self.queues.pop(one, [])
+                before = OF_QUEUE.unpack(rows[-1])[1:] if rows else (0,) * len(QUEUE)
+                values = (*_TRAFFIC(one.totals), 0, 0)
+                if values != before:
+                    self._add(one.spec, values, before)
+                one.totals = Traffic()  # Nothing of it counts twice.
+            else:
+                self._add_channel(one, counted(one), self.channels.pop(one, []))
+
+    async def _take_exchanges(self, tick: int) -> None:
+        there, slices = set(), Slices()
+        for vhost in list(self.node.broker.vhosts.values()):
+            async for name, passage in slices.each(list(vhost.passages.items())):
+                there.add((vhost.name, name))
+                rows = self.exchanges.setdefault((vhost.name, name), [])
+                self._note(rows, OF_EXCHANGE, tick, (passage.came, passage.went))
+        for key in [key for key in self.exchanges if key not in there]:
+            del self.exchanges[key]
+
+    def _take_whole(self, tick: int) -> None:
+        node = self.node
+        broker, alarms = node.broker, node.alarms
+        figures = (alarms.memory_used_bytes, open_files(), len(node.clients), alarms.disk_free_bytes)
+        values = (*self.sums, *_CHURN(broker.totals), *figures, node.storage.log.appended_bytes)
+        row = OF_NODE.pack(tick, *values)
+        for rows, (step, kept) in zip(self.whole, STEPS, strict=True):
+            if not rows or tick // step > tick_of(rows[-1]) // step:
+                rows.append(row)
+                del rows[:-kept]
+
+    def _note(self, rows: Rows, form: Form, tick: int, values: Iterable[int]) -> None:
+        row = form.pack(tick, *values)
+        if not rows or rows[-1][8:] != row[8:]:
+            rows.append(row)
+        if len(rows) > 1:
+            self._histories += 1
+            if len(rows) > self._kept:
+                del rows[: len(rows) - self._kept]
+            self._forget_old(rows, tick)
+
+    def _forget_old(self, rows: Rows, tick: int) -> None:
+        """All that is too old but for the last of them, which says what held when the rest began."""
+        old = bisect_right(rows, tick - KEPT, key=tick_of) - 1
+        if old > 0:
+            del rows[:old]
+
+
+def _raise(sums: dict[str, list[int]], name: str, more: list[int]) -> None:
+    before = sums.get(name)
+    sums[name] = more[:] if before is None else [old + new for old, new in zip(before, more, strict=True)]
+
+
+def open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except FileNotFoundError:
+        return 0  # No Linux.
+
+
+# -- Rates and charts ----------------------------------------------------------------------------------------------
+
+
+class Window(NamedTuple):
+    """How far back a chart goes, and by which steps; in intervals."""
+
+    age: int
+    step: int
+
+
+def window(age_s: int, step_s: int, interval_ms: int) -> Window:
+    return Window(max(1, age_s * 1000 // interval_ms), max(1, step_s * 1000 // interval_ms))
+
+
+class Past:
+    """The history of one thing, to be asked for its columns."""
+
+    def __init__(self, samples: Samples, form: Form, rows: Rows | None, of_node: bool = False) -> None:
+        self.samples = samples
+        self.form = form
+        self.rows = rows or []
+        self.of_node = of_node
+        self._rates: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    def rate(self, name: str) -> float:
+        """Per second, over the last interval. What is younger has none yet."""
+        if self._rates is None:
+            tick, nothing = self.samples.tick, (0,) * (1 + len(self.form.names))
+            now, before = row_at(self.rows, tick), row_at(self.rows, tick - 1)
+            is_known = now is not None and before is not None
+            self._rates = (self.form.unpack(now), self.form.unpack(before)) if is_known else (nothing, nothing)  # type: ignore[arg-type]
+        at = 1 + self.form.names.index(name)
+        return (self._rates[0][at] - self._rates[1][at]) * 1000 / self.samples.interval_ms
+
+    def details(self, names: tuple[str, ...], wanted: Window | None) -> dict[str, Any]:
+        """RabbitMQ's `..._details` of the sum of these columns, which is mostly one."""
+        shown: dict[str, Any] = {"rate": sum(self.rate(name) for name in names)}
+        if wanted is None:
+            return shown
+        tick, rows, places = self.samples.tick, self.rows, [1 + self.form.names.index(name) for name in names]
+        if self.of_node:
+            step = next((at for at, (every, kept) in enumerate(STEPS) if every * kept > wanted.age), len(STEPS) - 1)
+            rows = self.samples.whole[step]
+        found, interval_ms = [], self.samples.interval_ms
+        for at in range(tick, tick - wanted.age - 1, -wanted.step):
+            row = row_at(rows, at)
+            values = (0,) * (1 + len(self.form.names)) if row is None else self.form.unpack(row)
+            found.append({"sample": sum(values[place] for place in places), "timestamp": at * interval_ms})
+        shown["samples"] = found
+        span_s = (found[0]["timestamp"] - found[-1]["timestamp"]) / 1000
+        shown["avg_rate"] = (found[0]["sample"] - found[-1]["sample"]) / span_s if span_s else 0.0
+        shown["avg"] = sum(one["sample"] for one in found) / len(found)
+        return shown

@@ -1,0 +1,147 @@
+"""All of the outside world that a node touches, in one place.
+
+A node reads clocks, draws random numbers, writes files, opens sockets and hands work to threads. It does so only
+through its `Surroundings`, so that the simulation can be the world: with a clock that jumps, a disk that forgets what
+was not synced, a network that parts. `Reality` is the one that people run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import secrets
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from leveret.node.system import data_folder
+from leveret.node.system.alarms import resident_bytes, total_memory_bytes
+from leveret.node.system.allocator import Trimmer
+from leveret.node.system.data_folder import Place
+from leveret.node.system.disk_thread import Worker
+from leveret.storage.segments.disk import Disk, FileDisk
+
+
+class Performer(Protocol):
+    """Does work beside the event loop, one piece after the other."""
+
+    def submit(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
+        """Run `work()` elsewhere, then `then(error)` in the loop."""
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end."""
+
+
+class Inherited(Protocol):
+    """The folder of another node that has died, which cannot start until it is given back."""
+
+    disk: Disk
+
+    def release(self) -> None: ...
+
+
+class Surroundings(Protocol):
+    """The world of one node."""
+
+    loop: asyncio.AbstractEventLoop
+    disk: Disk
+    dice: random.Random
+
+    def worker(self, name: str) -> Performer: ...
+
+    def wall_ms(self) -> int:
+        """Time of day, which may jump."""
+
+    def precise_s(self) -> float:
+        """Of a clock that never jumps, for short spans."""
+
+    def random_bytes(self, count: int) -> bytes: ...
+
+    def memory_used(self) -> int: ...
+
+    def memory_total(self) -> int: ...
+
+    def descriptors_max(self) -> int:
+        """How many files and sockets there may be; -1: there is no limit."""
+
+    def memory_unused(self) -> int:
+        """How much is kept though it was freed."""
+
+    def has_unused_memory(self) -> bool:
+        """Whether that is so much that the system should have it back."""
+
+    def release_memory(self) -> None:
+        """Give back to the system what was freed. That may take a while; it is done in a thread."""
+
+    def yield_to_writer(self) -> None:
+        """Let another thread have the interpreter now."""
+
+    def place(self) -> Place | None:
+        """Where others on the same machine see whether this node runs."""
+
+    def is_held(self, place: Place) -> bool:
+        """Whether the node whose place that is can be seen from here, and runs."""
+
+    def take(self, place: Place) -> Inherited | None:
+        """The folder of that node. None: it runs, or cannot be seen from here."""
+
+    def close(self) -> None:
+        """The node is over: let go of files."""
+
+
+class Reality:
+    """The real world."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, files: FileDisk | None = None) -> None:
+        self.loop = loop
+        self.files = FileDisk(data_dir) if files is None else files
+        self.disk: Disk = self.files
+        self.dice = random.Random()
+        self.trimmer = Trimmer()
+
+    def worker(self, name: str) -> Performer:
+        return Worker(self.loop, name)
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def precise_s(self) -> float:
+        return time.perf_counter()
+
+    def random_bytes(self, count: int) -> bytes:
+        return secrets.token_bytes(count)
+
+    def memory_used(self) -> int:
+        return resident_bytes()
+
+    def memory_total(self) -> int:
+        return total_memory_bytes()
+
+    def descriptors_max(self) -> int:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    def memory_unused(self) -> int:
+        self.trimmer.look()
+        return self.trimmer.unused_bytes
+
+    def has_unused_memory(self) -> bool:
+        return self.trimmer.look()
+
+    def release_memory(self) -> None:
+        self.trimmer.trim()
+
+    def yield_to_writer(self) -> None:
+        time.sleep(0)
+
+    def place(self) -> Place | None:
+        return data_folder.place_of(self.files.root)
+
+    def is_held(self, place: Place) -> bool:
+        return data_folder.is_held(place)
+
+    def take(self, place: Place) -> Inherited | None:
+        return data_folder.take(place)
+
+    def close(self) -> None:
+        self.files.close()

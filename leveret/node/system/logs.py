@@ -1,0 +1,358 @@
+"""What a node writes for people: one event, one entry, to the console, a file, or both.
+
+An entry looks as RabbitMQ's do, because people have patterns for those:
+
+    2026-03-01 09:30:00.123456+00:00 [info] <0.4711.0> accepting AMQP connection ...
+    {"time":"2026-03-01 09:30:00.123456+00:00","level":"info","msg":"accepting ...","domain":"rabbitmq.connection",...}
+
+Where Erlang has the process that writes, here is the number of the node's process. A text of several lines has the
+same head before each of them, so that `grep` finds whole entries; in JSON they stay one line.
+
+Much of what is logged was sent by strangers: names, reasons, paths. `Form` is what every entry passes, and it takes the
+arguments of an entry for theirs: newlines and control characters in them are escaped, and each is cut to
+`visible.CHARACTERS_MAX`. So nobody forges an entry, sends a terminal a command, or fills a disk with one request. The
+text that the arguments are put into is the node's own, and may have lines; `lines` says so of an argument. An entry as
+a whole is bounded, too, with the traceback that it may have.
+
+Which entries there are is decided twice. A *category* (`log.connection.level`) has a level, and so has each *output*
+(`log.file.level`); an entry must pass both. `set_log_level` changes the levels of categories while the node runs.
+
+A file is set aside when it grew to a size, or at a time of the day, week or month (`log.file.rotation.*`). The one
+written last is NAME.0, the one before NAME.1, as RabbitMQ numbers them. Compressing is done by a thread of its own: the
+event loop, on which entries are written, must not wait for it. Whoever rotates with a tool of the system moves the file
+away and sends SIGHUP, or says `leveretctl rotate_logs`: the node opens a new one under the name.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, TextIO
+
+from leveret.base.visible_text import visible, visible_lines
+from leveret.node.config.schema import ROTATION_DATE
+from leveret.node.config.settings import LOG_CATEGORIES, LOG_LEVELS, LogForm, Rotation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from leveret.node.config.settings import Settings
+
+ROOT: Final = "leveret"
+# RabbitMQ's short names of levels: three and four letters.
+SHORT: Final = {
+    "debug": ("dbg", "dbug"),
+    "info": ("inf", "info"),
+    "notice": ("ntc", "noti"),
+    "warning": ("wrn", "warn"),
+    "error": ("err", "erro"),
+    "critical": ("crt", "crit"),
+}
+ENTRY_CHARACTERS_MAX: Final = 32 << 10
+ENTRY_LINES_MAX: Final = 200
+TAIL_BYTES: Final = 1 << 20  # As much of a file is looked through for its last lines.
+
+
+class NoLogFile(Exception):
+    """The file cannot be written; the text says why."""
+
+
+# -- Forms ---------------------------------------------------------------------------------------------------------
+
+
+class lines(str):
+    """An argument of an entry whose lines are the node's own."""
+
+
+class _Argument:
+    """An argument of an entry, as it is shown."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return visible(self.value)
+
+    def __repr__(self) -> str:
+        return visible(repr(self.value))
+
+
+def _shown(value: object) -> object:
+    return value if value is None or isinstance(value, int | float | lines) else _Argument(value)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """What an entry says, without its traceback."""
+    arguments: tuple[object, ...] | Mapping[str, object] | None = record.args
+    if not arguments:
+        return str(record.msg)
+    if isinstance(arguments, tuple):
+        return str(record.msg) % tuple(map(_shown, arguments))
+    return str(record.msg) % {name: _shown(value) for name, value in arguments.items()}
+
+
+class Form(logging.Formatter):
+    """An entry as text."""
+
+    def __init__(self, form: LogForm, pid: int) -> None:
+        super().__init__()
+        self.form = form
+        self.pid = f"<0.{pid}.0>"
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = message_of(record)
+        if record.exc_info:
+            text = f"{text}\n{self.formatException(record.exc_info)}"
+        text = visible_lines(text, ENTRY_CHARACTERS_MAX, ENTRY_LINES_MAX)
+        time, level = self.time_of(record.created), self.level_of(record.levelname)
+        if self.form.json:
+            domain = record.name.replace(ROOT, "rabbitmq", 1)
+            entry = {"time": time, "level": level, "msg": text, "domain": domain, "pid": self.pid}
+            # Names of queues may be no UTF-8; whoever reads JSON needs text.
+            return json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+        head = f"{time} [{level}] {self.pid} "
+        if self.form.single_line:
+            return head + " ".join(text.split("\n"))
+        return "\n".join(head + line for line in text.split("\n"))
+
+    def time_of(self, created: float) -> str | int:
+        kind = self.form.time
+        if kind == "epoch_secs":
+            return int(created)
+        if kind == "epoch_usecs":
+            return round(created * 1_000_000)
+        moment = datetime.datetime.fromtimestamp(created).astimezone()
+        if kind == "lager_default":
+            return moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
+        return moment.isoformat("T" if kind == "rfc3339_T" else " ", "microseconds")
+
+    def level_of(self, name: str) -> str:
+        kind = self.form.level
+        if kind[2:]:
+            name = SHORT[name][int(kind[2:]) - 3]
+        return name.upper() if kind.startswith("uc") else name
+
+
+# -- Outputs -------------------------------------------------------------------------------------------------------
+
+
+class FileOutput(logging.Handler):
+    """A file that is set aside when it is time. `now` is a clock; `later` runs what takes long."""
+
+    def __init__(
+        self,
+        path: str,
+        rotation: Rotation,
+        now: Callable[[], datetime.datetime] = datetime.datetime.now,
+        later: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.path = path
+        self.rotation = rotation
+        self.now = now
+        self.later = later or _in_a_thread
+        self.compressing = threading.Lock()  # One at a time, and none while names are passed on.
+        self.due = next_rotation(rotation.date, now())
+        self.file = self._open()
+
+    def _open(self) -> TextIO:
+        try:
+            os.makedirs(os.path.dirname(self.path), mode=0o750, exist_ok=True)
+            file = open(self.path, "a", encoding="utf-8", errors="replace")  # noqa: SIM115 (it stays open)
+        except OSError as error:
+            raise NoLogFile(f"cannot write the log file {self.path}: {error.strerror or error}") from None
+        self.size = os.fstat(file.fileno()).st_size
+        return file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record) + "\n"
+            if self._is_time():
+                self.rotate()
+            self.file.write(text)
+            self.file.flush()
+            self.size += len(text.encode("utf-8", "replace"))
+        except (OSError, ValueError, NoLogFile):
+            self.handleError(record)  # Says so on stderr: a disk that is full must not stop the node.
+
+    def _is_time(self) -> bool:
+        if self.rotation.size and self.size >= self.rotation.size:
+            return True
+        return self.due is not None and self.now() >= self.due
+
+    def rotate(self) -> None:
+        """Begin a new file; those before move on by one, and the oldest goes."""
+        if not self.size:
+            self.due = next_rotation(self.rotation.date, self.now())
+            return
+        if not self.compressing.acquire(blocking=False):
+            return  # The file goes on growing until the last one is packed.
+        try:
+            for number in range(self.rotation.count - 1, -1, -1):
+                for ending in ("", ".gz"):
+                    self._pass_on(f"{self.path}.{number}{ending}", f"{self.path}.{number + 1}{ending}", number)
+            os.replace(self.path, f"{self.path}.0")
+            self._reopen()
+            self.due = next_rotation(self.rotation.date, self.now())
+        finally:
+            self.compressing.release()
+        if self.rotation.compress:
+            self.later(self._compress)
+
+    def _pass_on(self, name: str, following: str, number: int) -> None:
+        if not os.path.exists(name):
+            return
+        if number == self.rotation.count - 1:
+            os.remove(name)
+        else:
+            os.replace(name, following)
+
+    def _compress(self) -> None:
+        import gzip  # Rarely needed, and a start pays for each module.
+        import shutil
+
+        with self.compressing:
+            for number in range(self.rotation.count):
+                name = f"{self.path}.{number}"
+                if not os.path.exists(name):
+                    continue
+                with open(name, "rb") as plain, gzip.open(f"{name}.gz.new", "wb") as packed:
+                    shutil.copyfileobj(plain, packed)
+                os.replace(f"{name}.gz.new", f"{name}.gz")
+                os.remove(name)
+
+    def reopen(self) -> None:
+        """Somebody else has moved the file away."""
+        self.acquire()
+        try:
+            self._reopen()
+        finally:
+            self.release()
+
+    def _reopen(self) -> None:
+        old = self.file
+        self.file = self._open()  # If that fails, the old one is still written.
+        old.close()
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def _in_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="compress a log file").start()
+
+
+def next_rotation(pattern: str, now: datetime.datetime) -> datetime.datetime | None:
+    """The first moment after `now` that the pattern names; None: it names none."""
+    found = ROTATION_DATE.fullmatch(pattern)
+    if found is None:
+        return None
+    hourly, minute, daily, day_hour, weekly, weekday, week_hour, _, month_day, month_hour = found.groups()
+    if hourly:
+        moment = now.replace(minute=int(minute or 0), second=0, microsecond=0)
+        return moment if moment > now else moment + datetime.timedelta(hours=1)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    for days in range(64):
+        day = midnight + datetime.timedelta(days=days)
+        if daily:
+            fits, hour = True, day_hour
+        elif weekly:
+            fits, hour = day.isoweekday() % 7 == int(weekday), week_hour
+        else:
+            fits, hour = day.day == int(month_day), month_hour
+        moment = day.replace(hour=int(hour or 0))
+        if fits and moment > now:
+            return moment
+    raise AssertionError(f"{pattern} names a day that comes at least every second month")
+
+
+# -- All of it -----------------------------------------------------------------------------------------------------
+
+
+def set_up(settings: Settings) -> None:
+    """Direct the loggers `leveret` and `leveret.<category>` where the settings say. Raises `NoLogFile`."""
+    for name in ("debug", "info", "notice", "warning", "error", "critical"):
+        logging.addLevelName(LOG_LEVELS[name], name)
+    logger = logging.getLogger(ROOT)
+    logger.propagate = False
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+    outputs: list[tuple[logging.Handler, str, LogForm]] = []
+    if settings.log_console:
+        stream = sys.stdout if settings.log_console_stdio == "stdout" else sys.stderr
+        outputs.append((logging.StreamHandler(stream), settings.log_console_level, settings.log_console_form))
+    if settings.log_file is not None:
+        file = FileOutput(settings.log_file, settings.log_rotation)
+        outputs.append((file, settings.log_file_level, settings.log_file_form))
+    for handler, level, form in outputs:
+        handler.setLevel(LOG_LEVELS[level])
+        handler.setFormatter(Form(form, os.getpid()))
+        logger.addHandler(handler)
+    for category in LOG_CATEGORIES:
+        level = settings.log_levels.get(category, settings.log_levels.get("default", "debug"))
+        set_level(category, level)
+
+
+def logger_of(category: str) -> logging.Logger:
+    return logging.getLogger(ROOT if category == "default" else f"{ROOT}.{category}")
+
+
+def set_level(category: str, level: str) -> None:
+    logger_of(category).setLevel(LOG_LEVELS[level])
+
+
+def levels() -> dict[str, str]:
+    """What holds now, for each category."""
+    names = {number: name for name, number in reversed(list(LOG_LEVELS.items()))}
+    return {name: names.get(logger_of(name).getEffectiveLevel(), "info") for name in LOG_CATEGORIES}
+
+
+def is_shown(level: str) -> bool:
+    """Whether any output lets entries of that level through."""
+    handlers = logging.getLogger(ROOT).handlers
+    return not handlers or any(handler.level <= LOG_LEVELS[level] for handler in handlers)
+
+
+def reopen() -> None:
+    """Open the files anew under their names. Raises `NoLogFile`; then the old ones are still written."""
+    for handler in logging.getLogger(ROOT).handlers:
+        if isinstance(handler, FileOutput):
+            handler.reopen()
+
+
+def on_hangup() -> None:
+    """A signal has nobody to answer to."""
+    try:
+        reopen()
+    except NoLogFile as error:
+        logging.getLogger(ROOT).error("%s; going on with the one from before", error)
+    else:
+        logging.getLogger(ROOT).info("SIGHUP: log files, if there are any, were opened anew")
+
+
+def tail(path: str, lines: int) -> tuple[list[str], int]:
+    """The last lines of a file, and where it ends. Raises OSError."""
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = file.seek(max(0, end - TAIL_BYTES))
+        data = file.read(end - start)
+    found = data.decode("utf-8", "replace").splitlines()
+    if start and found:
+        del found[0]  # Cut off in front.
+    return found[-lines:], end
+
+
+def since(path: str, position: int) -> tuple[str, int]:
+    """What was written behind a position, and where to go on. A file that is shorter is another one."""
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(position if position <= end else 0)
+        data = file.read(TAIL_BYTES)
+        return data.decode("utf-8", "replace"), file.tell()

@@ -1,0 +1,6 @@
+"""AMQP 0-9-1 as data: frames, methods, field tables, properties, reply codes.
+
+Bytes become values and values become bytes; nothing here keeps state. Connections and channels are in
+`leveret.sessions.amqp`. The broker uses this package too, since a message stays the bytes that its publisher sent.
+Everybody may import it; it imports nothing of Leveret.
+"""

@@ -1,0 +1,139 @@
+"""Reply codes, reply texts, and the errors that close a channel or a connection.
+
+Clients show reply texts to people, and some parse them, so a text is built as RabbitMQ builds it, byte for byte:
+`NAME - explanation`, at most 255 bytes. RabbitMQ cuts a longer one to 252 bytes and `...`, through the middle of a
+character if need be; here the cut moves back to the character's start, since clients that decode strictly fail on
+RabbitMQ's.
+
+A code is *soft* (it closes the channel) or *hard* (it closes the connection). A soft error where no channel is, as in
+a refused login, closes the connection too; the reverse, a hard code that closes only a channel, does not exist.
+`protocol_error` picks the class by the code; whoever catches it asks the error for its close method.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from leveret.protocol.methods import ChannelClose, ConnectionClose, Method
+
+TEXT_BYTES_MAX: Final = 255
+
+
+class ReplyCode(IntEnum):
+    """AMQP's reply codes; `name` is what stands at the start of a reply text."""
+
+    REPLY_SUCCESS = 200
+    CONTENT_TOO_LARGE = 311
+    NO_ROUTE = 312
+    NO_CONSUMERS = 313
+    CONNECTION_FORCED = 320
+    INVALID_PATH = 402
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    RESOURCE_LOCKED = 405
+    PRECONDITION_FAILED = 406
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    RESOURCE_ERROR = 506
+    NOT_ALLOWED = 530
+    NOT_IMPLEMENTED = 540
+    INTERNAL_ERROR = 541
+
+    @property
+    def is_soft(self) -> bool:
+        return self in _SOFT
+
+    @property
+    def is_hard(self) -> bool:
+        return self not in _SOFT and self is not ReplyCode.REPLY_SUCCESS
+
+
+_SOFT: Final = frozenset(
+    {
+        ReplyCode.CONTENT_TOO_LARGE,
+        ReplyCode.NO_ROUTE,
+        ReplyCode.NO_CONSUMERS,
+        ReplyCode.ACCESS_REFUSED,
+        ReplyCode.NOT_FOUND,
+        ReplyCode.RESOURCE_LOCKED,
+        ReplyCode.PRECONDITION_FAILED,
+    }
+)
+
+
+class ProtocolError(Exception):
+    """Something a client is told by closing its channel or connection."""
+
+    def __init__(self, code: int, explanation: str = "", class_id: int = 0, method_id: int = 0) -> None:
+        super().__init__(code, explanation, class_id, method_id)
+        self.code = ReplyCode(code)
+        self.explanation = explanation
+        self.class_id = class_id
+        self.method_id = method_id
+
+    @property
+    def reply_text(self) -> str:
+        return reply_text(self.code, self.explanation)
+
+    def __str__(self) -> str:
+        return f"{self.code.value} {self.reply_text}"
+
+
+class ChannelFault(ProtocolError):
+    """Closes the channel. Its code is a soft one."""
+
+    def __init__(self, code: int, explanation: str = "", class_id: int = 0, method_id: int = 0) -> None:
+        super().__init__(code, explanation, class_id, method_id)
+        assert self.code.is_soft, self.code
+
+    def close(self) -> ChannelClose:
+        return ChannelClose(self.code, self.reply_text, self.class_id, self.method_id)
+
+
+class ConnectionFault(ProtocolError):
+    """Closes the connection."""
+
+    def close(self) -> ConnectionClose:
+        return ConnectionClose(self.code, self.reply_text, self.class_id, self.method_id)
+
+
+def protocol_error(
+    code: ReplyCode, explanation: str = "", method: Method | type[Method] | None = None
+) -> ChannelFault | ConnectionFault:
+    """The error that RabbitMQ's `protocol_error` ends in: it closes what the code says, and names the failed method."""
+    ids = (0, 0) if method is None else (method.class_id, method.method_id)
+    return ChannelFault(code, explanation, *ids) if code.is_soft else ConnectionFault(code, explanation, *ids)
+
+
+def reply_text(code: ReplyCode, explanation: str = "") -> str:
+    """`NAME - explanation`, or the bare name where there is nothing to explain, in at most 255 bytes."""
+    text = f"{code.name} - {explanation}" if explanation else code.name
+    # `replace` also takes lone surrogates that JSON brought into a name: a text for people must not fail.
+    data = text.encode("utf-8", "surrogateescape") if _encodable(text) else text.encode("utf-8", "replace")
+    if len(data) <= TEXT_BYTES_MAX:
+        return data.decode("utf-8", "surrogateescape")
+    end = TEXT_BYTES_MAX - 3
+    # A character has at most three continuation bytes; more of them are no character, and are cut like RabbitMQ does.
+    for start in range(end, end - 4, -1):
+        if data[start] & 0xC0 != 0x80:
+            end = start
+            break
+    return data[:end].decode("utf-8", "surrogateescape") + "..."
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" and not "\udc80" <= character <= "\udcff" for character in text)
+
+
+# The wording of explanations that several parts of the broker share.
+
+
+def resource(kind: str, name: str, vhost: str) -> str:
+    """`queue 'q' in vhost '/'`; a topic is printed without its kind, as in RabbitMQ."""
+    if kind == "topic":
+        return f"'{name}' in vhost '{vhost}'"
+    return f"{kind} '{name}' in vhost '{vhost}'"

@@ -1,0 +1,757 @@
+"""Raft: how the nodes of a cluster agree on one sequence of commands, as long as a majority of them can talk.
+
+This is a machine: messages and ticks go in, `Ready` comes out, and the same input gives the same output. Its shell owns
+the disk, the network, the clock and the state machine. It does, again and again:
+
+    ready = raft.ready()            what has come of all input so far; None if nothing
+    send ready.early                these may leave before the disk has anything
+    write hard_state, snapshot, entries, and sync        (if ready.must_sync)
+    restore the state machine from ready.snapshot, if there is one
+    send ready.messages, fill in and send ready.chunks   these must not leave before that sync
+    apply ready.committed, answer ready.reads
+    raft.advance(ready)
+
+One Ready is out at a time. What arrives meanwhile gathers and makes up the next one, so that under load one sync serves
+many messages. The order above is the heart of the matter:
+
+- A *vote* must be on disk before the candidate hears of it. Otherwise a node that crashes and returns votes twice in
+  one term, and there are two leaders.
+- An *accepted append* must be on disk before the leader hears of it, and the leader counts its own copy only once that
+  is on disk, for a majority that has an entry must still have it after all have crashed.
+- A leader's appends promise nothing about its own disk, and travel while it writes. But its *term* must be on disk. A
+  leader that is the only voter wins an election without asking anyone; if it sent entries to learners, crashed and
+  forgot its term, it would win the same term again and send others under the same index and term. So nothing at all
+  leaves early while term or vote are unwritten.
+
+**Elections.** A follower that has heard nothing for a while first asks whether it *would* be elected (pre-vote), and
+changes its term only if a majority says yes. So a node that was cut off does not come back with a high term and depose
+a working leader. Voters say no while they hear from a leader (its *lease*), unless the leader itself asked for the
+election to hand over. A leader that hears from no majority steps down (check-quorum), so that its clients learn soon.
+Nodes of a lower priority wait longer the first time, so that a node of a higher one goes first; the second time they
+do not, so that nobody waits for the dead.
+
+**Membership** changes by one member at a time and is in force once *appended*. Two majorities of memberships that
+differ by one member overlap, which is why there may be no second change before the first is committed, and none before
+the leader has committed an entry of its own term: a change of an older leader could still surface, and the two would
+differ by two. A leader that removes itself stays until that is committed, without counting itself. If it crashes in
+between it may hold the longest log, so it may be elected again although its own membership does not name it; otherwise
+nobody could be.
+
+**Two voters.** A majority of two is two, so a follower that lost its leader can do nothing. Its leader can: it is the
+only one that anybody could have elected, and a membership of itself alone takes effect when *it* has appended that. The
+other one, whose membership still names both, needs the leader's vote and does not get it, for its log is older. So a
+leader of two goes on by making the other a learner (`dismiss`), without any proof of what became of it, if its shell
+allows that (`dismissable`). A follower can do so (`outlive`) only if it is certain that the other has stopped, and that
+the other has not gone on without this node before. Either it has the other's log in its hands, and nobody can write to
+that: then it does what the two would have done by messages, takes over what the other's log has beyond its own, and
+stands for election with the vote that the other would give. Or its shell knows by other means.
+
+**Whom to believe.** A message of an older term is answered, if it came from a leader, so that it learns of the newer
+term: a node whose term is ahead would otherwise ignore its leader for ever. All other messages of an older term are
+dropped: an old acceptance of an index says nothing about the entry that is there now.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from leveret.raft.leader import Leadership, ReadState, Token
+from leveret.raft.log import EntryLog
+from leveret.raft.membership import Change, Demote, Membership, Promote, Remove, encode_membership
+from leveret.raft.messages import (
+    ENTRY_BYTES_MAX,
+    NO_SNAPSHOT,
+    NO_STATE,
+    Append,
+    AppendResponse,
+    Applied,
+    Entry,
+    FromLeader,
+    HardState,
+    Heartbeat,
+    HeartbeatResponse,
+    Kind,
+    Message,
+    Outbox,
+    Snapshot,
+    SnapshotChunk,
+    SnapshotMeta,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from leveret.raft.options import Options
+
+Draw = Callable[[int], int]
+
+# Elections in a row, after the link to the leader broke, for which nobody waits long. Votes can be split.
+HURRIES_MAX = 8
+
+
+class Role(IntEnum):
+    FOLLOWER = 0
+    PRE_CANDIDATE = 1
+    CANDIDATE = 2
+    LEADER = 3
+
+
+class Refused(Exception):
+    """The request was not taken on, and has had no effect."""
+
+
+class NotLeader(Refused):
+    """Ask `leader`, if it is known."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"the leader is {leader}" if leader else "no leader is known")
+        self.leader = leader
+
+
+class Busy(Refused):
+    """Not now; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Where a proposal stands. It is committed when an entry of this index *and term* is applied; it is lost when one
+    of this index and another term is."""
+
+    index: int
+    term: int
+
+
+class Remains(NamedTuple):
+    """What a voter that has stopped left on its disk."""
+
+    hard_state: HardState
+    snapshot: SnapshotMeta
+    entries: Sequence[Entry]
+
+
+class FollowerStatus(NamedTuple):
+    id: str
+    match: int
+    applied: int
+    active: bool
+    state: str
+
+
+@dataclass(slots=True)
+class Ready:
+    """What to do, in this order."""
+
+    early: list[Message]
+    hard_state: HardState | None  # None: unchanged.
+    snapshot: Snapshot | None  # To keep and to restore; the log begins anew after it.
+    entries: list[Entry]  # To append; whatever is stored from the index of the first one on is void.
+    commit: int  # To be written along with the others, never for its own sake.
+    messages: list[Message]
+    chunks: list[SnapshotChunk]
+    committed: list[Entry]
+    reads: list[ReadState]
+    role: Role
+    leader: str | None
+    term: int
+
+    @property
+    def must_sync(self) -> bool:
+        return self.hard_state is not None or self.snapshot is not None or bool(self.entries)
+
+
+class _Assembly:
+    """A snapshot that is arriving."""
+
+    __slots__ = ("key", "parts", "received")
+
+    def __init__(self, key: tuple[int, int, int, int]) -> None:
+        self.key = key
+        self.parts: list[bytes] = []
+        self.received = 0
+
+
+class Raft:
+    """One node's part. `draw(n)` gives a random number from 0 to n - 1."""
+
+    def __init__(
+        self,
+        own_id: str,
+        draw: Draw,
+        options: Options | None = None,
+        *,
+        hard_state: HardState = NO_STATE,
+        snapshot: SnapshotMeta = NO_SNAPSHOT,
+        entries: Sequence[Entry] = (),
+        commit: int = 0,
+    ) -> None:
+        self.id = own_id
+        self.draw = draw
+        self.options = options or Options()
+        self.term, self.vote = hard_state
+        self.snapshot = snapshot  # The newest that is durable here, or will be after the Ready in flight.
+        self.log = EntryLog(snapshot, entries, commit)
+        self.delivered = snapshot.index  # Given out to be applied up to here.
+        self.applied = snapshot.index
+        self.role = Role.FOLLOWER
+        self.leader: str | None = None
+        self.leadership: Leadership | None = None
+        self._succession: Change | None = None  # What makes this node, a candidate, the only voter: see `outlive`.
+        self.dismissable: frozenset[str] = frozenset()  # Voters that a leader of two may go on without.
+        self._votes: dict[str, bool] = {}
+        self._forced = False
+        self._elapsed = self._timeout = 0
+        self._spread = self.options.election_ticks
+        self._fruitless = False  # The last campaign led to no leader.
+        self._hurry = 0  # So many more times an election is not waited for long.
+        self._outbox = Outbox()
+        self._reads: list[ReadState] = []
+        self._assembly: _Assembly | None = None
+        self._install: Snapshot | None = None
+        self._written = hard_state
+        self._shown: tuple[Role, str | None, int] = (self.role, self.leader, self.term)
+        self._in_flight: Ready | None = None
+        self._restart_timeout()
+
+    # What the shell asks for
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leadership is not None
+
+    @property
+    def membership(self) -> Membership:
+        """In force, committed or not."""
+        return self.log.membership
+
+    @property
+    def commit(self) -> int:
+        return self.log.commit
+
+    @property
+    def last_index(self) -> int:
+        return self.log.last_index
+
+    def propose(self, data: bytes) -> Proposed:
+        """Append a command. Raises `NotLeader` or `Busy`."""
+        return self._append_own(Kind.COMMAND, data)
+
+    def change(self, change: Change) -> Proposed:
+        """Append another membership. Raises `NotLeader`, `Busy` or `BadChange`."""
+        leadership = self._require_leadership()
+        if not self.log.is_membership_committed:
+            raise Busy("another change of the membership is under way")
+        if not leadership.has_committed:
+            raise Busy("the leader is new and has committed nothing yet")
+        self.membership.changed(change)  # A change that makes no sense is told first.
+        if isinstance(change, Promote) and not leadership.is_near(change.id):
+            raise Busy(f"{change.id} is still catching up")
+        return self._append_change(change)
+
+    def transfer(self, to: str) -> None:
+        """Hand leadership over. Proposals are refused until that has happened, or has failed."""
+        leadership = self._require_leadership()
+        if to == self.id or to not in self.membership.voter_ids:
+            raise ValueError(f"{to} is not another voter")
+        leadership.transfer(to)
+
+    def read_index(self, token: Token) -> None:
+        """Ask up to where the state machine must have applied to answer a read that begins now: see `Ready.reads`."""
+        leadership = self._require_leadership()
+        if leadership.waiting_reads >= self.options.reads_max:
+            raise Busy("too many reads wait")
+        leadership.read(token)
+
+    def snapshot_meta(self, index: int) -> SnapshotMeta | None:
+        """What belongs to a snapshot of the state machine as it is after it applied `index`. To be asked at that very
+        moment: later the log has moved on. None while a newer snapshot from the leader waits to be installed."""
+        assert index <= self.applied
+        term = self.log.term_at(index)
+        return None if term is None else SnapshotMeta(index, term, self.log.membership_at(index))
+
+    def compact(self, meta: SnapshotMeta, keep: int = 0) -> bool:
+        """A snapshot is durable: forget the entries before it, but for the last `keep`, which spare a follower that is
+        a little behind a whole snapshot. False if a newer one came from the leader meanwhile."""
+        if meta.index <= self.snapshot.index:
+            return False
+        self.snapshot = meta
+        if self.leadership is not None:
+            self.leadership.snapshot = meta
+        through = min(meta.index - keep, self.log.stable, self.delivered)
+        if through > self.log.offset:
+            self.log.compact(through)
+        return True
+
+    @property
+    def snapshots_in_use(self) -> set[int]:
+        """Indexes of snapshots that are being sent, and must not be deleted."""
+        return self.leadership.snapshots_in_use if self.leadership is not None else set()
+
+    @property
+    def preferred(self) -> str | None:
+        """A leader's better: a voter of higher priority to whom it could hand over."""
+        return self.leadership.preferred() if self.leadership is not None else None
+
+    def applied_by(self, ids: Iterable[str]) -> int:
+        """A leader's knowledge of how far this node and all of `ids` have applied."""
+        return self._require_leadership().applied_by(ids, self.applied)
+
+    def followers(self) -> list[FollowerStatus]:
+        if self.leadership is None:
+            return []
+        items = self.leadership.followers.items()
+        return [FollowerStatus(id_, f.match, f.applied, f.active, f.state.name.lower()) for id_, f in items]
+
+    def _require_leadership(self) -> Leadership:
+        if self.leadership is None:
+            raise NotLeader(self.leader)
+        return self.leadership
+
+    def _append_own(self, kind: Kind, data: bytes, is_bounded: bool = True) -> Proposed:
+        leadership = self._require_leadership()
+        if len(data) > ENTRY_BYTES_MAX:
+            raise ValueError(f"a command of {len(data)} bytes; at most {ENTRY_BYTES_MAX} are allowed")
+        if leadership.successor is not None:
+            raise Busy("leadership is being handed over")
+        waiting, size = self.last_index - self.commit, leadership.uncommitted_bytes
+        if is_bounded and (waiting >= self.options.uncommitted_max or size >= self.options.uncommitted_bytes_max):
+            raise Busy(f"{waiting} entries with {size} bytes wait to be committed")
+        entry = Entry(self.last_index + 1, self.term, kind, data)
+        self.log.extend([entry])
+        leadership.on_proposed(entry)
+        return Proposed(entry.index, entry.term)
+
+    # Time
+
+    def tick(self) -> None:
+        if self.leadership is not None:
+            if not self.leadership.tick() and not any(map(self.dismiss, self.dismissable)):
+                self._follow(self.term, None)
+            return
+        if self._succession is not None:
+            return  # Its disk is waited for, and nobody else.
+        self._elapsed += 1
+        if self._elapsed >= self._timeout and self._elapsed >= self._timeout + self._deference():
+            self._fruitless = True
+            self.campaign()
+
+    def on_link_lost(self, peer: str) -> None:
+        """The connection to a node broke. If that was the leader, do not wait out its silence. Being wrong does no
+        harm: the others, who still hear from it, will say no."""
+        if self.leadership is not None and peer in self.leadership.followers:
+            follower = self.leadership.followers[peer]
+            follower.active = False
+            follower.applied = 0  # It may come back from a restart, with less than it had.
+        elif peer == self.leader and self.role is Role.FOLLOWER:
+            self._hurry = HURRIES_MAX
+            self._restart_timeout()
+
+    def on_majority_linked(self) -> None:
+        """After a start: there are links to a majority. If nobody leads, there is no reason to wait for silence."""
+        if self.leader is None and self.role is Role.FOLLOWER and not self._hurry:
+            self._hurry = HURRIES_MAX
+            self._restart_timeout()
+
+    def _restart_timeout(self) -> None:
+        """Draw when to stand for election. Who knows that the leader is gone need not wait out its silence."""
+        ticks = self.options.election_ticks
+        if self._hurry:
+            self._hurry -= 1
+            self._spread = max(2, ticks // 16)
+            self._elapsed = ticks
+            self._timeout = ticks + self.draw(self._spread)
+        else:
+            self._spread = ticks
+            self._elapsed = 0
+            self._timeout = ticks + self.draw(ticks)
+
+    def _deference(self) -> int:
+        """How many ticks more to wait, so that voters of a higher priority can go first."""
+        own = self.membership.get(self.id)
+        if own is None or self._fruitless:
+            return 0
+        others = [member.priority for member in self.membership.voters if member.id != self.leader]
+        return self._spread * len({priority for priority in others if priority > own.priority})
+
+    # Two voters
+
+    def dismiss(self, peer: str) -> bool:
+        """As the leader of two, go on without the other one, until it is back. Whether that was possible."""
+        leadership = self.leadership
+        if leadership is None or peer not in self.dismissable:
+            return False
+        if not (leadership.has_committed and self._is_other_of_two(peer)):
+            return False
+        leadership.successor = None  # Who is gone takes nothing over.
+        self._append_change(Demote(peer))
+        return True
+
+    def outlive(self, peer: str, remains: Remains | None = None, *, forget: bool = False) -> None:
+        """Go on without the other one of two voters, and lead, as soon as this node's own vote is on its disk; until
+        then `is_succeeding`, unless something comes in between. Raises `Refused`.
+
+        UNSAFE, unless it is certain that `peer` does not run, that it does not start before what comes of this is on
+        disk here, and that it has agreed on nothing without this node. The last is seen from its log, if that is at
+        hand. `forget`: the other one is removed, in place of becoming a learner that catches up when it returns.
+        """
+        if not self._is_other_of_two(peer):
+            raise Refused(f"{self.id} and {peer} are not the only two voters")
+        if self._install is not None or self._assembly is not None:
+            raise Refused("a snapshot is on its way from the leader")
+        term = self.term
+        if remains is not None:
+            left = EntryLog(remains.snapshot, remains.entries, 0)
+            if self.id not in left.membership.voter_ids or not {self.id, peer}.issuperset(left.membership.voter_ids):
+                raise Refused(f"{peer} has gone on without {self.id}")
+            term = max(term, remains.hard_state.term)
+            if (left.last_term, left.last_index) > (self.log.last_term, self.last_index):
+                term += 1  # In which the other one, whose log is the longer one, would be elected.
+                self._take_over(peer, left, term)
+        self._follow(max(term, self.term), None)
+        self._forced = True
+        self._stand()
+        if peer in self.membership.voter_ids:  # Otherwise its log, which was taken over, says so already.
+            self._succession = Remove(peer) if forget else Demote(peer)
+
+    @property
+    def is_succeeding(self) -> bool:
+        return self._succession is not None
+
+    def _succeed(self, change: Change) -> None:
+        """This node's vote is on disk, and so would be the other one's, had it been asked."""
+        self._succession = None
+        self._on_elected()
+        # Not before an entry of this term is committed, in other cases. Here no change of an older leader can surface:
+        # the only other log that could have one has none, and nobody else has a vote.
+        self._append_change(change)
+
+    def _is_other_of_two(self, peer: str) -> bool:
+        """Whether there are these two voters, and nobody else can be one in any log."""
+        two = {self.id, peer}
+        open_ = [one.membership for one in self.log.memberships if one.index >= self.log.agreed.index]
+        return set(self.membership.voter_ids) == two != {peer} and all(two.issuperset(one.voter_ids) for one in open_)
+
+    def _take_over(self, peer: str, left: EntryLog, term: int) -> None:
+        """Have in this log what the other one's has, as if that led and had sent it."""
+        prev = min(self.last_index, left.last_index)
+        while prev >= max(self.log.offset, left.offset) and self.log.term_at(prev) != left.term_at(prev):
+            prev -= 1
+        prev_term = left.term_at(prev) if prev >= self.log.offset else None
+        if prev_term is None or prev < self.commit:
+            raise Refused(f"the log of {peer} does not go on from what is agreed on here")
+        self.step(Append(peer, self.id, term, prev, prev_term, self.commit, left.between(prev, left.last_index)))
+        assert (self.log.last_term, self.last_index) == (left.last_term, left.last_index)
+
+    def _append_change(self, change: Change) -> Proposed:
+        assert self.leadership is not None
+        data = encode_membership(self.membership.changed(change))
+        proposed = self._append_own(Kind.MEMBERSHIP, data, is_bounded=isinstance(change, Promote))
+        self.leadership.on_membership()
+        return proposed
+
+    # Elections
+
+    def campaign(self, *, forced: bool = False) -> None:
+        """Stand for election, as the timeout does. `forced`: the leader wants it, so nobody needs to be asked first."""
+        self._restart_timeout()
+        self._succession = None
+        if not self._may_lead() or self._install is not None:
+            return
+        self._forced = forced
+        if forced:
+            self._stand()
+            return
+        self.role, self.leader = Role.PRE_CANDIDATE, None
+        self._request_votes(self.term + 1)
+
+    def _may_lead(self) -> bool:
+        if self.id in self.membership.voter_ids:
+            return True
+        if self.log.is_membership_committed or len(self.log.memberships) < 2:
+            return False
+        return self.id in self.log.memberships[-2].membership.voter_ids
+
+    def _stand(self) -> None:
+        self._enter_term(self.term + 1)
+        self.vote = self.id
+        self.role, self.leader = Role.CANDIDATE, None
+        self._request_votes(self.term)
+
+    def _request_votes(self, term: int) -> None:
+        voters = self.membership.voter_ids
+        self._votes = {self.id: True} if self.id in voters else {}
+        if self._votes and self.membership.is_majority(1):
+            self._on_elected()
+            return
+        last, last_term, pre = self.last_index, self.log.last_term, self.role is Role.PRE_CANDIDATE
+        for peer in voters:
+            if peer != self.id:
+                self._outbox.later.append(VoteRequest(self.id, peer, term, pre, last, last_term, self._forced))
+
+    def _on_vote_request(self, message: VoteRequest) -> None:
+        if message.pre:
+            free = message.term > self.term
+        else:
+            free = self.vote == message.sender or (self.vote is None and self.leader is None)
+        current = (message.last_term, message.last_index) >= (self.log.last_term, self.last_index)
+        granted = free and current
+        if not current and self.leader is None and not self._hurry:
+            # The other one misses the leader too, and cannot follow it: its log is older. This node may have asked all
+            # the others before they noticed, and would wait out an election's time before it asks again.
+            self._hurry = 1
+            self._restart_timeout()
+        if granted and not message.pre:
+            self.vote = message.sender
+            self._elapsed = 0
+        term = message.term if granted else self.term  # A refusal tells the candidate a newer term, if there is one.
+        self._outbox.later.append(VoteResponse(self.id, message.sender, term, message.pre, granted))
+
+    def _on_vote_response(self, message: VoteResponse) -> None:
+        if self.role is not (Role.PRE_CANDIDATE if message.pre else Role.CANDIDATE):
+            return
+        if message.sender not in self.membership.voter_ids:
+            return
+        if message.pre and message.granted and message.term != self.term + 1:
+            return  # Granted for an election that is over.
+        self._votes.setdefault(message.sender, message.granted)
+        granted = sum(self._votes.values())
+        if self.membership.is_majority(granted):
+            self._on_elected()
+        elif self.membership.is_majority(len(self._votes) - granted):
+            self._follow(self.term, None)
+
+    def _on_elected(self) -> None:
+        if self.role is Role.PRE_CANDIDATE:
+            self._stand()
+            return
+        self.role, self.leader, self._fruitless = Role.LEADER, self.id, False
+        self._assembly = None
+        self.leadership = Leadership(self.id, self.term, self.log, self.snapshot, self.options, self._outbox)
+        self.log.extend([Entry(self.last_index + 1, self.term, Kind.NOOP, b"")])
+
+    def _enter_term(self, term: int) -> None:
+        assert term > self.term
+        self.term, self.vote = term, None
+        # Answers and requests of a term that is over can only confuse: some speak of entries not written after all.
+        self._outbox.early.clear()
+        self._outbox.later.clear()
+        self._outbox.chunks.clear()
+
+    def _follow(self, term: int, leader: str | None) -> None:
+        if self.leadership is not None:
+            self._reads += self.leadership.abandoned_reads()
+            self.leadership = None
+            self._outbox.chunks.clear()
+        if term != self.term:
+            self._enter_term(term)
+        self.role, self.leader = Role.FOLLOWER, leader
+        self._votes = {}
+        self._succession = None
+        self._restart_timeout()
+
+    # Messages
+
+    def step(self, message: Message) -> None:
+        """Take in what another node said."""
+        if message.to != self.id:
+            return  # Meant for an earlier incarnation of this node.
+        if message.term > self.term:
+            if isinstance(message, VoteRequest) and self._is_led() and not message.forced:
+                return
+            self._on_newer_term(message)
+        elif message.term < self.term:
+            self._on_older_term(message)
+            return
+        match message:
+            case VoteRequest():
+                self._on_vote_request(message)
+            case VoteResponse():
+                self._on_vote_response(message)
+            case Append() | Heartbeat() | SnapshotChunk():
+                self._on_leader(message)
+            case TimeoutNow():
+                if message.sender == self.leader and self.role is Role.FOLLOWER:
+                    self.campaign(forced=True)
+            case _:
+                if self.leadership is not None and self.leadership.on_answer(message):
+                    self._on_committed()
+
+    def _is_led(self) -> bool:
+        """Whether a leader was heard of a short while ago, or is this node."""
+        return self.leader is not None and (self.is_leader or self._elapsed < self.options.election_ticks)
+
+    def _on_newer_term(self, message: Message) -> None:
+        if isinstance(message, VoteRequest | VoteResponse) and message.pre:
+            if isinstance(message, VoteRequest) or message.granted:
+                return  # Its term is one that nobody has entered yet.
+        from_leader = isinstance(message, Append | Heartbeat | SnapshotChunk)
+        self._follow(message.term, message.sender if from_leader else None)
+
+    def _on_older_term(self, message: Message) -> None:
+        match message:
+            case Append() | Heartbeat() | SnapshotChunk():
+                self._outbox.later.append(AppendResponse(self.id, message.sender, self.term, False, 0))
+            case VoteRequest():
+                self._outbox.later.append(VoteResponse(self.id, message.sender, self.term, message.pre, False))
+            case _:
+                pass  # Answers to what was asked in a term that is over.
+
+    def _on_leader(self, message: FromLeader) -> None:
+        assert not self.is_leader, "two leaders in one term"
+        if self.role is not Role.FOLLOWER or self.leader != message.sender:
+            self._follow(self.term, message.sender)
+        if self._hurry or self._spread != self.options.election_ticks:
+            self._hurry = 0
+            self._restart_timeout()
+        self._elapsed = 0
+        self._fruitless = False
+        match message:
+            case Append():
+                self._on_append(message)
+            case Heartbeat():
+                self.log.commit_to(min(message.commit, self.last_index))
+                response = HeartbeatResponse(self.id, message.sender, self.term, message.round, self.applied)
+                self._outbox.early.append(response)
+            case SnapshotChunk():
+                self._on_chunk(message)
+
+    def _on_append(self, message: Append) -> None:
+        log = self.log
+        if message.prev_index < log.commit:
+            self._accept(message.sender, log.commit)  # What is committed is the same in all logs.
+            return
+        if log.term_at(message.prev_index) != message.prev_term:
+            hint, hint_term = log.agreement(message.prev_index - 1, message.prev_term)
+            prev, applied = message.prev_index, self.applied
+            response = AppendResponse(self.id, message.sender, self.term, False, prev, hint, hint_term, applied)
+            self._outbox.later.append(response)
+            return
+        for position, entry in enumerate(message.entries):
+            if log.term_at(entry.index) != entry.term:
+                # Only a conflict is a reason to drop anything: a late, shorter append says nothing about the rest.
+                if entry.index <= log.last_index:
+                    log.truncate(entry.index)
+                log.extend(message.entries[position:])
+                break
+        match = message.prev_index + len(message.entries)
+        log.commit_to(min(message.commit, match))
+        self._accept(message.sender, match)
+
+    def _accept(self, leader: str, index: int) -> None:
+        self._outbox.later.append(AppendResponse(self.id, leader, self.term, True, index, applied=self.applied))
+
+    def _on_chunk(self, message: SnapshotChunk) -> None:
+        meta, log = message.meta, self.log
+        if meta.index <= log.commit:
+            self._accept(message.sender, log.commit)
+            return
+        if log.term_at(meta.index) == meta.term:
+            log.commit_to(meta.index)  # All that is in the snapshot is in the log: applying it is less work.
+            self._accept(message.sender, meta.index)
+            return
+        data = self._assemble(message)
+        if data is None:
+            received = self._assembly.received if self._assembly is not None else 0
+            self._outbox.later.append(SnapshotResponse(self.id, message.sender, self.term, meta.index, received))
+            return
+        log.restore(meta)
+        self.snapshot = meta
+        self.delivered = meta.index
+        self._install = Snapshot(meta, data)
+        self._accept(message.sender, meta.index)
+
+    def _assemble(self, chunk: SnapshotChunk) -> bytes | None:
+        """Put a piece to those that are here. The whole data, if that was the last one."""
+        key = (chunk.meta.index, chunk.meta.term, chunk.total, chunk.checksum)
+        if not 0 < chunk.total <= self.options.snapshot_bytes_max:
+            self._assembly = None
+            return None
+        if self._assembly is None or self._assembly.key != key:
+            self._assembly = _Assembly(key)
+        assembly = self._assembly
+        if chunk.offset != assembly.received or chunk.offset + len(chunk.data) > chunk.total:
+            return None
+        assembly.parts.append(chunk.data)
+        assembly.received += len(chunk.data)
+        if assembly.received < chunk.total:
+            return None
+        self._assembly = None
+        data = b"".join(assembly.parts)
+        return data if zlib.crc32(data) == chunk.checksum else None
+
+    def _on_committed(self) -> None:
+        """A leader's commit index has moved."""
+        leadership = self.leadership
+        if leadership is None or self.id in self.membership.voter_ids or not self.log.is_membership_committed:
+            return
+        leadership.leave()  # This node is no member any more, and everyone who matters knows.
+        self._follow(self.term, None)
+
+    # Output
+
+    def ready(self) -> Ready | None:
+        """What to do about all that came in; None if nothing. It must be `advance`d before the next one."""
+        assert self._in_flight is None
+        if self.leadership is not None:
+            self.leadership.flush()
+            self._reads += self.leadership.take_reads()
+        log, outbox = self.log, self._outbox
+        state, shown = HardState(self.term, self.vote), (self.role, self.leader, self.term)
+        entries = log.between(log.stable, log.last_index)
+        committed: list[Entry] = []
+        if log.commit > self.delivered:
+            count_max = min(self.options.committed_max, log.commit - self.delivered)
+            committed, _ = log.limited(self.delivered, count_max, self.options.committed_bytes_max)
+        nothing = (
+            not (entries or committed or outbox.early or outbox.later or outbox.chunks or self._reads)
+            and self._install is None
+            and state == self._written
+            and shown == self._shown
+        )
+        if nothing:
+            return None
+        if state != self._written:  # Nothing may be said in a term that is not on disk.
+            outbox.later[:0] = outbox.early
+            outbox.early = []
+        ready = Ready(
+            outbox.early,
+            state if state != self._written else None,
+            self._install,
+            entries,
+            log.commit,
+            outbox.later,
+            outbox.chunks,
+            committed,
+            self._reads,
+            self.role,
+            self.leader,
+            self.term,
+        )
+        outbox.early, outbox.later, outbox.chunks = [], [], []
+        self._reads, self._install = [], None
+        self._written, self._shown = state, shown
+        if committed:
+            self.delivered = committed[-1].index
+        self._in_flight = ready
+        return ready
+
+    def advance(self, ready: Ready) -> None:
+        """All of it is done: on disk, sent, applied."""
+        assert ready is self._in_flight
+        self._in_flight = None
+        self.log.on_stable(ready.entries)
+        applied = self.applied
+        if ready.snapshot is not None:
+            self.applied = max(self.applied, ready.snapshot.meta.index)
+        if ready.committed:
+            self.applied = max(self.applied, ready.committed[-1].index)
+        if self._succession is not None and self._written == HardState(self.term, self.vote):
+            self._succeed(self._succession)
+        elif self.leadership is not None:
+            if self.leadership.count():
+                self._on_committed()
+        elif self.applied > applied and self.leader is not None:
+            self._outbox.early.append(Applied(self.id, self.leader, self.term, self.applied))

@@ -1,0 +1,368 @@
+"""A leader's part: bring the followers' logs up to its own, count what a majority has, serve reads, hand over.
+
+A `Leadership` lives from the moment its node wins an election until the node steps down, within one term. All that a
+leader knows and a follower must not use dies with it, so nothing can be carried over into another term by mistake.
+
+**Lost messages.** Nothing is sent again by a timer of its own. Each heartbeat that a follower answers is the occasion:
+if it has less than it should, an empty append at the place where the leader believes it to be either is accepted
+(nothing was lost) or rejected (then the leader probes for the last index in common).
+
+**Reads.** A leader that was deposed without knowing would answer reads with what was true once. So a read notes the
+commit index, and is answered when a majority has answered a heartbeat that was sent *after* the read arrived. Reads of
+one turn share a heartbeat: each has the number of the *round* it belongs to. Before the leader has committed an entry
+of its own term it does not know what its predecessors committed, so reads wait for that too.
+
+**Snapshots.** The machine never holds a snapshot's bytes. It says which piece should go to whom, and the shell fills
+it in. While one is on its way its file must not be deleted (`snapshots_in_use`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from leveret.raft.log import EntryLog
+from leveret.raft.messages import (
+    Append,
+    AppendResponse,
+    Applied,
+    Entry,
+    Heartbeat,
+    HeartbeatResponse,
+    Outbox,
+    SnapshotChunk,
+    SnapshotMeta,
+    SnapshotResponse,
+    TimeoutNow,
+    ToLeader,
+)
+from leveret.raft.options import Options
+from leveret.raft.progress import Progress, State
+
+Token = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """A read may be answered once `index` is applied. None: leadership was lost, ask again elsewhere."""
+
+    token: Token
+    index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    round: int
+    index: int
+    token: Token
+
+
+class Leadership:
+    def __init__(
+        self, own_id: str, term: int, log: EntryLog, snapshot: SnapshotMeta, options: Options, outbox: Outbox
+    ) -> None:
+        self.id = own_id
+        self.term = term
+        self.log = log
+        self.snapshot = snapshot  # The newest that is durable here.
+        self.options = options
+        self.outbox = outbox
+        self.followers: dict[str, Progress] = {}
+        self.elapsed = 0  # Ticks since the majority was checked.
+        self.heartbeat_elapsed = 0
+        self.uncommitted_bytes = sum(len(entry.data) for entry in log.between(log.commit, log.last_index))
+        self.successor: str | None = None
+        self.transfer_elapsed = 0
+        self.round = self.round_sent = 0
+        self.early_reads: list[Token] = []  # Came before anything of this term was committed.
+        self.pending_reads: deque[_Read] = deque()
+        self.reads: list[ReadState] = []  # Answered.
+        self.on_membership()
+
+    def on_membership(self) -> None:
+        """Another membership is in force: follow each member of it, and nobody else."""
+        ids = self.log.membership.ids
+        for peer in ids:
+            if peer != self.id and peer not in self.followers:
+                self.followers[peer] = Progress(self.log.last_index)
+        for peer in [peer for peer in self.followers if peer not in ids]:
+            del self.followers[peer]
+        if self.successor is not None and self.successor not in self.log.membership.voter_ids:
+            self.successor = None
+
+    # Counting
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether an entry of this term is: only then is it known what all earlier terms committed."""
+        return self.log.term_at(self.log.commit) == self.term
+
+    def majority_of(self, own: int, name: str) -> int:
+        """The highest number that a majority of the voters has reached."""
+        numbers = [
+            own if voter == self.id else getattr(self.followers[voter], name) for voter in self.log.membership.voter_ids
+        ]
+        numbers.sort(reverse=True)
+        return int(numbers[len(numbers) // 2])
+
+    def count(self) -> bool:
+        """Commit what a majority has on disk. Whether there was any.
+
+        Only an entry of this leader's own term counts by the number of its copies: one of an older term may be on a
+        majority and still be overwritten by a leader that never had it. It is committed by what follows it.
+        """
+        log = self.log
+        index = self.majority_of(log.stable, "match")
+        if index <= log.commit or log.term_at(index) != self.term:
+            return False
+        self.uncommitted_bytes -= sum(len(entry.data) for entry in log.between(log.commit, index))
+        log.commit_to(index)
+        for token in self.early_reads:
+            self._begin_read(token)
+        self.early_reads.clear()
+        return True
+
+    # Time
+
+    def tick(self) -> bool:
+        """False: no majority was heard of, and this leadership is over."""
+        if self.successor is not None:
+            self.transfer_elapsed += 1
+            if self.transfer_elapsed >= self.options.election_ticks:
+                self.successor = None
+        self.elapsed += 1
+        if self.elapsed >= self.options.election_ticks:
+            self.elapsed = 0
+            if not self._check_majority():
+                return False
+        for peer, follower in self.followers.items():
+            if follower.state is State.SNAPSHOT:
+                follower.silent_ticks += 1
+                if follower.silent_ticks >= self.options.snapshot_ticks:
+                    follower.probe(follower.match + 1)
+                    self.replicate(peer, follower)
+        self.heartbeat_elapsed += 1
+        if self.heartbeat_elapsed >= self.options.heartbeat_ticks:
+            self.heartbeat_elapsed = 0
+            self.heartbeat()
+        return True
+
+    def _check_majority(self) -> bool:
+        membership = self.log.membership
+        alive = sum(voter == self.id or self.followers[voter].active for voter in membership.voter_ids)
+        for follower in self.followers.values():
+            follower.active = False
+        return membership.is_majority(alive)
+
+    def heartbeat(self) -> None:
+        self.round_sent = self.round
+        for peer, follower in self.followers.items():
+            self._send_heartbeat(peer, follower)
+
+    def _send_heartbeat(self, peer: str, follower: Progress) -> None:
+        # No further than the follower's log is known to agree: what it has beyond may be another leader's.
+        commit = follower.told_commit = min(follower.match, self.log.commit)
+        self.outbox.early.append(Heartbeat(self.id, peer, self.term, commit, self.round))
+
+    # Sending
+
+    def flush(self) -> None:
+        """Send what has gathered in a turn."""
+        if self.pending_reads and self.round_sent != self.round:
+            self.heartbeat()
+        for peer, follower in self.followers.items():
+            if follower.next <= self.log.last_index or follower.state is State.PROBE:
+                self.replicate(peer, follower)
+            # News of a commit that no entries carry: followers apply it now and not with the next heartbeat.
+            if follower.told_commit < min(follower.match, self.log.commit) and follower.state is State.REPLICATE:
+                self._send_heartbeat(peer, follower)
+
+    def replicate(self, peer: str, follower: Progress, probe_gap: bool = False) -> None:
+        """Send all that the follower lacks and the window allows. `probe_gap`: at least an empty message."""
+        options, log = self.options, self.log
+        while True:
+            if follower.state is State.SNAPSHOT or (follower.state is State.PROBE and follower.probed):
+                return
+            if len(follower.inflight) >= options.inflight_max or follower.inflight_bytes >= options.inflight_bytes_max:
+                return
+            prev = follower.next - 1
+            prev_term = log.term_at(prev)
+            if prev_term is None:
+                if follower.active:  # Nobody reads a snapshot from disk for a node that is not there.
+                    follower.send_snapshot(self.snapshot)
+                    self._send_chunk(peer, follower)
+                return
+            entries, size = log.limited(prev, options.append_entries_max, options.append_bytes_max)
+            if not entries and not probe_gap and follower.state is State.REPLICATE:
+                return
+            probe_gap = False
+            self.outbox.early.append(Append(self.id, peer, self.term, prev, prev_term, log.commit, entries))
+            if follower.state is State.PROBE:
+                follower.probed = True
+                return
+            if entries:
+                follower.told_commit = max(follower.told_commit, min(log.commit, entries[-1].index))
+                follower.sent(entries[-1].index, size)
+
+    def _send_chunk(self, peer: str, follower: Progress) -> None:
+        assert follower.snapshot is not None
+        follower.silent_ticks = 0
+        chunk = SnapshotChunk(self.id, peer, self.term, follower.snapshot, follower.chunk_offset)
+        self.outbox.chunks.append(chunk)
+
+    @property
+    def snapshots_in_use(self) -> set[int]:
+        return {follower.snapshot.index for follower in self.followers.values() if follower.snapshot is not None}
+
+    # Answers
+
+    def on_answer(self, message: ToLeader) -> bool:
+        """A follower's answer. True if it commits something."""
+        follower = self.followers.get(message.sender)
+        if follower is None:
+            return False
+        follower.active = True
+        match message:
+            case AppendResponse():
+                follower.applied = max(follower.applied, message.applied)
+                return self._on_append_response(message, follower)
+            case HeartbeatResponse():
+                follower.applied = max(follower.applied, message.applied)
+                self._on_heartbeat_response(message, follower)
+            case Applied():
+                follower.applied = max(follower.applied, message.applied)
+            case SnapshotResponse():
+                self._on_snapshot_response(message, follower)
+        return False
+
+    def _on_append_response(self, message: AppendResponse, follower: Progress) -> bool:
+        if not message.accepted:
+            self._on_rejected(message, follower)
+            return False
+        assert message.index <= self.log.last_index  # Nobody in this term has more than its leader.
+        news = follower.matched(message.index)
+        caught_up = follower.state is State.SNAPSHOT and follower.match >= self.log.offset
+        if follower.state is State.PROBE or caught_up:
+            follower.replicate()
+        committed = news and self.count()
+        if follower.next <= self.log.last_index:
+            self.replicate(message.sender, follower)
+        if self.successor == message.sender and follower.match == self.log.last_index:
+            self._send_timeout_now(message.sender)
+        return committed
+
+    def _on_rejected(self, message: AppendResponse, follower: Progress) -> None:
+        if follower.state is State.SNAPSHOT or message.index <= follower.match:
+            return
+        if follower.state is State.PROBE and message.index != follower.next - 1:
+            return  # An answer to an older probe.
+        agreed = message.hint
+        if agreed >= self.log.offset:
+            agreed = self.log.agreement(agreed, message.hint_term)[0]
+        follower.probe(max(min(agreed + 1, message.index), follower.match + 1))
+        self.replicate(message.sender, follower)
+
+    def _on_heartbeat_response(self, message: HeartbeatResponse, follower: Progress) -> None:
+        follower.probed = False
+        full = (
+            len(follower.inflight) >= self.options.inflight_max
+            or follower.inflight_bytes >= self.options.inflight_bytes_max
+        )
+        if full:
+            follower.free_one()
+        if follower.match < self.log.last_index:
+            self.replicate(message.sender, follower, probe_gap=True)
+        if message.round > follower.round:
+            follower.round = message.round
+            self._release_reads()
+
+    def _on_snapshot_response(self, message: SnapshotResponse, follower: Progress) -> None:
+        if follower.snapshot is None or follower.snapshot.index != message.index:
+            return
+        if message.received > follower.chunk_offset or message.received == 0 < follower.chunk_offset:
+            follower.chunk_offset = message.received  # 0: the follower has lost what it had, and begins again.
+            self._send_chunk(message.sender, follower)
+
+    # Reads
+
+    def read(self, token: Token) -> None:
+        if self.has_committed:
+            self._begin_read(token)
+        else:
+            self.early_reads.append(token)
+
+    def _begin_read(self, token: Token) -> None:
+        if self.log.membership.voter_ids == (self.id,):
+            self.reads.append(ReadState(token, self.log.commit))
+            return
+        self.round += 1
+        self.pending_reads.append(_Read(self.round, self.log.commit, token))
+
+    def _release_reads(self) -> None:
+        done = self.majority_of(self.round, "round")
+        while self.pending_reads and self.pending_reads[0].round <= done:
+            read = self.pending_reads.popleft()
+            self.reads.append(ReadState(read.token, read.index))
+
+    def take_reads(self) -> list[ReadState]:
+        if self.log.membership.voter_ids == (self.id,):
+            self._release_reads()  # The others were removed while their word was awaited.
+        reads, self.reads = self.reads, []
+        return reads
+
+    def abandoned_reads(self) -> list[ReadState]:
+        """What to answer when this leadership ends."""
+        tokens = self.early_reads + [read.token for read in self.pending_reads]
+        return self.reads + [ReadState(token, None) for token in tokens]
+
+    @property
+    def waiting_reads(self) -> int:
+        return len(self.early_reads) + len(self.pending_reads) + len(self.reads)
+
+    # Handing over
+
+    def transfer(self, successor: str) -> None:
+        self.successor, self.transfer_elapsed = successor, 0
+        follower = self.followers[successor]
+        if follower.match == self.log.last_index:
+            self._send_timeout_now(successor)
+
+    def _send_timeout_now(self, successor: str) -> None:
+        self.outbox.early.append(TimeoutNow(self.id, successor, self.term))
+
+    def leave(self) -> None:
+        """The membership without this node is committed: say so, and let the best of the others go on."""
+        for peer, follower in self.followers.items():
+            self.replicate(peer, follower, probe_gap=True)
+            self._send_heartbeat(peer, follower)
+        voters = [voter for voter in self.log.membership.voter_ids if voter != self.id]
+        self._send_timeout_now(max(voters, key=lambda voter: (self.followers[voter].match, self._priority(voter))))
+
+    def _priority(self, member_id: str) -> int:
+        member = self.log.membership.get(member_id)
+        return member.priority if member is not None else 0
+
+    def preferred(self) -> str | None:
+        """A voter that should rather lead: alive, with a higher priority than this node, and nearly caught up."""
+        near = self.log.last_index - self.options.promote_lag_max
+        better = [
+            (self._priority(voter), self.followers[voter].match, voter)
+            for voter in self.log.membership.voter_ids
+            if voter != self.id and self.followers[voter].active and self.followers[voter].match >= near
+        ]
+        best = max(better, default=None)
+        return best[2] if best is not None and best[0] > self._priority(self.id) else None
+
+    def is_near(self, member_id: str) -> bool:
+        """Whether a learner is close enough to become a voter without holding the others up."""
+        follower = self.followers[member_id]
+        near = follower.match + self.options.promote_lag_max >= self.log.last_index
+        return near and follower.active and follower.state is State.REPLICATE
+
+    def applied_by(self, ids: Iterable[str], own: int) -> int:
+        """What the state machines of this node and of all those of `ids` that are members have applied."""
+        return min([own, *(self.followers[peer].applied for peer in ids if peer in self.followers)])
+
+    def on_proposed(self, entry: Entry) -> None:
+        self.uncommitted_bytes += len(entry.data)

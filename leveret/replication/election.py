@@ -1,0 +1,241 @@
+"""Who leads next.
+
+An in-sync member that no longer hears its master asks the others of the in-sync set how they stand. Whoever hears a
+working master says so, and that ends it: a single broken link deposes nobody. Otherwise the best of those that
+answered is proposed with the next epoch: one that reaches the majority, for no other would serve; then highest last
+epoch, then longest log, then oldest. All that are in sync hold everything confirmed, so the choice is about what is
+*not* confirmed yet, and transient messages live by it. Several may propose at once; compare-and-set takes one.
+
+**What counts as hearing.** There are no beats here: the links between nodes have their own, and a link that is silent
+or closed is reported as down. A member hears its master if their link is up and the master itself has said, since it
+came up, that it leads this epoch and reaches the majority (`Pulse`, or its `Standing`). What a third one says it hears
+counts only against deposing, never as hearing: two that have lost their master could go on assuring each other.
+
+A poll carries the asker's own standing. So when a master dies, the members, each of which notices by itself, know all
+about each other after one frame, whoever noticed first.
+
+**Orphans.** When no in-sync member is left, the queue is down until one returns, or an operator has another promoted by
+force. With `promote_always` the others do that by themselves after a while: they ask each other like those in sync do,
+and the best of them, complete logs first, forces its own promotion. What only the lost ones had is lost then.
+
+**Restarted masters.** A process that finds itself named master did not lead: an earlier one did, and may have lost
+blocks that it had sent. It polls like the others, saying that the place is vacant, and may well be chosen again, with
+a new epoch. A master whose disk was wiped is not in sync, and is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.metadata.model.view import View, forced
+from leveret.replication.ring_frames import Poll, Standing
+
+if TYPE_CHECKING:
+    from leveret.replication.member import Member
+
+
+class Doubt:
+    """Whether the master is there, and what to do if not."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.heard = False
+        self.age = 0  # Ticks without hearing.
+        self.standings: dict[str, Standing] | None = None  # None: not asked.
+        self.poll_age = 0
+        self.left: set[str] = set()  # Whose disk has failed, this epoch.
+
+    @property
+    def hears(self) -> bool:
+        member = self.member
+        if member.master is not None:
+            return member.majority
+        return self.heard and member.view is not None and member.view.master in member.links
+
+    @property
+    def is_vacant(self) -> bool:
+        member = self.member
+        return member.master is None and member.view is not None and member.view.master == member.me
+
+    @property
+    def is_open(self) -> bool:
+        return not self.hears and (self.member.in_sync or self.member.options.promote_always)
+
+    def standing(self) -> Standing:
+        member = self.member
+        assert member.view is not None
+        tail = member.tail
+        return Standing(
+            member.view.version, member.disk, tail.last_epoch, tail.end, self.hears, member.complete, member.majority
+        )
+
+    # -- events ----------------------------------------------------------------------
+
+    def on_view(self, is_new_epoch: bool) -> None:
+        self.standings = None
+        if is_new_epoch:
+            self.heard, self.age = False, 0
+            self.left.clear()
+
+    def on_peer_up(self, peer: str) -> None:
+        if self.standings is not None and peer in dict(self._in_sync()):
+            self._ask(peer)
+
+    def on_peer_down(self, peer: str) -> None:
+        view = self.member.view
+        assert view is not None
+        if self.standings is not None:
+            self.standings.pop(peer, None)
+        if peer == view.master:
+            self.heard = False
+            self.check(at_once=True)
+        elif self.standings is not None:
+            self._decide()
+
+    def on_pulse(self, working: bool) -> None:
+        self.heard, self.age = working, 0
+        if working:
+            self.standings = None
+        else:
+            self.check(at_once=True)
+
+    def on_leave(self, peer: str) -> None:
+        view = self.member.view
+        assert view is not None
+        self.left.add(peer)
+        if peer == view.master:
+            self.heard = False
+            self.check(at_once=True)
+
+    def on_tick(self) -> None:
+        self.age += 1
+        self.poll_age += 1
+        if self.member.in_sync or not self.member.options.promote_always:
+            self.check(at_once=False)
+        else:
+            self._check_orphaned()
+
+    def check(self, at_once: bool) -> None:
+        member = self.member
+        if member.master is not None or not member.in_sync or self.hears:
+            if member.in_sync or not member.options.promote_always:
+                self.standings = None
+            return
+        retry = member.options.retry
+        if self.standings is None:
+            # With a link, the new master of a new epoch may be about to say that it is there.
+            assert member.view is not None
+            linked = member.view.master in member.links and member.view.master not in self.left
+            if not at_once and linked and not self.is_vacant and self.age <= 2 * retry:
+                return
+        elif self.poll_age <= retry:
+            self._decide()
+            return
+        self.standings, self.poll_age = {}, 0
+        for name, _ in self._in_sync():
+            self._ask(name)
+        self._decide()
+
+    def _check_orphaned(self) -> None:
+        member = self.member
+        assert member.view is not None
+        if self.hears:
+            self.age, self.standings = 0, None
+        elif not member.majority:
+            self.age, self.standings = 0, None  # See `_decide`.
+        elif self.age > member.options.orphaned and (self.standings is None or self.poll_age > member.options.retry):
+            if self.standings is not None:
+                self._force_best(self.standings)
+            self.standings, self.poll_age = {}, 0
+            for name in member.view.ring:
+                self._ask(name)
+
+    def _force_best(self, standings: dict[str, Standing]) -> None:
+        """If nobody can do better. Each knows the same of all and finds the same best, who acts."""
+        member, in_sync = self.member, self._in_sync()
+        if any(standing.hears or (name, standing.disk) in in_sync for name, standing in standings.items()):
+            return
+        if any(name in member.links and name not in standings for name, _ in in_sync):
+            return  # Whether it still has the disk that counts is not known.
+        best = (member.complete, member.tail.last_epoch, member.tail.end, member.me)
+        for name, standing in standings.items():
+            best = max(best, (standing.complete, standing.last_epoch, standing.end, name))
+        if best[3] == member.me:
+            self.force()
+
+    def _in_sync(self) -> tuple[tuple[str, str], ...]:
+        assert self.member.view is not None
+        return self.member.view.in_sync
+
+    def _ask(self, name: str) -> None:
+        member = self.member
+        assert member.view is not None
+        if name != member.me:
+            member.send(name, Poll(member.view.version, self.is_vacant, self.standing()))
+
+    def on_poll(self, src: str, frame: Poll) -> None:
+        member = self.member
+        assert member.view is not None
+        if frame.vacant and src == member.view.master:
+            self.heard = False
+        member.send(src, self.standing())
+        if not frame.standing.hears:
+            if self.standings is None and member.in_sync:
+                self.check(at_once=frame.vacant)
+            if self.standings is not None:
+                self.on_standing(src, frame.standing)
+
+    def on_standing(self, src: str, frame: Standing) -> None:
+        member = self.member
+        assert member.view is not None
+        if src == member.view.master and frame.hears and member.master is None:
+            self.heard, self.age, self.standings = True, 0, None
+            return
+        if frame.last_epoch == member.view.epoch and member.master is None:
+            member.neighbours.on_lag(frame.end)
+        if self.standings is not None:
+            self.standings[src] = frame
+            self._decide()
+
+    # -- deciding ----------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        member, standings = self.member, self.standings
+        view = member.view
+        if standings is None or view is None or member.proposal_age is not None or not member.in_sync:
+            return
+        if not member.majority:
+            # Nothing can be agreed on now. What waits until it can would depose a master that served all the time, and
+            # with asynchronous replication that loses what it has confirmed.
+            return
+        if not member.may_lead:
+            return  # Named master by force, it lost messages before it heard of that. Only force helps.
+        asked = [name for name, _ in view.in_sync if name != member.me and name in member.links]
+        if any(name not in standings and name not in self.left for name in asked):
+            if self.poll_age <= member.options.retry:
+                return
+        if any(standing.hears for standing in standings.values()):
+            return
+        ages = {key: -place for place, key in enumerate(view.in_sync)}
+        best = (member.tail.last_epoch, member.tail.end, ages[member.me, member.disk], member.me)
+        for name, standing in standings.items():
+            if (name, standing.disk) in ages and name not in self.left and standing.majority:
+                best = max(best, (standing.last_epoch, standing.end, ages[name, standing.disk], name))
+        keep = tuple(key for key in view.in_sync if not self._is_gone(key, view.master))
+        ring = tuple(name for name in view.ring if name not in self.left)
+        member.propose(View(view.version + 1, view.epoch + 1, best[3], ring, keep, view.lossy, view.void))
+
+    def _is_gone(self, key: tuple[str, str], master: str) -> bool:
+        name, disk = key
+        if name == self.member.me:
+            return False
+        known = self.standings.get(name) if self.standings is not None else None
+        wiped = known is not None and known.disk != disk
+        return wiped or name in self.left or (name == master and name not in self.member.links)
+
+    def force(self) -> bool:
+        member = self.member
+        if member.view is None or member.me not in member.view.ring or member.proposal_age is not None:
+            return False
+        member.propose(forced(member.view, member.me, member.disk, member.complete))
+        return True

@@ -1,0 +1,357 @@
+"""Who feeds a member, and whom it feeds.
+
+A member asks the nearest reachable member on its left to feed it (Attach: my log's epochs, and where it ends), and is
+sent what follows the last block that both have. With `star` the nearest is always the master; nothing else differs.
+
+**After a death** the member on the right of the gap attaches to the next one on the left. All living members keep every
+unconfirmed block, so what one of them has, all will have. A neighbour that has forgotten the blocks that are asked for
+answers with Reset: the asker begins anew at the cut and fetches what is live below it (`sync`). An in-sync member is
+never in that place, for it has everything that is confirmed, and nothing else is forgotten.
+
+A log that is cut somewhere because its left neighbour's is shorter would lose what others count on: the neighbour may
+have been restarted, and its disk was behind. Only a different block under the same number proves anything, and then
+the log is cut there, never below what is confirmed. For the same reason only a matched log is fed from: who does not
+know yet whether its own blocks stand lets the asker wait.
+
+**Silence.** A feed that has nothing to give does not know that it should have, and there are no beats to miss. The
+master sees who lags behind without progress and tells it so (Pulse). One that is told twice, without progress between,
+turns to the next on the left, in the end to the master itself, and returns when the nearest answers.
+
+**Bounds.** A child is sent at most `window_bytes` that are not on its disk yet (one block may be larger). It tells how
+far its disk is, to the master with its numbers, to another feed with Got, once for every quarter of the window. So a
+slow disk or a full one holds a bounded number of blocks in memory, there and here. A child that is too slow for the
+blocks that are kept is turned away, and reset when it asks again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.metadata.model.view import View
+from leveret.replication.packed_block import is_prompt
+from leveret.replication.ring_frames import Attach, Blocks, Deny, Detach, Entry, Got, Numbers, ProtocolError, Reset
+from leveret.storage.format.queue_block import Block
+
+if TYPE_CHECKING:
+    from leveret.replication.member import Member
+
+
+class Child:
+    """A member that this one feeds."""
+
+    __slots__ = ("next", "acked", "told")
+
+    def __init__(self, following: int) -> None:
+        self.next = following  # The first block that was not sent.
+        self.acked = following - 1  # On its disk.
+        self.told = -1  # What it was told to be confirmed.
+
+
+class Neighbours:
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.left: tuple[str, ...] = ()  # Who may feed me, nearest first.
+        self.feed: str | None = None
+        self.children: dict[str, Child] = {}
+        self.waiting: dict[str, Attach] = {}  # Who wants to be fed once my log is matched.
+        self.relay: dict[str, Entry] = {}  # Numbers of others that are on their way home through me.
+        self.moved = False  # There is something for the children.
+        self._tried = 0  # How many on the left were asked in vain.
+        self._quiet = 0  # Ticks since one was asked, or since blocks came.
+        self._asked = False  # To be fed again, because of a gap; once a tick, for many frames show the same gap.
+        self._lagged = -1  # Where the log ended when it was last said to lag.
+        self._got_sum = 0  # Bytes up to what the feed knows to be durable here.
+
+    @property
+    def wants_tick(self) -> bool:
+        member = self.member
+        if member.master is not None:
+            return self.has_news
+        nearest = next((name for name in self.left if name in member.links), None)
+        return not member.matched or self.feed != nearest or self._asked or self.has_news
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a child does not know all that is confirmed. It is told with its next blocks, or by the tick."""
+        return any(child.told < self.member.confirmed for child in self.children.values())
+
+    def lowest(self, view: View) -> int | None:
+        """What every child has on disk that is not in sync. Those in sync have all that is confirmed."""
+        members = dict(view.in_sync)
+        return min((child.acked for name, child in self.children.items() if name not in members), default=None)
+
+    # -- events ----------------------------------------------------------------------
+
+    def on_view(self, view: View, is_new_epoch: bool) -> None:
+        me = self.member.me
+        order = view.order()
+        self.left = tuple(reversed(order[: order.index(me)])) if me in order else ()
+        if self.member.options.star:
+            self.left = self.left[-1:] + self.left[:-1]
+        if is_new_epoch:
+            self.children.clear()
+            self.relay.clear()
+            self.waiting = {peer: attach for peer, attach in self.waiting.items() if attach.epoch >= view.epoch}
+            self.feed, self._lagged = None, -1
+
+    def on_peer_up(self, peer: str) -> None:
+        if self.feed is None or peer in self.left:
+            self.seek()
+
+    def on_peer_down(self, peer: str) -> None:
+        self.children.pop(peer, None)
+        self.waiting.pop(peer, None)
+        if self.feed == peer:
+            self.feed = None
+            self.seek()
+
+    def on_tick(self) -> None:
+        for name, child in list(self.children.items()):
+            if child.told < self.member.confirmed:
+                self._push(name, child, True)
+        if self.member.master is not None:
+            return
+        self._asked = False
+        self._quiet += 1
+        retry = self.member.options.retry
+        if self.feed is None or not self.member.matched:
+            if self._quiet >= retry:
+                self.feed = None
+                self.seek()
+        elif self._quiet >= 4 * retry:
+            self.seek()
+
+    def on_truncated(self, number: int) -> None:
+        for child in self.children.values():
+            child.next = min(child.next, number + 1)
+            child.acked = min(child.acked, number)
+        self._got_sum = min(self._got_sum, self.member.tail.sum_to(self.member.durable))
+
+    def on_restarted(self) -> None:
+        """The log begins anew: whoever was fed has to ask another."""
+        member = self.member
+        assert member.view is not None
+        for child in self.children:
+            member.send(child, Deny(member.view.epoch))
+        self.children.clear()
+        self._got_sum = member.tail.sum_to(member.tail.end)
+
+    # -- being fed -------------------------------------------------------------------
+
+    def seek(self) -> None:
+        """Ask the nearest on the left for blocks; whoever did not answer is passed over."""
+        view = self.member.view
+        assert view is not None
+        if self.feed is not None and self.feed not in self.left:
+            self.member.send(self.feed, Detach(view.epoch))
+            self.feed = None
+        left = [name for name in self.left if name in self.member.links]
+        self._quiet = 0
+        if not left:
+            return
+        if self.feed is None:
+            self._attach(left[self._tried % len(left)])
+            self._tried += 1
+        elif left[0] != self.feed:
+            self._attach(left[0])
+
+    def _attach(self, to: str) -> None:
+        member = self.member
+        assert member.view is not None
+        self._got_sum = member.tail.sum_to(member.durable)
+        history = tuple(member.tail.history)
+        member.send(to, Attach(member.view.epoch, member.view.version, history, member.tail.end))
+
+    def on_deny(self, src: str, frame: Deny) -> None:
+        if self.feed in (None, src) and self.member.master is None:
+            self.feed = None
+            if self._tried < len(self.left):  # Not round and round: after each was asked once, the tick does it.
+                self.seek()
+
+    def on_reset(self, src: str, frame: Reset) -> None:
+        member = self.member
+        assert member.view is not None
+        if frame.version > member.view.version:  # As far as I know, I am still counted on.
+            member.refresh()
+        elif member.master is None and member.tail.common(frame.history, frame.cut) < frame.cut:
+            member.restart(frame.cut, frame.history, frame.known, frame.bound, frame.delivered)
+            self.feed = src
+
+    def on_blocks(self, src: str, frame: Blocks) -> None:
+        member = self.member
+        tail = member.tail
+        if member.master is not None:
+            return
+        if tail.epoch_at(frame.previous) != frame.previous_epoch:
+            if not self._asked:  # There is a gap between, or a conflict further back.
+                self._asked = True
+                self._attach(src)
+            return
+        self._asked = False
+        was_matched = member.matched
+        if frame.blocks:
+            blocks = frame.blocks if frame.previous == tail.end else self._unknown(src, frame.blocks)
+            if blocks:
+                member.append(blocks)
+                if any(map(is_prompt, blocks)):
+                    member.report()
+        if not member.matched:
+            return
+        self._quiet = 0
+        if src != self.feed:
+            self._choose(src)
+        if not was_matched:
+            member.report()
+            self.serve_waiting()
+        if frame.version > member.version:
+            member.version = frame.version
+        member.confirm_to(min(frame.confirmed, tail.end))
+
+    def _unknown(self, src: str, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """The blocks that are not in the log yet, after making room for them."""
+        member = self.member
+        tail = member.tail
+        assert member.view is not None
+        for at, block in enumerate(blocks):
+            if block.number > tail.end:
+                return blocks[at:]
+            if tail.epoch_at(block.number) == block.epoch:
+                continue
+            if block.number <= max(member.confirmed, member.read_at):
+                if member.view.lossy <= tail.epoch_at(member.confirmed):
+                    raise ProtocolError(f"{member.me} holds another block {block.number} as confirmed")
+                member.restart(0, (), 0, 0)  # Lost by a forced promotion. What was applied cannot be undone.
+                self._attach(src)
+                return ()
+            member.truncate(block.number - 1)
+            return blocks[at:]
+        return ()
+
+    def _choose(self, src: str) -> None:
+        """Be fed by the nearest of those who do."""
+        assert self.member.view is not None
+        left, other = self.left, self.feed
+        if src not in left:
+            return
+        if other is None or other not in left or left.index(src) < left.index(other):
+            self.feed, self._tried = src, 0
+        else:
+            other = src
+        if other is not None:
+            self.member.send(other, Detach(self.member.view.epoch))
+
+    def on_lag(self, end: int) -> None:
+        """Somebody's log of this epoch ends there. If mine gets no nearer, whoever feeds me has nothing to give."""
+        member = self.member
+        if end > member.tail.end or not member.matched:
+            if member.tail.end == self._lagged and member.durable == member.tail.end:
+                self.feed = None
+                self.seek()
+            self._lagged = member.tail.end
+
+    # -- feeding -----------------------------------------------------------------------
+
+    def on_attach(self, src: str, frame: Attach) -> None:
+        member = self.member
+        tail, view = member.tail, member.view
+        assert view is not None
+        if not member.matched:
+            self.waiting[src] = frame
+            return
+        known = tail.common(frame.history, frame.end)
+        start = known + 1
+        if known < tail.base:
+            if not member.complete or member.confirmed < member.read_at:
+                member.send(src, Deny(view.epoch))
+                return
+            cut = member.confirmed
+            # What is forgotten here was confirmed, and that may be a consequence of a view without the asker, which
+            # neither of us has seen. It must have seen it before it drops anything; hence not the view's version.
+            history, messages = tail.history_to(cut), member.messages
+            member.send(src, Reset(view.epoch, member.version, cut, history, known, messages, member.delivered))
+            start = cut + 1
+        child = self.children[src] = Child(start)
+        self._push(src, child, True)
+
+    def serve_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for peer, attach in waiting.items():
+            self.on_attach(peer, attach)
+
+    def on_detach(self, src: str, frame: Detach) -> None:
+        self.children.pop(src, None)
+
+    def on_got(self, src: str, frame: Got) -> None:
+        self._on_durable(src, frame.durable)
+
+    def _on_durable(self, src: str, durable: int) -> None:
+        child = self.children.get(src)
+        if child is not None and child.acked < durable < child.next:
+            child.acked = durable
+            self.moved = True
+
+    def flush(self) -> None:
+        self.moved = False
+        end = self.member.tail.end
+        for name, child in list(self.children.items()):
+            if child.next <= end:
+                self._push(name, child, False)
+
+    def _push(self, name: str, child: Child, always: bool) -> None:
+        """Send what the child lacks, as far as it has room. `always`: at least what is confirmed."""
+        member = self.member
+        tail, options, view = member.tail, member.options, member.view
+        assert view is not None
+        if child.next <= tail.base:
+            del self.children[name]
+            member.send(name, Deny(view.epoch))
+            return
+        # What was confirmed before a forced promotion may be lost by it: it is not passed on as confirmed.
+        lasting = not view.lossy or tail.epoch_at(member.confirmed) >= view.lossy
+        confirmed = member.confirmed if lasting else 0
+        while True:
+            flying = tail.bytes_between(child.acked, child.next - 1)
+            room = options.window_bytes - flying
+            blocks: tuple[Block, ...] = ()
+            if child.next <= tail.end and (room > 0 or not flying):
+                blocks = tail.since(child.next, options.frame_blocks, min(room, options.frame_bytes))
+            if not blocks and not always:
+                return
+            previous = child.next - 1
+            epoch = tail.epoch_at(previous)
+            member.send(name, Blocks(view.epoch, member.version, confirmed, epoch, previous, blocks))
+            child.next += len(blocks)
+            child.told = member.confirmed
+            always = False
+            if child.next > tail.end:
+                return
+
+    # -- numbers -----------------------------------------------------------------------
+
+    def on_numbers(self, src: str, frame: Numbers) -> None:
+        master = self.member.master
+        for name, entry in frame.entries:
+            if name == src:
+                self._on_durable(src, entry.durable)
+            if master is not None:
+                master.on_entry(name, entry)
+            elif name in self.left or name in self.children:
+                self.relay[name] = entry
+        self.member.report()
+
+    def tell(self, view: View) -> bool:
+        """Send the numbers home. False: there is no way; with the next link."""
+        member = self.member
+        home = view.master if view.master in member.links else self.feed
+        if home is None:
+            return False
+        entries = ((member.me, member.entry()), *self.relay.items())
+        self.relay.clear()
+        member.send(home, Numbers(view.epoch, entries))
+        feed = self.feed
+        if feed is not None and feed != home and member.matched:
+            sum_now = member.tail.sum_to(member.durable)
+            if sum_now - self._got_sum >= member.options.window_bytes // 4:
+                self._got_sum = sum_now
+                member.send(feed, Got(view.epoch, member.own_durable))
+        return True

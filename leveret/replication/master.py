@@ -1,0 +1,379 @@
+"""The master's part: what is confirmed, and who counts.
+
+**Confirm.** A block is confirmed when it is on the disk of every member that may be promoted: those of the committed
+in-sync set, those whose addition was proposed and whose outcome is unknown (`maybe`: they may be in it already), and
+those that confirms wait for while they join. One whose *removal* was only proposed still counts. The master's own copy
+counts like any other, when it is synced. And nothing is confirmed before the start block is: older blocks that were
+never confirmed by the master before are confirmed with it, for only then does every in-sync member hold a log that
+cannot be taken for the old one. So an older master, whatever it believes, lacks the acknowledgement of at least one
+member that has gone over to the new epoch.
+
+Numbers are kept member by member, and the newest word of each counts, whichever way it came. A minimum alone would not
+say who is behind, nor over which in-sync set it was taken.
+
+**Shrinking.** Who holds up a confirm without making progress is taken out of the in-sync set by a committed view, and
+only then does the master confirm without it. A queue at rest waits for nobody, so a death does not touch it: the dead
+member holds all that is confirmed, and may well be the one that is promoted.
+
+**Joining.** A member enters when nothing is missing in its log, it has the start block, and what is confirmed is on its
+disk. Under load the log would run away from it for ever; so once it has what the log held two ticks ago, confirms wait
+for it, for a bounded time.
+
+**Handing over.** The master takes no more blocks, waits until everybody has everything on disk, and proposes the other
+with the next epoch. Giving up is safe at any time: until the new epoch has its start block on every in-sync disk, this
+one's rules hold. A master whose own disk alone holds everybody up asks for a hand-over by itself, and then its own copy
+is not waited for: the others have it all.
+
+A *hasty* hand-over waits only until everybody who counts has received all there is: while the disks write, the nodes
+agree, which shortens the time for which publishers wait by a sync. What is not confirmed by then, here or for the sake
+of a slow disk, is confirmed by the next master under its rules, with its start block, which stands behind it in every
+log. This one hears of that as a mirror. If it is to leave the ring or to stop at once, it might not; then there is no
+haste. Should the heir die before, it is as if the master had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from leveret.metadata.model.view import Disk, View, forced, is_of
+from leveret.replication.packed_block import start_block
+from leveret.replication.ring_frames import Complete, Confirmed, Entry, HandOverDue, Pulse, Resumed, Started
+
+if TYPE_CHECKING:
+    from leveret.replication.member import Member
+
+_NOBODY = 1 << 62
+
+
+class Lag(NamedTuple):
+    """How far a member is behind the end of the master's log."""
+
+    member: str
+    in_sync: bool
+    complete: bool
+    blocks: int
+    bytes: int
+
+
+class Master:
+    """Made for one epoch."""
+
+    def __init__(self, member: Member, view: View) -> None:
+        self.member = member
+        self.view = view
+        self.epoch = view.epoch
+        self.start_number = member.tail.end + 1
+        self.table: dict[str, Entry] = {}  # What the others say, this epoch.
+        self.told_order: dict[str, str] = {}  # Members, with their disks, that know whether they are to be filled.
+        self.maybe: set[Disk] = set()
+        self.joining: dict[Disk, int] = {}  # Ticks that confirms have waited for each.
+        self.tired: dict[Disk, int] = {}  # Who was waited for in vain, and until when it is not again.
+        self.marks: deque[int] = deque([self.start_number], maxlen=3)  # Where the log ended at the last ticks.
+        self.stuck: dict[Disk, tuple[int, int, int]] = {}  # Received, durable, and ticks for which they were the same.
+        self.handing: tuple[str, int] | None = None  # To whom, and until when.
+        self.hasty = False  # The hand-over does not wait for disks.
+        self.own_late = 0  # Ticks for which our own disk alone has held everybody up.
+        self._others = 0  # What all others had on disk at the last tick.
+        self._told = (0, 0)
+        self._needed: list[Disk] = []  # Without ourselves.
+        self._recount()
+
+    def start(self) -> None:
+        member = self.member
+        tail = member.tail.upto(member.confirmed + 1, member.tail.end)
+        lost = [] if member.complete else member.lost()
+        member.append((start_block(member.group, self.epoch, self.start_number, lost),))
+        if not member.complete:  # Promoted by force. All are to agree on what is left of the queue.
+            member.complete, member.read_at = True, self.start_number
+            member.write(Complete(member.read_at))
+            member.floor = member.written
+        member.out.append(Started(self.epoch, self.start_number, tail, self.view.lossy == self.epoch))
+        self.pulse_all()
+
+    @property
+    def wants_tick(self) -> bool:
+        end = self.member.tail.end
+        waits = self.member.confirmed < end or self.handing is not None or bool(self.joining or self.maybe)
+        return waits or self.marks[0] < end or self._lags() or self._is_unsettled()
+
+    def lag(self) -> list[Lag]:
+        tail = self.member.tail
+        found = []
+        for name in self.view.ring:
+            entry = self.table.get(name)
+            durable = self.member.own_durable if name == self.member.me else entry.durable if entry else 0
+            complete = name == self.member.me or (entry is not None and entry.complete)
+            counts = self.view.disk_of(name) is not None
+            found.append(Lag(name, counts, complete, tail.end - durable, tail.bytes_between(durable, tail.end)))
+        return found
+
+    def lowest(self) -> int:
+        """What every other member that is there has on disk. Who is away for long has to be filled anyway."""
+        found = _NOBODY
+        for name in self.view.ring:
+            if name in self.member.links:
+                entry = self.table.get(name)
+                found = min(found, entry.durable if entry is not None else 0)
+        return found
+
+    # -- events ----------------------------------------------------------------------
+
+    def on_view(self, view: View) -> None:
+        """A newer view of this epoch: whatever was proposed before is decided."""
+        self.view = view
+        self.maybe.clear()
+        ring, in_sync, joined = set(view.ring), set(view.in_sync), self.member.joined
+        self.joining = {key: age for key, age in self.joining.items() if key not in in_sync and key[0] in ring}
+        self.table = {
+            name: entry for name, entry in self.table.items() if name in ring and is_of(name, entry.disk, joined)
+        }
+        if self.handing is not None and view.disk_of(self.handing[0]) is None:
+            self._give_up()
+        self._recount()
+
+    def on_entry(self, name: str, entry: Entry) -> None:
+        old = self.table.get(name)
+        if name not in self.view.ring or name == self.member.me or (old is not None and entry.stamp <= old.stamp):
+            return
+        if (old is not None and entry.disk == old.disk) or is_of(name, entry.disk, self.member.joined):
+            self.table[name] = entry  # Any other has left, does not know it yet, and will forget all that it has.
+            if not entry.complete and self.member.ordered is not None and self.told_order.get(name) != entry.disk:
+                self.told_order[name] = entry.disk  # It is new, or was restarted, since the order was given.
+                self.pulse(name)
+
+    def on_peer_down(self, peer: str) -> None:
+        self.told_order.pop(peer, None)
+        if self.view.disk_of(peer) is None:
+            self.table.pop(peer, None)  # It has to show itself before it is waited for.
+
+    def on_leave(self, peer: str) -> None:
+        if peer != self.member.me and peer in self.view.ring:
+            self.table.pop(peer, None)
+            ring = tuple(name for name in self.view.ring if name != peer)
+            self._propose(ring=ring, in_sync=tuple(key for key in self.view.in_sync if key[0] != peer))
+
+    def on_tick(self) -> None:
+        member = self.member
+        self.marks.append(member.tail.end)
+        for key in list(self.joining):
+            self.joining[key] += 1
+            if self.joining[key] > member.options.patience and key not in self.maybe:
+                del self.joining[key]
+                self.tired[key] = member.ticks + 4 * member.options.patience
+                self._recount()
+        self._nudge()
+        bad = self._find_stuck()
+        if bad and member.proposal_age is None:
+            self._propose(in_sync=tuple(key for key in self.view.in_sync if key not in bad))
+        self._watch_own_disk()
+        if self.handing is not None and member.ticks > self.handing[1]:
+            self._give_up()
+        self.judge()
+        if self.maybe and member.proposal_age is None:
+            # Whoever was to be added is not fit to be proposed again, and may still have been added. The same view once
+            # more, under the next version, ends that: either it is committed, or the addition was.
+            self._propose()
+
+    # -- confirming --------------------------------------------------------------------
+
+    def _recount(self) -> None:
+        needed = set(self.view.in_sync) | self.maybe | set(self.joining)
+        self._needed = sorted(key for key in needed if key[0] != self.member.me)
+
+    def _entry(self, key: Disk) -> Entry:
+        entry = self.table.get(key[0])
+        return entry if entry is not None and entry.disk == key[1] else Entry(key[1], 0, 0, 0, False)
+
+    def _have(self) -> tuple[int, int]:
+        """What all others that count have on disk, and have received."""
+        durable = received = _NOBODY
+        table = self.table
+        for name, disk in self._needed:
+            entry = table.get(name)
+            if entry is None or entry.disk != disk:
+                return 0, 0
+            if entry.durable < durable:
+                durable = entry.durable
+            if entry.received < received:
+                received = entry.received
+        return durable, received
+
+    def judge(self) -> None:
+        """Something was said: see what it means."""
+        member = self.member
+        durable, received = self._have()
+        durable = min(durable, member.own_durable)
+        if durable >= self.start_number:
+            member.confirm_to(durable)
+        if member.options.asynchronous:
+            told = (member.own_durable, member.tail.end)
+        else:
+            told = (member.confirmed, max(member.confirmed, min(received, member.tail.end)))
+        if told != self._told and (member.confirmed >= self.start_number or member.options.asynchronous):
+            self._told = told
+            member.out.append(Confirmed(self.epoch, *told))
+        if len(self.view.ring) > len(self.view.in_sync):
+            self._welcome()
+        if self.handing is not None:
+            self._hand()
+
+    def _welcome(self) -> None:
+        member = self.member
+        for name in self.view.ring:
+            entry = self.table.get(name)
+            if entry is None or (name, entry.disk) in self.view.in_sync or (name, entry.disk) in self.joining:
+                continue
+            if not entry.complete or entry.durable < self.start_number or entry.received < self.marks[0]:
+                continue
+            if self.tired.get((name, entry.disk), 0) <= member.ticks:
+                self.joining[name, entry.disk] = 0
+                self._recount()
+        floor = max(member.confirmed, self.start_number)
+        ready = [key for key in self.joining if self._entry(key).complete and self._entry(key).durable >= floor]
+        if ready and member.proposal_age is None:
+            self.maybe.update(ready)
+            self._recount()
+            names = {name for name, _ in ready}
+            self._propose(in_sync=(*(key for key in self.view.in_sync if key[0] not in names), *ready))
+
+    # -- who holds everybody up --------------------------------------------------------
+
+    def _find_stuck(self) -> list[Disk]:
+        """In-sync members that lack something and have made no progress for too long."""
+        member, options = self.member, self.member.options
+        bad = []
+        for key in self.view.in_sync:
+            name, disk = key
+            if name == member.me:
+                continue
+            entry = self._entry(key)
+            received, durable, age = self.stuck.get(key, (0, 0, 0))
+            if entry.durable >= member.tail.end or entry.durable > durable or entry.received > received:
+                age = 0
+            else:
+                age += 1
+            self.stuck[key] = (entry.received, entry.durable, age)
+            other = self.table.get(name)
+            wiped = other is not None and other.disk != disk
+            if age > (options.slow if name in member.links and not wiped else options.unlinked):
+                bad.append(key)
+        return bad
+
+    def _watch_own_disk(self) -> None:
+        member = self.member
+        durable = member.own_durable
+        # Behind by a whole tick, not by the moment that one sync is slower than another.
+        self.own_late = self.own_late + 1 if durable < self._others else 0
+        self._others = min(self._have()[0], member.tail.end)
+        if self.own_late > member.options.own_slow and self.handing is None:
+            self.own_late = 1
+            fit = [name for name, disk in self.view.in_sync if name != member.me and name in member.links]
+            if fit and member.proposal_age is None:
+                member.out.append(HandOverDue(fit[0]))
+
+    def _lags(self) -> bool:
+        return any(
+            name not in self.table or self.table[name].received < self.marks[0]
+            for name in self.view.ring
+            if name != self.member.me and name in self.member.links
+        )
+
+    def _is_unsettled(self) -> bool:
+        """Whether somebody is to join, or has come back with another disk than the one that counts."""
+        for name, entry in self.table.items():
+            disk = self.view.disk_of(name)
+            if disk != entry.disk and (entry.complete or disk is not None):
+                return True
+        return False
+
+    def _nudge(self) -> None:
+        """Who gets no blocks is told so: its left neighbour may have none to give, and it cannot know."""
+        member = self.member
+        if member.ticks % member.options.retry == 0 and self._lags():
+            for name in self.view.ring:
+                if name not in self.table or self.table[name].received < self.marks[0]:
+                    self.pulse(name)
+
+    def pulse(self, to: str) -> None:
+        member = self.member
+        member.send(to, Pulse(self.epoch, member.majority, member.tail.end, member.ordered))
+
+    def pulse_all(self) -> None:
+        for name in self.view.ring:
+            self.pulse(name)
+
+    # -- changing the view ---------------------------------------------------------------
+
+    def _propose(
+        self,
+        *,
+        epoch: int | None = None,
+        master: str | None = None,
+        ring: tuple[str, ...] | None = None,
+        in_sync: tuple[Disk, ...] | None = None,
+    ) -> None:
+        view = self.view
+        self.member.propose(
+            View(
+                view.version + 1,
+                epoch or view.epoch,
+                master or view.master,
+                view.ring if ring is None else ring,
+                view.in_sync if in_sync is None else in_sync,
+                view.lossy,
+                view.void,
+            )
+        )
+
+    def change_ring(self, ring: tuple[str, ...]) -> bool:
+        if self.member.proposal_age is not None or self.member.me not in ring:
+            return False
+        self._propose(ring=ring, in_sync=tuple(key for key in self.view.in_sync if key[0] in ring))
+        return True
+
+    def hand_over(self, to: str, hasty: bool) -> bool:
+        if to == self.member.me or self.view.disk_of(to) is None:
+            return False
+        self.hasty = hasty
+        self.handing = (to, self.member.ticks + 4 * self.member.options.retry)
+        self.member.report()
+        return True
+
+    def abdicate(self) -> bool:
+        """Make the best of those that are not in sync master, because this one has to go. False: there is none."""
+        member, view = self.member, self.view
+        if member.proposal_age is not None or any(name in member.links for name, _ in view.in_sync):
+            return False
+        fit = [(entry.complete, entry.received, name) for name, entry in self.table.items() if name in member.links]
+        if not fit:
+            return False
+        best = max(fit)[2]
+        member.propose(forced(view, best, self.table[best].disk, self.table[best].complete))
+        return True
+
+    def is_in_the_dark(self) -> bool:
+        """Whether nobody else has said yet what it has, although somebody can."""
+        links = self.member.links
+        others = [name for name in self.view.ring if name in links]
+        return bool(others) and not any(name in self.table for name in others)
+
+    def _hand(self) -> None:
+        assert self.handing is not None
+        member, to = self.member, self.handing[0]
+        if member.proposal_age is not None or to not in member.links or not member.majority:
+            return
+        if self._is_drained():
+            self._propose(epoch=self.epoch + 1, master=to)
+
+    def _is_drained(self) -> bool:
+        """Whether the next master has what it should have."""
+        member, end = self.member, self.member.tail.end
+        durable, received = self._have()
+        if self.hasty:
+            return received >= end
+        return durable >= end and (member.confirmed == end or self.own_late > 0)
+
+    def _give_up(self) -> None:
+        self.handing = None
+        self.member.out.append(Resumed(self.epoch))

@@ -1,0 +1,584 @@
+"""One member of the ring of one mirrored queue.
+
+    master ──blocks──▶ mirror ──blocks──▶ mirror          bodies travel each hop once
+       ▲                 │                  │
+       └────numbers──────┴──────numbers─────┘             what each has received, and has on disk
+
+A member is *fed* by the nearest reachable member on its left and feeds its *children* on the right (`neighbours`). It
+appends a block, passes it on in the same turn, and tells the master its numbers. The master confirms what everybody who
+counts has on disk (`master`), and with the next blocks everybody learns what is confirmed. Only then does a block take
+effect on what a member stores (`Apply`): so whatever turns out never to have been confirmed is cut off without undoing
+anything. When the master is gone, those in sync agree on the next one (`promotion`); who lacks messages fetches them
+while the queue runs on (`sync`).
+
+**One log, many copies.** A log is *matched* when its last block is of the view's epoch; then it is a beginning of the
+master's log. That follows from three habits. A master opens its epoch with a start block behind its whole log, and
+nobody else makes blocks of that epoch. A member takes a block only behind the very block (number and epoch) that it
+stood behind at the sender. And only a matched member feeds others. While a log is not matched, its numbers say nothing
+about the master's blocks, so it reports zeros, and it keeps whatever it has.
+
+**Old and new epochs.** A frame of an older epoch is refused, and its sender told to look up the view. One of a newer
+epoch is dropped, the view looked up, and what matters comes again: a member attaches and reports with each new epoch, a
+master pulses when it starts, an Attach that came too early is kept. Frames are lost only with their link, and whoever
+sees a link come up reports and attaches again; so nothing is ever repeated by the clock while all is well, and an idle
+queue sends nothing at all.
+
+**Disks.** Writes are numbered, and durability follows those numbers, never the numbers of blocks: when a block was cut
+off and another took its place, the sync of the first says nothing about the second. A member whose sync has failed does
+not know what its disk holds; it leaves. One whose disk is full or slow makes no progress, is taken out of the in-sync
+set when it holds up a confirm, and comes back like any that was away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from leveret.metadata.model.view import View
+from leveret.replication.catch_up import Filling, Source
+from leveret.replication.election import Doubt
+from leveret.replication.feeding import Neighbours
+from leveret.replication.log_tail import Tail
+from leveret.replication.master import Master
+from leveret.replication.packed_block import last_message
+from leveret.replication.ring_frames import (
+    Append,
+    Apply,
+    Attach,
+    Blocks,
+    Change,
+    Counts,
+    Deny,
+    Detach,
+    Effect,
+    Entry,
+    Fetch,
+    Fill,
+    Frame,
+    Got,
+    History,
+    Leave,
+    Left,
+    Lost,
+    Newer,
+    Numbers,
+    Options,
+    Piece,
+    Poll,
+    ProposeView,
+    ProtocolError,
+    Pulse,
+    Ranges,
+    Recovered,
+    Refresh,
+    Request,
+    Reset,
+    Restart,
+    Send,
+    Standing,
+    Stopped,
+    Truncate,
+    Write,
+)
+from leveret.storage.format.queue_block import Block, Run
+from leveret.storage.format.queue_marks import Mark
+
+_STAMPS_PER_LIFE: Final = 1 << 36
+
+
+class Member:
+    """`life` rises with every member that this node makes for the group, over its restarts too: what an earlier one
+    said may still be on its way. `born`: the group was created by a command that this very process proposed, so nobody
+    can have led its first epoch before."""
+
+    def __init__(
+        self,
+        group: int,
+        me: str,
+        disk: str,
+        life: int,
+        lost: Lost,
+        options: Options | None = None,
+        recovered: Recovered | None = None,
+        born: bool = False,
+    ) -> None:
+        found = recovered or Recovered()
+        self.group = group
+        self.me = me
+        self.disk = disk
+        self.lost = lost
+        self.options = options or Options()
+        self.born = born
+        self.out: list[Effect] = []
+        self.view: View | None = None
+        self.joined: Mapping[str, int] = {}  # With which version each member joined, where that is known.
+        self.version = 0  # The newest of which something here is a consequence: of the view, or of what was confirmed.
+        self.links: set[str] = set()
+        self.majority = True
+        self.ordered: bool | None = None  # An operator wants mirrors to be filled, or not; None: as the options say.
+        self.failed = False
+        self.ticks = 0
+        self.proposal_age: int | None = None
+        # The log.
+        self.tail = Tail(found.base, [item for item in found.history if item[1] <= found.base], found.blocks)
+        self.confirmed = found.base  # And applied.
+        self.messages = found.messages  # No applied block holds a message with a higher number.
+        self.delivered = found.delivered  # Messages up to here may have been, as applied blocks say.
+        self.durable = self.tail.end
+        self.complete = found.complete
+        self.read_at = found.read_at  # Exact, if complete, only from here on: what filled it was read so late.
+        self.written = 0
+        self.synced_to = 0
+        self.floor = 0  # The write that made the log begin where it does. Before its sync, no number counts.
+        self.unsynced: deque[tuple[int, int]] = deque()  # Write, number of its last block.
+        # To be done at the end of the turn.
+        self._report = False
+        self._refresh = False
+        self._forget_due = False
+        # Roles.
+        self._stamp = life * _STAMPS_PER_LIFE
+        self.neighbours = Neighbours(self)
+        self.master: Master | None = None
+        self.doubt = Doubt(self)
+        self.filling = Filling(self, found)
+        self.source = Source(self)
+
+    # -- what the shell asks ---------------------------------------------------------
+
+    @property
+    def in_sync(self) -> bool:
+        return self.view is not None and (self.me, self.disk) in self.view.in_sync
+
+    @property
+    def matched(self) -> bool:
+        """The log is a beginning of this epoch's master's, and reaches into the epoch."""
+        return self.view is not None and self.tail.last_epoch == self.view.epoch
+
+    @property
+    def may_lead(self) -> bool:
+        """A log that lacks messages is a master's only by force, and only if everybody was told so."""
+        return self.complete or (self.view is not None and self.view.void > self.tail.last_epoch)
+
+    @property
+    def serving(self) -> bool:
+        return self.master is not None and self.master.handing is None and self.majority
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether publishers are to wait: too much is under way to the disks that count."""
+        return self.tail.bytes_between(self.confirmed, self.tail.end) > self.options.unconfirmed_bytes_max
+
+    @property
+    def wants_tick(self) -> bool:
+        """Whether time matters now. A group at rest may be left out of the shell's rounds."""
+        if not self._takes_part:
+            return False
+        if self.proposal_age is not None or self.neighbours.wants_tick:
+            return True
+        if self.master is not None:
+            return self.master.wants_tick
+        return not self.complete or self.doubt.is_open
+
+    @property
+    def _takes_part(self) -> bool:
+        return self.view is not None and not self.failed and self.me in self.view.ring
+
+    def take(self) -> list[Effect]:
+        """All that has come of the input so far, to be done in this order. Once a turn is enough."""
+        if self._report or self.neighbours.moved or self._forget_due or self._refresh:
+            self._flush()
+        out, self.out = self.out, []
+        return out
+
+    # -- what the shell tells ----------------------------------------------------------
+
+    def on_peer_up(self, peer: str) -> None:
+        self.links.add(peer)
+        if not self._takes_part:
+            return
+        assert self.view is not None
+        self._report = True
+        if self.master is None:
+            self.neighbours.on_peer_up(peer)
+        elif peer in self.view.ring:
+            self.master.pulse(peer)
+        self.doubt.on_peer_up(peer)
+
+    def on_peer_down(self, peer: str) -> None:
+        self.links.discard(peer)
+        if self.out:  # What it was to be told is of the session that is over.
+            self.out = [one for one in self.out if one.__class__ is not Send or one.to != peer]
+        self.source.reads.pop(peer, None)
+        self.filling.on_peer_down(peer)
+        self.neighbours.on_peer_down(peer)
+        if not self._takes_part:
+            return
+        if self.master is not None:
+            self.master.on_peer_down(peer)
+        self.doubt.on_peer_down(peer)
+        self._report = True
+
+    def on_majority(self, reachable: bool) -> None:
+        """Whether this node reaches the metadata's majority. A master that does not steps back: it could neither remove
+        a silent member nor learn that it was replaced."""
+        if reachable != self.majority:
+            self.majority = reachable
+            if self.master is not None:
+                self.master.pulse_all()
+
+    def on_view(self, view: View) -> None:
+        """A committed view. The first one that a process gives must come from a read that went through the consensus (a
+        *barrier*): otherwise the member acknowledges once more in an epoch that it has left."""
+        old = self.view
+        if (old is not None and view.version <= old.version) or self.failed:
+            return
+        self.view = view
+        self.version = max(self.version, view.version)
+        self.proposal_age = None
+        is_new_epoch = old is None or view.epoch != old.epoch
+        self.neighbours.on_view(view, is_new_epoch)
+        self.doubt.on_view(is_new_epoch)
+        if self.master is not None and (view.epoch != self.master.epoch or view.master != self.me):
+            handing = self.master.handing
+            self._stop(handing is not None and (handing[0], self.master.epoch + 1) == (view.master, view.epoch))
+        if is_new_epoch:
+            self._on_epoch(old, view)
+        if self.master is not None:
+            self.master.on_view(view)
+        if self.in_sync and view.master != self.me:
+            self.ordered = None
+            self.filling.wanted = self.options.filling  # For when it lacks something again.
+        if self.me not in view.ring:
+            if old is not None and self.me in old.ring:
+                self.out.append(Left(view.version))
+            return
+        if self.master is None:
+            self.neighbours.seek()
+        self._report = True
+
+    def on_synced(self, write: int) -> None:
+        """All writes up to this one are on disk."""
+        if self.failed or write <= self.synced_to:
+            return
+        self.synced_to = write
+        unsynced = self.unsynced
+        while unsynced and unsynced[0][0] <= write:
+            self.durable = unsynced.popleft()[1]
+        self._report = self._forget_due = True
+        if not self.complete:
+            self.filling.on_synced()
+
+    def on_disk_failed(self) -> None:
+        """A sync failed: what the disk holds is unknown. This member is out, and says so, and does nothing more."""
+        if self.failed:
+            return
+        if self.view is not None:
+            for peer in sorted(self.links & set(self.view.ring)):
+                self.send(peer, Leave(self.view.epoch))
+        if self.master is not None:
+            self._stop()
+        self.failed = True
+
+    def on_tick(self) -> None:
+        self.ticks += 1
+        if not self._takes_part:
+            return
+        if self.proposal_age is not None:
+            self.proposal_age += 1
+            if self.proposal_age > self.options.retry:
+                self.proposal_age = None
+        self.neighbours.on_tick()
+        if self.master is not None:
+            self.master.on_tick()
+            return
+        self.doubt.on_tick()
+        if not self.complete:
+            self.filling.on_tick()
+
+    def on_read(
+        self,
+        request: Request,
+        live: Ranges,
+        runs: tuple[Run, ...],
+        upto: int,
+        counts: Counts = (),
+        marks: tuple[Mark, ...] = (),
+    ) -> None:
+        """The answer to a Read: what lives of request.after + 1 to `upto`, and contents of what the asker lacks. An
+        upto below the bound: there is more, or (`bytes_max` 0) the next one cannot be given without its content."""
+        self.source.on_read(request, live, runs, upto, counts, marks)
+
+    def on_read_failed(self, request: Request) -> None:
+        if self.source.reads.get(request.to) is request:
+            del self.source.reads[request.to]
+
+    # -- what the shell wants ------------------------------------------------------------
+
+    def submit(self, block: Block) -> bool:
+        """Take the queue's next block. False: this member does not serve, and the block is not taken."""
+        if not self.serving:
+            return False
+        assert self.view is not None
+        if block.epoch != self.view.epoch:
+            raise ProtocolError(f"a block of epoch {block.epoch} in epoch {self.view.epoch}")
+        self.append((block,))
+        return True
+
+    def adopt(self, run: Run) -> int:
+        """At the master of a queue that was not mirrored before: store messages of it that came in no block. Gives the
+        write that does. Nobody may be told what is stored here before all of it is."""
+        self.write(Fill(run.last, run.last, (), (run,), self.read_at))
+        return self.written
+
+    def hand_over(self, to: str, hasty: bool = False) -> bool:
+        """Take nothing more; when everybody has everything, make `to` master. The block submitted last, with what the
+        next master is to know of deliveries, is then part of its log. Ends with Stopped, or with Resumed. `hasty`: this
+        member stays, to hear what becomes of its last blocks."""
+        return self.serving and self.master is not None and self.master.hand_over(to, hasty)
+
+    def abdicate(self) -> bool:
+        """Let one lead that is not in sync, whatever is lost by it: nobody else is there, and this node stops. False:
+        there is none, or not now."""
+        return self.serving and self.master is not None and self.master.abdicate()
+
+    def may_abdicate_soon(self) -> bool:
+        """Whether `abdicate` is only too early: the mirrors have just begun, and none has said yet what it has."""
+        return self.serving and self.master is not None and self.master.is_in_the_dark()
+
+    def change_ring(self, ring: tuple[str, ...]) -> bool:
+        """Propose other members. Only a working master can: it alone may take somebody out of the in-sync set. False:
+        not now."""
+        return self.serving and self.master is not None and self.master.change_ring(ring)
+
+    def change_options(self, options: Options) -> None:
+        """What a policy says from now on."""
+        self.options = options
+        self.filling.wanted = options.filling if self.ordered is None else self.ordered
+        if self.view is not None:
+            self.neighbours.on_view(self.view, False)
+            if self.master is None and self._takes_part:
+                self.neighbours.seek()
+        self._report = True
+
+    def order(self, fill: bool) -> None:
+        """For an operator, at the master: who lacks messages is to fetch them, or not, whatever the options say. Those
+        who come while somebody lacks something are told as well."""
+        self.ordered = fill
+        if self.master is not None:
+            self.master.pulse_all()
+
+    def force(self) -> bool:
+        """Become master whatever is lost by it. For an operator, or a policy that says so. False: not now."""
+        return not self.failed and self.master is None and self.doubt.force()
+
+    # -- the log -------------------------------------------------------------------------
+
+    def write(self, change: Change) -> None:
+        self.written += 1
+        self.out.append(Write(self.written, change, self.confirmed))
+
+    def append(self, blocks: tuple[Block, ...]) -> None:
+        for block in blocks:
+            self.tail.append(block)
+        self.write(Append(blocks))
+        self.unsynced.append((self.written, self.tail.end))
+        self.neighbours.moved = True
+
+    def truncate(self, number: int) -> None:
+        if number < self.confirmed:
+            raise ProtocolError(f"{self.me} truncates to {number}, below what is confirmed: {self.confirmed}")
+        self.tail.truncate(number)
+        self.write(Truncate(number))
+        unsynced = self.unsynced
+        while unsynced and unsynced[-1][1] > number:
+            write, _ = unsynced.pop()
+            if number > (unsynced[-1][1] if unsynced else self.durable):
+                unsynced.append((write, number))  # Its first blocks stand, and are durable when it is.
+                break
+        self.durable = min(self.durable, number)
+        self.neighbours.on_truncated(number)
+
+    def restart(self, cut: int, history: History, known: int, bound: int, delivered: int = 0) -> None:
+        """Begin anew behind the cut. What is stored of a common beginning, up to `known`, is kept."""
+        assert self.view is not None
+        if self.in_sync and self.view.lossy <= self.tail.last_epoch:
+            raise ProtocolError(f"in-sync {self.me} is to drop its log")
+        have = self.filling.kept(known)
+        self.read_at = self.read_at if have else 0
+        self.tail.restart(cut, history)
+        self.delivered = max(delivered, self.delivered) if have else delivered
+        self.write(Restart(cut, history, bound, have, self.read_at, self.delivered))
+        self.floor = self.written
+        self.unsynced.clear()
+        self.confirmed = self.durable = cut
+        self.messages = bound
+        self.complete = cut == 0
+        self.source.reads.clear()
+        self.neighbours.on_restarted()
+        self.filling.begin(cut, bound, have)
+
+    def confirm_to(self, number: int) -> None:
+        if number <= self.confirmed:
+            return
+        blocks = self.tail.upto(self.confirmed + 1, number)
+        self.confirmed = number
+        for block in blocks:
+            last = last_message(block)
+            if last > self.messages:
+                self.messages = last
+            if block.delivered_through > self.delivered:
+                self.delivered = block.delivered_through
+        self.out.append(Apply(blocks))
+        self._forget_due = True
+        if not self.complete:
+            self.filling.check()
+
+    def _forget(self, view: View) -> None:
+        """Let go of blocks that nobody needs, or that take too much room."""
+        tail = self.tail
+        floor = min(self.confirmed, self.durable)
+        if floor <= tail.base:
+            return
+        lowest = self.master.lowest() if self.master is not None else self.neighbours.lowest(view)
+        if lowest is not None and lowest < floor:
+            floor = min(floor, max(lowest, tail.first_within(self.options.retain_bytes)))
+        tail.forget_to(floor)
+
+    # -- views ---------------------------------------------------------------------------
+
+    def _on_epoch(self, old: View | None, view: View) -> None:
+        self.source.reads.clear()
+        self.filling.on_epoch()
+        leads = view.master == self.me
+        if view.lossy > self.tail.last_epoch and not leads and (not self.complete or view.void > self.tail.last_epoch):
+            self.restart(0, (), 0, 0)  # What was being filled may belong to what is lost; or what is stored does.
+        # The first view of a process comes from a barrier. If it names this member, an earlier process may have led
+        # the epoch and lost its last blocks, which others hold: its epoch is burnt. Nor may a wiped disk lead.
+        if leads and (old is not None or self.born) and self.in_sync and self.may_lead:
+            self.master = Master(self, view)
+            self.master.start()
+            self.neighbours.serve_waiting()  # Who heard of the view first has asked before there was anything to give.
+        self.born = False
+
+    def _stop(self, handed: bool = False) -> None:
+        assert self.master is not None
+        self.out.append(Stopped(self.master.epoch, handed))
+        self.master = None
+
+    def propose(self, view: View) -> None:
+        self.proposal_age = 0
+        self.out.append(ProposeView(view))
+
+    def refresh(self) -> None:
+        self._refresh = True
+
+    # -- frames --------------------------------------------------------------------------
+
+    def send(self, to: str, frame: Frame) -> None:
+        if to in self.links:
+            self.out.append(Send(to, frame))
+
+    def on_frame(self, src: str, frame: Frame) -> None:
+        view = self.view
+        if self.failed:
+            return
+        if view is None:
+            if isinstance(frame, Attach):
+                self.neighbours.waiting[src] = frame
+        elif isinstance(frame, Poll | Standing | Newer):
+            self._on_version(src, frame, view)
+        elif frame.epoch == view.epoch and self.me not in view.ring:
+            if isinstance(frame, Blocks):  # Somebody goes on feeding one who has left.
+                self.send(src, Detach(view.epoch))
+        elif frame.epoch == view.epoch:
+            _HANDLERS[frame.__class__](self, src, frame)
+        elif frame.epoch > view.epoch:
+            self._refresh = True
+            if isinstance(frame, Attach):
+                self.neighbours.waiting[src] = frame
+        else:
+            self.send(src, Newer(view.version))
+
+    def _on_version(self, src: str, frame: Poll | Standing | Newer, view: View) -> None:
+        if frame.version > view.version:
+            self._refresh = True
+        elif frame.version < view.version:
+            if isinstance(frame, Poll):
+                self.send(src, Newer(view.version))
+        elif isinstance(frame, Poll):
+            self.doubt.on_poll(src, frame)
+        elif isinstance(frame, Standing):
+            self.doubt.on_standing(src, frame)
+
+    def on_pulse(self, src: str, frame: Pulse) -> None:
+        assert self.view is not None
+        if src == self.view.master and self.master is None:
+            self._report = True
+            self.doubt.on_pulse(frame.working)
+            self.neighbours.on_lag(frame.end)
+            if frame.fill is not None and not self.in_sync:
+                self.ordered = frame.fill
+                if frame.fill != self.filling.wanted:
+                    self.filling.start() if frame.fill else self.filling.stop()
+
+    def on_leave(self, src: str, frame: Leave) -> None:
+        self.neighbours.on_peer_down(src)
+        if self.master is not None:
+            self.master.on_leave(src)
+        else:
+            self.doubt.on_leave(src)
+
+    # -- numbers -------------------------------------------------------------------------
+
+    @property
+    def own_durable(self) -> int:
+        return self.durable if self.synced_to >= self.floor else 0
+
+    def entry(self) -> Entry:
+        self._stamp += 1
+        if not self.matched:
+            return Entry(self.disk, self._stamp, 0, 0, False)
+        solid = self.synced_to >= self.floor
+        complete = self.complete and solid
+        lacks = () if self.complete else self.filling.lacks
+        return Entry(self.disk, self._stamp, self.tail.end, self.durable if solid else 0, complete, lacks)
+
+    def report(self) -> None:
+        """Tell the master, or if that is us, see what follows, at the end of the turn."""
+        self._report = True
+
+    def _flush(self) -> None:
+        view = self.view
+        if view is None or self.failed:
+            return
+        if self._refresh:
+            self._refresh = False
+            self.out.append(Refresh())
+        if self.me not in view.ring:
+            return
+        if self._report and self.master is not None:
+            self._report = False
+            self.master.judge()
+        if self.neighbours.moved:
+            self.neighbours.flush()
+        if self._report and self.master is None:
+            self._report = not self.neighbours.tell(view)
+        if self._forget_due:
+            self._forget_due = False
+            self._forget(view)
+
+
+_HANDLERS: Final[dict[type, Callable[[Member, str, Any], None]]] = {
+    Attach: lambda member, src, frame: member.neighbours.on_attach(src, frame),
+    Blocks: lambda member, src, frame: member.neighbours.on_blocks(src, frame),
+    Deny: lambda member, src, frame: member.neighbours.on_deny(src, frame),
+    Detach: lambda member, src, frame: member.neighbours.on_detach(src, frame),
+    Fetch: lambda member, src, frame: member.source.on_fetch(src, frame),
+    Got: lambda member, src, frame: member.neighbours.on_got(src, frame),
+    Leave: lambda member, src, frame: member.on_leave(src, frame),
+    Numbers: lambda member, src, frame: member.neighbours.on_numbers(src, frame),
+    Piece: lambda member, src, frame: member.filling.on_piece(frame),
+    Pulse: lambda member, src, frame: member.on_pulse(src, frame),
+    Reset: lambda member, src, frame: member.neighbours.on_reset(src, frame),
+}

@@ -1,0 +1,99 @@
+"""Checking a log that is not in use, and repairing it.
+
+`check` reads every byte and changes nothing. `repair` goes on without what is damaged: it takes up the log as far as it
+is good, writes what lives in damaged segments to a new one, puts a new checkpoint in place and lets the damaged
+segments go, all by the log's own means. A repair that is interrupted is simply run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from leveret.storage.format.errors import Damage
+from leveret.storage.log import Log, LogOptions
+from leveret.storage.recovery import Recovery
+from leveret.storage.segments.disk import Disk
+
+
+@dataclass
+class Report:
+    segments: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    queues: int = 0
+    messages: int = 0
+    notes: list[str] = field(default_factory=list)  # What a start puts right by itself.
+    damages: list[Damage] = field(default_factory=list)
+    # Of a repair:
+    lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # By queue: messages nobody else may have.
+    refilled: list[int] = field(default_factory=list)  # Mirrored queues whose other members have what is lost here.
+    is_blind: bool = False  # Some damaged places do not say which queues they belong to.
+
+    @property
+    def good(self) -> bool:
+        return not self.damages
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.segments} segments, {self.bytes} bytes, {self.blocks} blocks, {self.queues} queues, "
+            f"{self.messages} messages waiting",
+            *(f"note: {note}" for note in self.notes),
+            *(f"damage: {damage}" for damage in self.damages),
+        ]
+        return "\n".join(lines)
+
+
+def check(disk: Disk, folder: str) -> Report:
+    """Verify all segments, their indexes and the checkpoint, of all queues. Reads only."""
+    recovery, _, report = _read(disk, folder)
+    report.notes += recovery.weak
+    return report
+
+
+def repair(disk: Disk, folder: str, mirrored: Collection[int]) -> Report:
+    """Drop just what is damaged. The report's `damages` say what that was; messages counted are those that remain.
+
+    `mirrored`: the queues of which this node may have had a copy. Which others there are is not asked: the messages of
+    those that are not go at the next start.
+    """
+    recovery, log, report = _read(disk, folder)
+    if report.good:
+        return report
+    judgement = recovery.judgement(log, mirrored)
+    report.is_blind = any(damage.queue is None for damage in report.damages)
+    report.lost = _lost(recovery, judgement.is_mirrored)
+    report.refilled = judgement.mark()
+    recovery.tidy(log)
+    recovery.let_go(log)
+    return report
+
+
+def _lost(recovery: Recovery, is_mirrored: Callable[[int], bool]) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {
+        number: list(ranges) for number, ranges in recovery.missing.items() if not is_mirrored(number)
+    }
+    for damage in recovery.damages:
+        if damage.queue is not None and damage.first is not None and damage.last is not None:
+            span = (damage.first, damage.last)
+            if not is_mirrored(damage.queue) and span not in found.get(damage.queue, ()):
+                found.setdefault(damage.queue, []).append(span)
+    return {number: sorted(ranges) for number, ranges in found.items()}
+
+
+def _read(disk: Disk, folder: str) -> tuple[Recovery, Log, Report]:
+    report = Report()
+    recovery = Recovery(disk, folder, report.notes.append)
+    recovery.run(use_sidecars=False)
+    log = Log(disk, folder, LogOptions())
+    report.segments = len(recovery.segments)
+    report.blocks = sum(found.index.blocks for found in recovery.segments)
+    report.bytes = sum(found.index.length for found in recovery.segments)
+    for found in recovery.segments:
+        if found.torn is not None and found is recovery.segments[-1]:
+            report.notes.append(f"segment {found.index.segment:016x}: an unfinished write at {found.index.length}")
+    recovery.fold_into(log, recovery.all_queues())
+    report.queues = len(log.queues)
+    report.messages = sum(queue.count for queue in log.queues.values())
+    report.damages = recovery.damages
+    return recovery, log, report

@@ -1,0 +1,117 @@
+"""Marks: a small table of names and values that each queue has in its log, beside its messages.
+
+What a queue has to remember for good and what is no message goes here: how far a lease has come, what a producer sent
+last. A block carries the names that changed, with their new values; an empty value takes a name away. So whatever is
+said of a message (settled, enqueued) and the mark that goes with it are one block, and are kept or lost together.
+
+**Versions.** Sets of numbers add up whatever the order; a table in which the last word holds does not. So a mark has
+the number of the block that set it, and of two the higher holds. Within one log that is the order of the blocks anyway.
+It matters to a mirror that is being filled: the table that it is given (with the first piece) may be older or newer
+than the blocks which it has applied by then. Until it is complete, it remembers what was taken away, too, so
+that an older table does not bring it back.
+
+    block 7: a=1    block 8: a=      table of block 7: a=1 (7)      →  nothing, for 8 is higher
+
+What the filled mirror had before it began anew is void: names that were taken away since would stay with it for ever.
+A start goes through a segment's plain blocks before the records of mirrored queues, and sees blocks again that are in
+the checkpoint; there, too, the numbers tell what is the last word, and removed names go when all is read.
+
+The table is held in memory, in checkpoints and in each segment's index, so it has to be small: the limits below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import Final
+
+from leveret.storage.format.errors import FormatError
+
+KEY_BYTES_MAX: Final = 512
+VALUE_BYTES_MAX: Final = 64 << 10
+KEYS_MAX: Final = 4_096
+TABLE_BYTES_MAX: Final = 1 << 20
+_COLUMN_KEYS_MAX: Final = 2 * KEYS_MAX  # All of a full table may be taken away by a block that fills it anew.
+
+_MARK: Final = Struct("<QHI")  # number of the block that set it, length of the name, length of the value
+
+Mark = tuple[int, bytes, bytes]  # Number of the block, name, value.
+
+
+class Marks:
+    """The table of one queue."""
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, tuple[int, bytes]] = {}  # With empty values: removed.
+
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
+    def fold(self, marks: Iterable[Mark]) -> None:
+        known = self.known
+        for number, key, value in marks:
+            if number >= known.get(key, (0, b""))[0]:
+                known[key] = (number, value)
+
+    def cut(self, number: int) -> None:
+        """Forget what was set by blocks up to this one."""
+        self.known = {key: mark for key, mark in self.known.items() if mark[0] > number}
+
+    def tidy(self) -> None:
+        """Nothing older will come any more: forget what was removed."""
+        removed = [key for key, (_, value) in self.known.items() if not value]
+        for key in removed:
+            del self.known[key]
+
+    def all(self) -> list[Mark]:
+        return [(number, key, value) for key, (number, value) in self.known.items()]
+
+    def values(self) -> dict[bytes, bytes]:
+        return {key: value for key, (_, value) in self.known.items() if value}
+
+
+def fits(table: Mapping[bytes, bytes], key: bytes, value: bytes) -> bool:
+    """Whether the table, with this value for the key, is within the limits."""
+    if not value or (key in table and len(value) <= len(table[key])):
+        return True
+    if len(key) > KEY_BYTES_MAX or len(value) > VALUE_BYTES_MAX or (key not in table and len(table) >= KEYS_MAX):
+        return False
+    held = sum(map(len, table)) + sum(map(len, table.values())) - len(table.get(key, b""))
+    return held + len(value) + (0 if key in table else len(key)) <= TABLE_BYTES_MAX
+
+
+def marks_of(number: int, changed: Mapping[bytes, bytes]) -> list[Mark]:
+    """What a block with this number says."""
+    return [(number, key, value) for key, value in changed.items()]
+
+
+def marks_bytes(marks: Iterable[Mark]) -> int:
+    return sum(_MARK.size + len(key) + len(value) for _, key, value in marks)
+
+
+def pack_marks(marks: Iterable[Mark]) -> bytes:
+    parts: list[bytes] = []
+    for number, key, value in marks:
+        parts += (_MARK.pack(number, len(key), len(value)), key, value)
+    return b"".join(parts)
+
+
+def unpack_marks(data: bytes | memoryview) -> list[Mark]:
+    """Raises FormatError."""
+    marks: list[Mark] = []
+    at, end = 0, len(data)
+    while at < end:
+        if at + _MARK.size > end:
+            raise FormatError("marks are cut off")
+        number, key_bytes, value_bytes = _MARK.unpack_from(data, at)
+        at += _MARK.size
+        if key_bytes > KEY_BYTES_MAX or value_bytes > VALUE_BYTES_MAX or at + key_bytes + value_bytes > end:
+            raise FormatError("a mark is too long, or cut off")
+        middle, after = at + key_bytes, at + key_bytes + value_bytes
+        marks.append((number, bytes(data[at:middle]), bytes(data[middle:after])))
+        at = after
+    if len(marks) > _COLUMN_KEYS_MAX:
+        raise FormatError(f"{len(marks)} marks; there are {_COLUMN_KEYS_MAX} at most")
+    return marks

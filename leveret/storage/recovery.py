@@ -1,0 +1,357 @@
+"""Reading the log at start: checkpoint, then sidecars, then a scan of what has none.
+
+First everything is read and judged and nothing is changed (`run`), so that a damaged log is left as it was found.
+`install` then folds what was read into an empty log, and tidies up: cuts off a torn tail, removes files that the
+checkpoint says are dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from itertools import compress
+from typing import TYPE_CHECKING
+
+from leveret.storage.format.block_format import GROUP_HEAD, parse_group_head
+from leveret.storage.format.errors import Damage, FormatError, LogDamaged
+from leveret.storage.mirror_recovery import Judgement, Replay
+from leveret.storage.segments.checkpoint import CheckpointState, checkpoint_path, decode_checkpoint
+from leveret.storage.segments.content_index import Columns
+from leveret.storage.segments.disk import Disk
+from leveret.storage.segments.queue_index import QueueLog
+from leveret.storage.segments.segment import (
+    SegmentIndex,
+    index_path,
+    numbered,
+    scan_segment,
+    segment_path,
+    spare_path,
+)
+from leveret.storage.segments.segment_index import Entry, decode_sidecar, to_columns
+
+if TYPE_CHECKING:
+    from leveret.storage.log import Log
+
+_PIECE_BYTES = 4 << 20
+_NOBODY = (1 << 64) - 1  # No queue has this number.
+
+
+class Found:
+    """One segment as it was found."""
+
+    __slots__ = ("index", "entries", "indexed", "size", "synced", "torn")
+
+    def __init__(
+        self, index: SegmentIndex, entries: dict[int, Entry], indexed: bool, size: int, synced: int, torn: str | None
+    ) -> None:
+        self.index = index
+        self.entries = entries
+        self.indexed = indexed
+        self.size = size
+        self.synced = synced
+        self.torn = torn
+
+
+class Recovery:
+    def __init__(self, disk: Disk, folder: str, progress: Callable[[str], None]) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.progress = progress
+        self.damages: list[Damage] = []
+        self.checkpoint: CheckpointState | None = None
+        self.checkpoint_bytes = 0
+        self.through = 1
+        self.segments: list[Found] = []
+        self.damaged: set[int] = set()  # Segments with bytes that are wrong.
+        self.weak: list[str] = []  # Sidecars that are damaged: no harm, they are made anew.
+        self.base = 1
+        self.missing: dict[int, list[tuple[int, int]]] = {}  # By queue: messages that live and are nowhere.
+        self._names: list[str] = []
+
+    # -- reading -----------------------------------------------------------------
+
+    def run(self, use_sidecars: bool = True) -> None:
+        """Read all. Damage is collected in `damages`; what is good is taken all the same, for `repair`."""
+        self._names = self.disk.names(f"{self.folder}/segments")
+        self._read_checkpoint()
+        present = set(numbered(self._names, "log"))
+        named = set(self.checkpoint.segments) if self.checkpoint else set()
+        newer = {number for number in present if number >= self.through}
+        expected = named | set(range(self.through, max(newer, default=0) + 1))
+        for number in sorted(expected - present):
+            self.base = number + 1  # Its number is not used again.
+            path = segment_path(self.folder, number)
+            self.damages.append(Damage(path, 0, 0, None, None, None, None, "the segment is missing"))
+        numbers = sorted(expected & present)
+        for number in numbers:
+            self._read_segment(number, present, use_sidecars)
+
+    def _read_checkpoint(self) -> None:
+        path = checkpoint_path(self.folder)
+        if "checkpoint" not in self.disk.names(self.folder):
+            return
+        data = self.disk.read(path, 0, self.disk.size(path))
+        try:
+            self.checkpoint = decode_checkpoint(data)
+        except FormatError as error:
+            what = f"{error}; without it, settled messages may come back"
+            self.damages.append(Damage(path, 0, len(data), None, None, None, None, what))
+            present = numbered(self._names, "log")
+            self.through = min(present, default=1)
+        else:
+            self.checkpoint_bytes = len(data)
+            self.through = self.checkpoint.through
+
+    def _read_segment(self, number: int, present: set[int], use_sidecars: bool) -> None:
+        path = segment_path(self.folder, number)
+        size = self.disk.size(path)
+        has_index = f"{number:016x}.index" in self._names
+        if has_index and use_sidecars and self._read_sidecar(number, path, size):
+            return
+        claimed = self.checkpoint.segments.get(number, 0) if self.checkpoint else 0
+        if has_index and not use_sidecars:
+            claimed = max(claimed, self._length_by_sidecar(number))
+        if number + 1 in present:
+            claimed = max(claimed, self._length_by_next(number + 1))
+        scan = scan_segment(self.disk, path, number, claimed)
+        self.damages += scan.damages
+        if scan.damages:
+            self.damaged.add(number)
+        entries = {queue: Entry(fold, to_columns(fold, number)) for queue, fold in scan.index.queues.items()}
+        self.segments.append(Found(scan.index, entries, False, size, scan.synced, scan.torn))
+
+    def _read_sidecar(self, number: int, path: str, size: int) -> bool:
+        aside = index_path(self.folder, number)
+        try:
+            index, entries = decode_sidecar(self.disk.read(aside, 0, self.disk.size(aside)), number)
+        except FormatError as error:
+            self.progress(f"{aside}: {error}; made anew from its segment")
+            return False
+        if size < index.length:
+            what = "the file ends too early"
+            self.damages.append(Damage(path, size, index.length - size, None, None, None, None, what))
+            self.damaged.add(number)
+            return False
+        self.segments.append(Found(index, entries, True, size, index.length, None))
+        return True
+
+    def _length_by_sidecar(self, number: int) -> int:
+        path = index_path(self.folder, number)
+        try:
+            index, _ = decode_sidecar(self.disk.read(path, 0, self.disk.size(path)), number)
+        except FormatError as error:
+            self.weak.append(f"{path}: {error}")
+            return 0
+        return index.length
+
+    def _length_by_next(self, number: int) -> int:
+        """The length of a segment, as its successor tells it."""
+        try:
+            data = self.disk.read(segment_path(self.folder, number), 0, GROUP_HEAD.size)
+            return parse_group_head(data, number, 0).previous_length
+        except FormatError:
+            return 0  # Nothing was ever written there, or the scan of that one will tell.
+
+    def all_queues(self) -> set[int]:
+        found = {number for segment in self.segments for number in segment.entries}
+        return found | set(self.checkpoint.queues if self.checkpoint else ())
+
+    # -- folding -----------------------------------------------------------------
+
+    def install(self, log: Log, known: Collection[int] | None) -> set[int]:
+        """Fill an empty log and tidy up. Returns queues that are not known, where the log does not say so yet."""
+        unknown = self.fold_into(log, self.all_queues() if known is None else set(known))
+        if self.damages:
+            raise LogDamaged(self.damages)
+        self.tidy(log)
+        waiting = sum(queue.count for queue in log.queues.values())
+        self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
+        return unknown
+
+    def judgement(self, log: Log, mirrored: Collection[int]) -> Judgement:
+        return Judgement(log, self.through, self.damages, self.missing, mirrored)
+
+    def fold_into(self, log: Log, known: set[int]) -> set[int]:
+        """The part of `install` that changes nothing on disk."""
+        from leveret.storage.log import Segment
+
+        for found in self.segments:
+            segment = Segment(found.index.segment)
+            segment.length = segment.synced = found.index.length
+            segment.blocks = found.index.blocks
+            segment.created = True
+            segment.recycled = found.size > found.index.length
+            segment.indexed = found.indexed
+            segment.sealed = True
+            log.segment_table[segment.number] = log.shares[segment.number] = segment
+            log.current, log.chain = segment, found.index.chain
+        if log.current is not None:
+            log.current.sealed = log.current.indexed
+        log.base = max(self.through, self.base)
+        replay = Replay(log, self.damages)
+        unknown = self._fold(log, known, replay)
+        for queue in log.queues.values():
+            if queue.mirror is not None:
+                replay.finish(queue)
+        self._reconcile(log)
+        log.upkeep.through = self.through if self.checkpoint else 0
+        log.upkeep.checkpoint_bytes = self.checkpoint_bytes
+        return unknown
+
+    def _fold(self, log: Log, known: set[int], replay: Replay) -> set[int]:
+        unknown = set()
+        for number, state in (self.checkpoint.queues if self.checkpoint else {}).items():
+            if number not in known:
+                unknown.add(number)
+                continue
+            queue = log.queues[number] = QueueLog(number, log.shares)
+            queue.advance(state.epoch, state.number, state.next_seq, state.delivered_through)
+            queue.floor = state.floor
+            queue.live, queue.gone, queue.redelivered = state.live, state.gone, state.redelivered
+            queue.counts = state.counts
+            queue.marks.fold(state.marks)
+            queue.mirror = state.mirror
+        reset = {
+            number: found.index.segment
+            for found in self.segments
+            for number, entry in found.entries.items()
+            if entry.fold.reset
+        }
+        for found in self.segments:
+            for number, entry in found.entries.items():
+                if number in known:
+                    if found.index.segment < reset.get(number, 0):
+                        continue  # Void, and of a former life: the order of its records means nothing for this one.
+                    self._fold_queue(log, number, entry, found.index.segment, replay)
+                elif found.index.segment >= self.through:
+                    if entry.fold.reset:
+                        unknown.discard(number)
+                    if entry.fold.number or entry.fold.records or entry.columns is not None:
+                        unknown.add(number)
+            found.entries = {}  # The references were copied: a long backlog must not be in memory twice.
+        return unknown
+
+    def _fold_queue(self, log: Log, number: int, entry: Entry, segment: int, replay: Replay) -> None:
+        queue = log.queues.get(number)
+        fold = entry.fold
+        columns = entry.columns
+        if segment < self.through:
+            if queue is None or segment < queue.floor:
+                return
+            if columns is not None and queue.mirror is not None:
+                columns = _less(columns, queue.mirror.untold(segment))
+        else:
+            if queue is None or fold.reset:
+                queue = log.queues[number] = QueueLog(number, log.shares)
+                queue.floor = segment
+            # What is in the checkpoint already, removals included, is not to be said again.
+            queue.marks.fold(mark for mark in fold.marks.all() if mark[0] > queue.number)
+            queue.advance(fold.epoch, fold.number, fold.next_seq, fold.delivered_through)
+            for low, high in fold.enqueued:
+                queue.enqueue(low, high)
+            queue.requeue(fold.requeued)
+            queue.count_returns((number, number, count) for number, count in fold.counts.items())
+            for low, high in fold.settled:
+                queue.gone.add(low, high)
+                queue.live.remove(low, high)
+                queue.redelivered.remove(low, high)
+                queue.uncount(low, high)
+            if fold.records:
+                dropped = replay.run(queue, segment, fold.records)
+                columns = _less(columns, dropped) if columns is not None else None
+        if columns is not None and len(columns):
+            queue.refs.load(columns)
+            table = log.segment_table[segment]
+            table.note(number, columns.first[0])
+            table.note(number, columns.first[-1])
+        applied = replay.take_rows()
+        if applied is not None:
+            queue.refs.load(applied)
+            for first, place in zip(applied.first, applied.segment, strict=True):
+                log.segment_table[place].note(number, first)
+
+    def _reconcile(self, log: Log) -> None:
+        """Every live message must have a place."""
+        for queue in log.queues.values():
+            if queue.refs.reconcile(queue.live) != queue.live.count:
+                missing = queue.live.copy()
+                for ref in queue.refs:
+                    missing.remove(ref.first, ref.last)
+                for low, high in missing:
+                    what = "messages are nowhere in the log"
+                    self.damages.append(Damage(f"{self.folder}/segments", 0, 0, queue.id, None, low, high, what))
+                    queue.live.remove(low, high)
+                    queue.redelivered.remove(low, high)
+                    queue.uncount(low, high)
+                self.missing[queue.id] = list(missing)
+            for item in queue.mirror.tail if queue.mirror is not None else ():
+                log.mirrors.keep(queue, item)
+            for low, high in queue.live.ranges(0, queue.delivered_through):
+                queue.redelivered.add(low, high)
+            if queue.mirror is None or queue.mirror.complete:
+                queue.marks.tidy()
+            if queue.counts and (queue.mirror is None or queue.mirror.released):
+                # Those of transient messages, which are no more.
+                queue.counts = {number: count for number, count in queue.counts.items() if number in queue.live}
+
+    # -- damage ------------------------------------------------------------------------
+
+    def let_go(self, log: Log) -> None:
+        """Write what lives in damaged segments to another one, put a checkpoint in place, and let them go. Interrupted,
+        it is simply done again: until the checkpoint is there, the damage is found and judged as before."""
+        before = log.upkeep.through
+        log.upkeep.checkpoint_due = True
+        log.upkeep.forced = self.damaged & set(log.segment_table)
+        for segment in log.segment_table.values():
+            segment.sealed = True
+            segment.indexed = segment.number not in self.damaged and segment.indexed
+        log.forget(_NOBODY)  # Something to write, so that a new segment is begun.
+        while (job := log.take() or log.maintenance(idle=True)) is not None:
+            job.perform(self.disk)
+            log.on_done(job)
+        if log.upkeep.through <= before:
+            raise LogDamaged(self.damages)
+
+    # -- tidying -----------------------------------------------------------------
+
+    def _write_again(self, path: str, start: int, end: int) -> None:
+        """Sync what no group claims to have been synced. It was read, so it must stay: the next group will claim it.
+
+        A process that was killed leaves it in the system's memory. After a failed sync it may even be there as if it
+        had been written, and a second sync would do nothing; so it is written anew."""
+        while start < end:
+            data = self.disk.read(path, start, min(end - start, _PIECE_BYTES))
+            self.disk.write(path, start, [data])
+            start += len(data)
+        self.disk.sync(path)
+
+    def tidy(self, log: Log) -> None:
+        folder = f"{self.folder}/segments"
+        if self.segments:
+            last = self.segments[-1]
+            path = segment_path(self.folder, last.index.segment)
+            if last.torn is not None:
+                cut = last.size - last.index.length
+                self.progress(f"{path}: {cut} bytes of an unfinished write cut off at {last.index.length}")
+                self.disk.truncate(path, last.index.length)
+                log.segment_table[last.index.segment].recycled = False
+            self._write_again(path, last.synced, last.index.length)
+        changed = False
+        for name in self._names:
+            stem, _, ending = name.partition(".")
+            number = int(stem, 16) if numbered([name], ending) else None
+            segment = log.segment_table.get(number) if number is not None else None
+            if ending == "spare" and number is not None and len(log.spares) < log.options.spares_max:
+                log.spares[number] = self.disk.size(spare_path(self.folder, number))
+            elif not (segment and (ending == "log" or (ending == "index" and segment.indexed))):
+                self.disk.delete(f"{folder}/{name}")
+                changed = True
+        if changed:
+            self.disk.sync_folder(folder)
+
+
+def _less(columns: Columns, offsets: set[int]) -> Columns:
+    """References without those to blocks at these offsets."""
+    if not offsets:
+        return columns
+    kept = [offset not in offsets for offset in columns.offset]
+    return Columns(tuple(type(column)(column.typecode, compress(column, kept)) for column in columns.all))

@@ -1,0 +1,433 @@
+"""What the log does on disk, as jobs for a worker thread. Each touches only the disk and its own fields."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import suppress
+
+from leveret.storage.format.block_format import (
+    CONTENTS,
+    COPY,
+    GROUP_HEAD,
+    MIRRORED,
+    MOVED,
+    NORMAL,
+    SPILL,
+    Records,
+    SharedBody,
+    encode_again,
+    encode_block,
+    encode_group_head,
+    meta_crc,
+    share_contents,
+    stored_kinds,
+)
+from leveret.storage.format.errors import Damage, LogDamaged
+from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Block, Run
+from leveret.storage.format.queue_marks import Mark
+from leveret.storage.segments.block_reader import Place, pick, read_blocks, read_whole, thin
+from leveret.storage.segments.checkpoint import checkpoint_path
+from leveret.storage.segments.content_index import PENDING
+from leveret.storage.segments.disk import Disk
+from leveret.storage.segments.mirror_copy import Unapplied
+from leveret.storage.segments.queue_index import QueueLog
+from leveret.storage.segments.segment import index_path, scan_segment, segment_path, spare_path
+from leveret.storage.segments.segment_index import encode_sidecar
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+RECORD_OVERHEAD = 16  # What a message takes in a group besides its content, about.
+
+
+class Entry:
+    """One block to be written: a whole one, or part of one too large for a group."""
+
+    __slots__ = (
+        "type", "flags", "queue", "epoch", "number", "time_ms", "first", "next", "delivered_through", "held", "settled",
+        "requeued", "counts", "marks", "bytes", "leans_bytes", "serial", "block", "source", "records",
+    )  # fmt: skip
+
+    def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
+        self.type = type
+        self.flags = flags
+        self.queue = queue
+        self.epoch = 0
+        self.number = 0
+        self.time_ms = 0
+        self.first = 0  # first..next-1: the numbers this block is about.
+        self.next = 0
+        self.delivered_through = 0
+        self.held: Records | None = None  # All its messages.
+        self.settled: list[tuple[int, int]] = []
+        self.requeued: list[tuple[int, int]] = []
+        self.counts: list[tuple[int, int, int]] = []
+        self.marks: list[Mark] = []  # Of the queue.
+        self.bytes = 0  # That it adds to a group, about.
+        self.leans_bytes = 0  # Contents that the entry before it brings along: in another group they would be its own.
+        self.serial = 0
+        self.block: Block | None = None  # Durable once this entry is.
+        self.source = (0, 0)  # Where the reference to its messages points until this is written.
+        self.records: Records | None = None  # What of `held` is written: chosen when the write is made.
+
+    def contents(self) -> Records:
+        assert self.held is not None
+        return self.held
+
+    def whole(self) -> Records | None:
+        return self.held
+
+
+class MirrorEntry(Entry):
+    """A record of a mirrored queue, or messages of it that are moved. What it holds is written whole."""
+
+    __slots__ = ("note", "raw", "packed", "mark", "item", "void")
+
+    def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
+        super().__init__(type, flags, queue)
+        self.note = b""
+        self.raw: tuple[bytes, bytes] | None = None  # Meta and body, where it came as bytes,
+        self.packed: Block | None = None  # of this block.
+        self.mark: int | None = None  # Something that is durable once this entry is.
+        self.item: Unapplied | None = None
+        self.void = False  # Cut off before it was written.
+
+    def contents(self) -> Records:
+        if self.held is None:
+            assert self.packed is not None and self.packed.enqueued is not None
+            run = self.packed.enqueued
+            self.held = Records.of([run])
+        return self.held
+
+    def whole(self) -> Records | None:
+        held = self.held
+        if held is None or self.raw is not None:
+            return None
+        if held.ranges == [(self.first, self.next - 1)]:
+            return held.all_of()
+        return held
+
+
+class Written:
+    """Where an entry went."""
+
+    __slots__ = ("offset", "length", "overhead")
+
+    def __init__(self, offset: int, length: int, overhead: int) -> None:
+        self.offset = offset
+        self.length = length
+        self.overhead = overhead
+
+
+class Write:
+    """Everything gathered, as one group: one write, at most one sync."""
+
+    def __init__(self, folder: str, segment: int, offset: int, entries: list[Entry]) -> None:
+        self.folder = folder
+        self.segment = segment
+        self.offset = offset
+        self.entries = entries
+        self.synced = 0
+        self.previous_length = 0
+        self.previous_crc = 0
+        self.sync = True
+        self.sync_before: int | None = None  # The segment before, where this is the first group of a new one.
+        self.open = False  # The segment's file is to be created, out of `spare` if given.
+        self.spare: int | None = None
+        self.overwrites = False  # The file has stale bytes behind `offset`.
+        # Results.
+        self.opened = False
+        self.syncing = False
+        self.length = 0
+        self.crc = 0
+        self.places: list[Written] = []
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [entry.block for entry in self.entries if entry.block is not None]
+
+    @property
+    def marks(self) -> list[tuple[int, int]]:
+        """(queue, mark) of what mirrored queues wanted to be told of: durable once this is done, in this order."""
+        return [
+            (entry.queue.id, entry.mark)
+            for entry in self.entries
+            if isinstance(entry, MirrorEntry) and entry.mark is not None
+        ]
+
+    @property
+    def spilled(self) -> list[tuple[int, int, int]]:
+        """(queue, first, last) of transient messages that are on disk once this is done."""
+        return [
+            (entry.queue.id, entry.first, entry.next - 1)
+            for entry in self.entries
+            if entry.type == SPILL and entry.source[0] == PENDING
+        ]
+
+    def perform(self, disk: Disk) -> None:
+        path = segment_path(self.folder, self.segment)
+        if self.sync_before is not None:
+            # Whoever finds a group of the new segment may rely on all of the old one.
+            self._sync(disk, segment_path(self.folder, self.sync_before))
+        if self.open and self.spare is not None:
+            disk.rename(spare_path(self.folder, self.spare), path)
+            self.opened = True
+        if self.entries:
+            buffers = self._encode()
+            try:
+                disk.write(path, self.offset, buffers)
+            except OSError as error:
+                # Give the space back. Should that fail too, no harm: what remains of this group has no valid follower.
+                if error.errno in DISK_FULL and not self.overwrites:
+                    with suppress(OSError):
+                        disk.truncate(path, self.offset)
+                raise
+        if self.sync:
+            self._sync(disk, path)
+        if self.open:
+            self.opened = True
+            self.syncing = True
+            disk.sync_folder(f"{self.folder}/segments")
+            self.syncing = False
+
+    def _sync(self, disk: Disk, path: str) -> None:
+        self.syncing = True
+        disk.sync(path)
+        self.syncing = False
+
+    def _encode(self) -> list[bytes]:
+        at = self.offset + GROUP_HEAD.size
+        buffers: list[bytes] = [b""]
+        crcs = []
+        self.places = []
+        special = [
+            entry.records for entry in self.entries
+            if entry.records is not None
+            and entry.records.kinds.count(PERSISTENT if entry.type != SPILL else 0) != len(entry.records.kinds)
+        ]  # fmt: skip
+        shared: SharedBody | None = None
+        if special:
+            contents, places = share_contents(special)
+            if contents:
+                meta, body = encode_contents(self.segment, at, contents)
+                buffers += (meta, *body)
+                crcs.append(meta_crc(meta))
+                shared = SharedBody(at + len(meta), places)
+                at += len(meta) + sum(map(len, body))
+        for entry in self.entries:
+            meta, body, overhead = self._encode_entry(entry, at, shared)
+            length = len(meta) + sum(map(len, body))
+            self.places.append(Written(at, length, overhead))
+            crcs.append(meta_crc(meta))
+            buffers.append(meta)
+            buffers += body
+            at += length
+        self.length = at - self.offset
+        buffers[0], self.crc = encode_group_head(
+            self.segment, self.offset, self.length, self.synced, self.previous_length, self.previous_crc, crcs
+        )
+        return buffers
+
+    def _encode_entry(
+        self, entry: Entry, at: int, shared: SharedBody | None
+    ) -> tuple[bytes, list[bytes], int]:
+        records = entry.records
+        refers = False
+        note = b""
+        if entry.type != NORMAL and isinstance(entry, MirrorEntry):
+            note = entry.note
+            if entry.raw is not None:
+                meta, overhead = encode_again(self.segment, at, entry.raw[0], entry.type, entry.flags, note)
+                return meta, [entry.raw[1]] if entry.raw[1] else [], overhead
+        if records is not None and (
+            entry.type == SPILL or records.kinds.count(PERSISTENT) != len(records.kinds)
+        ):
+            if shared is not None:
+                refers = shared.has_some(records.contents)
+            kinds = stored_kinds(records.kinds, entry.type)
+            records = Records(records.ranges, records.contents, records.keys, kinds, records.times)
+        fields = (
+            entry.queue.id, entry.epoch, entry.number, entry.time_ms, entry.first, entry.next, entry.delivered_through,
+        )  # fmt: skip
+        return encode_block(
+            self.segment, at, fields, records, entry.settled, entry.requeued, entry.type, entry.flags,
+            shared if refers else None, note, entry.counts,
+            entry.marks,
+        )  # fmt: skip
+
+
+def encode_contents(segment: int, offset: int, contents: list[bytes]) -> tuple[bytes, list[bytes]]:
+    records = Records([], contents, [b""] * len(contents), bytes((PERSISTENT,)) * len(contents), [])
+    meta, body, _ = encode_block(segment, offset, (0,) * 7, records, (), (), CONTENTS)
+    return meta, body
+
+
+class Load:
+    """Read messages back. Afterwards `runs` holds them in order; go on with `next`. Must be handed to the log's on_done
+    or on_failed in the end: until then its segments are kept."""
+
+    def __init__(self, queue: int, places: list[Place], pending: list[Run], next: int) -> None:
+        self.queue = queue
+        self.places = places
+        self.next = next
+        self.redelivered: list[tuple[int, int]] = []
+        self.runs: list[Run] = pending
+        self.pinned: list[int] = []
+
+    def perform(self, disk: Disk) -> None:
+        runs = list(self.runs)
+        for place, (_, records) in zip(self.places, read_blocks(disk, self.places), strict=True):
+            picked = pick(records, records.ranges, place.wanted)
+            if sum(map(len, picked)) != place.messages:
+                raise LogDamaged([_lacking(place)])
+            runs += picked
+            if not self.runs and len(runs) > 1:  # In order, and joined at once: a long list of small runs costs.
+                runs[-1 - len(picked) :] = _joined(runs[-1 - len(picked) :])
+        runs.sort(key=lambda run: run.first)  # Stored and spilled messages may lie between each other.
+        self.runs = _joined(runs)
+        self._mark()
+
+    def _mark(self) -> None:
+        at = 0
+        for low, high in self.redelivered:
+            while at < len(self.runs) and self.runs[at].last < low:
+                at += 1
+            for run in self.runs[at:]:
+                if run.first > high:
+                    break
+                for index in range(max(low - run.first, 0), min(high, run.last) - run.first + 1):
+                    run.kinds[index] |= REDELIVERED
+
+
+def _lacking(place: Place) -> Damage:
+    return Damage(place.path, place.offset, place.length, None, None, place.first, place.last, "messages are missing")
+
+
+def _joined(more: Sequence[Run]) -> list[Run]:
+    """Neighbours made one."""
+    runs: list[Run] = []
+    for run in more:
+        if runs and runs[-1].first + len(runs[-1].contents) == run.first:
+            runs[-1].join(run)
+        else:
+            runs.append(run)
+    return runs
+
+
+class Seal:
+    """Write the index of a full segment beside it."""
+
+    def __init__(self, folder: str, segment: int, length: int) -> None:
+        self.folder = folder
+        self.segment = segment
+        self.length = length
+
+    def perform(self, disk: Disk) -> None:
+        scan = scan_segment(disk, segment_path(self.folder, self.segment), self.segment, self.length)
+        if scan.damages:
+            raise LogDamaged(scan.damages)
+        replace_file(disk, f"{self.folder}/segments", index_path(self.folder, self.segment), encode_sidecar(scan.index))
+
+
+def replace_file(disk: Disk, folder: str, path: str, buffers: Sequence[bytes]) -> None:
+    """The whole new file or the whole old one, whenever the node dies."""
+    aside = f"{path}.new"
+    disk.write(aside, 0, buffers)
+    disk.truncate(aside, sum(map(len, buffers)))  # An earlier attempt may have left a longer one.
+    disk.sync(aside)
+    disk.rename(aside, path)
+    disk.sync_folder(folder)
+
+
+class Checkpoint:
+    """Put a new checkpoint in place."""
+
+    def __init__(self, folder: str, through: int, segments: dict[int, int], buffers: list[bytes], serial: int) -> None:
+        self.folder = folder
+        self.through = through
+        self.segments = segments
+        self.buffers = buffers
+        self.serial = serial  # Contains the effect of all entries up to this one.
+        self.sync_before: int | None = None
+        self.sync_length = 0  # How much of it was written when this job was made.
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.buffers))
+
+    def perform(self, disk: Disk) -> None:
+        if self.sync_before is not None:
+            disk.sync(segment_path(self.folder, self.sync_before))
+        replace_file(disk, self.folder, checkpoint_path(self.folder), self.buffers)
+
+
+class Reclaim:
+    """Delete dead segments, or keep their files for new ones."""
+
+    def __init__(self, folder: str, segments: list[int], indexed: set[int], keep: int) -> None:
+        self.folder = folder
+        self.segments = segments
+        self.indexed = indexed
+        self.keep = keep
+        self.spare_bytes_max = 0  # A file that a huge message blew up is not kept.
+        self.release: list[int] = []  # Spare files to delete, for the disk is full.
+        self.kept: dict[int, int] = {}  # Spare files and their sizes.
+        self.gone: list[int] = []
+
+    def perform(self, disk: Disk) -> None:
+        for spare in self.release:
+            disk.delete(spare_path(self.folder, spare))
+        for segment in self.segments:
+            path = segment_path(self.folder, segment)
+            if segment in self.indexed:
+                disk.delete(index_path(self.folder, segment))
+                self.indexed.discard(segment)
+            size = disk.size(path)
+            if len(self.kept) < self.keep and size <= self.spare_bytes_max:
+                disk.rename(path, spare_path(self.folder, segment))
+                self.kept[segment] = size
+            else:
+                disk.delete(path)
+            self.gone.append(segment)
+        disk.sync_folder(f"{self.folder}/segments")  # No spare is used before its old name is gone for good.
+
+
+class Compact:
+    """Read what still lives in a sparse segment, to be written again."""
+
+    def __init__(
+        self, segment: int, path: str, places: list[tuple[QueueLog, Place]], items: list[tuple[QueueLog, Unapplied]]
+    ) -> None:
+        self.segment = segment
+        self.path = path
+        self.places = places
+        self.items = [(queue, item, item.offset, item.length) for queue, item in items]
+        self.entries: list[Entry] = []
+
+    def perform(self, disk: Disk) -> None:
+        blocks = read_blocks(disk, [place for _, place in self.places])
+        for (queue, place), (header, records) in zip(self.places, blocks, strict=True):
+            type = SPILL if header.type == SPILL else MOVED
+            plain = queue.mirror is None or type == SPILL
+            entry = Entry(type, 0, queue) if plain else MirrorEntry(type, 0, queue)
+            entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
+            entry.first, entry.next = header.first, header.next
+            entry.held = thin(records, place.wanted)
+            entry.source = (place.segment, place.offset)
+            entry.bytes = sum(map(len, entry.held.contents))
+            self.entries.append(entry)
+        for queue, item, offset, length in self.items:
+            self.entries.append(self._copy(disk, queue, item, offset, length))
+
+    def _copy(self, disk: Disk, queue: QueueLog, item: Unapplied, offset: int, length: int) -> MirrorEntry:
+        """A block that has no effect yet, as it is."""
+        header, records = read_whole(disk, self.path, self.segment, offset, length)
+        entry = MirrorEntry(MIRRORED, COPY, queue)
+        entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms
+        entry.first, entry.next, entry.delivered_through = header.first, header.next, header.delivered_through
+        entry.settled, entry.requeued, entry.counts = header.settled(), header.requeued(), header.counts()
+        entry.marks = header.marks()
+        entry.held = records
+        entry.item = item
+        entry.source = (self.segment, offset)
+        entry.bytes = length
+        return entry

@@ -1,0 +1,151 @@
+"""Messages that were spilled before their queue was mirrored: real rings, played logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.delivery.batch import Span
+from leveret.broker.mirrors import convert
+from leveret.broker.mirrors.manager import Mirror
+from leveret.broker.queue import paging
+from leveret.broker.queue.queue import Queue
+from leveret.metadata.model import commands as c
+from leveret.storage.format.queue_block import PERSISTENT
+from tests.machines import World
+from tests.node.control_world import cluster
+from tests.node.ring_world import Rings
+
+ONE, TWO, THREE = "one@host", "two@host", "three@host"
+NAMES = (ONE, THREE, TWO)
+
+
+@pytest.fixture
+def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
+    """A queue `q` at one node, without mirrors: messages 1 to 8, of which 3 and 4 are persistent and 8 is in memory.
+    Then somebody wants mirrors."""
+    monkeypatch.setattr(paging, "KEEP_BYTES", 1)
+    rings = Rings(cluster(*NAMES))
+    rings._propose(c.DeclareQueue("/", "q", durable=True, node=ONE))
+    world = rings.servers[ONE].world
+    world.broker.content_bytes_max = world.broker.spill_bytes_max = 1
+    world.broker.wall_ms = 1_000
+    for count, kind in ((2, 0), (2, PERSISTENT), (3, 0)):
+        world.queue("q").enqueue([b"x"] * count, [b""] * count, kind, count, None)
+        world.turn()
+    world.broker.content_bytes_max = world.broker.spill_bytes_max = 1 << 40
+    world.queue("q").enqueue([b"x"], [b""], 0, 1, None)
+    world.turn()
+    assert list(rings.stores[ONE].stored(number(rings)).spilled) == [(1, 2), (5, 7)]
+    rings._propose(c.SetPolicy("/", "p", "^q$", "queues", 0, {"ha-mode": "all", "ha-sync-mode": "automatic"}))
+    rings.run()
+    rings.place()
+    return rings
+
+
+def number(rings: Rings) -> int:
+    return rings.servers[TWO].world.metadata.queues["/", "q"].id
+
+
+def copy(rings: Rings, name: str = ONE) -> Mirror:
+    return rings.copy(name, number(rings))
+
+
+def in_sync(rings: Rings) -> set[str]:
+    view = rings.servers[TWO].world.metadata.queues["/", "q"].view
+    assert view is not None
+    return {name for name, _ in view.in_sync}
+
+
+def read_one(rings: Rings, done: bool = True) -> None:
+    rings.reads.popleft()[1](done)
+    rings.run()
+
+
+def test_what_came_one_by_one_is_stored_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "PIECE_MESSAGES", 3)
+    world = World()
+    world.apply(c.DeclareQueue("/", "q", durable=True, node=world.broker.node_name))
+    queue, bodies = world.queue("q"), [b"%d" % number for number in range(9)]
+    for number, body in enumerate(bodies):
+        world.broker.wall_ms = 1_000 + number
+        queue.enqueue([body], [b""], PERSISTENT if number == 4 else 0, 1, None)
+        world.turn()
+        queue.open = None  # Each has a batch of its own, as if some consumer were there.
+    runs = convert.take_over(world.broker, queue)
+    assert [(run.first, run.contents) for run in runs] == [
+        (1, bodies[:3]), (4, bodies[3:4]), (6, bodies[5:8]), (9, bodies[8:]),
+    ]  # fmt: skip
+    assert [len(entry.batch.contents) for entry in queue.ready if isinstance(entry, Span)] == [1] * 9, "it has its own"
+
+
+def test_no_mirror_is_in_sync_before_all_are_stored(rings: Rings) -> None:
+    stored = rings.stores[ONE].stored(number(rings))
+    for spilled in ([(1, 2), (5, 7)], [(6, 7)]):
+        rings.tick()
+        assert in_sync(rings) == {ONE} and list(stored.spilled) == spilled and len(rings.reads) == 1
+        assert not rings.stores[TWO].stored(number(rings)).live
+        read_one(rings)
+    assert not rings.reads and copy(rings) not in rings.servers[ONE].world.broker.mirrors.adopting
+    rings.tick()
+    assert in_sync(rings) == set(NAMES)
+    rings.kill(ONE)
+    rings.tick()
+    found = [one.world.broker.vhosts["/"].queues["q"] for one in rings._running()]
+    (queue,) = [one for one in found if isinstance(one, Queue)]
+    assert queue.ready_count == 8
+
+
+def test_the_next_piece_is_read_when_the_last_one_is_on_disk(rings: Rings) -> None:
+    rings.stuck.add(ONE)
+    read_one(rings)
+    rings.tick()
+    assert not rings.reads
+    rings.stuck.clear()
+    rings.run()
+    assert len(rings.reads) == 1
+
+
+def test_all_must_be_on_disk(rings: Rings) -> None:
+    read_one(rings)
+    rings.stuck.add(ONE)
+    read_one(rings)
+    assert not rings.stores[ONE].stored(number(rings)).spilled
+    rings.tick()
+    assert not rings.stores[TWO].stored(number(rings)).live and in_sync(rings) == {ONE}
+    rings.stuck.clear()
+    rings.tick()
+    assert in_sync(rings) == set(NAMES)
+
+
+def test_what_cannot_be_read_is_tried_again(rings: Rings) -> None:
+    read_one(rings, done=False)
+    rings.tick(convert.AGAIN_TICKS - 1)
+    assert not rings.reads and in_sync(rings) == {ONE}
+    rings.tick(1)
+    read_one(rings)
+    read_one(rings)
+    rings.tick()
+    assert in_sync(rings) == set(NAMES)
+
+
+def test_the_queue_is_deleted_meanwhile(rings: Rings) -> None:
+    rings._propose(c.DeleteQueue("/", "q"))
+    rings.run()
+    read_one(rings)
+    assert not rings.reads and not rings.servers[ONE].world.broker.mirrors.adopting
+
+
+def test_another_leads_meanwhile_by_force(rings: Rings) -> None:
+    """What only this node had is lost, and does not turn up again."""
+    stored = rings.stores[ONE].stored(number(rings))
+    mirrors = rings.servers[TWO].world.broker.mirrors
+    for other in (TWO, THREE):
+        rings.servers[other].world.broker.mirrors.on_peer_down(ONE)
+        rings.servers[ONE].world.broker.mirrors.on_peer_down(other)
+    rings.run()
+    assert mirrors.force(copy(rings, TWO))
+    rings.run()
+    assert copy(rings).member.master is None and not rings.servers[ONE].world.broker.mirrors.adopting
+    assert not stored.spilled or rings.stores[ONE].stored(number(rings)) is not stored
+    read_one(rings)
+    assert not rings.reads

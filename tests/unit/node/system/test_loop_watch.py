@@ -1,0 +1,132 @@
+"""Turns of the event loop are measured, and what long ones did is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from leveret.management.api.monitoring import metrics
+from leveret.node.system import loop_watch
+from leveret.node.system.loop_watch import BEAT_S, BOUNDS_S, Turns, Watch
+
+
+def test_a_histogram_of_turns() -> None:
+    turns = Turns()
+    for seconds in (0.0, BOUNDS_S[0], 0.0500001, 0.1, 0.11, 99.0):
+        turns.note(seconds)
+    assert turns.counts[0] == 2
+    assert turns.counts[BOUNDS_S.index(0.1)] == 2
+    assert turns.counts[-1] == 1
+    assert sum(turns.counts) == 6
+    assert (turns.slow, turns.longest_s) == (2, 99.0)
+    assert turns.sum_s == pytest.approx(99.2650001)
+
+
+def test_the_histogram_as_prometheus_reads_it() -> None:
+    turns = Turns()
+    for seconds in (0.001, 0.3, 0.3, 60.0):
+        turns.note(seconds, seconds / 2)
+    figures = {figure.name: figure for figure in metrics._turns(turns)}
+    found = figures["event_loop_turn_seconds"]
+    buckets = {sample.labels: sample.value for sample in found.samples if sample.suffix == "_bucket"}
+    assert (found.type, found.family) == ("histogram", "node_metrics")
+    assert (buckets['le="0.005"'], buckets['le="0.2"'], buckets['le="0.5"']) == (1, 1, 3)  # Each has those before it.
+    assert buckets['le="+Inf"'] == found.samples[-1].value == 4
+    assert found.samples[-2].suffix == "_sum" and found.samples[-2].value == pytest.approx(60.601)
+    assert figures["event_loop_slow_turns_total"].samples == [("", 3, "")]
+    assert figures["event_loop_busiest_turn_seconds"].samples == [("", 30.0, "")]
+
+
+class Loop:
+    """Has one timer."""
+
+    def __init__(self) -> None:
+        self.due: Callable[[], None] = lambda: None
+
+    def call_later(self, delay: float, then: Callable[..., None], *arguments: Any) -> Any:
+        assert delay == BEAT_S
+        self.due = lambda: then(*arguments)
+        return asyncio.TimerHandle(0, lambda: None, (), self)  # type: ignore[arg-type]
+
+    def get_debug(self) -> bool:
+        return False
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watched() -> tuple[Watch, Loop, Clock, Clock]:
+    loop, clock, processor = Loop(), Clock(), Clock()
+    made = Watch(clock, processor)
+    made._thread_id = threading.get_ident()
+    made._arm(loop)  # type: ignore[arg-type]
+    return made, loop, clock, processor
+
+
+def test_a_turn_is_as_long_as_the_beat_is_late() -> None:
+    made, loop, clock, _ = watched()
+    for late in (0.0, 0.3, 0.05):
+        clock.now += BEAT_S + late
+        loop.due()
+    assert made.turns.slow == 1
+    assert made.turns.longest_s == pytest.approx(0.3)
+
+
+def test_a_long_turn_is_logged_with_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+    made, loop, clock, processor = watched()
+
+    def dawdle() -> None:
+        clock.now += BEAT_S + 1.5
+        processor.now += 0.25
+        made.look()
+
+    with caplog.at_level(logging.WARNING, "leveret"):
+        dawdle()
+        loop.due()
+        clock.now += BEAT_S + 0.9
+        made.look()
+        loop.due()
+    [line] = [one.getMessage() for one in caplog.records]
+    assert "took 1.50 s, 0.25 s of it on the processor" in line
+    assert "dawdle (node/test_watch.py:" in line
+    assert made._seen == ""
+    assert made.turns.busiest_s == pytest.approx(0.25)
+
+
+def test_with_a_real_loop(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A callback that lasts until the thread has seen it is told of by its name."""
+    for name in ("LONG_S", "SUSPICIOUS_S", "LOOK_S"):
+        monkeypatch.setattr(loop_watch, name, 0.001)
+
+    async def main() -> None:
+        made = Watch()
+        made.start(asyncio.get_running_loop())
+        try:
+
+            def hold_up_everybody() -> None:
+                while not made._seen:
+                    pass
+
+            hold_up_everybody()
+            beat = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(2 * BEAT_S, beat.set_result, None)
+            await beat
+            assert any("hold_up_everybody" in one.getMessage() for one in caplog.records)
+        finally:
+            made.stop()
+        assert made.turns.longest_s > 0
+        assert sum(made.turns.counts) >= 1
+
+    with caplog.at_level(logging.WARNING, "leveret"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(main(), 60))
