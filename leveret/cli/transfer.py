@@ -1,15 +1,15 @@
-"""`leveret transfer`: messages of one AMQP broker go to another, queue by queue. For those who come from RabbitMQ.
+"""`leveret transfer`: moves messages from one AMQP broker to another, queue by queue, for a migration from RabbitMQ.
 
-No message is lost: what is taken from the source is acknowledged there only when the target has confirmed it. If
-anything breaks in between, the source has those messages still, and some may be at the target already: whoever starts
-again may get up to a batch of them twice.
+No message is lost: a message is acknowledged at the source when the target has confirmed it. If anything breaks in
+between, the source still has those messages, and some may be at the target already: after a restart up to a batch of
+them may be there twice.
 
-A message keeps its body, its properties, its headers and its routing key. To have just one queue get it, whatever its
-key and its CC header say, it goes through a fanout exchange that is bound to that queue alone, made for the transfer
-and deleted with it; so the exchange that consumers see is another one than before. Times to live begin anew.
+A message keeps its body, its properties, its headers and its routing key. So that only one queue gets it, whatever its
+key and its CC header say, it goes through a fanout exchange that is bound to that queue alone, declared for the
+transfer and deleted with it; so consumers see another exchange than before. Times to live start again.
 
-Gets are pipelined: a batch of them is asked for at once, then published, then confirmed, then acknowledged. A consumer
-would be faster still, but has no end; a get says when the queue is empty.
+Gets are pipelined: a batch of them is sent at once, then the messages are published, confirmed and acknowledged. A
+consumer would be faster still, but does not know the end; basic.get-empty tells it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from leveret.client.address import Address, BadUri, read_uri
 from leveret.client.amqp import BrokerError
 from leveret.client.connection import CALL_TIMEOUT_S, Connection
 
-PROGRESS: Final = 10_000  # A line is printed after so many.
+PROGRESS: Final = 10_000  # Messages between two lines of progress.
 BATCH: Final = 200
-BATCH_BYTES: Final = 16 << 20  # Of large messages a batch has fewer.
+BATCH_BYTES: Final = 16 << 20  # A batch of large messages has fewer.
 DEFINITIONS_BYTES_MAX: Final = 256 << 20
 
 
 class Message(NamedTuple):
     tag: int
     key: bytes
-    header: bytes  # its payload: size, flags, properties
+    header: bytes  # Payload of the header frame: size, flags, properties.
     body: bytes
 
 
@@ -77,7 +77,7 @@ SOURCE, TARGET = "the source", "the target"
 
 
 class SideFailed(Exception):
-    """One of the two brokers refused something, or is gone; the text says which."""
+    """One of the two brokers refused something or went away. The text names it."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -86,7 +86,7 @@ class SideFailed(Exception):
 
 @contextmanager
 def side(name: str, address: object) -> Iterator[None]:
-    """What goes wrong here is that broker's."""
+    """Turns errors into SideFailed of this broker."""
     try:
         yield
     except BrokerError as error:
@@ -110,7 +110,7 @@ def _connect(address: Address) -> Connection:
 
 
 def _queues_in(path: str, vhost: str) -> Iterator[str]:
-    """The queues of a vhost that RabbitMQ has exported. Streams are read otherwise, and stay where they are."""
+    """Yields the queues of a vhost in a file of definitions. Streams cannot be emptied, and are left out."""
     with open(path, "rb") as file:
         document = json.loads(file.read(DEFINITIONS_BYTES_MAX))
     for queue in document.get("queues", []):
@@ -122,7 +122,7 @@ def _queues_in(path: str, vhost: str) -> Iterator[str]:
 
 
 def move(source: Connection, target: Target, queue: str, say: Callable[[str], None], batch: int = BATCH) -> int:
-    """All messages that wait in a queue, until it is empty. Raises SideFailed."""
+    """Moves all ready messages of a queue, and returns their number. Raises SideFailed."""
     from_, to = source.address, target.connection.address
     with side(SOURCE, from_):
         waiting = _count(source, queue)
@@ -147,14 +147,14 @@ def move(source: Connection, target: Target, queue: str, say: Callable[[str], No
         size = sum(len(one.body) for one in messages) // len(messages)
         asked = max(1, min(batch, BATCH_BYTES // (size + 1)))
     with side(SOURCE, from_):
-        _count(source, queue)  # Answered after the last ack was taken in.
+        _count(source, queue)  # Its answer comes after the last ack was handled.
     with side(TARGET, to):
         target.delete(exchange)
     return moved
 
 
 def _count(connection: Connection, queue: str) -> int:
-    """How many messages wait. Raises BrokerError if there is no such queue."""
+    """Returns the number of ready messages. Raises BrokerError if there is no such queue."""
     asked = b"\0\0" + amqp.short(queue) + bytes((amqp.PASSIVE,)) + amqp.table({})
     try:
         answer = connection.call(amqp.QUEUE_DECLARE, asked)
@@ -167,7 +167,7 @@ def _count(connection: Connection, queue: str) -> int:
 
 
 def _take(source: Connection, queue: str, count: int) -> list[Message]:
-    """Up to so many; fewer if there are no more."""
+    """Gets up to `count` messages; fewer if the queue is empty before."""
     source.socket.sendall(amqp.method(amqp.BASIC_GET, b"\0\0" + amqp.short(queue) + b"\0") * count)
     found = []
     for _ in range(count):
@@ -193,7 +193,7 @@ def _message(source: Connection, arguments: bytes) -> Message:
 
 
 def _read(connection: Connection) -> tuple[int, bytes]:
-    """The next frame that says something. One about alarms says how long to wait."""
+    """Returns the next frame, skipping heartbeats. While the broker has an alarm, there is no limit of time."""
     while True:
         kind, payload = connection.read_frame()
         name = amqp.METHOD_ID.unpack_from(payload) if kind == amqp.METHOD else None
@@ -210,7 +210,7 @@ def _read(connection: Connection) -> tuple[int, bytes]:
 
 
 class Target:
-    """A broker that is given messages. Its confirms are numbered from the first publish on."""
+    """The broker that gets the messages. Its confirms count from the first publish on."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -226,7 +226,7 @@ class Target:
         self.connection.call(amqp.EXCHANGE_DELETE, b"\0\0" + amqp.short(exchange) + b"\0")
 
     def give(self, exchange: str, messages: list[Message]) -> None:
-        """Publish, and wait until all are confirmed. Raises BrokerError."""
+        """Publishes messages and waits until all are confirmed. Raises BrokerError."""
         routing = b"\0\0" + amqp.short(exchange)
         room = self.connection.frame_max - amqp.OVERHEAD
         for one in messages:

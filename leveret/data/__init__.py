@@ -1,1 +1,8 @@
-"""Queues as data: the format in which messages are read in bulk (`sheet`), and a client for it (`client`)."""
+"""Public: reads queues in bulk over the management port, and works with leases. See docs/data.md.
+
+- `client`: `DataClient`, which applications and the Spark connector use.
+- `sheet`: the format of the answers, messages as columns.
+- `ranges`: makes sheets from the log. For nodes only.
+
+`client` and `sheet` are the public API and import nothing of the broker.
+"""

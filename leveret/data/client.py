@@ -5,20 +5,20 @@
         for sheet in client.read("orders", orders.first, orders.next - 1):
             ...
 
-It is synchronous, needs nothing but the standard library, and is used by one thread at a time; whoever reads in several
-makes one client in each. Connections are kept, one a node.
+It is synchronous, needs only the standard library, and is for one thread at a time; give each thread a client of its
+own. It keeps one connection to each node.
 
-**Whom it asks.** Any of `servers` may be asked anything. A node that has no copy of a queue, or does not lead one whose
-leases are asked for, answers 421 and names those that do (`urls`); they are asked instead, and asked first for that
-queue from then on. Once https is used for any of `servers`, nobody but these is asked without TLS, whoever names
-whom: each question carries the password. If a node cannot be reached, or fails in the middle of an answer, the next one
-is asked: those that were named, then all servers, again and again until `patience_s` has passed. Every request can be
-repeated: reading changes nothing, and requests for leases name what is to be true afterwards. Except `lease_take`: if
-its answer is lost, the repetition takes more. Nothing is lost by that either, because the view it gives tells of all
-that is out.
+**Nodes.** A request may go to any of `servers`. A node that has no copy of a queue, or is not the master of a queue
+whose leases are requested, answers 421 and names the nodes that are (`urls`); the client asks these, and asks them
+first for that queue from then on. If any of `servers` uses https, only `servers` themselves are asked without TLS,
+whatever an answer names: each request carries the password. If a node cannot be reached, or fails in the middle of an
+answer, the client asks the next one: those that were named, then all servers, again until `patience_s` has passed.
+Every request can be repeated: reading changes nothing, and requests for leases say what is to be true afterwards. The
+exception is `lease_take`: if its answer is lost, the repetition takes more messages. Nothing is lost by that, because
+the view that it returns has all leased messages.
 
-**Errors.** `Refused`: a node said no, and another one would too (no such queue, no permission, a bad argument).
-`Unreachable`: nobody who could have answered was there in time. Both are `DataError`.
+**Errors.** `Refused`: a node refused, and another one would, too (no such queue, no permission, a bad argument).
+`Unreachable`: no node that could answer was there in time. Both are `DataError`.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ Answer = TypeVar("Answer")
 
 
 class DataError(Exception):
-    """Something that was asked for did not happen."""
+    """A request failed."""
 
 
 class Unreachable(DataError):
-    """Nobody who could have answered was there in time."""
+    """No node that could answer was there in time."""
 
 
 class Refused(DataError):
-    """A node said no. `status` is HTTP's, `error` and `reason` are the node's words."""
+    """A node refused the request. `status` is that of HTTP, `error` and `reason` are the texts of the answer."""
 
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(f"{reason or error} ({status})")
@@ -69,42 +69,43 @@ class MemberInfo(NamedTuple):
     """A node that holds a copy of a queue."""
 
     node: str
-    url: str | None  # Of its management port; None: not known, for example because the node does not run.
+    url: str | None  # Its management port; None if unknown, for example because the node does not run.
     in_sync: bool
 
 
 class LeaseView(NamedTuple):
-    """A lease, as of an answer."""
+    """A lease at the time of the answer."""
 
     queue: str
     name: str
-    acked: int  # Places below are settled.
+    acked: int  # Places below are acknowledged.
     next: int  # The place that the next message gets.
-    runs: tuple[tuple[int, int, int], ...]  # (place, first number, last number) of what is out, ascending by place.
+    runs: tuple[tuple[int, int, int], ...]  # Leased messages: (place, first number, last number), by place.
     timeout_ms: int
     touched_ms: int  # When it was last used, in ms since 1970.
-    owner: str = ""  # Who alone may take and acknowledge; "": whoever knows its name.
+    owner: str = ""  # The only one who may take and acknowledge; "": everybody.
 
 
 class QueueInfo(NamedTuple):
-    """A queue, as of an answer. For a stream, numbers are offsets."""
+    """A queue at the time of the answer. For a stream, numbers are offsets."""
 
     name: str
     id: int
     type: str  # classic, quorum, stream
     durable: bool
-    first: int  # No message that lives has a lower number.
-    next: int  # The first number that is not safe yet. Below it numbers never change their meaning.
-    messages: int  # That live.
-    bytes: int  # Of their contents, about.
+    first: int  # The queue has no message with a lower number.
+    next: int  # The first number that is not safe yet. Numbers below never change their meaning.
+    messages: int  # Ready, unacknowledged and leased.
+    bytes: int  # Of the messages' contents, approximately.
     master: str
     members: tuple[MemberInfo, ...]
     leases: tuple[LeaseView, ...]
 
 
 class DataClient:
-    """Reads from the nodes of one cluster. `servers`: `host`, `host:port`, or URLs; https ones are spoken to with `tls`
-    (default: what the system trusts). `timeout_s` is for one answer, `patience_s` for finding somebody who gives it."""
+    """Reads from the nodes of one cluster. `servers`: `host`, `host:port`, or URLs; `tls` is for https (default: the
+    system's certificates). `timeout_s` limits the wait for one answer, `patience_s` the search for a node that gives
+    it."""
 
     def __init__(
         self,
@@ -130,13 +131,13 @@ class DataClient:
             "User-Agent": "leveret-data",
         }
         self._connections: dict[str, HTTPConnection] = {}
-        self._homes: dict[str, str] = {}  # By queue: who answered last.
+        self._homes: dict[str, str] = {}  # By queue: the node that answered last.
 
     # -- Queues --------------------------------------------------------------------------------------------------
 
     def queues(self, names: Sequence[str] = (), pattern: str | None = None) -> list[QueueInfo]:
-        """The queues of these names (Refused if one is not there), or whose names match the whole pattern (a regular
-        expression); by name."""
+        """Returns the queues of these names (Refused if one does not exist), or those whose whole name matches the
+        pattern (a regular expression), by name."""
         query: list[tuple[str, str]] = [("name", name) for name in names]
         if pattern is not None:
             query.append(("pattern", pattern))
@@ -144,8 +145,8 @@ class DataClient:
         return [_queue_info(one, self._may_ask) for one in found]
 
     def read(self, queue: str, first: int, last: int | None = None, bytes_max: int = READ_BYTES) -> Iterator[Sheet]:
-        """What lives of the messages `first`..`last`, both included, in sheets of about `bytes_max`. None: up to what
-        is safe now. If `last` is given and not safe yet, the iterator gives what is and then raises DataError."""
+        """Reads the messages `first`..`last` that the queue has, both included, in sheets of about `bytes_max`. None:
+        up to the last safe one. If `last` is given and not safe yet, yields the safe ones, then raises DataError."""
         position = first
         while last is None or position <= last:
             sheet = self.read_sheet(queue, position, last, bytes_max)
@@ -158,7 +159,7 @@ class DataClient:
             position = sheet.next
 
     def read_sheet(self, queue: str, first: int, last: int | None = None, bytes_max: int = READ_BYTES) -> Sheet:
-        """The first sheet of such a read. `sheet.next` is where to go on; no more than `first` if nothing is there."""
+        """Reads the first sheet of such a read. Continue at `sheet.next`; it is at most `first` if nothing is there."""
         query = [("first", str(first)), ("bytes", str(bytes_max))]
         if last is not None:
             query.append(("last", str(last)))
@@ -166,25 +167,25 @@ class DataClient:
         return self._request(queue, "GET", path, query, None, decode)
 
     def numbers(self, queue: str, first: int, last: int) -> Iterator[list[tuple[int, int]]]:
-        """Which messages of a range are stored, as ranges of numbers: all that `read` would give, but for those that
-        are in memory only, and without their contents."""
+        """Yields the stored messages of a range as ranges of numbers: all that `read` would return, except those that
+        are only in memory, and without contents."""
         path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/numbers"
         while first <= last:
             found = self._ask(queue, "GET", path, [("first", str(first)), ("last", str(last))])
             if found["ranges"]:
                 yield [(int(low), int(high)) for low, high in found["ranges"]]
             if int(found["next"]) <= first:
-                return  # Nothing beyond is safe.
+                return  # No later message is safe.
             first = int(found["next"])
 
     def number_at(self, queue: str, ms: int) -> int:
-        """The number of the first message that came at that time (ms since 1970) or later; `next` if there is none."""
+        """Returns the number of the first message that arrived at that time (ms since 1970) or later, or `next`."""
         path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/at"
         return int(self._ask(queue, "GET", path, [("ms", str(ms))])["number"])
 
     def wait(self, queue: str, beyond: int, seconds: float) -> int:
-        """Wait until message `beyond` is safe, or so long; gives the queue's `next` then, which is higher than `beyond`
-        if it is."""
+        """Waits until message `beyond` is safe, or for `seconds`. Returns the queue's `next`, which is higher than
+        `beyond` if it is safe."""
         path = f"/api/data/{_quoted(self.vhost)}/{_quoted(queue)}/wait"
         query = [("beyond", str(beyond)), ("seconds", f"{seconds:.3f}")]
         return int(self._ask(queue, "GET", path, query, wait_s=seconds)["next"])
@@ -198,24 +199,24 @@ class DataClient:
     def lease_open(
         self, queue: str, name: str, timeout_ms: int | None = None, owner: str = "", takeover: bool = False
     ) -> LeaseView:
-        """Make a lease, or go on with the one that there is. With an owner, nobody else takes or acknowledges from now
-        on; refused (423) if it is another's, unless it is to be taken over."""
+        """Creates a lease, or renews the existing one. With an owner, nobody else may take or acknowledge from now on;
+        Refused (423) if another one owns it, unless `takeover` is set."""
         given: dict[str, Any] = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
         if owner:
             given |= {"owner": owner, "takeover": takeover}
         return self._lease(queue, name, "PUT", "", given)
 
     def lease_take(self, queue: str, name: str, count: int, bytes_max: int | None = None, owner: str = "") -> LeaseView:
-        """Move up to so many waiting messages into the lease."""
+        """Moves up to `count` ready messages into the lease."""
         given: dict[str, Any] = {"count": count} if bytes_max is None else {"count": count, "bytes": bytes_max}
         return self._lease(queue, name, "POST", "/take", given | ({"owner": owner} if owner else {}))
 
     def lease_ack(self, queue: str, name: str, through: int, owner: str = "") -> LeaseView:
-        """All places below `through` are settled."""
+        """Acknowledges all messages at places below `through`."""
         return self._lease(queue, name, "POST", "/ack", {"through": through} | ({"owner": owner} if owner else {}))
 
     def lease_release(self, queue: str, name: str) -> None:
-        """The lease is gone, and what it had waits in the queue again. Refused (404) if there is none."""
+        """Deletes the lease and requeues its messages. Refused (404) if there is none."""
         path = f"/api/leases/{_quoted(self.vhost)}/{_quoted(queue)}/{_quoted(name)}"
         self._request(queue, "DELETE", path, (), None, _ignore)
 
@@ -226,7 +227,7 @@ class DataClient:
     # -- Jobs ----------------------------------------------------------------------------------------------------
 
     def report_job(self, name: str, result: Mapping[str, Any]) -> None:
-        """What a job has found last, for the page that shows it: `state` and so on, see `management.api.jobs`."""
+        """Reports the state of a job to the broker, whose page shows it. See `management.api.jobs` for the fields."""
         self._request("", "PUT", f"/api/leveret/jobs/{_quoted(self.vhost)}/{_quoted(name)}", (), result, _ignore)
 
     # -- Asking --------------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ class DataClient:
         read: Callable[[bytes], Answer],
         wait_s: float = 0.0,
     ) -> Answer:
-        """Ask until somebody answers. Raises DataError."""
+        """Sends a request until a node answers it. Raises DataError."""
         target = path + ("?" + urlencode(query) if query else "")
         body = None if given is None else json.dumps(given).encode()
         deadline = time.monotonic() + self.patience_s + wait_s
@@ -273,7 +274,7 @@ class DataClient:
         while True:
             todo = self._whom(queue)
             tried: set[str] = set()
-            failure: Refused | None = None  # Of a node that would fail again. Another one may not.
+            failure: Refused | None = None  # A status 500: this node would fail again, another one may not.
             may_change = False
             while todo:
                 url = todo.pop(0)
@@ -305,25 +306,25 @@ class DataClient:
             if failure is not None and not may_change:
                 raise failure
             if time.monotonic() + pause_s > deadline:
-                # What is no HTTP is told as it came, and may be anything.
+                # The text of an answer that is no HTTP may contain anything.
                 said = "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(trouble))
                 raise Unreachable(f"nobody answered {method} {path}: {said}{_hint(said)}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _whom(self, queue: str) -> list[str]:
-        """Whoever answered for this queue last, then all; of those first with whom a connection is known to work."""
+        """Returns the node that answered for this queue last, then all servers, those with a connection first."""
         home = self._homes.get(queue)
         known = sorted(self.servers, key=lambda url: url not in self._connections)
         return known if home is None else [home, *known]
 
     def _may_ask(self, url: str) -> bool:
-        """Whether the password may be sent there."""
+        """Says whether the password may be sent to this URL."""
         is_plain = not any(server.startswith("https:") for server in self.servers)
         return is_plain or url.startswith("https:") or url in self.servers
 
     def _call(self, url: str, method: str, target: str, body: bytes | None, wait_s: float) -> tuple[int, bytes]:
-        """One question to one node. A kept connection may have been closed meanwhile: then once more with a new one."""
+        """Sends a request to one node. If the kept connection was closed meanwhile, sends it again over a new one."""
         kept = self._connections.get(url)
         if kept is not None:
             try:
@@ -388,7 +389,7 @@ def _refusal(status: int, data: bytes) -> Refused:
     try:
         said = json.loads(data)
         return Refused(status, str(said["error"]), str(said.get("reason", "")))
-    except (ValueError, TypeError, KeyError, AttributeError):  # A proxy's words, perhaps.
+    except (ValueError, TypeError, KeyError, AttributeError):  # Perhaps the page of a proxy.
         return Refused(status, "error", data[:200].decode("utf-8", "replace"))
 
 

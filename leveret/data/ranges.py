@@ -1,12 +1,12 @@
-"""Reading a stretch of a queue out of the log as parts of a sheet.
+"""Reads a range of a queue from the log into a sheet. For nodes only: it imports the log.
 
-A block on disk is columns and a body, and so is a sheet. So a block of which everything is wanted passes from one to
-the other as it is: its checksum is computed, its columns are taken as they lie, its body is a view of what was read.
-Only where some messages of a block are settled is it cut, stretch by stretch; and contents that lie elsewhere (shared
-by several queues) are fetched one by one.
+A block on disk is columns and a body, and so is a sheet. So a block whose messages are all wanted goes into the sheet
+as it is: its checksum is verified, its columns are taken unchanged, its body is a view of the bytes that were read.
+Only a block with settled messages is cut into pieces; and contents that are stored elsewhere (shared by several queues)
+are read one by one.
 
-What is in memory only (transient messages of a queue without mirrors) comes as runs, and is put where its numbers
-belong. All of this happens beside the event loop, in the thread that reads from the log.
+Messages that are only in memory (transient messages of a queue without mirrors) come as runs, and are sorted in by
+their numbers. All of this happens outside the event loop, in the thread that reads from the log.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ Spans = Sequence[tuple[int, int]]  # Indexes of messages, the end of each exclud
 
 
 class RangeRead:
-    """A job for a worker. Afterwards `sheet` is what to send, and `next` where to go on.
+    """A job for a disk thread. Afterwards `sheet` has the answer, and `next` the number to continue with.
 
-    `load` says where the messages are, and must be handed back to the log; None: the log has none of them. `memory` are
-    those that it does not have, ascending. Nothing above `last` is given, and contents of no more than `bytes_max`,
-    unless one alone has more."""
+    `load` says where the messages are stored, and must be handed back to the log; None: the log has none of them.
+    `memory` has the messages that are not in the log, ascending. The sheet has no message above `last`, and at most
+    `bytes_max` of contents, unless a single message is larger."""
 
     def __init__(self, load: Load | None, memory: Sequence[Run], last: int, bytes_max: int, shift: int = 0) -> None:
         self.load = load
@@ -81,7 +81,7 @@ class RangeRead:
 
 def of_run(run: Run) -> Part:
     contents = run.contents
-    # Large contents are sent from where they are; of small ones, a system call takes one piece more gladly.
+    # Large contents are sent without a copy; small ones are joined, which makes system calls cheaper.
     apart = sum(map(len, contents)) >= APART_BYTES * len(contents)
     return Part(
         [(run.first, run.last)],
@@ -113,7 +113,7 @@ def _of_block(disk: Disk, place: Place, header: Header, body: memoryview) -> lis
 
 
 def _spans(ranges: Spans, wanted: Spans) -> list[tuple[int, int]]:
-    """The indexes that the wanted numbers have among those of `ranges`. Both are inclusive."""
+    """Returns the indexes of the wanted numbers among those of `ranges`. Both have inclusive ends."""
     found: list[tuple[int, int]] = []
     base = at = 0
     for low, high in ranges:
@@ -129,7 +129,7 @@ def _spans(ranges: Spans, wanted: Spans) -> list[tuple[int, int]]:
 
 
 def cut(part: Part, spans: Spans) -> Part:
-    """The messages of a part with these indexes."""
+    """Returns the messages of a part with these indexes."""
     sizes, kinds = memoryview(part.sizes), memoryview(part.kinds)
     body = memoryview(part.body[0] if len(part.body) == 1 else b"".join(part.body))
     ends = [0, *accumulate(unpack_u32(sizes))]
@@ -199,7 +199,7 @@ def _keys(column: memoryview, spans: Spans) -> bytes:
 
 
 def _marked(part: Part, redelivered: Spans) -> Part:
-    """The same, with what may have been delivered before marked so."""
+    """Returns the part with these messages marked as redelivered."""
     spans = _spans(part.ranges, redelivered)
     if not spans:
         return part
@@ -210,7 +210,7 @@ def _marked(part: Part, redelivered: Spans) -> Part:
 
 
 def _in_order(parts: list[Part]) -> list[Part]:
-    """Ascending. Stored, spilled and other messages may lie between each other."""
+    """Sorts parts by number. Numbers of stored, paged out and other messages may be interleaved."""
     parts.sort(key=_first)
     if all(one.ranges[-1][1] < two.ranges[0][0] for one, two in pairwise(parts)):
         return parts
@@ -229,7 +229,7 @@ def _first(part: Part) -> int:
 
 
 def _bounded(parts: list[Part], bytes_max: int, following: int) -> tuple[list[Part], int]:
-    """As many messages as fit, and the number to go on with."""
+    """Returns as many messages as fit, and the number to continue with."""
     room = bytes_max
     for index, part in enumerate(parts):
         size = part.bytes

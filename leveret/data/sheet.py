@@ -1,26 +1,26 @@
-"""A sheet: messages of one queue, read in bulk, as columns.
+"""A sheet: messages of one queue as columns, the answer to a bulk read.
 
-A node answers a range read with one sheet. It is made of what blocks of the log hold, column by column, with joins of
-packed bytes; nothing is done for the single message, neither where it is written nor where it is turned into a table.
-Holes are normal: whatever was settled is not there, and `next` says how far the answer reaches all the same.
+A node makes a sheet from blocks of the log, column by column, by joining packed bytes; nothing is done for each single
+message, neither when the sheet is written nor when it is turned into a table. Holes are normal: settled messages are
+missing, and `next` says how far the answer reaches all the same.
 
-All numbers are little-endian. Columns lie in this order, each as long as the head says, nothing between:
+All numbers are little-endian. The columns come in this order, each as long as the head says, with nothing between:
 
     head      magic "LVSH", u16 version, u16 flags (0), u32 count, u32 runs, u32 times, u32 bytes of keys,
-              u64 bytes of the body, u64 next: the number to go on with
-    runs      u64 first, u64 last: the messages' numbers, ascending, in stretches without holes
-    times_ms  u64 for each stretch of messages that came at one time: milliseconds since 1970
-    sizes     u32 a message: how many bytes of the body are its content
+              u64 bytes of the body, u64 next: the number to continue with
+    runs      u64 first, u64 last: the numbers of the messages, ascending, in runs without holes
+    times_ms  u64 for each stretch of messages that arrived at one time: milliseconds since 1970
+    sizes     u32 for each message: the bytes of its content in the body
     times_at  u32 for each of those stretches: the index at which it begins; the first is 0
-    kinds     u8 a message: 1 persistent, 2 redelivered, 8 has a time to live of its own
+    kinds     u8 for each message: 1 persistent, 2 redelivered, 8 has an expiration of its own
     keys      for each stretch of equal keys u32 count, u16 length, key: exchange and routing key, each with its length
               in one byte before it
     body      contents, one after the other. A content is the AMQP header frame and the body frames as they were
               published; the channel numbers in them mean nothing
 
-A time of 0 is one that is not known: nobody notes when messages come that are in memory only. Where that holds for a
-whole sheet, there are no times (`times` is 0). The order of the columns keeps the wide ones aligned for whoever maps
-them into arrays.
+A time of 0 is unknown: arrival times of messages that are only in memory are not kept. If that holds for a whole sheet,
+it has no times (`times` is 0). The order of the columns keeps the wide ones aligned, so that they can be mapped into
+arrays.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BadSheet(ValueError):
-    """These bytes are no sheet."""
+    """The bytes are no sheet."""
 
 
 class Part(NamedTuple):
-    """Messages to go into a sheet: some of a block, or of what is in memory."""
+    """Messages for a sheet: part of a block, or messages in memory."""
 
-    ranges: Sequence[tuple[int, int]]  # Ascending, apart from each other.
+    ranges: Sequence[tuple[int, int]]  # Ascending, with gaps between them.
     times: Sequence[tuple[int, int]]  # (index, ms); may be empty.
-    sizes: Buffer  # Packed as in the sheet, like keys.
+    sizes: Buffer  # Packed as in the sheet, as are kinds and keys.
     kinds: Buffer
     keys: Buffer
     body: Sequence[Buffer]
@@ -74,10 +74,10 @@ class Part(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message of a sheet. For few of them: the columns are there for many."""
+    """One message of a sheet. For many messages the columns are faster."""
 
     number: int
-    ms: int  # When it came; 0: not known.
+    ms: int  # Time of arrival; 0: unknown.
     exchange: bytes
     routing_key: bytes
     kind: int
@@ -85,7 +85,7 @@ class Message(NamedTuple):
 
     @property
     def header(self) -> memoryview:
-        """The payload of the header frame: class, weight, size of the body, flags, properties."""
+        """Returns the payload of the header frame: class, weight, size of the body, flags, properties."""
         return self.content[_FRAME.size : _FRAME.size + _FRAME.unpack_from(self.content)[2]]
 
     @property
@@ -101,7 +101,7 @@ class Message(NamedTuple):
 
 
 class Sheet:
-    """A sheet that was read: columns as they came, the short ones unpacked."""
+    """A decoded sheet. Short columns are unpacked, the others are views of the bytes."""
 
     __slots__ = ("body", "count", "keys", "kinds", "next", "ranges", "sizes", "times")
 
@@ -117,15 +117,13 @@ class Sheet:
         body: memoryview,
     ) -> None:
         self.count = count
-        self.next = following  # All that lives below it, from where the read began, is in this sheet.
-        self.ranges = ranges  # (first, last) numbers of stretches without holes, ascending.
-        self.times = (
-            times  # (index of the first message, ms; 0: not known) of stretches that came at one time. May be empty.
-        )
-        self.sizes = sizes  # Little-endian u32 a message: numpy.frombuffer(sheet.sizes, "<u4").
-        self.kinds = kinds  # u8 a message.
+        self.next = following  # The sheet has all messages below, from the start of the read on.
+        self.ranges = ranges  # (first, last) numbers of runs without holes, ascending.
+        self.times = times  # (index of the first message, ms or 0) of stretches with one time. May be empty.
+        self.sizes = sizes  # Little-endian u32 for each message: numpy.frombuffer(sheet.sizes, "<u4").
+        self.kinds = kinds  # u8 for each message.
         self.keys = keys  # (count, exchange, routing key) of stretches.
-        self.body = body  # Contents back to back.
+        self.body = body  # Contents, one after the other.
 
     def __len__(self) -> int:
         return self.count
@@ -150,11 +148,11 @@ class Sheet:
             at += size
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- Writing -----------------------------------------------------------------------------------------------------------
 
 
 def encode(parts: Sequence[Part], following: int, shift: int = 0) -> list[Buffer]:
-    """A sheet of these parts, which ascend, in pieces to be sent one after the other. `shift` is added to numbers."""
+    """Encodes ascending parts as a sheet, in pieces to be sent one after the other. Adds `shift` to all numbers."""
     runs: list[int] = []
     times_at: list[int] = []
     times_ms: list[int] = []
@@ -185,7 +183,7 @@ def encode(parts: Sequence[Part], following: int, shift: int = 0) -> list[Buffer
 
 
 def _joined_keys(columns: Sequence[Buffer]) -> bytes:
-    """Stretches of neighbours with the same single key become one: usually that is all of them."""
+    """Joins neighbouring columns with the same single key to one stretch: usually all of them."""
     joined: list[Buffer] = []
     count, key = 0, b""
     for column in columns:
@@ -213,11 +211,11 @@ def _packed(code: str, numbers: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- Reading -----------------------------------------------------------------------------------------------------------
 
 
 def decode(data: Buffer) -> Sheet:
-    """Raises BadSheet. Nothing is copied but the short columns: the sheet keeps `data`."""
+    """Decodes a sheet. Copies only the short columns: the sheet keeps `data`. Raises BadSheet."""
     view = memoryview(data)
     if len(view) < HEAD.size:
         raise BadSheet("a sheet is cut off in its head")

@@ -1,6 +1,6 @@
-"""The command line of `leveret perf`. The words are those of RabbitMQ's PerfTest, where it has one for the same thing.
+"""The command line of `leveret perf`. Options have the names of RabbitMQ's PerfTest where it has the same option.
 
-Every `leveret` command builds this parser, a node's start included, so it imports nothing that it can do without.
+Every `leveret` command builds this parser, also one that starts a node, so this module imports as little as possible.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _rate(text: str) -> float:
 
 
 def _arguments(text: str) -> dict[str, bool | int | str]:
-    """x-max-length=10,x-queue-type=quorum: whole numbers, true and false, and texts."""
+    """Parses x-max-length=10,x-queue-type=quorum: whole numbers, true and false, and texts."""
     found: dict[str, bool | int | str] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")

@@ -1,8 +1,9 @@
 """A consumer: counts deliveries, acknowledges them, and measures how old they are.
 
-Deliveries of a load look alike: same names, same sizes, only tag and body differ. `Shape` knows one delivery's bytes
-and where they may differ. To see that a bundle of n has n of that shape, each fixed position is compared in all of them
-at once: a slice with a step is one operation, whatever n is. Likewise their stamps are read by one unpacking.
+Deliveries of a load are alike: same names, same sizes; only tag and body differ. `Shape` has the bytes of one delivery
+and the positions that may differ. To check that n deliveries in a row have that shape, each fixed position is compared
+in all of them at once: a slice with a step is one operation, whatever n is. Likewise one unpacking reads all time
+stamps.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from leveret.perf.publisher import MARK, NAMED_BYTES_MIN, STAMP, STAMP_AT, STAMP
 
 UNSENT_BYTES_MAX: Final = 1 << 20
 TAG_BYTES: Final = 8
-TAG: Final = "perf-"  # Of consumers, before the number of their queue.
+TAG: Final = "perf-"  # Consumer tags are this and the number of the queue.
 
 
 class Shape:
-    """How a delivery with one body frame looks, learnt from one."""
+    """The form of a delivery with one body frame, taken from an example."""
 
     def __init__(self, delivery: bytes, tag_at: int, body_at: int) -> None:
-        """`tag_at`: where the delivery tag is, which the redelivered bit follows; `body_at`: where the body is."""
+        """`tag_at`: position of the delivery tag, which the redelivered bit follows; `body_at`: position of the
+        body."""
         self.bytes = len(delivery)
         body_end = len(delivery) - 1
         self.is_stamped = delivery.startswith(MARK, body_at) and body_end - body_at >= STAMPED_BYTES_MIN
         fixed_until = body_at + STAMP_AT if self.is_stamped else body_at
         positions = [*range(tag_at), *range(tag_at + TAG_BYTES + 1, fixed_until), body_end]
         self._fixed = [(position, delivery[position : position + 1]) for position in positions]
-        self.queue = ""  # Where it came from, if that is to be noted.
+        self.queue = ""  # Its queue, if a ledger needs it.
         self._again_at = tag_at + TAG_BYTES
         before = body_at + STAMP_AT
         self._stamp = struct.Struct(f">{before}xQ{self.bytes - before - STAMP.size}x") if self.is_stamped else None
@@ -45,25 +47,26 @@ class Shape:
         self._name = struct.Struct(f">{before}xIQ{self.bytes - before - NAME.size}x" if self.is_named else ">")
 
     def fits(self, data: bytes, at: int, count: int) -> bool:
-        """Whether `count` deliveries in a row, from `at` on, look like this."""
+        """Says whether the `count` deliveries from `at` on have this shape."""
         end, step = at + count * self.bytes, self.bytes
         return all(data[at + position : end : step] == value * count for position, value in self._fixed)
 
     def stamps(self, data: bytes, at: int, count: int) -> Counter[tuple[int]] | None:
-        """How many carry which time; None if they carry none."""
+        """Counts deliveries by their time stamp; None if they have none."""
         if self._stamp is None:
             return None
         return Counter(self._stamp.iter_unpack(memoryview(data)[at : at + count * self.bytes]))
 
     def names(self, data: bytes, at: int, count: int) -> zip[tuple[tuple[int, int], int]]:
-        """Of each: publisher and number, and whether it is redelivered. For those that have room for a name."""
+        """Returns publisher and number, and the redelivered bit, of each. Only for messages that have room for a
+        name."""
         end = at + count * self.bytes
         names = self._name.iter_unpack(memoryview(data)[at:end])
         return zip(names, data[at + self._again_at : end : self.bytes], strict=True)
 
 
 class Consumer(Endpoint):
-    """`ack_every`: 0 is a consumer without acks, 1 acknowledges each by itself, more all of so many at once."""
+    """`ack_every`: 0 consumes without acks, 1 acknowledges each message, n acknowledges n messages with one ack."""
 
     def __init__(
         self, connection: Connection, queues: list[str], *, prefetch: int, ack_every: int, ledger: Ledger | None = None
@@ -116,7 +119,7 @@ class Consumer(Endpoint):
         return data[at:]
 
     def _take_one(self, data: bytes, at: int, now_ns: int) -> int | None:
-        """Whatever comes next, frame by frame; where it ends, or None if it is not all there yet."""
+        """Handles the next method or delivery frame by frame. Returns its end, or None if it is incomplete."""
         start, body_left, body, body_frames, tag_at, body_at = at, -1, b"", 0, 0, 0
         while body_left:
             if len(data) - at < amqp.OVERHEAD:
@@ -152,20 +155,20 @@ class Consumer(Endpoint):
             self._note(queue, publisher, number, data[tag_at + TAG_BYTES] & 1, now_ns)
         if body.startswith(MARK) and len(body) >= STAMPED_BYTES_MIN:
             self.latency.add(now_ns - STAMP.unpack_from(body, STAMP_AT)[0])
-        # One from somebody else may differ from ours in nothing but the mark, and must not stand for them.
+        # A message of another publisher may differ only by the mark, and must not become the shape.
         if body_frames == 1 and (body.startswith(MARK) or len(body) < STAMPED_BYTES_MIN):
             self._shape = Shape(data[start:at], tag_at - start, body_at - start)
             self._shape.queue = queue
         return at
 
     def _queue(self, data: bytes, start: int) -> str:
-        """That of a delivery, by its consumer tag."""
+        """Returns the queue of a delivery, by its consumer tag."""
         at = start + amqp.HEAD.size + amqp.METHOD_ID.size
         tag = data[at + 1 : at + 1 + data[at]].decode()
         return self.names[int(tag.removeprefix(TAG))]
 
     def _note(self, queue: str, publisher: int, number: int, again: int, now_ns: int) -> None:
-        if self.ledger is not None and publisher:  # Without a name, it is from a load without a ledger.
+        if self.ledger is not None and publisher:  # Without a name it comes from a load without a ledger.
             self.ledger.note(queue, publisher, self.channel, number, number, now_ns // 1_000_000, bool(again))
 
     def _on_method(self, name: amqp.Name, arguments: bytes) -> None:
@@ -179,7 +182,7 @@ class Consumer(Endpoint):
     # -- Acknowledgements ------------------------------------------------------------------------------------------
 
     def _ack(self) -> None:
-        """What is due. Tags of a channel count its deliveries, so the last one is the number received."""
+        """Sends the acks that are due. Delivery tags count from 1, so the last tag is the number of deliveries."""
         if self.ack_every == 1 and self.received > self.acked:
             last = min(self.received, self.acked + UNSENT_BYTES_MAX // amqp.ACK_FRAME.size)
             self.unsent = memoryview(amqp.ack_each(self.acked + 1, last))
@@ -190,7 +193,7 @@ class Consumer(Endpoint):
         self.send_unsent()
 
     def ack_rest(self) -> None:
-        """At the end: those that are less than a multiple."""
+        """Acknowledges the rest at the end, fewer than `ack_every`."""
         if self.ack_every > 1 and self.received > self.acked and not self.unsent:
             self.acked = self.received
             self.unsent = memoryview(amqp.ack_through(self.acked))

@@ -1,5 +1,5 @@
-"""Latencies, counted. A value keeps its first eight bits, so that a percentile is wrong by less than one in a hundred,
-and all that could be measured needs some thousand counters at most."""
+"""Counts latencies. A value keeps its first eight bits, so that a percentile is wrong by less than one in a hundred,
+and all values need some thousand counters at most."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PERCENTILES = (("median", 0.5), ("75th", 0.75), ("95th", 0.95), ("99th", 0.99))
 
 
 class Histogram:
-    """Of nanoseconds."""
+    """Counts values in nanoseconds."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -39,7 +39,7 @@ class Histogram:
         return self
 
     def percentile(self, share: float) -> int:
-        """What this share of all values does not exceed. There must be one."""
+        """Returns the value that this share of all values does not exceed. There must be a value."""
         assert self.count
         left = share * self.count
         for value in sorted(self.counts):
@@ -49,7 +49,7 @@ class Histogram:
         return self.most
 
     def milliseconds(self) -> dict[str, float] | None:
-        """min, median, 75th, 95th, 99th, max; None if there is nothing."""
+        """Returns min, median, 75th, 95th, 99th and max; None without values."""
         if not self.count:
             return None
         found = {"min": self.least, **{name: self.percentile(share) for name, share in PERCENTILES}, "max": self.most}

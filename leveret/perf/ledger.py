@@ -1,15 +1,16 @@
-"""What clients of a load know themselves: which messages were confirmed to them, and which they received.
+"""Writes ledgers: which messages were confirmed to the publishers of a load, and which its consumers received.
 
-`leveret pipeline audit` lays it beside what the broker says. For that, messages need names: with a ledger, a publisher
-puts its own, a random number, and the message's number as confirms count them behind the time in its body. A line of a
-ledger is a run of such numbers, since neighbours mostly have the same fate:
+`leveret pipeline audit` compares them with the broker's journals. For that, messages need names: with a ledger, a
+publisher puts its own name, a random number, and the number of the message, as confirms count, after the time in the
+body. A line of a ledger is a run of such numbers:
 
     published/RUN.jsonl   {"queue": "q", "publisher": "1f00c0de", "number": 1, "last": 500,
                            "confirmed_at": 1794769923634, "channel": "10.0.0.7:40000 -> 10.0.0.1:5672 (1)"}
     consumed/RUN.jsonl    … "received_at": …, "channel": …, "redelivered": false
 
-A run covers at most `RUN_MS`. Open runs are few (`RUNS_MAX`), and are written with each line of output; so a tool that
-is killed leaves out its last interval. A consumer's line means that it had the message, not that its ack arrived.
+A run covers at most `RUN_MS`. At most `RUNS_MAX` runs are open; they are written with each line of output, so the
+ledger of a process that is killed lacks its last interval. A consumer's line means that it received the message, not
+that its ack arrived.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ import socket
 import struct
 from typing import IO, Final
 
-NAME: Final = struct.Struct(">IQ")  # Behind the time in a body: the publisher, and the message's number.
+NAME: Final = struct.Struct(">IQ")  # After the time in a body: the publisher, and the number of the message.
 RUN_MS: Final = 50
 RUNS_MAX: Final = 256
 FILE_BYTES: Final = 1 << 16
 
 
 class Ledger:
-    """One file. `at` names the column of times."""
+    """A file of a ledger. `at` names the column of times."""
 
     def __init__(self, folder: str, kind: str, run: str, at: str) -> None:
-        """Raises OSError."""
+        """Creates the file. Raises OSError."""
         os.makedirs(os.path.join(folder, kind), exist_ok=True)
         path = os.path.join(folder, kind, f"{run}.jsonl")
         self._file: IO[str] = open(path, "w", encoding="utf-8", buffering=FILE_BYTES)  # noqa: SIM115
         self._at = at
-        # By queue, publisher, channel, and whether it came again: first, last, when the first one was noted.
+        # By queue, publisher, channel and redelivered: first, last, time of the first.
         self._runs: dict[tuple[str, int, str, bool], tuple[int, int, int]] = {}
 
     def note(
@@ -72,6 +73,6 @@ class Ledger:
 
 
 def channel_name(connection: socket.socket) -> str:
-    """That of the only channel of a connection, as brokers name it."""
+    """Returns the name of the only channel of a connection, as brokers show it."""
     (here, port), (there, their_port) = connection.getsockname()[:2], connection.getpeername()[:2]
     return f"{here}:{port} -> {there}:{their_port} (1)"

@@ -1,4 +1,4 @@
-"""What a load consists of, from the words of the command line."""
+"""The options of a load, from the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUEUES_MAX: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """A load. None is "no limit"; `ack_every` 0 is a consumer without acks."""
+    """A load. None means no limit; `ack_every` 0 means consumers without acks."""
 
     addresses: tuple[Address, ...]
     tls: ssl.SSLContext | None = None
@@ -47,14 +47,14 @@ class Options:
 
     @property
     def copies(self) -> int:
-        """To how many of the queues each message goes."""
+        """Returns the number of queues to which each message goes."""
         if self.exchange and (self.key is not None or self.exchange_type in ("fanout", "headers")):
             return len(self.queues)
         return 1
 
 
 def to_options(parsed: argparse.Namespace, run: str) -> Options:
-    """`run`: a name for what has none. Raises ValueError with what does not go together."""
+    """Checks and converts parsed arguments. `run` names queues without a name. Raises ValueError for contradictions."""
     if not parsed.publishers and not parsed.consumers:
         raise ValueError("no publishers and no consumers: there is nothing to do")
     if parsed.exchange == "" and (parsed.type is not None):

@@ -1,10 +1,11 @@
-"""A publisher: sends batches of one message with the time in it, and measures how long confirms take.
+"""A publisher: sends batches of one message with a time stamp, and measures how long confirms take.
 
-The body begins with a mark and the time of the send in nanoseconds, as far as there is room, and is filled up with
-zeros. All messages of a batch carry the time at which the batch was put together. A batch is no larger than what may be
-unconfirmed and what the rate allows, so at low rates it is one message, and the time is exact.
+The body begins with a mark and the time of the send in nanoseconds, if there is room, and is filled up with zeros. All
+messages of a batch have the time at which the batch was made. A batch is no larger than the confirm window and the rate
+allow, so at low rates it is one message, and the time is exact.
 
-With a ledger each message also has a name behind its time (see `ledger`), and batches are put together one by one.
+With a ledger each message also has a name after its time (see `ledger`), and the messages of a batch are made one by
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BATCH_BYTES: Final = 64 << 10
 BATCH_MAX: Final = 500
 
 
-# Of a batch, which of its messages are confirmed, and when that was.
+# Called with the number of a batch, the first and last confirmed message, and the time.
 Noting = Callable[[int, int, int, int], None]
 
 
@@ -41,7 +42,7 @@ class Target(NamedTuple):
 
 
 class Message:
-    """The frames of one message, cut where its time goes in."""
+    """The frames of one message, cut where the time stamp is put in."""
 
     def __init__(self, target: Target, size: int, persistent: bool, mandatory: bool, frame_max: int) -> None:
         body = (MARK + bytes(max(size, STAMPED_BYTES_MIN)))[:size]
@@ -58,13 +59,13 @@ class Message:
         return (self._before + STAMP.pack(now_ns) + self._after) * count
 
     def named(self, count: int, now_ns: int, publisher: int, first: int) -> bytes:
-        """For those that have room for a name."""
+        """Returns messages with names. Only for messages that have room for one."""
         before, behind, pack = self._before + STAMP.pack(now_ns), self._behind, NAME.pack
         return b"".join([before + pack(publisher, first + index) + behind for index in range(count)])
 
 
 class Publisher(Endpoint):
-    """`window`: how many may be unconfirmed; None is no confirms. `rate`: messages a second; None is no limit."""
+    """`window`: unconfirmed messages at most; None: no confirms. `rate`: messages a second; None: no limit."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Publisher(Endpoint):
         ledger: Ledger | None = None,
         name: int = 0,
     ) -> None:
-        """`name`: what it is called in the ledger."""
+        """`name`: identifies the publisher in the ledger."""
         if window is not None:
             connection.select_confirms()
         super().__init__(connection)
@@ -94,7 +95,8 @@ class Publisher(Endpoint):
         self.confirms = Confirms() if ledger is None else Confirms(self._noting(ledger, targets))
 
     def _noting(self, ledger: Ledger, targets: Sequence[Target]) -> Noting:
-        """Batches go to the targets in turn, and those are queues: a ledger needs the default exchange."""
+        """Makes the function that writes confirms to the ledger. Batches go to the targets in turn, and with a ledger
+        all targets are queues of the default exchange."""
         channel = channel_name(self.socket)
         queues = [target.key for target in targets]
 
@@ -106,7 +108,7 @@ class Publisher(Endpoint):
     # -- Sending ---------------------------------------------------------------------------------------------------
 
     def room(self, now_s: float) -> int:
-        """How many messages may be sent now."""
+        """Returns the number of messages that may be sent now."""
         if self.stopped or self.blocked:
             return 0
         room = self.batch_max
@@ -119,7 +121,7 @@ class Publisher(Endpoint):
         return max(room, 0)
 
     def next_due_s(self) -> float | None:
-        """When the rate lets it go on; None if the rate is not what it waits for."""
+        """Returns when the rate allows the next message; None if something else holds the publisher up."""
         if self.rate is None or self.stopped or self.blocked or self.unsent:
             return None
         return self.began_s + self.sent / self.rate
@@ -161,7 +163,7 @@ class Publisher(Endpoint):
             end = at + amqp.HEAD.size + length
             if end >= size:
                 break
-            if kind == amqp.METHOD:  # The rest are contents of messages that were returned.
+            if kind == amqp.METHOD:  # Others are contents of returned messages.
                 self._on_method(data[at + amqp.HEAD.size : end], now_ns)
             at = end + 1
         return data[at:]
@@ -182,12 +184,12 @@ class Publisher(Endpoint):
 
 
 class Tally:
-    """Counts confirmed publishes, each once, however a broker mixes those of one and those of all up to one."""
+    """Counts confirmed publishes, each once, however a broker mixes single and multiple acks."""
 
     def __init__(self) -> None:
         self.count = self.nacked = 0
-        self._through = 0  # All up to here are confirmed,
-        self._beyond: set[int] = set()  # and these above.
+        self._through = 0  # All up to this number are confirmed.
+        self._beyond: set[int] = set()  # Confirmed numbers above `_through` + 1.
 
     def on_told(self, tag: int, multiple: bool, nack: bool, now_ns: int = 0) -> None:
         before = self.count
@@ -207,11 +209,11 @@ class Tally:
             self.nacked += self.count - before
 
     def _note(self, first: int, last: int, now_ns: int, known: list[int]) -> None:
-        """Those of `first`..`last` are confirmed that are not `known` to be confirmed before."""
+        """Called when `first`..`last` are confirmed; those in `known` were confirmed before."""
 
 
 class Confirms(Tally):
-    """The same, with the time that each took."""
+    """Counts confirmed publishes, and measures the time that each took."""
 
     def __init__(self, noting: Noting | None = None) -> None:
         super().__init__()
@@ -219,8 +221,8 @@ class Confirms(Tally):
         self._noting = noting
         self._nacked = False
         self._published = 0
-        self._forgotten = 0  # Batches, from the first on.
-        # Of each batch not yet confirmed: its first number, and when it was sent.
+        self._forgotten = 0  # Batches dropped from the lists below.
+        # For each unconfirmed batch: its first number, and when it was sent.
         self._firsts: list[int] = []
         self._times: list[int] = []
 
@@ -249,7 +251,7 @@ class Confirms(Tally):
             first, at = end + 1, at + 1
 
     def _forget(self) -> None:
-        """Batches of which all is confirmed; some at a time, since a list is cut at its front."""
+        """Drops confirmed batches; several at a time, since cutting a list at its front is slow."""
         done = bisect_right(self._firsts, self._through + 1) - 1
         if done > 64 or (done and done == len(self._firsts) - 1):
             del self._firsts[:done], self._times[:done]
@@ -257,7 +259,7 @@ class Confirms(Tally):
 
 
 def runs(first: int, last: int, without: Sequence[int]) -> list[tuple[int, int]]:
-    """What is left of a range."""
+    """Returns the ranges that are left of `first`..`last` without some numbers."""
     found = []
     for one in sorted(without):
         if first <= one <= last:

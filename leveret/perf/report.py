@@ -1,4 +1,4 @@
-"""What came of a load: for people, a line each second and a summary; for programs, one JSON object."""
+"""Reports the results of a load: a line each second and a summary for people, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from leveret.perf.histogram import Histogram
 
-INTERVALS_MAX = 100_000  # A day of them; of a longer run the JSON has the first.
+INTERVALS_MAX = 100_000  # About a day; the JSON of a longer run has only the first ones.
 
 
 class Counts(NamedTuple):
@@ -39,7 +39,7 @@ class Interval(NamedTuple):
 
 
 class Result:
-    """All of a run. Rates are of the time in which was published; what arrived afterwards is in `total` alone."""
+    """The results of a run. Rates are those of the time of publishing; later arrivals are only in `total`."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,8 +1,8 @@
-"""One run: set the scene, drive all clients until it is over, clear up.
+"""Runs a load: declares queues, drives all clients until the end, and deletes what it declared.
 
-It is over when the time is up, or when all have published or consumed as many as they were to. Then publishers stop,
-and what is under way is waited for: confirms until they are there, for a while; deliveries as long as they still come,
-since not all that was sent need arrive (a queue may be limited, or have other consumers).
+A run ends when its time is over, or when all clients have published or consumed their number of messages. Then
+publishers stop, and the run waits for the rest: for confirms until they are there, up to `FINISH_S`; for deliveries as
+long as they still come, since not every message need arrive (a queue may be limited, or have other consumers).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from leveret.perf.publisher import Publisher, Target
 from leveret.perf.report import Counts, Interval, Result
 
 SELECT_S: Final = 0.05
-CHECK_S: Final = 0.005  # Looking at a thousand clients after every event would cost more than the events.
+CHECK_S: Final = 0.005  # To check a thousand clients after every event would cost more than the events.
 IDLE_S: Final = 0.5
 FINISH_S: Final = 30.0
 
 
 def run(options: Options, name: str, on_interval: Callable[[Interval], None]) -> Result:
-    """Raises BrokerError if not even the scene could be set; what goes wrong later is in the result."""
+    """Runs a load. Raises BrokerError if it cannot begin; later errors are in the result."""
     with ExitStack() as stack:
         ledgers = open_ledgers(options, name, stack)
         try:
@@ -48,7 +48,7 @@ def run(options: Options, name: str, on_interval: Callable[[Interval], None]) ->
 
 
 def open_ledgers(options: Options, name: str, stack: ExitStack) -> tuple[Ledger, ...]:
-    """Those of publishers and of consumers, if there are to be any."""
+    """Opens the ledgers of publishers and of consumers, if the options ask for them."""
     if options.ledger is None:
         return ()
     try:
@@ -66,7 +66,7 @@ def open_ledgers(options: Options, name: str, stack: ExitStack) -> tuple[Ledger,
 def set_up(
     options: Options, name: str, stack: ExitStack, ledgers: Sequence[Ledger] = ()
 ) -> tuple[list[Publisher], list[Consumer]]:
-    """Queues, consumers, then publishers. What has to be undone is on the stack."""
+    """Declares queues, then connects consumers, then publishers. Pushes what has to be undone on the stack."""
 
     def connect(role: str, number: int) -> Connection:
         address = options.addresses[number % len(options.addresses)]
@@ -112,7 +112,7 @@ def _connect(options: Options, address: Address, name: str) -> Connection:
 
 
 def share(queues: Sequence[str], number: int, of: int) -> list[str]:
-    """Those of one client: every queue has one, and every client has one, however many there are of each."""
+    """Returns the queues of one client: every queue has a client, and every client a queue, whatever their numbers."""
     return list(queues[number::of]) or [queues[number % len(queues)]]
 
 
@@ -132,7 +132,7 @@ def declare(options: Options, connection: Connection) -> None:
 
 
 def clear(options: Options, name: str) -> None:
-    """Delete the queues that this run made for itself. If the broker is gone, so is the wish."""
+    """Deletes the queues that this run declared. If that fails, a line on stderr says so."""
     first = options.addresses[0]
     try:
         connection = _connect(options, first, f"{name} end")
@@ -146,8 +146,8 @@ def clear(options: Options, name: str) -> None:
 
 
 class Interruption:
-    """The first Ctrl-C is noted, and heeded between two steps: an exception in the middle of one could come after bytes
-    were sent and before they were counted as sent. From the second on they interrupt at once, as usual."""
+    """Notes the first Ctrl-C, which ends the run between two steps: an exception inside a step could come after bytes
+    were sent and before they were counted. A second Ctrl-C interrupts at once, as usual."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -156,7 +156,7 @@ class Interruption:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._usual = signal.getsignal(signal.SIGINT)
-            if callable(self._usual):  # Else it is ignored, as in a shell's background job.
+            if callable(self._usual):  # Otherwise the signal is ignored, as in a background job of a shell.
                 signal.signal(signal.SIGINT, self._note)
         return self
 
@@ -175,7 +175,7 @@ class Interruption:
 
 
 class Driver:
-    """Moves the bytes of all clients, and counts."""
+    """Runs the event loop of all clients, and counts."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Driver:
                 tell_at += options.interval_s
 
     def _is_over(self, now: float, stop_at: float | None) -> bool:
-        if self._interruption.happened:  # The usual end of a run without --time.
+        if self._interruption.happened:  # Ctrl-C: the usual end of a run without --time.
             return True
         if stop_at is not None and now >= stop_at:
             return True
@@ -241,7 +241,7 @@ class Driver:
         return bool(self.publishers) and all(publisher.is_done for publisher in self.publishers)
 
     def _step(self, selector: selectors.BaseSelector, until_s: float) -> None:
-        """Let things happen for some milliseconds, or until the first thing that is due."""
+        """Handles events for some milliseconds, or until a publisher or `until_s` is due."""
         step_end = time.perf_counter() + CHECK_S
         while True:
             now = time.perf_counter()
@@ -255,7 +255,7 @@ class Driver:
                 return
 
     def _finish(self, selector: selectors.BaseSelector) -> None:
-        """See the module's head."""
+        """Stops the publishers and waits for the rest; see the head of the module."""
         for publisher in self.publishers:
             publisher.stopped = True
             publisher.update_interest()
@@ -284,7 +284,7 @@ class Driver:
         )
 
     def _tell(self, at_s: float) -> None:
-        """What came of the time since the last line. The latencies of that time go into those of the run."""
+        """Reports the interval since the last report, and adds its latencies to those of the run."""
         now = time.perf_counter()
         counts = self._counts()
         latency = Histogram().merge(one.latency for one in self.consumers)
