@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from leveret.base.counters import Totals, Traffic
+from leveret.base.counters import Totals
 from leveret.base.random_numbers import Dice
 from leveret.base.range_set import Wanted
 from leveret.base.timers import Timers
@@ -197,7 +197,6 @@ class Broker:
             dirty.pop(queue, None)  # Settling without acks touches it again.
             if not queue.is_local:
                 continue
-            queue.active_ms = self.now_ms
             queue.close_batch()
             if self.content_bytes > self.spill_bytes_max:
                 queue.page_out()
@@ -238,7 +237,7 @@ class Broker:
         # Nobody can use it while the node is starting.
         is_used = bool(queue.consumers) or queue.departure is not None or queue.frozen or not self.arrivals.is_open
         if is_used:
-            queue.used_ms = self.now_ms
+            queue.touch()
         due_ms = max(queue.used_ms, self.opened_ms) + expires_ms
         if due_ms > self.now_ms:
             self.idle.set(queue, due_ms)
@@ -258,7 +257,7 @@ class Broker:
         back after a crash is then marked as redelivered."""
         for queue in self.delivering:
             if not queue.deleted and queue.delivered_through > queue.noted_through:
-                queue.note_due = True
+                queue.note_deliveries()
                 self.unlogged[queue] = None
         self.delivering.clear()
 
@@ -392,7 +391,7 @@ class Broker:
         """A queue of this node, with what the log holds of it."""
         queue = make_queue(spec, self)
         self.shell.adopt(queue)
-        queue.epoch = max(queue.epoch, spec.last_epoch + 1)  # Copies that it had may turn up again, one day.
+        queue.begin_epoch(spec.last_epoch)
         self.on_restored(queue)
         return queue
 
@@ -431,7 +430,7 @@ class Broker:
         is_here = spec.node == self.node_name
         if isinstance(old, Queue):
             if is_here:
-                old.spec = spec
+                old.set_spec(spec)
             else:
                 self._leave(old, RemoteQueue(spec, self))
         elif is_here:
@@ -451,7 +450,7 @@ class Broker:
         if new is not None and self.placing is not None:
             self.placing.due[spec.id] = None
         if old is new:
-            old.spec = spec
+            old.set_spec(spec)
         elif isinstance(old, Queue):
             if new is None:
                 self._leave(old, RemoteQueue(spec, self))
@@ -466,7 +465,7 @@ class Broker:
         """A queue is mirrored no longer, and its master goes on with it as with any that never was."""
         is_here = spec.node == self.node_name
         if is_here and isinstance(old, Queue):
-            old.spec = spec
+            old.set_spec(spec)
         self.mirrors.on_ended(spec)
         if isinstance(old, Queue):
             if not is_here:
@@ -482,12 +481,12 @@ class Broker:
         if old.spec.node != spec.node:
             old.on_moved(spec, None)
         else:
-            old.spec, old.is_hopeless = spec, False  # Somebody sees to it again: the next loss is waited out, too.
+            old.hope(spec)
 
     def _arrive(self, old: RemoteQueue, new: Queue, spec: QueueSpec) -> None:
         """Whoever asks from elsewhere asks the new one at once. Clients of this node do so when all that went through
         the old one has arrived; until then the queue may have been led by several nodes, and by this one again."""
-        new.spec, new.totals = spec, Traffic()  # What it brought along was not published now.
+        new.arrive(spec)
         self.queues_by_id[spec.id] = new
         old.on_moved(spec, new)
 
@@ -531,7 +530,7 @@ class Broker:
         if standing is not old:
             while not standing.is_local and standing.successor is not None:
                 if standing.successor is old:
-                    standing.successor = new
+                    standing.set_successor(new)
                     return
                 standing = standing.successor
             return

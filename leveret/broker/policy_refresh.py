@@ -82,5 +82,4 @@ class PolicyRefresh:
         """Tells one queue, which is used and has not been told."""
         # One that is about to become a queue of this node is told when it is; one that was needs no rules any more.
         if self.broker.queues_by_id.get(queue.spec.id) is queue:
-            queue.ruled = self.broker.ruled
-            queue.set_rules(self.rules_of(queue.spec))
+            queue.refresh(self.broker.ruled, self.rules_of(queue.spec))

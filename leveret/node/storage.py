@@ -138,8 +138,7 @@ class Storage:
         batch = queue.open
         block = queue.take_block(now_ms)
         if block is not None:
-            awaiting, queue.awaiting = queue.awaiting, []
-            self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)
+            self.in_blocks[block.queue, block.number] = (queue, batch, queue.take_awaiting())
         return block
 
     def _on_committed(self, broker: Broker, job: Write, error: Exception | None) -> None:

@@ -42,8 +42,9 @@ ALONE: Final = (
         "confirms before the sync",
         1,
         "Storage._take_block",
-        "self.in_blocks[block.queue, block.number] = (queue, batch, awaiting)",
-        "self.in_blocks[block.queue, block.number] = (queue, batch, [])\n[pending.on_safe() for pending in awaiting]",
+        "self.in_blocks[block.queue, block.number] = (queue, batch, queue.take_awaiting())",
+        "self.in_blocks[block.queue, block.number] = (queue, batch, [])\n"
+        "[pending.on_safe() for pending in queue.take_awaiting()]",
     ),
     Mutation("the log is not synced", 1, "Write._sync", "disk.sync(path)\nself.syncing = False", "pass"),
     Mutation(
@@ -282,8 +283,9 @@ MIRRORED: Final = (
     _mirrored(
         "confirms when a block leaves the master",
         "Mirrors.submit",
-        "mirror.in_blocks.append((block.number, batch, awaiting))",
-        "mirror.in_blocks.append((block.number, batch, []))\n[pending.on_safe() for pending in awaiting]",
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
+        "mirror.add_block(block.number, batch, [], queue.take_posts())\n"
+        "[pending.on_safe() for pending in queue.take_awaiting()]",
     ),
     _mirrored(
         "a mirror that is behind gets what the queue has kept of a block",
@@ -330,8 +332,9 @@ MIRRORED: Final = (
     _mirrored(
         "mirrors are not told what was delivered",
         "Mirrors.submit",
-        "awaiting, queue.awaiting = queue.awaiting, []",
-        "block.delivered_through = 0\nawaiting, queue.awaiting = queue.awaiting, []",
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
+        "block.delivered_through = 0\n"
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
         first=7,
     ),
     _mirrored(

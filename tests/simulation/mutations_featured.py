@@ -51,7 +51,7 @@ FEATURED: Final = (
         "a start gives no queue its time",
         1,
         "Broker._on_idle",
-        "if is_used:\n    queue.used_ms = self.now_ms\ndue_ms = max(queue.used_ms, self.opened_ms) + expires_ms",
+        "if is_used:\n    queue.touch()\ndue_ms = max(queue.used_ms, self.opened_ms) + expires_ms",
         "due_ms = queue.used_ms + expires_ms",
     ),
     _featured(
@@ -126,8 +126,8 @@ FEATURED: Final = (
     _featured(
         "a new master does not know that messages grow old",
         3,
-        "add_batch",
-        "if batch.expires:\n    queue.timed = queue.tended = True",
+        "Paging.restore_batch",
+        "if batch.expires:\n    self.watch_ages()",
         "",
         first=1,
         mirrored=True,

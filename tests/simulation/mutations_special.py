@@ -53,8 +53,9 @@ SPECIAL: Final = (
         "what is not committed is read",
         3,
         "Mirrors.submit",
-        "mirror.in_blocks.append((block.number, batch, awaiting))",
-        "if batch is not None:\n    queue.on_logged(batch)\nmirror.in_blocks.append((block.number, None, awaiting))",
+        "mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())",
+        "if batch is not None:\n    queue.on_logged(batch)\n"
+        "mirror.add_block(block.number, None, queue.take_awaiting(), queue.take_posts())",
         first=8,
         mirrored=True,
     ),

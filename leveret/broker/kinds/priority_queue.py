@@ -63,7 +63,7 @@ class PriorityQueue(Queue):
     # -- Delivering ----------------------------------------------------------------------------------------------
 
     @property
-    def open_through(self) -> int:
+    def open_through(self) -> int:  # type: ignore[override]  # Nothing sets it.
         """Of the first entry: up to where it may be handed out."""
         if self.claims is None or not self.levels:
             return NEVER
@@ -71,9 +71,8 @@ class PriorityQueue(Queue):
         assert isinstance(self.claims, ExactClaims)
         return NEVER if isinstance(head, Gap) else self.claims.open_from(head.first)
 
-    @open_through.setter
-    def open_through(self, number: int) -> None:
-        """There is no such number here."""
+    def open_up_to(self, number: int) -> None:
+        """There is no such number here: see `open_through`."""
 
     def hand_over(self, consumer: Consumer, head: Span, count: int) -> None:
         batch, first = head.batch, head.first
@@ -93,9 +92,13 @@ class PriorityQueue(Queue):
             assert isinstance(self.claims, ExactClaims)
             self.claims.on_delivered(first, last)
         elif stored:
-            self.shown.append((first, last))
-            # By which the broker sees that there is something to note, sooner or later.
-            self.noted_through = self.delivered_through - 1
+            self.show([(first, last)])
+
+    def show(self, ranges: list[tuple[int, int]]) -> None:
+        """Handed out, and the log is to know."""
+        self.shown += ranges
+        # By which the broker sees that there is something to note, sooner or later.
+        self.note_through(self.delivered_through - 1)
 
     def put_back(self, entry: Span | Gap) -> None:
         self.levels.put_back(entry)
@@ -284,7 +287,7 @@ class PriorityQueue(Queue):
         if gap.redelivered:
             batch.mark_redelivered(0, batch.left)
         if batch.expires:
-            self.timed = self.tended = True
+            self.watch_ages()
         if self.rules.max_bytes is not None:
             self.ready_bytes += ttl_and_length.recount(gap, batch.contents)
         self.memory_bytes += batch.size
@@ -319,10 +322,7 @@ class ExactClaims(Claims):
         """See `open_from`."""
 
     def end(self) -> None:
-        super().end()
-        queue = cast("PriorityQueue", self.queue)
-        queue.shown += self.fresh
-        queue.noted_through = queue.delivered_through - 1
+        cast("PriorityQueue", self.queue).show(self.fresh)
 
     # -- The queue -----------------------------------------------------------------------------------------------
 
@@ -353,14 +353,15 @@ class ExactClaims(Claims):
         head = queue.ready[0]
         if head.first > queue.open_through:
             if not self.claimed_in:
-                self.held = queue.note_due = True
+                self.held = True
+                queue.note_deliveries()
         elif self.is_short and self.waiting.count < self.ahead // 2:
-            queue.note_due = True
+            queue.note_deliveries()
 
     def want(self, number: int) -> Gap:
         if number not in self.claims:
             self.gets += 1
-            self.queue.note_due = True
+            self.queue.note_deliveries()
             self.queue.host.dirty[self.queue] = None
         self.needed = 1 + min(self.gets // GETS_EXACT, GETS_AHEAD_MAX)
         return Gap(number, number, 1)

@@ -539,6 +539,24 @@ class StreamQueue(Queue):
         self.retention.restore((first, last, size) for first, last, size in pieces if last >= self.first)
         self.last_batch = max(stored.last_block_first, self.first)
 
+    def begin_with(self, first: int) -> None:
+        """The oldest message that is kept has this number, or a higher one."""
+        self.first = first
+        self.restored = self.next_seq - 1
+
+    def restore_run(self, run: Run, time_ms: int) -> Batch:
+        """Messages of a block that is not applied yet follow those that were restored before, and are not committed."""
+        batch = StreamBatch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
+        batch.logged = batch.all_logged = False
+        if not batch.times:
+            batch.stamp(time_ms)
+        self._count(batch.size)
+        self.next_seq = batch.last + 1
+        self.restored = batch.last
+        self.ready_count += batch.left
+        self.retention.add(batch.first, batch.last, batch.size - MESSAGE_OVERHEAD * batch.left, time_ms)
+        return batch
+
 
 def _first_time(run: Run) -> int:
     return run.times[0][1] if run.times else 0
@@ -572,25 +590,11 @@ def restore_stream(queue: StreamQueue, stored: Stored, started: Started) -> list
             first = high + 1
     count = stored.live.count_within(first, stored.next_seq)
     queue.restore(started.number, started.epoch, stored.next_seq, first, 0, count, 0)
-    queue.first = first
+    queue.begin_with(first)
     queue.weigh(stored)
     batches: list[tuple[int, Batch]] = []
     for block in tail:
         run = block.enqueued
         if run is not None and run.contents:
-            batches.append((block.number, _uncommitted(queue, run, block.time_ms)))
-    queue.restored = queue.next_seq - 1
+            batches.append((block.number, queue.restore_run(run, block.time_ms)))
     return batches
-
-
-def _uncommitted(queue: StreamQueue, run: Run, time_ms: int) -> Batch:
-    batch = StreamBatch.loaded(Run(run.first, run.contents, run.keys, bytearray(run.kinds), run.times))
-    batch.logged = batch.all_logged = False
-    if not batch.times:
-        batch.stamp(time_ms)
-    queue.memory_bytes += batch.size
-    queue.host.content_bytes += batch.size
-    queue.next_seq = batch.last + 1
-    queue.ready_count += batch.left
-    queue.retention.add(batch.first, batch.last, batch.size - MESSAGE_OVERHEAD * batch.left, time_ms)
-    return batch

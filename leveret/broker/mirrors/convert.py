@@ -39,9 +39,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
-from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.queue.hold import go_on
-from leveret.storage.format.queue_block import PERSISTENT
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -57,13 +55,12 @@ AGAIN_TICKS: Final = 100  # Until what could not be read is tried again.
 
 def take_over(broker: Broker, queue: Queue) -> list[Run]:
     """Messages that the log has to be given; whatever becomes of them from now on is recorded."""
-    if queue.open is not None and not queue.open.stored:
-        queue.open = None  # It would be a block of any size, and is stored with those before it.
+    queue.end_batch()  # It would be a block of any size, and is stored with those before it.
     if queue.rules.max_priority:  # No number says which of them are out, or were.
-        queue.requeued += [(batch.first + lo, batch.first + hi - 1) for batch, lo, hi in _out(broker, queue)]
+        queue.note_requeued((batch.first + lo, batch.first + hi - 1) for batch, lo, hi in _out(broker, queue))
         for gap in queue.ready:
             if isinstance(gap, Gap) and gap.redelivered:
-                queue.requeued += gap.ranges or [(gap.first, gap.last)]
+                queue.note_requeued(gap.ranges or [(gap.first, gap.last)])
     runs: list[Run] = []
     for batch, lo, hi in chain(_waiting(queue), _out(broker, queue)):
         if batch is queue.open or batch.all_logged or batch.paged:
@@ -103,18 +100,8 @@ def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
             queue.on_logged(batch)
     for _, batch in mirror.unapplied:
         queue.on_logged(batch)
-    queue.awaiting[:0] = [pending for _, _, awaiting in mirror.in_blocks for pending in awaiting]
-    mirror.in_blocks.clear()
-    mirror.posts.clear()
-    mirror.unapplied.clear()
-    queue.posts = None
-    mirror.queue = queue.mirror = None
-    if queue.claims is not None:
-        queue.claims.end()
-    queue.logs = PERSISTENT if queue.durable else NEVER
-    queue.note_due = True  # So that there is a next block.
-    queue.thaw()
-    queue.set_pressed(False)
+    queue.leave_ring([pending for _, _, awaiting in mirror.in_blocks for pending in awaiting])
+    mirror.stop()
     broker.mirrors.held_back.pop(queue, None)
     broker.dirty[queue] = None
     broker.on_loaded(queue)  # Those who want to get one, and waited for a claim.

@@ -42,7 +42,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from leveret.base.range_set import RangeSet, stretches
-from leveret.broker.delivery.batch import Batch, Gap, Span
+from leveret.broker.delivery.batch import Batch, Gap
 from leveret.replication.packed_block import PackedBlock
 from leveret.replication.ring_frames import (
     Append,
@@ -356,8 +356,7 @@ def restore_queue(queue: Queue, stored: Stored, started: Started) -> list[tuple[
         for start, end in list(stored.live.ranges(low, high)):
             stored.redelivered.add(start, end)
     for gap in gaps_of(stored.live, settled):
-        queue.ready.append(gap)
-        queue.ready_count += gap.count
+        queue.restore_gap(gap)
     marks = RangeSet([(1, through)] if through else ())
     for low, high in requeued:
         marks.add(low, high)
@@ -411,18 +410,5 @@ def add_batch(queue: Queue, run: Run, settled: RangeSet, marks: RangeSet) -> Bat
     batch.logged = batch.all_logged = False  # It cannot be read back before its block is applied.
     for low, high in marks.ranges(run.first, run.last):
         batch.mark_redelivered(low - run.first, high - run.first + 1)
-    if batch.expires:
-        queue.timed = queue.tended = True
-    at = run.first
-    for low, high in [*settled.ranges(run.first, run.last), (run.last + 1, run.last + 1)]:
-        if at < low:
-            queue.ready.append(Span(batch, at - run.first, low - run.first))
-            queue.ready_count += low - at
-        at = high + 1
-    queue.next_seq = max(queue.next_seq, run.last + 1)
-    batch.left -= settled.count_within(run.first, run.last)
-    if not batch.left:
-        batch.size = 0
-    queue.memory_bytes += batch.size
-    queue.host.content_bytes += batch.size
+    queue.restore_batch(batch, settled.ranges(run.first, run.last))
     return batch

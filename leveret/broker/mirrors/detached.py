@@ -211,9 +211,7 @@ class DetachedQueue(Queue):
     def finish(self) -> list[Consumer]:
         """The other node is back. Gives the consumers, who go on elsewhere."""
         self.change(Stage.PASSING)
-        consumers = list(self.consumers)
-        self.consumers.clear()
-        self.exclusive_consumer = None
+        consumers = self.take_consumers()
         for entry in self.ready:
             if isinstance(entry, Span):
                 self._let_go(entry.batch, entry.count)

@@ -213,12 +213,7 @@ class Detachment:
     def _take_consumers(self, queue: Queue) -> None:
         """Of a queue that this node led, and that stands still."""
         detached = self.queues[queue.spec.id]
-        consumers = list(queue.consumers)
-        queue.consumers.clear()
-        queue.exclusive_consumer = None
-        if queue.turns is not None:
-            queue.turns.choose()
-        for consumer in consumers:
+        for consumer in queue.take_consumers():
             consumer.queue = detached  # type: ignore[attr-defined]  # Those of other nodes went with the link.
             detached.add_consumer(consumer)
 
@@ -405,8 +400,8 @@ def mark_shown(queue: Queue, through: int) -> None:
         else:
             entry.batch.mark_redelivered(entry.lo, min(entry.hi, through - entry.batch.first + 1))
     if queue.rules.max_priority:
-        queue.requeued.append((1, through))
+        queue.note_requeued([(1, through)])
     else:
-        queue.delivered_through = max(queue.delivered_through, through)
-    queue.note_due = True
+        queue.raise_delivered(through)
+    queue.note_deliveries()
     queue.host.dirty[queue] = None

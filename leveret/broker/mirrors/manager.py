@@ -58,7 +58,6 @@ from leveret.broker.mirrors.ha_rules import Governing
 from leveret.broker.mirrors.log_lines import Journal
 from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.state import Access
-from leveret.broker.queue.ttl_and_length import entry_bytes
 from leveret.broker.remote.outbox import begin_reign, rescue
 from leveret.links.frame_types import RING
 from leveret.links.proposals import BadFrame
@@ -109,6 +108,30 @@ class Mirror:
         self.handed: deque[tuple[int, list[Pending]]] = deque()
         self.syncing = False  # As the log has been told.
         self.proposed: View | None = None  # What became of it is not known yet.
+
+    def start(self, queue: Queue) -> None:
+        """This node leads the queue."""
+        self.queue = queue
+
+    def let_go(self) -> None:
+        """This node leads the queue no longer."""
+        self.queue = None
+
+    def stop(self) -> None:
+        """Likewise, and its blocks that are not confirmed are somebody else's business."""
+        self.let_go()
+        self.forget_blocks()
+
+    def forget_blocks(self) -> None:
+        self.in_blocks.clear()
+        self.posts.clear()
+        self.unapplied.clear()
+
+    def add_block(self, number: int, batch: Batch | None, awaiting: list[Pending], posts: list[Post]) -> None:
+        """A block of the master is on its way round the ring."""
+        self.in_blocks.append((number, batch, awaiting))
+        if posts:
+            self.posts.append((number, batch, posts))
 
     @property
     def ordered(self) -> bool | None:
@@ -276,7 +299,8 @@ class Mirrors:
         mirror = self.mirrors.get(spec.id)
         if mirror is not None:
             self._drop(mirror)
-            queue, mirror.queue = mirror.queue, None
+            queue = mirror.queue
+            mirror.let_go()
             if queue is not None:
                 release(queue)
                 self.broker.on_loaded(queue)  # Who wanted to get one, and waited until it may be given out.
@@ -443,7 +467,7 @@ class Mirrors:
             return False
         if queue.has_changes():
             self.submit(mirror, self.governing.wall_ms)
-        queue.note_due = True  # The next master is to know what was delivered. See also `is_prompt`.
+        queue.note_deliveries()  # The next master is to know what was delivered. See also `is_prompt`.
         self.submit(mirror, self.governing.wall_ms)
         if not member.hand_over(to, hasty):
             return False
@@ -471,11 +495,7 @@ class Mirrors:
             if run is not None:
                 # The queue drops contents that are logged or settled; a mirror that is behind needs them still.
                 block.enqueued = run.cut(0, len(run.contents))
-            awaiting, queue.awaiting = queue.awaiting, []
-            mirror.in_blocks.append((block.number, batch, awaiting))
-            if queue.posts:
-                mirror.posts.append((block.number, batch, queue.posts))
-                queue.posts = []
+            mirror.add_block(block.number, batch, queue.take_awaiting(), queue.take_posts())
             taken = member.submit(block)
             assert taken  # It serves.
             self.touched[mirror] = None
@@ -608,11 +628,9 @@ class Mirrors:
         assert self.store is not None
         queue = mirror.queue  # It becomes mirrored as it is.
         marks: dict[bytes, bytes] | None = None
-        mirror.in_blocks.clear()
-        mirror.posts.clear()
-        mirror.unapplied.clear()
+        mirror.forget_blocks()
         if queue is not None:
-            queue.note_due = True  # The mirrors will have to know what is out with consumers.
+            queue.note_deliveries()  # The mirrors will have to know what is out with consumers.
             if queue.returns is not None:
                 queue.returns.tell_all()
             self.broker.dirty[queue] = None
@@ -624,24 +642,21 @@ class Mirrors:
             else:
                 batches = restore_queue(queue, stored, effect)
                 self.broker.on_restored(queue)
-                if queue.rules.max_bytes is not None:  # What is only in the log is counted when it is read.
-                    queue.ready_bytes = sum(map(entry_bytes, queue.ready))
+                queue.count_bytes()  # What is only in the log is counted when it is read.
             marks = stored_marks(stored, effect.tail)
             if queue.journal is not None:
                 queue.journal.inherit(effect.tail)
-            mirror.in_blocks.extend((number, batch, []) for number, batch in batches)
-        queue.mirror, queue.logs = mirror, 0  # The mirrors know only what is in blocks.
-        queue.epoch, queue.number = effect.epoch, effect.number
+            for number, batch in batches:
+                mirror.add_block(number, batch, [], [])
+        before = effect.number - 1
+        queue.lead(mirror, effect.epoch, effect.number, (mirror.member.tail.epoch_at(before), before))
         queue.restore_state(marks) if marks is not None else queue.durable_state.tell_all()
-        queue.heritage = (mirror.member.tail.epoch_at(effect.number - 1), effect.number - 1)
-        if queue.posts is None:
-            queue.posts = []
         if marks is not None:
             begin_reign(queue)
-        queue.claims = claims_of(queue)
+        queue.set_claims(claims_of(queue))
         if not mirror.member.serving:
             queue.freeze()
-        mirror.queue = queue
+        mirror.start(queue)
         if marks is not None:
             self.broker.detachment.on_started(mirror, queue)
         if not queue.frozen:
@@ -650,7 +665,7 @@ class Mirrors:
             self.adopting[mirror].go_on()
 
     def _stopped(self, mirror: Mirror, effect: f.Stopped) -> None:
-        queue, mirror.queue = mirror.queue, None
+        queue = mirror.queue
         if self.adopting.pop(mirror, None) is not None and self.store is not None:
             self.store.drop_spilled(mirror.spec.id)
         awaiting: list[Pending] = []
@@ -660,16 +675,9 @@ class Mirrors:
                 mirror.handed.append((number, several))
             else:
                 awaiting += several
-        mirror.in_blocks.clear()
-        mirror.posts.clear()
-        mirror.unapplied.clear()
+        mirror.stop()
         if queue is not None:
-            awaiting += queue.awaiting
-            queue.awaiting = []
-            queue.mirror = None
-            # Until the view says who leads it now, it takes nothing in and gives nothing out. What would come in is
-            # parked: its block would be in no ring, and its publisher must not hear that it is safe.
-            queue.hold(self.broker.outboxes.parked(queue, sents))
+            awaiting += queue.stop_leading(self.broker.outboxes.parked(queue, sents))
             self.held_back.pop(queue, None)
         _doubt(awaiting)
 

@@ -112,8 +112,7 @@ def take(
         if queue.next_seq == following:
             _remember_refused(queue, origin, taken, refused, last)
             return slow  # It is full, and has refused them.
-        if queue.posts:
-            queue.posts.pop()  # Whoever has numbered them knows what to do about them.
+        queue.drop_last_post()
         if kind & OVERDUE:
             ttl_and_length.bury_last(queue, len(contents))
         refused = (refused & ~lacking) << max(last - taken, 0) if refused else 0

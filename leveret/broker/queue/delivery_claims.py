@@ -66,20 +66,18 @@ class Claims:
         self._limit()
 
     def _limit(self) -> None:
-        self.queue.open_through = EVERYTHING if self.known >= self.taken else self.known
+        self.queue.open_up_to(EVERYTHING if self.known >= self.taken else self.known)
 
     def open_unwritten(self, first: int) -> bool:
         """Opens the queue if its first message is in no block yet, and with it none that waits: until the next block is
         taken. Whatever blocks have that no claim covers has left the queue unserved."""
         if first <= self.taken:
             return False
-        self.queue.open_through = EVERYTHING
+        self.queue.open_up_to(EVERYTHING)
         return True
 
     def end(self) -> None:
         """The queue has no mirrors any more."""
-        self.queue.claims = None
-        self.queue.open_through = EVERYTHING
 
     # -- The queue -----------------------------------------------------------------------------------------------
 
@@ -90,16 +88,17 @@ class Claims:
             return
         if queue.ready and queue.ready[0].first > queue.open_through:
             if not self.under_way:
-                self.held = queue.note_due = True
+                self.held = True
+                queue.note_deliveries()
         elif self.claimed - queue.delivered_through < self.ahead // 2:
-            queue.note_due = True
+            queue.note_deliveries()
 
     def want(self, number: int) -> Gap:
         """A get is to be answered with this message; what to wait for until it may be."""
         if number > self.claimed:
             self.gets += 1
             self.needed = number + min(self.gets // GETS_EXACT, GETS_AHEAD_MAX)
-            self.queue.note_due = True
+            self.queue.note_deliveries()
             self.queue.host.dirty[self.queue] = None
         return Gap(number, number, 1)
 
@@ -116,7 +115,8 @@ class Claims:
         all_known, before = self.known >= self.taken, self.claimed
         self.taken = queue.next_seq - 1
         self._step(queue.delivered_through)
-        block.delivered_through = queue.noted_through = self.claimed
+        block.delivered_through = self.claimed
+        queue.note_through(self.claimed)
         if all_known:  # What is claimed now and was not before is in this block itself.
             self.known = max(self.known, self.claimed)
         elif self.claimed > before:

@@ -165,8 +165,7 @@ def bury_overdue(queue: Queue, returns: Returns) -> None:
         row.extend(kept)
     returns.overdue = unseen
     for span in dying:
-        queue.ready_count -= span.count
-        queue.take_bytes(span.batch, span.lo, span.hi)
+        queue.count_out(span.batch, span.lo, span.hi)
         queue.bury(span.batch, span.lo, span.hi, DELIVERY_LIMIT)
     if unread is not None:
         queue.want(unread)

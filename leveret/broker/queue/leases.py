@@ -222,8 +222,7 @@ class Leases:
         queue = self.queue
         numbers = RangeSet(merged(gone))
         count = numbers.count - sum(lease.lost.remove(first, last) for first, last in numbers)
-        queue.unacked_count -= count
-        queue.totals.acked += count
+        queue.count_acked(count)
         for batch, lo, hi in lease.take_held(numbers):
             numbers.remove(batch.first + lo, batch.first + hi - 1)
             queue.settle(batch, lo, hi)
@@ -252,12 +251,7 @@ class Leases:
         for batch, lo, hi in pieces:
             numbers.remove(batch.first + lo, batch.first + hi - 1)
         for first, last in reversed(list(numbers)):
-            queue.unacked_count -= last - first + 1
-            if shown:
-                queue.requeued.append((first, last))
-            if queue.journal is not None:
-                queue.journal.returned(first, last)
-            queue.revive_numbers(Gap(first, last, last - first + 1, redelivered=shown))
+            queue.requeue_numbers(first, last, shown)
 
     def put_back_all(self) -> None:
         """The queue is about to move, and its messages with it. The leases remember which were theirs."""
@@ -325,7 +319,7 @@ class Leases:
                 name = key.removeprefix(PREFIX).decode()
                 lease = unpack_lease(name, value)
                 lease.noted_ms = lease.touched_ms
-                queue.next_seq = max(queue.next_seq, lease.top + 1)
+                queue.number_from(lease.top + 1)
                 if not lease.timeout_ms:
                     self.closed[name] = lease
                     continue
@@ -404,13 +398,9 @@ class _Taker:
         return returns is not None and gap.first in returns.overdue
 
     def _take_span(self, head: Span) -> None:
-        queue, batch, lo = self.queue, head.batch, head.lo
-        each = batch.average_bytes()
+        queue, each = self.queue, head.batch.average_bytes()
         count = min(head.count, self.count, max(self.room // each, 1))
-        head.lo = hi = lo + count
-        if head.lo == head.hi:
-            queue.ready.popleft()
-        queue.take_bytes(batch, lo, hi)
+        batch, lo, hi = queue.take_first(head, count)
         self._took(batch.first + lo, batch.first + hi - 1, count * each)
         if not batch.all_logged or not queue.forget_dead(Span(batch, lo, hi)):
             self.lease.held.append((batch, lo, hi))
@@ -427,33 +417,12 @@ class _Taker:
         each = size // max(taken, 1)
         for low, high in found:
             self._took(low, high, each * (high - low + 1))
-        if queue.loading is gap:
-            queue.loading = None  # It is read again, without these.
-        self._shrink(gap, found[-1][1] if found else last, taken)
-
-    def _shrink(self, gap: Gap, through: int, taken: int) -> None:
-        """Nothing up to this number is in the gap any longer."""
-        queue = self.queue
-        if queue.rules.max_bytes is not None:
-            share = gap.body_bytes * taken // max(gap.count, 1)  # About; what is read is counted anew.
-            gap.body_bytes -= share
-            queue.ready_bytes -= share
-        if gap.ranges is not None:
-            gap.ranges.remove(gap.first, through)
-        following = gap.ranges.first if gap.ranges is not None else through + 1
-        gap.count -= taken
-        if through < gap.last and gap.count > 0 and following is not None:
-            gap.first = following
-            return
-        queue.ready_count -= gap.count  # The log is the truth.
-        queue.ready_bytes -= gap.body_bytes
-        gap.count = 0
-        queue.ready.popleft()
+        queue.stop_loading(gap)
+        queue.take_from_gap(gap, found[-1][1] if found else last, taken)
 
     def _took(self, first: int, last: int, size: int) -> None:
         count = last - first + 1
-        self.queue.ready_count -= count
-        self.queue.unacked_count += count
+        self.queue.lend(count)
         self.count -= count
         self.room -= size
         self.lease.add(first, last)
@@ -530,7 +499,7 @@ def _ask(
         return
     if queue.leases is None:
         queue.leases = Leases(queue)
-    queue.used_ms = queue.host.now_ms
+    queue.touch()
     answer = act(queue.leases)
     if isinstance(answer, Gap):
         queue.want(answer)

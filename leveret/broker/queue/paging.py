@@ -16,6 +16,8 @@ from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.queue import ttl_and_length
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from leveret.base.counters import Traffic
     from leveret.broker.queue.delivery_limit import Returns
     from leveret.broker.queue.host import Host
@@ -173,6 +175,50 @@ class Paging:
         else:
             self.ready.append(gap)
 
+    def watch_ages(self) -> None:
+        """Some of its messages have times to live of their own."""
+        self.timed = self.tended = True
+
+    def count_bytes(self) -> None:
+        """Counts the bodies of what waits anew, where there is a limit to them."""
+        if self.rules.max_bytes is not None:
+            self.ready_bytes = sum(map(ttl_and_length.entry_bytes, self.ready))
+
+    def count_out(self, batch: Batch, lo: int, hi: int) -> None:
+        """Counts messages that wait no longer. Somebody else has taken them out of `ready`."""
+        self.ready_count -= hi - lo
+        self.take_bytes(batch, lo, hi)
+
+    def take_bytes(self, batch: Batch, lo: int, hi: int) -> None:
+        """Counts the bodies of messages that wait no longer, where there is a limit to them."""
+        if self.rules.max_bytes is not None:
+            self.ready_bytes -= ttl_and_length.bodies(batch.contents[lo:hi])
+
+    def stop_loading(self, gap: Gap) -> None:
+        """What is being read of this gap is void: some of it is gone. It is read again, without that."""
+        if self.loading is gap:
+            self.loading = None
+
+    def take_from_gap(self, gap: Gap, through: int, taken: int) -> None:
+        """Nothing up to this number is in the first gap any longer. So many messages of it were taken; whatever else it
+        was thought to have there, the log does not have."""
+        self.ready_count -= taken
+        if self.rules.max_bytes is not None:
+            share = gap.body_bytes * taken // max(gap.count, 1)  # About; what is read is counted anew.
+            gap.body_bytes -= share
+            self.ready_bytes -= share
+        if gap.ranges is not None:
+            gap.ranges.remove(gap.first, through)
+        following = gap.ranges.first if gap.ranges is not None else through + 1
+        gap.count -= taken
+        if through < gap.last and gap.count > 0 and following is not None:
+            gap.first = following
+            return
+        self.ready_count -= gap.count
+        self.ready_bytes -= gap.body_bytes
+        gap.count = 0
+        self.ready.popleft()
+
     def want(self, gap: Gap) -> None:
         """Have its beginning read back."""
         if self.loading is None:
@@ -195,7 +241,7 @@ class Paging:
             if gap.redelivered:
                 batch.mark_redelivered(0, batch.left)
             if batch.expires:
-                self.timed = self.tended = True
+                self.watch_ages()
             if self.rules.max_bytes is not None:
                 self.ready_bytes += ttl_and_length.recount(gap, batch.contents)
             self.memory_bytes += batch.size
@@ -236,6 +282,31 @@ class Paging:
         """After a start: what the log holds, all of it waiting."""
         self.number, self.epoch, self.next_seq = number, epoch, next_seq
         self.delivered_through = self.noted_through = through
-        self.ready_count = count
         if count:
-            self.ready.append(Gap(first, last, count))
+            self.restore_gap(Gap(first, last, count))
+
+    def restore_gap(self, gap: Gap) -> None:
+        """Messages that only the log has wait behind those restored before."""
+        self.ready.append(gap)
+        self.ready_count += gap.count
+
+    def restore_batch(self, batch: Batch, gone: Iterable[tuple[int, int]]) -> None:
+        """Messages of a block that is not applied yet wait, too, except for those that are gone, by ascending numbers.
+        Their numbers follow all that were restored before."""
+        if batch.expires:
+            self.watch_ages()
+        at, last = batch.first, batch.last
+        for low, high in [*gone, (last + 1, last + 1)]:
+            if at < low:
+                self.ready.append(Span(batch, at - batch.first, low - batch.first))
+                self.ready_count += low - at
+            batch.left -= high - low + 1 if low <= last else 0
+            at = high + 1
+        self.number_from(last + 1)
+        if not batch.left:
+            batch.size = 0
+        self.count_in(batch)
+
+    def number_from(self, number: int) -> None:
+        """The next message has this number, or a higher one."""
+        self.next_seq = max(self.next_seq, number)

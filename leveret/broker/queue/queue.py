@@ -46,7 +46,7 @@ from leveret.metadata.rules.queue_rules import PLAIN
 from leveret.storage.format.queue_block import EXPIRES, NOTED, PERSISTENT, Block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Shared
@@ -115,7 +115,7 @@ class Queue(Paging):
         self.logs = PERSISTENT if spec.durable else NEVER
         self.mirror: Mirror | None = None
         self.claims: Claims | None = None  # And what its mirrors were told of deliveries.
-        self.open_through = NEVER  # No message with a higher number may be handed out yet.
+        self.open_up_to(NEVER)
         self.born_ms = host.now_ms  # When it was made here, by the host's clock; 0: when the node started.
         self.active_ms = 0  # When it was last touched; 0: not yet.
         self.access = Access.OPEN  # Only `_change_access` changes this and the next two.
@@ -228,6 +228,61 @@ class Queue(Paging):
         if self.life is not Life.DELETING:
             self._change_life(Life.DELETING)
 
+    def set_spec(self, spec: QueueSpec) -> None:
+        """The metadata says something else of the same queue."""
+        self.spec = spec
+
+    def arrive(self, spec: QueueSpec) -> None:
+        """The queue has come to this node. What it brought along was not published now."""
+        self.spec, self.totals = spec, Traffic()
+
+    def begin_epoch(self, after: int) -> None:
+        """Its epoch is later than this one: copies that it had may turn up again, one day."""
+        self.epoch = max(self.epoch, after + 1)
+
+    # -- Mirrors -------------------------------------------------------------------------------------------------
+
+    def lead(self, mirror: Mirror, epoch: int, number: int, heritage: tuple[int, int]) -> None:
+        """Its blocks go round a ring from now on, after the one with this number. `heritage`: see `bequest`."""
+        self.mirror, self.epoch, self.number, self.heritage = mirror, epoch, number, heritage
+        self.logs = 0  # The mirrors know only what is in blocks.
+        if self.posts is None:
+            self.posts = []
+
+    def set_claims(self, claims: Claims) -> None:
+        """From now on nothing is handed out that its mirrors do not know to be."""
+        self.claims = claims
+
+    def open_up_to(self, number: int) -> None:
+        """No message with a higher number may be handed out yet."""
+        self.open_through = number
+
+    def stop_leading(self, parked: Sequence[Parked]) -> list[Pending]:
+        """This node leads the queue no longer. Gives who waits for a block that will not be.
+
+        Until the view says who leads it now, it takes nothing in and gives nothing out: the block of what would come in
+        would be in no ring, and its publisher must not hear that it is safe. `parked`: publishes that came before what
+        waits already.
+        """
+        awaiting = self.take_awaiting()
+        self.mirror = None
+        self.hold(parked)
+        return awaiting
+
+    def leave_ring(self, awaiting: list[Pending]) -> None:
+        """It is mirrored no longer, and an ordinary queue again. `awaiting`: who waits for blocks of the ring is told
+        with the next block, which is written behind those."""
+        self.awaiting[:0] = awaiting
+        self.mirror = self.posts = None
+        if self.claims is not None:
+            self.claims.end()
+            self.claims = None
+        self.open_up_to(NEVER)
+        self.logs = PERSISTENT if self.durable else NEVER
+        self.note_deliveries()  # So that there is a next block.
+        self.thaw()
+        self.set_pressed(False)
+
     # -- Publishing ----------------------------------------------------------------------------------------------
 
     def enqueue(self, contents: list[bytes], keys: list[bytes], kind: int, size: int, pending: Pending | None) -> bool:
@@ -318,7 +373,7 @@ class Queue(Paging):
 
     def _note_kind(self, batch: Batch, kind: int, count: int) -> int:
         if kind & EXPIRES:
-            self.timed = self.tended = True
+            self.watch_ages()
         return batch.note_kind(kind, count)
 
     def came_at(self, times: list[tuple[int, int]], count: int) -> None:
@@ -335,8 +390,13 @@ class Queue(Paging):
     def on_kind(self, kind: int) -> None:
         """Of this kind is the first message, which waits in the log."""
         if kind & EXPIRES:
-            self.timed = self.tended = True
+            self.watch_ages()
             self.host.dirty[self] = None
+
+    def refresh(self, ruled: int, rules: QueueRules) -> None:
+        """Policies have changed so many times, and this holds now."""
+        self.ruled = ruled
+        self.set_rules(rules)
 
     def set_rules(self, rules: QueueRules) -> None:
         """What holds for its messages from now on."""
@@ -355,7 +415,7 @@ class Queue(Paging):
             self.returns = Returns()
             self.returns.restore(self.host.counts_of(self), rules.delivery_limit)
         if rules.max_bytes is not None and not counted:
-            self.ready_bytes = sum(map(ttl_and_length.entry_bytes, self.ready))
+            self.count_bytes()
         if rules.journal or self.journal is not None:
             self.journal = node_journal.watch(self)
         self.host.dirty[self] = None
@@ -398,8 +458,12 @@ class Queue(Paging):
         """It was deleted while somebody waited."""
         return not_found("queue", self.spec.name, self.spec.vhost)
 
-    def status(self, then: Callable[[Status | Refusal], None]) -> None:
+    def touch(self) -> None:
+        """Somebody uses the queue, so that it does not expire."""
         self.used_ms = self.host.now_ms
+
+    def status(self, then: Callable[[Status | Refusal], None]) -> None:
+        self.touch()
         if self.departure is not None and self.parked is None:  # That may take long, and so much is known.
             then(Status(self.ready_count + self.departure.unacked, len(self.departure.consumers)))
         elif not self.later(lambda queue: queue.status(then)):
@@ -428,7 +492,7 @@ class Queue(Paging):
         if self.frozen:
             then(unreachable(self.spec))
             return
-        self.used_ms = self.host.now_ms
+        self.touch()
         self.catch_up()
         got = self.get()
         if isinstance(got, Gap):
@@ -490,7 +554,7 @@ class Queue(Paging):
             self.turns = Turns(self)
         elif self.turns is not None:
             self.turns.choose()
-        self.used_ms = self.host.now_ms
+        self.touch()
         self.crowded_at = CROWDED_AT
         self.host.dirty[self] = None
 
@@ -507,10 +571,19 @@ class Queue(Paging):
         if self.exclusive_consumer is consumer:
             self.exclusive_consumer = None
         if not self.consumers:
-            self.used_ms = self.host.now_ms
+            self.touch()
             self.crowded_at = NEVER
             if self.spec.auto_delete and not self.deleted:
                 self.host.on_unused(self)
+
+    def take_consumers(self) -> list[Consumer]:
+        """All its consumers, who have to go on elsewhere or wait: it has none any more."""
+        consumers = list(self.consumers)
+        self.consumers.clear()
+        self.exclusive_consumer = None
+        if self.turns is not None:
+            self.turns.choose()
+        return consumers
 
     def on_deleted(self) -> None:
         """The queue is gone from the metadata: nothing of it counts any longer."""
@@ -679,6 +752,21 @@ class Queue(Paging):
         self.unacked_count -= 1
         self.settle(batch, at, at + 1)
 
+    def count_acked(self, count: int) -> None:
+        """Somebody is done with messages that it had in hand, which are settled by their numbers."""
+        self.unacked_count -= count
+        self.totals.acked += count
+
+    def lend(self, count: int) -> None:
+        """Messages that were taken out of those that wait are out with somebody."""
+        self.unacked_count += count
+
+    def on_reserved(self, count: int) -> None:
+        """So many messages were taken out of `ready`, wherever they were, and are out with somebody."""
+        self.lend(count)
+        self.ready_count = sum(entry.count for entry in self.ready)
+        self.count_bytes()
+
     def discard(self, batch: Batch, lo: int, hi: int) -> None:
         """A consumer rejected messages for good."""
         self.unacked_count -= hi - lo
@@ -708,15 +796,27 @@ class Queue(Paging):
         self.put_back(gap)
         self.host.dirty[self] = None
 
-    def drop_first(self, head: Span, count: int, reason: str) -> None:
-        """The first of those that wait leave unserved."""
+    def take_first(self, head: Span, count: int) -> tuple[Batch, int, int]:
+        """Takes the first of those that wait out of these."""
         batch, lo = head.batch, head.lo
         head.lo += count
         if head.lo == head.hi:
             self.ready.popleft()
-        self.ready_count -= count
-        self.take_bytes(batch, lo, lo + count)
-        self.bury(batch, lo, lo + count, reason)
+        self.count_out(batch, lo, lo + count)
+        return batch, lo, lo + count
+
+    def drop_first(self, head: Span, count: int, reason: str) -> None:
+        """The first of those that wait leave unserved."""
+        self.bury(*self.take_first(head, count), reason)
+
+    def drop_last(self, span: Span, count: int, reason: str) -> None:
+        """The last of those that wait leave unserved."""
+        batch, hi = span.batch, span.hi
+        span.hi -= count
+        if span.lo == span.hi:
+            self.ready.pop()
+        self.count_out(batch, hi - count, hi)
+        self.bury(batch, hi - count, hi, reason)
 
     def drop_gap(self, gap: Gap, count: int) -> int:
         """As many, or all, of a gap without holes at the front leave, without a letter. Gives how many."""
@@ -727,8 +827,7 @@ class Queue(Paging):
         gap.count -= count
         if not gap.count:
             self.ready.popleft()
-        if self.loading is gap:
-            self.loading = None  # What is being read begins with what is gone.
+        self.stop_loading(gap)
         return count
 
     def settle_numbers(self, first: int, last: int, reason: str = "") -> None:
@@ -739,10 +838,6 @@ class Queue(Paging):
         if self.returns is not None:
             self.returns.forget(first, last)
         self.host.dirty[self] = None
-
-    def take_bytes(self, batch: Batch, lo: int, hi: int) -> None:
-        if self.rules.max_bytes is not None:
-            self.ready_bytes -= ttl_and_length.bodies(batch.contents[lo:hi])
 
     def settle_unserved(self, batch: Batch, lo: int, hi: int, reason: str, kind: str = "") -> None:
         """These messages are gone, and nobody has acknowledged them."""
@@ -808,6 +903,15 @@ class Queue(Paging):
             at += 1
         ready.insert(at, entry)
 
+    def requeue_numbers(self, first: int, last: int, shown: bool) -> None:
+        """Likewise, of messages that only the log has, and no consumer has failed with."""
+        self.unacked_count -= last - first + 1
+        if shown:
+            self.note_requeued([(first, last)])
+        if self.journal is not None:
+            self.journal.returned(first, last)
+        self.revive_numbers(Gap(first, last, last - first + 1, redelivered=shown))
+
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
         """Many at once (a channel closed): last first, so that each insertion is near the front."""
         for batch, lo, hi in sorted(pieces, key=lambda piece: -(piece[0].first + piece[1])):
@@ -855,6 +959,44 @@ class Queue(Paging):
         through, marks = self.delivered_through, self.durable_state.take()
         return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, counts, marks)
 
+    def note_deliveries(self) -> None:
+        """There is to be a next block, which says what was delivered."""
+        self.note_due = True
+
+    def note_through(self, number: int) -> None:
+        """The block that is being taken says that messages up to this one were delivered."""
+        self.noted_through = number
+
+    def note_requeued(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """The next block says that these were given back."""
+        self.requeued += ranges
+
+    def raise_delivered(self, through: int) -> None:
+        """Messages up to this one may have been delivered, by another node."""
+        self.delivered_through = max(self.delivered_through, through)
+
+    def lower_delivered(self, through: int) -> None:
+        """No message with a higher number than this was delivered, after all."""
+        self.delivered_through = min(self.delivered_through, through)
+
+    def take_awaiting(self) -> list[Pending]:
+        """Who waits for the block that is being taken, or for one that will not be."""
+        awaiting, self.awaiting = self.awaiting, []
+        return awaiting
+
+    def take_posts(self) -> list[Post]:
+        """Which messages of the block that is being taken are awaited."""
+        posts = self.posts
+        if not posts:
+            return []
+        self.posts = []
+        return posts
+
+    def drop_last_post(self) -> None:
+        """Whoever has numbered the last messages knows what to do about them."""
+        if self.posts:
+            self.posts.pop()
+
     def await_block(self, pending: Pending) -> None:
         """Is told when the queue's next block is safe."""
         self.awaiting.append(pending)
@@ -875,6 +1017,11 @@ class Queue(Paging):
         self.host.unlogged_bytes -= batch.unlogged_bytes
         batch.unlogged_bytes = 0
 
+    def end_batch(self) -> None:
+        """What comes next begins another batch, if the open one has nothing for the log."""
+        if self.open is not None and not self.open.stored:
+            self.open = None
+
     def close_batch(self) -> None:
         """The turn is over: a batch with nothing for the log need not stay open.
 
@@ -882,6 +1029,7 @@ class Queue(Paging):
         one of small ones, and its lists are given back to the system when it is gone: see `node.allocator`. Where
         messages leave by themselves, one after the other, the contents of a large batch would outlive most of them.
         """
+        self.active_ms = self.host.now_ms
         batch = self.open
         if batch is not None and not batch.stored:
             leave = self.consumers or self.tended or self.said.dead_letter_exchange is not None

@@ -107,13 +107,7 @@ def bury_last(queue: Queue, count: int) -> None:
     last = queue.ready[-1] if queue.ready else None
     if queue.departure is not None or not isinstance(last, Span):
         return  # What is about to move waits where it will be: it lives once more, and is not lost.
-    batch, hi = last.batch, last.hi
-    last.hi -= count
-    if last.lo == last.hi:
-        queue.ready.pop()
-    queue.ready_count -= count
-    queue.take_bytes(batch, hi - count, hi)
-    queue.bury(batch, hi - count, hi, "expired")
+    queue.drop_last(last, count, "expired")
 
 
 def own_ttl_ms(batch: Batch, at: int) -> int | None:

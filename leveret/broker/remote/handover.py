@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 from leveret.base.range_set import RangeSet, merged
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.delivery.priority_ready import gap_of, rows_of
-from leveret.broker.queue import ttl_and_length
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.storage.format.queue_block import REDELIVERED
@@ -128,7 +127,7 @@ def unmark(queue: Queue, verdicts: list[tuple[int, ...]]) -> None:
     if not queue.rules.max_priority:
         for verdict, first, last in verdicts:
             if verdict == w.UNSEEN and last >= queue.delivered_through:
-                queue.delivered_through = min(queue.delivered_through, first - 1)
+                queue.lower_delivered(first - 1)
 
 
 def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:
@@ -147,10 +146,7 @@ def reserve(queue: Queue, ranges: list[tuple[int, int]]) -> list[Piece]:
     taken: list[Piece] = []
     for row in rows_of(queue.ready):
         taken += _reserve_from(queue, row, deque(ranges))
-    queue.unacked_count += sum(hi - lo for _, lo, hi in taken)
-    queue.ready_count = sum(entry.count for entry in queue.ready)
-    if queue.rules.max_bytes is not None:
-        queue.ready_bytes = sum(map(ttl_and_length.entry_bytes, queue.ready))
+    queue.on_reserved(sum(hi - lo for _, lo, hi in taken))
     return taken
 
 
@@ -194,8 +190,7 @@ def _keep(queue: Queue, kept: deque[Span | Gap], entry: Span | Gap, first: int, 
 def _take(queue: Queue, entry: Span | Gap, first: int, last: int) -> list[Piece]:
     if isinstance(entry, Span):
         return [(entry.batch, first - entry.batch.first, last - entry.batch.first + 1)]
-    if queue.loading is entry:
-        queue.loading = None  # It is read again, without these.
+    queue.stop_loading(entry)
     taken: list[Piece] = []
     within = queue.host.stored_within(queue, first, last) if entry.ranges is None else entry.ranges.ranges(first, last)
     for start, end in within:

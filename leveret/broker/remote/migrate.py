@@ -109,9 +109,7 @@ class Departure:
             self.end(answer.text)
             return
         self.run = answer.decode()
-        self.consumers = list(queue.consumers)
-        queue.consumers.clear()
-        queue.exclusive_consumer = None
+        self.consumers = queue.take_consumers()
         queue.requeue_many(take_back(self.broker, queue), counted=False)  # No consumer has failed.
         if queue.leases is not None:
             queue.leases.put_back_all()
@@ -229,7 +227,7 @@ class Departure:
         """The queue is at its target."""
         queue = self.queue
         queue.end_move()
-        queue.consumers.clear()
+        queue.take_consumers()
         queue.let_go_of_all()
         for consumer in self.consumers:
             if isinstance(consumer, RemoteConsumer):
@@ -268,8 +266,7 @@ def demote(queue: Queue, successor: AnyQueue) -> None:
     broker: Broker = queue.host  # type: ignore[assignment]
     if is_stream(queue.spec.arguments) or not bequeath(queue, successor):
         take_back(broker, queue)
-    consumers = list(queue.consumers)
-    queue.consumers.clear()
+    consumers = queue.take_consumers()
     for pending in queue.awaiting:
         pending.refused = True  # Their messages are in no block, and in no ring.
     queue.let_go_of_all()
@@ -319,7 +316,7 @@ class Arrivals:
         if self.broker.now_ms - self.dropped_ms.get(number, -AGAIN_MS) < AGAIN_MS:
             return Refusal(406, "an earlier attempt is still being cleared away; try again in some seconds")
         queue = self.broker.make_queue(known.spec)
-        queue.next_seq = max(queue.next_seq, first)
+        queue.number_from(first)
         self.staged[number] = Staged(queue, self.broker.metadata.runs.get(peer, ""))
         return self.broker.run
 

@@ -499,8 +499,7 @@ def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
             found.append(outbox.retain(name, seq, batch.contents[lo:hi], batch.keys[lo:hi], kind, pending))
             taken.add(pending)
     mirror.posts.clear()
-    if queue.posts:
-        queue.posts.clear()
+    queue.take_posts()
     if found:
         _note_reign(queue, queue.epoch, found[-1].last)
         for awaiting in (*(one[2] for one in mirror.in_blocks), queue.awaiting):

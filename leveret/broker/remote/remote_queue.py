@@ -182,6 +182,18 @@ class RemoteQueue:
         for consumer, then in orphans.items():
             resubscribe(consumer, queue, then)
 
+    def set_spec(self, spec: QueueSpec) -> None:
+        """The metadata says something else of the same queue."""
+        self.spec = spec
+
+    def hope(self, spec: QueueSpec) -> None:
+        """Somebody sees to the queue again: the next loss of its master is waited out, too."""
+        self.spec, self.is_hopeless = spec, False
+
+    def set_successor(self, queue: AnyQueue) -> None:
+        """Another object of this node leads to where the queue is now."""
+        self.successor = queue
+
     def give_up(self) -> None:
         """No other master has come."""
         self.is_hopeless = True
