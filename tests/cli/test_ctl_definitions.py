@@ -14,10 +14,11 @@ from leveret.metadata.model import commands as c
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Wire
 from tests.node.control_world import FakeServer
+from tests.rabbitmq import DEFINITIONS
 
 ctl, server, wire = ctl_node.ctl, ctl_node.server, ctl_node.wire
 
-EXPORT = Path(__file__).parents[1] / "node" / "rabbitmq-3.10.8-definitions.json"
+EXPORT = DEFINITIONS
 
 IMPORTED = "\nImported: "
 NOTHING = "nothing was missing; there already: "

@@ -18,6 +18,7 @@ from leveret.protocol.tables import Field
 from tests.cli import ctl_node
 from tests.cli.ctl_node import Ctl, Ended
 from tests.node.control_world import FakeServer
+from tests.rabbitmq import COMMANDS as RABBITMQ_COMMANDS
 
 ctl, server, wire = ctl_node.ctl, ctl_node.server, ctl_node.wire
 
@@ -307,6 +308,6 @@ def test_the_refused_are_documented() -> None:
 
 def test_every_command_of_rabbitmq_is_known() -> None:
     """Those of rabbitmqctl, -diagnostics, -queues and -upgrade 3.10: each works, or is refused by name."""
-    names = (Path(__file__).parent / "rabbitmq-3.10-commands.txt").read_text().split()
+    names = RABBITMQ_COMMANDS.read_text().split()
     assert len(names) > 140
     assert [name for name in names if name not in COMMANDS and name not in REFUSED] == []

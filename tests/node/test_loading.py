@@ -12,8 +12,9 @@ from leveret.node.cluster import consensus
 from leveret.node.cluster.consensus_log import ConsensusLog
 from leveret.node.config.settings import Listener, Settings
 from leveret.testing.hosts import Inside, NotRunning
+from tests.rabbitmq import DEFINITIONS
 
-EXPORT = Path(__file__).parent / "rabbitmq-3.10.8-definitions.json"
+EXPORT = DEFINITIONS
 
 
 def host(folder: Path, **more: Any) -> Inside:

@@ -12,7 +12,7 @@ from leveret.management import page
 from leveret.management.http.http_messages import Problem, Request, Response
 from leveret.management.http.routes import Router
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 async def ask(path: str, prefix: str = "", method: str = "GET", **headers: str) -> Response:

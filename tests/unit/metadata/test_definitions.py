@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,9 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.rules.passwords import MD5, SHA256
 from leveret.metadata.store import Metadata
 from leveret.protocol.tables import DEPTH_MAX, Field
+from tests.rabbitmq import DEFINITIONS
 
-EXPORT = Path(__file__).parents[1] / "node" / "rabbitmq-3.10.8-definitions.json"
+EXPORT = DEFINITIONS
 
 
 def reader(vhost: str | None = None, version: Json = "3.10.8") -> Reader:

@@ -11,6 +11,7 @@ from leveret.node.config import schema
 from leveret.node.config.load import ConfigError, load
 from leveret.node.config.settings import Discovery, Listener, LogForm, Rotation, Settings, TlsOptions, log_levels
 from tests.node.configuration import HOME, Configuration
+from tests.rabbitmq import KEYS
 
 
 @pytest.fixture
@@ -549,7 +550,7 @@ def test_the_nearest_name_is_offered(conf: Configuration, line: str, near: str) 
 
 def test_every_key_of_rabbitmq_is_known() -> None:
     """All keys in the schemas of RabbitMQ 3.10 and its plugins, with `$` for a free word."""
-    keys = (Path(__file__).parent / "rabbitmq-3.10-keys.txt").read_text().split()
+    keys = KEYS.read_text().split()
     assert len(keys) > 700
     assert [key for key in keys if schema.find(key.replace("$", "any")) is None] == []
 

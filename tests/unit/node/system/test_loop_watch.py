@@ -99,7 +99,7 @@ def test_a_long_turn_is_logged_with_what_it_did(caplog: pytest.LogCaptureFixture
         loop.due()
     [line] = [one.getMessage() for one in caplog.records]
     assert "took 1.50 s, 0.25 s of it on the processor" in line
-    assert "dawdle (node/test_watch.py:" in line
+    assert "dawdle (system/test_loop_watch.py:" in line
     assert made._seen == ""
     assert made.turns.busiest_s == pytest.approx(0.25)
 

@@ -15,8 +15,9 @@ from leveret.node.admin.metadata import definitions
 from leveret.node.admin.metadata.definitions import KEPT_MAX, LINES_MAX, LoadFailed, definition_files, load
 from leveret.protocol.tables import Field
 from tests.node.control_world import FakeServer, ask, cluster, refusal
+from tests.rabbitmq import DEFINITIONS
 
-EXPORT = Path(__file__).parent / "rabbitmq-3.10.8-definitions.json"
+EXPORT = DEFINITIONS
 
 
 @pytest.fixture
