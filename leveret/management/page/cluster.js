@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import * as actions from "./actions.js";
 import { h } from "./dom.js";
 import { bytes, duration, number } from "./format.js";
-import { nodesOf, ringsNote } from "./overview.js";
+import { nodesOf, ringsNote, witnessBadge } from "./overview.js";
 import { lagOf, progressOf, ringPicture, stateOf } from "./ring.js";
 import { badge, button, card, empty, link, meter, table } from "./ui.js";
 
@@ -34,7 +34,8 @@ export function cluster(app) {
     render: ({ list: rings, nodes, ring }) => [
       h("h1", null, "Cluster"),
       h("div", { class: "nodes" }, (app.news?.members ?? []).map((member) => nodeCard(app, member,
-        nodes.find((one) => one.name === member.name)))),
+        nodes.find((one) => one.name === member.name))),
+        (app.news?.witnesses ?? []).map((one) => witnessCard(app, one))),
       api.has("administrator") && (app.news?.members.length ?? 0) > 1
         ? h("p", { class: "apart" }, button("Rebalance queues …", () => actions.rebalance(app))) : null,
       h("div", { class: "ring-row" },
@@ -67,6 +68,17 @@ function nodeCard(app, member, node) {
       h("dt", null, "Memory"), h("dd", null, bytes(node.mem_used), meter(node.mem_used, node.mem_limit)),
       h("dt", null, "Free disk"), h("dd", null, bytes(node.disk_free)),
       h("dt", null, "Up for"), h("dd", null, duration(node.uptime / 1000))) : null);
+}
+
+// A witness has no queues and is not measured, so there is little to tell, and no bars.
+function witnessCard(app, witness) {
+  return h("section", { class: `node witness ${witness.running ? "" : "down"}`, key: witness.name, "data-node": witness.name },
+    h("h2", null, h("span", { class: `lamp ${witness.running ? "good" : "bad"}`, "aria-hidden": "true" }), app.node(witness.name)),
+    h("p", { class: "badges" }, witnessBadge(), " ",
+      witness.running ? badge("running", "good") : badge("down", "bad"),
+      app.news.leader === witness.name ? badge("leader", "plain", "Leads the cluster's agreement on metadata") : null,
+      witness.voter ? null : badge("no voter", "warn", "Does not count for a majority yet")),
+    h("p", { class: "muted small" }, "Votes with the nodes. Keeps no queues, serves no clients."));
 }
 
 function picker(app, rings, ring) {

@@ -61,7 +61,7 @@ const app = {
   // Which nodes run, as far as the page knows.
   standing: () => (app.news?.members ?? []).map((one) => `${one.name} ${one.running}`).join(),
   isDown: (name) => (app.news?.members ?? []).some((one) => one.name === name && !one.running),
-  node: (name) => nodeName(name, app.news?.members.map((one) => one.name) ?? [name]),
+  node: (name) => nodeName(name, app.news ? [...app.news.members, ...(app.news.witnesses ?? [])].map((one) => one.name) : [name]),
   // Do something that somebody asked for, and tell what came of it.
   async act(action, done) {
     try {

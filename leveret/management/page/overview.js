@@ -81,19 +81,22 @@ export function ringsNote(rings) {
   return parts.join(", ");
 }
 
+const isMeasured = (node) => node.running && node.type !== "witness";
+export const witnessBadge = () => badge("witness", "plain", "Votes with the nodes. Keeps no queues, serves no clients");
+
 const figure = (text, bar) => h("span", { class: "gauge" }, text, bar);
 
 function nodeTable(app, nodes) {
   return table([
     { title: "Name", main: true, cell: (node) => [link(app.node(node.name), "cluster"), " ",
-      node.running ? null : badge("down", "bad"), app.news?.leader === node.name ? badge("leader", "plain",
+      node.type === "witness" ? [witnessBadge(), " "] : null, node.running ? null : badge("down", "bad"), app.news?.leader === node.name ? badge("leader", "plain",
         "Leads the cluster's agreement on metadata") : null] },
-    { title: "Memory", cell: (node) => (node.running ? figure([bytes(node.mem_used),
+    { title: "Memory", cell: (node) => (isMeasured(node) ? figure([bytes(node.mem_used),
       h("span", { class: "muted" }, ` of ${bytes(node.mem_limit)}`)], meter(node.mem_used, node.mem_limit)) : null) },
-    { title: "Free disk", cell: (node) => (node.running ? [bytes(node.disk_free),
+    { title: "Free disk", cell: (node) => (isMeasured(node) ? [bytes(node.disk_free),
       h("span", { class: "muted" }, `, alarm below ${bytes(node.disk_free_limit)}`)] : null) },
-    { title: "Open files", number: true, cell: (node) => (node.running ? number(node.fd_used) : null) },
-    { title: "Sockets", number: true, cell: (node) => (node.running ? number(node.sockets_used) : null) },
-    { title: "Up for", number: true, cell: (node) => (node.running ? duration(node.uptime / 1000) : null) },
+    { title: "Open files", number: true, cell: (node) => (isMeasured(node) ? number(node.fd_used) : null) },
+    { title: "Sockets", number: true, cell: (node) => (isMeasured(node) ? number(node.sockets_used) : null) },
+    { title: "Up for", number: true, cell: (node) => (isMeasured(node) ? duration(node.uptime / 1000) : null) },
   ], nodes, { key: (node) => node.name, label: "Nodes" });
 }

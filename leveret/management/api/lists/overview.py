@@ -75,6 +75,8 @@ class OverviewHandlers(Handlers):
         }
         for name in ("listeners", "contexts", "alarms"):
             found[name] = [row for one in told for row in one[name]]
+        if witnesses := self._witnesses():
+            found["witnesses"] = witnesses
         return found
 
     async def _of_some(self, request: Request, past: dict[str, list[int]]) -> Row:
@@ -114,11 +116,18 @@ class OverviewHandlers(Handlers):
         told = await self.everyone.ask("local_node_row", {"past": past}, running)
         return [told.get(name) or {"name": name, "type": "disc", "running": False, "partitions": []} for name in names]
 
+    def _witnesses(self) -> list[Row]:
+        """As nodes that are down are told: a witness has no broker, so there is nothing to be measured."""
+        return [
+            {"name": one.name, "type": "witness", "running": one.running, "voter": one.voter, "partitions": []}
+            for one in self.node.cluster.attending()
+        ]
+
     async def nodes(self, request: Request) -> Response:
         self.rights.check_monitor(request)
         names = sorted(member.name for member in self.node.cluster.members())
         query = query_of(request)
-        rows = await self._rows(names, past_of(request))
+        rows = [*await self._rows(names, past_of(request)), *self._witnesses()]
         if query.sort is not None:
             path = query.sort[0]
             rows.sort(key=lambda row: str(row.get(path, "")), reverse=query.reverse)
@@ -132,6 +141,10 @@ class OverviewHandlers(Handlers):
         return name
 
     async def node_(self, request: Request) -> Response:
+        self.rights.check_monitor(request)
+        for row in self._witnesses():
+            if row["name"] == request.parameters["node"]:
+                return json_response(query_of(request).shown(row))
         name = self._member(request)
         [row] = await self._rows([name], past_of(request))
         if request.asked("memory") == "true" and row["running"]:
