@@ -20,7 +20,7 @@ from simulation.partitioned import STRATEGY_FAULTS, draw_handling, draw_sever
 from simulation.rebalanced import REBALANCED_FAULTS, draw_rebalance
 from simulation.specials import DELAYED_QUEUE, SPECIAL_RATE, draw_special, limit_deliveries, turn_special
 from simulation.spooled import SPOOLED_FAULTS, draw_ambush, draw_keeping, draw_tightening
-from simulation.witnessed import OF_ANY, WITNESSED_FAULTS, draw_loss, draw_relief
+from simulation.witnessed import OF_ANY, WITNESSED_FAULTS, draw_deposal, draw_loss, draw_relief
 
 STEPS: Final = 120
 CLIENTS: Final = 4
@@ -395,6 +395,8 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
         return draw_loss(dice, nodes)
     if what == "relieve":
         return draw_relief(dice)
+    if what == "depose":
+        return draw_deposal(dice, durable(dice))
     if what == "abandon":
         return {"cut": round(6.0 + 6.0 * dice.random(), 3), "seconds": seconds}
     if what in ("rebalance", "appoint", "unsettle"):

@@ -4,9 +4,11 @@ In a run with `--witnessed` there are two nodes and, at a third place, the real 
 links befalls the witness too. No node can see another's folder or trusts a refusal (`paired.NO_PROOFS`), so nobody can
 prove that another one is dead. In half of these runs nodes without a majority pause, as by default.
 
-Two faults of these runs alone. One of the three is *lost* for longer than it takes to notice, and nothing else is done
-to the two that are left meanwhile. And of two that went on without the third, the leader is lost in the moment in which
-the third is back (*relieve*): what they had agreed on is then at the witness only, whose power has failed since.
+Three faults of these runs alone. One of the three is *lost* for longer than it takes to notice, and nothing else is
+done to the two that are left meanwhile. Of two that went on without the third, the leader is lost in the moment in
+which the third is back (*relieve*): what they had agreed on is then at the witness only, whose power has failed since.
+And a master that was cut off while its clients published is killed in the moment in which it hears that another one
+leads (*depose*): what it has confirmed then must be in the ring of the other, not in its own hands.
 
 The checker looks at each two of the three, and when both are well and in contact, and
 nothing has happened to anybody for `GRACE_S`, it demands:
@@ -21,6 +23,7 @@ That the witness keeps what it has agreed to, and votes once in a term, is deman
 
 from __future__ import annotations
 
+import asyncio
 import random
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
@@ -28,11 +31,13 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.queue.queue import Queue
 from leveret.node.cluster.witness import Witness
 from leveret.node.node import Node
-from simulation.machine import COOKIE, Machine, Process, SimSurroundings
+from simulation.machine import AMQP_PORT, COOKIE, Machine, Process, SimSurroundings
+from simulation.sessions import Closed, Lost, Session
 
 if TYPE_CHECKING:
     from simulation.consensus import ConsensusChecker
-    from simulation.loop import Scheduler
+    from simulation.ledger import Ledger
+    from simulation.loop import NodeLoop, Scheduler
     from simulation.network import Network
     from simulation.partitioned import PauseChecker
     from simulation.plan import Plan
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 WITNESSED_FAULTS: Final = (
     ("lose", 14),
     ("relieve", 8),
+    ("depose", 8),
     ("kill", 4),
     ("power", 6),
     ("kill_leader", 8),
@@ -74,6 +80,11 @@ def draw_relief(dice: random.Random) -> dict[str, Any]:
     }
 
 
+def draw_deposal(dice: random.Random, queue: str) -> dict[str, Any]:
+    after = round(dice.choice((0.0, 0.005, 0.05)) * (0.5 + dice.random()), 4)
+    return {"queue": queue, "cut": round(5.5 + 3.0 * dice.random(), 3), "after": after, "power": dice.random() < 0.7}
+
+
 class WitnessMachine(Machine):
     """The place of the witness."""
 
@@ -101,6 +112,8 @@ class Witnessed:
     everybody: list[Machine]  # The nodes, and the witness if there is one.
     consensus: ConsensusChecker
     pauses: PauseChecker | None
+    client_loop: NodeLoop
+    ledger: Ledger
     queues: list[str]
     is_healed: bool
 
@@ -108,6 +121,7 @@ class Witnessed:
         self.calm_until = 0.0  # While one of three is lost, nothing is done to the others.
         self.quiet_since = 0.0  # Since then nothing has happened to anybody.
         self.standing_before: list[Any] = []
+        self.publishers = 0
         self.losses = 0  # After which two were seen to go on.
         if len(self.everybody) > len(self.machines):
             self.scheduler.after(LOOK_S, self._look_at_pairs)
@@ -140,6 +154,48 @@ class Witnessed:
         if not self.is_healed:
             leader.kill(power)
             self.scheduler.after(seconds, leader.start)
+
+    def fault_depose(self, queue: str, cut: float, after: float, power: bool) -> None:
+        found = self._leading(queue)
+        if found is None or found[2].mirror is None or not all(one.serving for one in self.everybody):
+            return
+        machine, now = found[0], self.scheduler.now
+        self.calm_until = now + cut + 3.0
+        self.fault_isolate(node=self.machines.index(machine), seconds=cut)
+        self.client_loop.create_task(self._publish_at(machine.name, queue, now + cut - 1.5))
+        self.scheduler.at(now + cut - 0.1, self._fell_deposed, machine, machine.lives, queue, after, power)
+
+    async def _publish_at(self, place: str, queue: str, at: float) -> None:
+        """On a connection of its own: clients may wait for what cannot be agreed on while the node is cut off."""
+        loop = self.client_loop
+        self.publishers += 1
+        session = Session(f"publisher/{self.publishers}", place, loop, self.ledger, self.dice)
+        try:
+            await loop.create_connection(lambda: session, place, AMQP_PORT)
+            await session.open
+            channel = await session.open_channel(confirms=True)
+            await asyncio.sleep(at - self.scheduler.now)
+            while not session.lost and self.is_calm():
+                channel.publish(queue, True, 10, self.ledger)
+                await asyncio.sleep(0.02)
+            if not session.lost:
+                session.drop()
+        except (Lost, Closed, OSError):
+            pass  # The node has stopped to serve.
+
+    def _fell_deposed(self, machine: Machine, life: int, queue: str, after: float, power: bool) -> None:
+        if not self.is_calm() or self.is_healed or machine.lives != life or not machine.alive:
+            return
+        node = None if machine.server is None else machine.server.node
+        led = None if node is None else node.broker.vhosts["/"].queues.get(queue)
+        if isinstance(led, Queue) and led.mirror is not None:
+            self.scheduler.after(0.001, self._fell_deposed, machine, life, queue, after, power)
+        else:
+            self.scheduler.after(after, machine.kill, power)
+            self.scheduler.after(after + 2.0, machine.start)
+
+    def _leading(self, queue: str) -> tuple[Machine, Node, Queue] | None:
+        raise NotImplementedError
 
     def fault_isolate(self, node: int, seconds: float) -> None:
         raise NotImplementedError
