@@ -147,9 +147,9 @@ class Outbox:
         "doubtful", "flying", "name", "number", "open", "open_bytes", "outboxes", "previous", "rested_ms", "target",
     )  # fmt: skip
 
-    def __init__(self, outboxes: Outboxes, target: int) -> None:
+    def __init__(self, outboxes: Outboxes, target: int, name: bytes) -> None:
         self.outboxes = outboxes
-        self.name = outboxes.name
+        self.name = name
         self.target = target
         self.number = 0  # The last that was given.
         self.open: dict[Sent, None] = {}  # In the order in which they came.
@@ -307,8 +307,8 @@ class ProducerOutbox(Outbox):
 
     __slots__ = ("hole",)
 
-    def __init__(self, outboxes: Outboxes, target: int) -> None:
-        super().__init__(outboxes, target)
+    def __init__(self, outboxes: Outboxes, target: int, name: bytes) -> None:
+        super().__init__(outboxes, target, name)
         self.hole = 0  # What comes behind this number was published after something that was refused; 0: nothing was.
 
     def keep(
@@ -337,6 +337,8 @@ class ProducerOutbox(Outbox):
         super()._drop(sent)
         if sent.refused or not sent.is_wanted():
             self.hole = min(self.hole or sent.first, sent.first)
+        if not self.open and not self.hole:
+            self.outboxes.by_producer.pop((self.target, self.name), None)
 
     def _is_hopeless(self, sent: Sent) -> bool:
         return 0 < self.hole < sent.first
@@ -356,7 +358,7 @@ class Outboxes:
         self._name = b""
         self.answer_ms = ANSWER_MS  # `net_ticktime`
         self.by_target: dict[int, Outbox] = {}
-        self.by_producer: dict[tuple[int, bytes], ProducerOutbox] = {}
+        self.by_producer: dict[tuple[int, bytes], ProducerOutbox] = {}  # In which something is, or a hole.
         self.busy: dict[Outbox, None] = {}  # Those in which something is.
         self.open_bytes = 0
         self.looked_ms = self.swept_ms = 0
@@ -373,7 +375,7 @@ class Outboxes:
     def of(self, target: int) -> Outbox:
         outbox = self.by_target.get(target)
         if outbox is None:
-            outbox = self.by_target[target] = Outbox(self, target)
+            outbox = self.by_target[target] = Outbox(self, target, self.name)
         return outbox
 
     def is_crowded(self, target: int) -> bool:
@@ -399,7 +401,7 @@ class Outboxes:
         if outbox is None:
             if len(self.by_producer) >= PRODUCERS_MAX:
                 self.by_producer = {key: one for key, one in self.by_producer.items() if one.open}
-            outbox = self.by_producer[target, name] = ProducerOutbox(self, target)
+            outbox = self.by_producer[target, name] = ProducerOutbox(self, target, name)
         return outbox
 
     def on_deleted(self, target: int) -> None:

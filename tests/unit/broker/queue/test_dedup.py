@@ -402,7 +402,8 @@ def test_what_waited_too_long_for_a_link_leaves_a_hole(cluster: Cluster) -> None
     send(again, 3, 7)
     assert told(again) == acks(5)
     assert rest(cluster["a"]) == list(range(1, 8))
-    assert not cluster["a"].broker.outboxes.busy and not cluster["a"].broker.outboxes.open_bytes
+    outboxes = cluster["a"].broker.outboxes
+    assert not outboxes.busy and not outboxes.by_producer and not outboxes.open_bytes, "and nothing is kept"
 
 
 def test_what_a_full_queue_refuses_is_not_sent_again(cluster: Cluster) -> None:
