@@ -221,10 +221,6 @@ class Node:
                 world.send([fill.chunk])
         for entry in ready.committed:
             self.apply(entry)
-        for read in ready.reads:
-            floor = world.reads.pop(read.token)
-            if read.index is not None:
-                world.checker.on_read(self.id, read.index, floor)
         raft.advance(ready)
         self.maybe_snapshot()
 
@@ -322,7 +318,6 @@ class World:
         self.calm = False
         self.cut: set[tuple[str, str]] = set()
         self.places: dict[str, Node] = {}
-        self.reads: dict[Any, int] = {}  # By token: what had been acknowledged when it was asked.
         self.proposals = 0
         self.lost: set[str] = set()  # Ids whose disks are gone.
         count = plan.nodes or rng.choice((2, 3, 3, 3, 4, 5))
@@ -390,8 +385,6 @@ class World:
             for node in leaders:
                 for _ in range(self.rng.choice((1, 1, 5))):
                     self.propose(node)
-                if self.rng.random() < 0.4:
-                    self.read(node)
                 node.pump()
         self.after(self.rng.expovariate(0.4), self.on_client)
 
@@ -405,21 +398,6 @@ class World:
             return None
         node.waiting[proposed.index] = (proposed.term, data)
         return data
-
-    def read(self, node: Node) -> None:
-        assert node.raft is not None
-        self.proposals += 1
-        token = self.proposals
-        self.reads[token] = self.checker.acknowledged_max
-        try:
-            node.raft.read_index(token)
-        except Busy:
-            del self.reads[token]
-
-    def read_at(self, node: Node) -> None:
-        if node.raft is not None and node.raft.is_leader and not self.calm:
-            self.read(node)
-            node.pump()
 
     # Faults
 
@@ -569,8 +547,6 @@ class World:
             self.cut |= {pair for node in self.nodes for pair in ((leader.name, node.name), (node.name, leader.name))}
             self.propose(leader)  # What it takes on now, another leader's will replace.
             leader.pump()
-            for delay in (8, 9, 10, 11):  # By then there may be another, and this one must not answer reads.
-                self.after(delay, self.read_at, leader)
         self.note("cut", *sorted(self.cut))
 
     def cut_one_way(self) -> None:

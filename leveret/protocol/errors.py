@@ -47,10 +47,6 @@ class ReplyCode(IntEnum):
     def is_soft(self) -> bool:
         return self in _SOFT
 
-    @property
-    def is_hard(self) -> bool:
-        return self not in _SOFT and self is not ReplyCode.REPLY_SUCCESS
-
 
 _SOFT: Final = frozenset(
     {

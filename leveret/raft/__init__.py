@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from leveret.base.packing import BadMessage
 from leveret.raft.core import Busy, NotLeader, Proposed, Raft, Ready, Refused, Remains, Role
-from leveret.raft.leader import ReadState
 from leveret.raft.membership import (
     AddLearner,
     BadChange,
@@ -40,7 +39,6 @@ __all__ = [
     "Promote",
     "Proposed",
     "Raft",
-    "ReadState",
     "Ready",
     "Refused",
     "Remains",

@@ -8,7 +8,7 @@ the disk, the network, the clock and the state machine. It does, again and again
     write hard_state, snapshot, entries, and sync        (if ready.must_sync)
     restore the state machine from ready.snapshot, if there is one
     send ready.messages, fill in and send ready.chunks   these must not leave before that sync
-    apply ready.committed, answer ready.reads
+    apply ready.committed
     raft.advance(ready)
 
 One Ready is out at a time. What arrives meanwhile gathers and makes up the next one, so that under load one sync serves
@@ -59,7 +59,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from leveret.raft.leader import Leadership, ReadState, Token
+from leveret.raft.leader import Leadership
 from leveret.raft.log import EntryLog
 from leveret.raft.membership import Change, Demote, Membership, Promote, Remove, encode_membership
 from leveret.raft.messages import (
@@ -153,7 +153,6 @@ class Ready:
     messages: list[Message]
     chunks: list[SnapshotChunk]
     committed: list[Entry]
-    reads: list[ReadState]
     role: Role
     leader: str | None
     term: int
@@ -208,7 +207,6 @@ class Raft:
         self._fruitless = False  # The last campaign led to no leader.
         self._hurry = 0  # So many more times an election is not waited for long.
         self._outbox = Outbox()
-        self._reads: list[ReadState] = []
         self._assembly: _Assembly | None = None
         self._install: Snapshot | None = None
         self._written = hard_state
@@ -257,13 +255,6 @@ class Raft:
         if to == self.id or to not in self.membership.voter_ids:
             raise ValueError(f"{to} is not another voter")
         leadership.transfer(to)
-
-    def read_index(self, token: Token) -> None:
-        """Ask up to where the state machine must have applied to answer a read that begins now: see `Ready.reads`."""
-        leadership = self._require_leadership()
-        if leadership.waiting_reads >= self.options.reads_max:
-            raise Busy("too many reads wait")
-        leadership.read(token)
 
     def snapshot_meta(self, index: int) -> SnapshotMeta | None:
         """What belongs to a snapshot of the state machine as it is after it applied `index`. To be asked at that very
@@ -542,7 +533,6 @@ class Raft:
 
     def _follow(self, term: int, leader: str | None) -> None:
         if self.leadership is not None:
-            self._reads += self.leadership.abandoned_reads()
             self.leadership = None
             self._outbox.chunks.clear()
         if term != self.term:
@@ -613,7 +603,7 @@ class Raft:
                 self._on_append(message)
             case Heartbeat():
                 self.log.commit_to(min(message.commit, self.last_index))
-                response = HeartbeatResponse(self.id, message.sender, self.term, message.round, self.applied)
+                response = HeartbeatResponse(self.id, message.sender, self.term, self.applied)
                 self._outbox.early.append(response)
             case SnapshotChunk():
                 self._on_chunk(message)
@@ -697,7 +687,6 @@ class Raft:
         assert self._in_flight is None
         if self.leadership is not None:
             self.leadership.flush()
-            self._reads += self.leadership.take_reads()
         log, outbox = self.log, self._outbox
         state, shown = HardState(self.term, self.vote), (self.role, self.leader, self.term)
         entries = log.between(log.stable, log.last_index)
@@ -706,7 +695,7 @@ class Raft:
             count_max = min(self.options.committed_max, log.commit - self.delivered)
             committed, _ = log.limited(self.delivered, count_max, self.options.committed_bytes_max)
         nothing = (
-            not (entries or committed or outbox.early or outbox.later or outbox.chunks or self._reads)
+            not (entries or committed or outbox.early or outbox.later or outbox.chunks)
             and self._install is None
             and state == self._written
             and shown == self._shown
@@ -725,13 +714,12 @@ class Raft:
             outbox.later,
             outbox.chunks,
             committed,
-            self._reads,
             self.role,
             self.leader,
             self.term,
         )
         outbox.early, outbox.later, outbox.chunks = [], [], []
-        self._reads, self._install = [], None
+        self._install = None
         self._written, self._shown = state, shown
         if committed:
             self.delivered = committed[-1].index

@@ -1,4 +1,4 @@
-"""A leader's part: bring the followers' logs up to its own, count what a majority has, serve reads, hand over.
+"""A leader's part: bring the followers' logs up to its own, count what a majority has, hand over.
 
 A `Leadership` lives from the moment its node wins an election until the node steps down, within one term. All that a
 leader knows and a follower must not use dies with it, so nothing can be carried over into another term by mistake.
@@ -7,20 +7,13 @@ leader knows and a follower must not use dies with it, so nothing can be carried
 if it has less than it should, an empty append at the place where the leader believes it to be either is accepted
 (nothing was lost) or rejected (then the leader probes for the last index in common).
 
-**Reads.** A leader that was deposed without knowing would answer reads with what was true once. So a read notes the
-commit index, and is answered when a majority has answered a heartbeat that was sent *after* the read arrived. Reads of
-one turn share a heartbeat: each has the number of the *round* it belongs to. Before the leader has committed an entry
-of its own term it does not know what its predecessors committed, so reads wait for that too.
-
 **Snapshots.** The machine never holds a snapshot's bytes. It says which piece should go to whom, and the shell fills
 it in. While one is on its way its file must not be deleted (`snapshots_in_use`).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from leveret.raft.log import EntryLog
 from leveret.raft.messages import (
@@ -40,23 +33,6 @@ from leveret.raft.messages import (
 from leveret.raft.options import Options
 from leveret.raft.progress import Progress, State
 
-Token = Hashable
-
-
-@dataclass(frozen=True, slots=True)
-class ReadState:
-    """A read may be answered once `index` is applied. None: leadership was lost, ask again elsewhere."""
-
-    token: Token
-    index: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    round: int
-    index: int
-    token: Token
-
 
 class Leadership:
     def __init__(
@@ -74,10 +50,6 @@ class Leadership:
         self.uncommitted_bytes = sum(len(entry.data) for entry in log.between(log.commit, log.last_index))
         self.successor: str | None = None
         self.transfer_elapsed = 0
-        self.round = self.round_sent = 0
-        self.early_reads: list[Token] = []  # Came before anything of this term was committed.
-        self.pending_reads: deque[_Read] = deque()
-        self.reads: list[ReadState] = []  # Answered.
         self.on_membership()
 
     def on_membership(self) -> None:
@@ -98,13 +70,11 @@ class Leadership:
         """Whether an entry of this term is: only then is it known what all earlier terms committed."""
         return self.log.term_at(self.log.commit) == self.term
 
-    def majority_of(self, own: int, name: str) -> int:
-        """The highest number that a majority of the voters has reached."""
-        numbers = [
-            own if voter == self.id else getattr(self.followers[voter], name) for voter in self.log.membership.voter_ids
-        ]
-        numbers.sort(reverse=True)
-        return int(numbers[len(numbers) // 2])
+    def majority_match(self, own: int) -> int:
+        """Return the highest index that a majority of the voters has on disk. `own`: the last one this node has."""
+        indexes = [own if voter == self.id else self.followers[voter].match for voter in self.log.membership.voter_ids]
+        indexes.sort(reverse=True)
+        return indexes[len(indexes) // 2]
 
     def count(self) -> bool:
         """Commit what a majority has on disk. Whether there was any.
@@ -113,14 +83,11 @@ class Leadership:
         majority and still be overwritten by a leader that never had it. It is committed by what follows it.
         """
         log = self.log
-        index = self.majority_of(log.stable, "match")
+        index = self.majority_match(log.stable)
         if index <= log.commit or log.term_at(index) != self.term:
             return False
         self.uncommitted_bytes -= sum(len(entry.data) for entry in log.between(log.commit, index))
         log.commit_to(index)
-        for token in self.early_reads:
-            self._begin_read(token)
-        self.early_reads.clear()
         return True
 
     # Time
@@ -156,21 +123,18 @@ class Leadership:
         return membership.is_majority(alive)
 
     def heartbeat(self) -> None:
-        self.round_sent = self.round
         for peer, follower in self.followers.items():
             self._send_heartbeat(peer, follower)
 
     def _send_heartbeat(self, peer: str, follower: Progress) -> None:
         # No further than the follower's log is known to agree: what it has beyond may be another leader's.
         commit = follower.told_commit = min(follower.match, self.log.commit)
-        self.outbox.early.append(Heartbeat(self.id, peer, self.term, commit, self.round))
+        self.outbox.early.append(Heartbeat(self.id, peer, self.term, commit))
 
     # Sending
 
     def flush(self) -> None:
         """Send what has gathered in a turn."""
-        if self.pending_reads and self.round_sent != self.round:
-            self.heartbeat()
         for peer, follower in self.followers.items():
             if follower.next <= self.log.last_index or follower.state is State.PROBE:
                 self.replicate(peer, follower)
@@ -273,9 +237,6 @@ class Leadership:
             follower.free_one()
         if follower.match < self.log.last_index:
             self.replicate(message.sender, follower, probe_gap=True)
-        if message.round > follower.round:
-            follower.round = message.round
-            self._release_reads()
 
     def _on_snapshot_response(self, message: SnapshotResponse, follower: Progress) -> None:
         if follower.snapshot is None or follower.snapshot.index != message.index:
@@ -283,42 +244,6 @@ class Leadership:
         if message.received > follower.chunk_offset or message.received == 0 < follower.chunk_offset:
             follower.chunk_offset = message.received  # 0: the follower has lost what it had, and begins again.
             self._send_chunk(message.sender, follower)
-
-    # Reads
-
-    def read(self, token: Token) -> None:
-        if self.has_committed:
-            self._begin_read(token)
-        else:
-            self.early_reads.append(token)
-
-    def _begin_read(self, token: Token) -> None:
-        if self.log.membership.voter_ids == (self.id,):
-            self.reads.append(ReadState(token, self.log.commit))
-            return
-        self.round += 1
-        self.pending_reads.append(_Read(self.round, self.log.commit, token))
-
-    def _release_reads(self) -> None:
-        done = self.majority_of(self.round, "round")
-        while self.pending_reads and self.pending_reads[0].round <= done:
-            read = self.pending_reads.popleft()
-            self.reads.append(ReadState(read.token, read.index))
-
-    def take_reads(self) -> list[ReadState]:
-        if self.log.membership.voter_ids == (self.id,):
-            self._release_reads()  # The others were removed while their word was awaited.
-        reads, self.reads = self.reads, []
-        return reads
-
-    def abandoned_reads(self) -> list[ReadState]:
-        """What to answer when this leadership ends."""
-        tokens = self.early_reads + [read.token for read in self.pending_reads]
-        return self.reads + [ReadState(token, None) for token in tokens]
-
-    @property
-    def waiting_reads(self) -> int:
-        return len(self.early_reads) + len(self.pending_reads) + len(self.reads)
 
     # Handing over
 

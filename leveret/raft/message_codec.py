@@ -47,6 +47,7 @@ _APPEND_RESPONSE: Final = struct.Struct(">BQQQQ")
 _ENTRY: Final = struct.Struct(">QBI")
 _CHUNK: Final = struct.Struct(">QQQII")
 _PAIR: Final = struct.Struct(">QQ")
+_RESERVED: Final = 0  # A number in heartbeats and their answers that has no meaning yet.
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 Head = tuple[str, str, int]
@@ -88,6 +89,11 @@ def _number(reader: Reader) -> int:
     return value
 
 
+def _check_reserved(reader: Reader) -> None:
+    if (value := reader.u64()) != _RESERVED:
+        raise BadMessage(f"{value} where 0 is reserved")
+
+
 # Encoding
 
 
@@ -112,11 +118,11 @@ def _encode_append_response(m: AppendResponse) -> list[bytes]:
 
 
 def _encode_heartbeat(m: Heartbeat) -> list[bytes]:
-    return [_PAIR.pack(m.commit, m.round)]
+    return [_PAIR.pack(m.commit, _RESERVED)]
 
 
 def _encode_heartbeat_response(m: HeartbeatResponse) -> list[bytes]:
-    return [_PAIR.pack(m.round, m.applied)]
+    return [_PAIR.pack(_RESERVED, m.applied)]
 
 
 def _encode_applied(m: Applied) -> list[bytes]:
@@ -178,11 +184,14 @@ def _decode_append_response(reader: Reader, head: Head) -> AppendResponse:
 
 
 def _decode_heartbeat(reader: Reader, head: Head) -> Heartbeat:
-    return Heartbeat(*head, _number(reader), _number(reader))
+    commit = _number(reader)
+    _check_reserved(reader)
+    return Heartbeat(*head, commit)
 
 
 def _decode_heartbeat_response(reader: Reader, head: Head) -> HeartbeatResponse:
-    return HeartbeatResponse(*head, _number(reader), _number(reader))
+    _check_reserved(reader)
+    return HeartbeatResponse(*head, _number(reader))
 
 
 def _decode_applied(reader: Reader, head: Head) -> Applied:

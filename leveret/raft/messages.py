@@ -112,7 +112,6 @@ class Heartbeat:
     to: str
     term: int
     commit: int
-    round: int  # Of reads: who answers it did still follow this leader.
 
 
 @dataclass(slots=True)
@@ -120,7 +119,6 @@ class HeartbeatResponse:
     sender: str
     to: str
     term: int
-    round: int
     applied: int = 0
 
 

@@ -17,7 +17,6 @@ class Options:
     inflight_bytes_max: int = 16 << 20
     uncommitted_max: int = 65_536  # Entries a leader takes on before they are committed.
     uncommitted_bytes_max: int = 64 << 20
-    reads_max: int = 65_536  # That wait for a majority's word.
     committed_max: int = 4096  # Entries given out to be applied at a time.
     committed_bytes_max: int = 16 << 20
     chunk_bytes: int = 1 << 20
@@ -32,6 +31,6 @@ class Options:
             raise ValueError(f"a chunk has 1 to {CHUNK_BYTES_MAX} bytes")
         if self.append_entries_max > ENTRIES_MAX or self.append_bytes_max > ENTRY_BYTES_MAX:
             raise ValueError(f"a message has at most {ENTRIES_MAX} entries with {ENTRY_BYTES_MAX} bytes")
-        for name in ("append_entries_max", "inflight_max", "uncommitted_max", "reads_max", "committed_max"):
+        for name in ("append_entries_max", "inflight_max", "uncommitted_max", "committed_max"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")

@@ -29,7 +29,6 @@ class Progress:
         "match",
         "next",
         "probed",
-        "round",
         "silent_ticks",
         "snapshot",
         "state",
@@ -42,7 +41,6 @@ class Progress:
         self.next = last_index + 1  # What to send next.
         self.applied = 0
         self.active = True  # Heard of since the majority was last checked.
-        self.round = 0  # The last round of reads it answered.
         self.told_commit = 0
         self.probed = False  # A probe is on its way.
         self.inflight: deque[tuple[int, int]] = deque()  # Last index and bytes of each message not answered yet.

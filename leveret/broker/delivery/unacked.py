@@ -191,14 +191,6 @@ class Unacked:
         entries[start:end] = rest
         return taken
 
-    def take_of(self, consumer: Consumer) -> list[Delivered]:
-        """Everything delivered to one consumer."""
-        taken = [entry for entry in self if entry.consumer is consumer]
-        self.entries = [entry for entry in self if entry.consumer is not consumer]
-        self.head = 0
-        self.count -= sum(entry.count for entry in taken)
-        return taken
-
     def _find(self, tag: int) -> int:
         entries, head = self.entries, self.head
         if head < len(entries) and entries[head].first_tag <= tag <= entries[head].last_tag:

@@ -758,10 +758,6 @@ class Mirrors:
         self.store.left(number)
         self.broker.shell.forget_log(number)
 
-    def view_of(self, number: int) -> View | None:
-        mirror = self.mirrors.get(number)
-        return None if mirror is None else mirror.member.view
-
 
 def _doubt(awaiting: list[Pending]) -> None:
     for pending in awaiting:

@@ -5,7 +5,6 @@ Every queue is bound to the default exchange by its own name. Keepers, which nob
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leveret.metadata.model.hidden_queues import is_keeper
@@ -33,13 +32,6 @@ class Listings:
         found = self.bindings.to_destination(vhost, kind, name)
         queue = self.queues.get((vhost, name)) if kind == "queue" else None
         return found if queue is None else [implicit_binding(queue), *found]
-
-    def all_bindings(self, vhost: str | None = None) -> Iterator[Binding]:
-        """All bindings of a vhost or of all, implicit ones first. Do not apply commands while iterating."""
-        for spec in self.queues.values():
-            if vhost in (None, spec.vhost) and not is_keeper(spec.name):
-                yield implicit_binding(spec)
-        yield from self.bindings if vhost is None else self.bindings.in_vhost(vhost)
 
 
 def implicit_binding(queue: QueueSpec) -> Binding:

@@ -110,9 +110,6 @@ class Pausing:
         talk = self._talks.get(peer)
         return talk is not None and talk.paused_there
 
-    def paused_peers(self) -> list[str]:
-        return sorted(peer for peer, talk in self._talks.items() if talk.paused_there)
-
     # -- What is chosen ------------------------------------------------------------------------------------------
 
     def on_setting(self) -> None:

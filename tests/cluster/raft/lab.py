@@ -7,7 +7,7 @@ A line is a command; `#` begins a remark. Nodes have names of one letter.
     term a 3 [b]                    the term (and vote) on a's disk; likewise
     campaign a                      a stands for election, as if its timeout had run out
     elect a                         the same, everything is delivered, and a leads
-    propose a x / read a x / transfer a b / change a learn|promote|demote|remove b
+    propose a x / transfer a b / change a learn|promote|demote|remove b
     spare a b                       a, if it leads two voters, may go on without b
     outlive a b                     a is certain that b is dead, has b's disk in its hands, and goes on without it
     forget a b                      an operator says that b is dead: a goes on, and b is no member any more
@@ -20,12 +20,12 @@ A line is a command; `#` begins a remark. Nodes have names of one letter.
     crash a                         a loses what is not on its disk, and starts again
     compact a                       a makes a snapshot of all that is applied, and forgets those entries
     outrun a gets ...               the same, but a newer snapshot arrives before its own is on disk
-    unanswered a x / nosnapshot a   the read is not answered yet; a could not make a snapshot now
+    nosnapshot a                    a could not make a snapshot now
     link a b                        a notices that its connection to b is closed
     a gets TYPE from b FIELD=VALUE ...
     expect a FIELD=VALUE ...        role, term, vote, leader, commit, last, applied, voters, log and kept (the terms of
                                     entries in memory and on disk), data (applied commands), match.b, state.b, applied.b
-    expect a sent TYPE FIELD=VALUE ... / expect a sent nothing / expect a early|later TYPE / expect a read x [INDEX]
+    expect a sent TYPE FIELD=VALUE ... / expect a sent nothing / expect a early|later TYPE
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ class LabNode:
         )
         self.ready: core.Ready | None = None
         self.applied: list[Entry] = []
-        self.reads: dict[Any, int | None] = {}
         self.early: list[Message] = []  # What was said since the last command to this node.
         self.later: list[Message] = []
 
@@ -118,7 +117,6 @@ class LabNode:
         sent: list[Message] = [*ready.messages, *ready.chunks]
         self.later += sent
         self.applied += ready.committed
-        self.reads.update({read.token: read.index for read in ready.reads})
         self.raft.advance(ready)
         return sent
 
@@ -210,10 +208,6 @@ class Lab:
         self.node(name).raft.propose(data.encode())
         self.pump(name)
 
-    def do_read(self, name: str, token: str) -> None:
-        self.node(name).raft.read_index(token)
-        self.pump(name)
-
     def do_transfer(self, name: str, to: str) -> None:
         self.node(name).raft.transfer(to)
         self.pump(name)
@@ -254,10 +248,6 @@ class Lab:
 
     def do_cut(self, name: str) -> None:
         self.cut.add(name)
-
-    def do_unanswered(self, name: str, token: str) -> None:
-        if token in self.nodes[name].reads:
-            raise Failed("it was answered")
 
     def do_nosnapshot(self, name: str) -> None:
         raft = self.nodes[name].raft
@@ -327,8 +317,7 @@ class Lab:
             values |= {"meta": meta, "data": data}
         defaults: dict[str, dict[str, Any]] = {
             "Append": {"prev_index": 0, "prev_term": 0, "commit": 0},
-            "Heartbeat": {"commit": 0, "round": 0},
-            "HeartbeatResponse": {"round": 0},
+            "Heartbeat": {"commit": 0},
             "VoteRequest": {"pre": False, "last_index": 0, "last_term": 0},
             "VoteResponse": {"pre": False, "granted": True},
             "AppendResponse": {"accepted": True},
@@ -344,12 +333,6 @@ class Lab:
         node = self.nodes[name]
         if words[0] in ("sent", "early", "later"):
             self.expect_sent(node, *words)
-        elif words[0] == "read":
-            if words[1] not in node.reads:
-                raise Failed("it was not answered")
-            found = node.reads[words[1]]
-            if found != (int(words[2]) if len(words) > 2 else None):
-                raise Failed(f"it was answered with {found}")
         else:
             for word in words:
                 key, wanted = word.split("=", 1)

@@ -208,12 +208,9 @@ MUTATIONS: Final = [
         (
             "counts its own copy before the disk",
             "Leadership.count",
-            'index = self.majority_of(log.stable, "match")',
-            'index = self.majority_of(log.last_index, "match")',
+            "index = self.majority_match(log.stable)",
+            "index = self.majority_match(log.last_index)",
         ),
-        ("reads without a majority", "Leadership._begin_read", "self.log.membership.voter_ids == (self.id,)", "True"),
-        ("reads before it has committed", "Leadership.read", "self.has_committed", "True"),
-        ("reads by an older word", "Leadership._begin_read", "self.round += 1", ""),
         (
             "tells to commit what may differ",
             "Leadership._send_heartbeat",
@@ -235,9 +232,9 @@ MUTATIONS: Final = [
         ("a full window stays full", "Leadership._on_heartbeat_response", "if full: ...", "if False: ..."),
         (
             "half is a majority",
-            "Leadership.majority_of",
-            "return int(numbers[len(numbers) // 2])",
-            "return int(numbers[(len(numbers) - 1) // 2])",
+            "Leadership.majority_match",
+            "return indexes[len(indexes) // 2]",
+            "return indexes[(len(indexes) - 1) // 2]",
         ),
         ("does not step down alone", "Leadership.tick", "not self._check_majority()", "False"),
         ("hands over to who lags", "Leadership.transfer", "follower.match == self.log.last_index", "True"),
@@ -265,12 +262,6 @@ MUTATIONS: Final = [
             "self._send_timeout_now(max(voters, key=lambda voter: (self.followers[voter].match, "
             "self._priority(voter))))",
             "max(voters, key=lambda voter: (self.followers[voter].match, self._priority(voter)))",
-        ),
-        (
-            "reads are left hanging",
-            "Leadership.abandoned_reads",
-            "return self.reads + [ReadState(token, None) for token in tokens]",
-            "return self.reads",
         ),
         ("a truncated membership stays in force", "EntryLog.truncate", "self.memberships[-1].index >= first", "False"),
         (

@@ -27,7 +27,6 @@ OBVIOUS = (
     "truncates without a conflict",
     "takes late snapshots",
     "half is a majority",
-    "reads without a majority",
     "tells to commit what may differ",
     "what was replaced counts as written",
     "no sync",

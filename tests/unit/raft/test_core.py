@@ -117,22 +117,6 @@ def test_messages_are_limited_in_bytes() -> None:
     lab.play("heal\n settle\n quiet a 3\n expect c last=7\n expect b last=7")
 
 
-def test_reads_are_limited() -> None:
-    lab = Lab(reads_max=2).play("voters a b c\n elect a\n read a x\n read a y\n refused: read a z\n settle\n read a z")
-    assert lab.nodes["a"].reads == {"x": 1, "y": 1}
-
-
-def test_reads_of_one_turn_share_a_heartbeat() -> None:
-    lab = Lab().play("voters a b c\n elect a")
-    node = lab.node("a")
-    for token in range(10):
-        node.raft.read_index(token)
-    lab.pump("a")
-    assert len(node.early) == 2
-    lab.play("settle")
-    assert len(node.reads) == 10
-
-
 def test_a_leader_knows_what_all_have_applied() -> None:
     lab = Lab().play("voters a b c\n elect a\n cut c\n propose a x\n settle")
     raft = lab.nodes["a"].raft
@@ -174,7 +158,7 @@ def test_compaction_keeps_what_is_asked_for() -> None:
 def test_a_snapshot_in_use_is_named() -> None:
     lab = Lab(chunk_bytes=2).play("voters a b c\n elect a\n cut c\n propose a x\n settle\n compact a\n propose a y")
     raft = lab.nodes["a"].raft
-    raft.step(HeartbeatResponse("c", "a", 1, 0))
+    raft.step(HeartbeatResponse("c", "a", 1))
     raft.step(AppendResponse("c", "a", 1, False, 2, 1, 1))
     lab.pump("a")
     assert raft.snapshots_in_use == {2}

@@ -117,9 +117,5 @@ class Command(NamedTuple):
     takes_name: bool = False  # one word that is no column may be the name of what is listed
     alone: Alone | None = None  # for what needs no node: this is run instead
 
-    @property
-    def has_vhost(self) -> bool:
-        return "vhost" in self.switches
-
 
 VHOST: Final[dict[str, str | None]] = {"vhost": "vhost"}

@@ -80,14 +80,6 @@ def test_a_tag_is_taken_once() -> None:
     assert unacked.take_all() == []
 
 
-def test_deliveries_to_one_consumer() -> None:
-    unacked = Unacked()
-    for tag in range(1, 7):
-        unacked.add(tag, 1, QUEUE, CONSUMERS[tag % 2], Batch(tag), 0, 0)
-    assert tags(unacked.take_of(CONSUMERS[0])) == [2, 4, 6]
-    assert (unacked.count, tags(unacked.take_all())) == (3, [1, 3, 5])
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_any_sequence(seed: int) -> None:
     random, unacked = Random(seed), Unacked()

@@ -34,7 +34,7 @@ def test_a_delayed_exchange_comes_and_goes_with_its_keeper(store: Metadata) -> N
     copy = Metadata()
     copy.restore(store.snapshot())
     assert copy.queues == store.queues and copy.queue_counts == store.queue_counts == {"/": 0}
-    assert list(store.all_bindings("/")) == store.bindings_from("/", "") == []
+    assert store.bindings_from("/", "") == []
     for command in (
         c.DeleteQueue("/", keeper.name),
         c.Bind("/", "amq.fanout", "queue", keeper.name, ""),
