@@ -21,9 +21,10 @@ FOLDER = ROOT / ".versions"
 TOOLS = ("aio-pika", "hypothesis", "pika", "pytest", "pytest-asyncio", "pyyaml", "numpy", "pandas", "pyarrow")
 # Protocol, storage, the HTTP server on h11, sockets on uvloop, a real client, TLS, tables.
 CORE = (
-    "tests/amqp", "tests/log", "tests/data", "tests/management/test_http.py", "tests/management/test_upkeep.py",
-    "tests/node/test_peers.py", "tests/node/test_durability.py", "tests/node/test_entrance.py",
-    "tests/clients/test_pika.py",
+    "tests/amqp", "tests/unit/protocol", "tests/unit/storage", "tests/unit/data",
+    "tests/unit/management/http/test_http_server.py", "tests/management/test_upkeep.py",
+    "tests/unit/node/sockets/test_peer_links.py", "tests/node/test_durability.py",
+    "tests/unit/node/sockets/test_tls_handshakes.py", "tests/clients/test_pika.py",
 )  # fmt: skip
 
 

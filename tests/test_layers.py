@@ -24,6 +24,8 @@ FOLDERS = ("leveret",)
 LAYERS = (
     "leveret",
     "leveret.base",
+    "leveret.client",
+    "leveret.data",
     "leveret.protocol",
     "leveret.storage.format",
     "leveret.storage.segments",
@@ -47,8 +49,6 @@ LAYERS = (
     "leveret.sessions.amqp",
     "leveret.node.config",
     "leveret.node.system",
-    "leveret.client",
-    "leveret.data",
     "leveret.node.sockets",
     "leveret.node.admin.common",
     "leveret.node.cluster",

@@ -1,4 +1,5 @@
 """Small tools that know nothing of brokers: sets of ranges, packed numbers, timers, counters, safe regular expressions.
 
-Everybody may import them; they import nothing of Leveret.
+Also constants on which two sides must agree: exit codes, flags of messages, and the protocol of leveretctl. All
+packages may import these modules; they import nothing of Leveret.
 """

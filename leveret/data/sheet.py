@@ -32,14 +32,16 @@ from itertools import chain, pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
+from leveret.base import message_flags
+
 MEDIA_TYPE: Final = "application/vnd.leveret.sheet"
 MAGIC: Final = b"LVSH"
 VERSION: Final = 1
 COUNT_MAX: Final = 1 << 28
 
-PERSISTENT: Final = 1
-REDELIVERED: Final = 2
-EXPIRES: Final = 8
+PERSISTENT: Final = message_flags.PERSISTENT
+REDELIVERED: Final = message_flags.REDELIVERED
+EXPIRES: Final = message_flags.EXPIRES
 
 HEAD: Final = Struct("<4sHHIIIIQQ")
 _STRETCH: Final = Struct("<IH")

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import uvloop
 
 from leveret import __version__
+from leveret.base.exit_codes import CONFIG, DATA_ERROR, SOFTWARE, UNAVAILABLE
 from leveret.links.frame_types import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
 from leveret.links.link import FRAME_BYTES_MAX, Identity
 from leveret.metadata.rules.ha_policy import unknown_nodes
@@ -76,10 +77,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret")
 
 KNOWN_PASSWORD: Final = "guest"  # Which every node has at first.
-EX_DATAERR: Final = 65
-EX_UNAVAILABLE: Final = 69
-EX_SOFTWARE: Final = 70
-EX_CONFIG: Final = 78
 RESTART: Final = -1  # No exit code: the process goes on as a new one.
 FORCE_FILE: Final = "force_boot"
 CALL_S: Final = 5.0
@@ -548,12 +545,12 @@ def run(settings: Settings) -> int:
         logs.set_up(settings)
     except logs.NoLogFile as error:
         print(f"leveret: {error}", file=sys.stderr)
-        return EX_CONFIG
+        return CONFIG
     try:
         problem = make_folder(settings.data_dir)
         if problem is not None:
             logger.critical("%s; give the node another folder with --data, or data_dir in its configuration", problem)
-            return EX_CONFIG
+            return CONFIG
         with folder_lock(settings.data_dir, PATIENCE_S):
             code = _run(_with_cookie(settings))
         if code == RESTART:
@@ -561,18 +558,18 @@ def run(settings: Settings) -> int:
         return code
     except FolderInUse as error:
         logger.critical("%s; give this one its own folder with --data", error)
-        return EX_UNAVAILABLE
+        return UNAVAILABLE
     except BadCookie as error:
         logger.critical("%s", error)
-        return EX_CONFIG
+        return CONFIG
     except (LogDamaged, ConsensusLogDamaged) as error:
         from leveret.node.cluster.repair import refusal  # Few starts need it.
 
         logger.critical("this node does not start: %s", logs.lines(refusal(settings.data_dir, error)))
-        return EX_DATAERR
+        return DATA_ERROR
     except StartFailed as error:
         logger.critical("%s", logs.lines(error))
-        return EX_UNAVAILABLE
+        return UNAVAILABLE
 
 
 def _with_cookie(settings: Settings) -> Settings:
@@ -642,7 +639,7 @@ async def serve(settings: Settings) -> int:
         systemd.tell(systemd.reloading() if server.restarting else "STOPPING=1")
         local_registry.withdraw(settings.node_name)
         await server.stop()
-    return EX_SOFTWARE if server.fatal else RESTART if server.restarting else 0
+    return SOFTWARE if server.fatal else RESTART if server.restarting else 0
 
 
 def login_hint(settings: Settings, metadata: Metadata) -> str:

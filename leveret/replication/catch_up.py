@@ -49,6 +49,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leveret.replication.ring_frames import Complete, Counts, Fetch, Fill, Piece, Ranges, Read, Recovered, Request
+from leveret.storage.format.mirror_limits import HAVE_MAX
 from leveret.storage.format.queue_block import Run
 from leveret.storage.format.queue_marks import Mark
 
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 # From one question to the next while the node has other work: ticks at least, and times what the last piece took.
 YIELD_TICKS, YIELD_TIMES = 3, 3
 BATCHES = 512  # Pieces of one answer, where each holds few messages.
-HAVE_MAX = 64  # Ranges. Each interrupted filling adds one or two.
 
 
 def merged(ranges: list[tuple[int, int]]) -> Ranges:

@@ -23,8 +23,6 @@ from itertools import pairwise
 from typing import Any, Final
 
 from leveret.base.packing import BadMessage, Reader, pack_text
-from leveret.replication.catch_up import HAVE_MAX
-from leveret.replication.log_tail import HISTORY_MAX
 from leveret.replication.packed_block import PackedBlock, pack_block
 from leveret.replication.ring_frames import (
     Attach,
@@ -57,6 +55,7 @@ from leveret.storage.format.block_format import (
     unpack_ranges,
 )
 from leveret.storage.format.errors import FormatError
+from leveret.storage.format.mirror_limits import HAVE_MAX, HISTORY_MAX
 from leveret.storage.format.queue_block import LASTING_KIND, Block, Run
 from leveret.storage.format.queue_marks import Mark
 

@@ -13,9 +13,8 @@ from collections.abc import Iterable
 
 from leveret.replication.packed_block import block_bytes, message_count
 from leveret.replication.ring_frames import History, ProtocolError
+from leveret.storage.format.mirror_limits import HISTORY_MAX
 from leveret.storage.format.queue_block import Block
-
-HISTORY_MAX = 1024  # Promotions remembered. Whoever has slept through more starts from nothing.
 
 
 def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]:

@@ -33,11 +33,12 @@ from leveret.storage.format.block_format import (
     parse_meta,
 )
 from leveret.storage.format.errors import Damage, FormatError, LogDamaged
+from leveret.storage.format.mirror_limits import HAVE_MAX
 from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.mirror_log import outside, without
 from leveret.storage.segments.block_reader import read_whole
 from leveret.storage.segments.content_index import PENDING, Columns
-from leveret.storage.segments.mirror_copy import HAVE_MAX, Mirror, Unapplied
+from leveret.storage.segments.mirror_copy import Mirror, Unapplied
 from leveret.storage.segments.queue_index import QueueLog
 from leveret.storage.segments.segment import SHARED_DAMAGED, segment_path
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.metadata.defaults import first_boot
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.hidden_queues import is_keeper
@@ -20,7 +21,7 @@ from leveret.metadata.rules.global_parameters import CLUSTER_ID, CLUSTER_NAME
 from leveret.metadata.rules.passwords import SALT_BYTES, verify_password
 from leveret.metadata.store import PREDECLARED
 from leveret.node.admin import dispatch as control
-from leveret.node.admin.common.command import FLAG, RUNNING, TEXT, TEXTS, UNAVAILABLE, USAGE, Commands, Refused
+from leveret.node.admin.common.command import FLAG, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.nodes import runtime_settings
 from leveret.node.server import Server
 from leveret.node.system.environment import Reality

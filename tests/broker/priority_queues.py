@@ -8,11 +8,11 @@ from typing import Any, cast
 from leveret.base.timers import Timers
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.delivery.offsets import Start
-from leveret.broker.delivery.priority_ready import HEADER_AT
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import QueueRules
+from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import Properties, body_size, encode
 from leveret.protocol.tables import Field
 from leveret.storage.format.queue_block import PERSISTENT, Block, Run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 CONNECTOR = ROOT / "pyspark_leveret"
-BROKER = ("broker", "node", "management", "cli", "log", "storage", "mirror", "replication", "raft", "session")
+BROKER = ("broker", "node", "management", "cli", "storage", "replication", "raft", "sessions", "links", "testing")
 
 EVERYTHING = """
     import pkgutil, sys, importlib, pyspark_leveret

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.batch import Gap, Span
+from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import priority
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 Entry = Span | Gap
 
-HEADER_AT: Final = 7  # Where the header's payload begins in a stored content.
 FLAGS_AT: Final = HEADER_AT + 12
 _HAS_PRIORITY: Final = 0x08  # In the first byte of the flags.
 _AFTER_OTHERS: Final = 0xE0  # Some property of variable size is in front of it.

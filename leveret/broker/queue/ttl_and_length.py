@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.queue.delivery_limit import bury_overdue
 from leveret.metadata.rules.queue_rules import DROP_HEAD, REJECT_TO_DLX
+from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import body_size, expiration
 from leveret.storage.format.queue_block import EXPIRES, KEPT
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.queue.queue import Queue
 
-HEADER_AT: Final = 7  # Where the header's payload begins in a stored content.
 LOOK_AHEAD: Final = 64  # Messages with times to live of their own that are handed out at once.
 
 

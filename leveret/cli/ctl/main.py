@@ -14,26 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from leveret import __version__
+from leveret.base.control_protocol import HEADED, ONE_LINE, PLAIN, TOLD, VALIDATION, WITH_USAGE
+from leveret.base.exit_codes import DATA_ERROR, OK, UNAVAILABLE, USAGE
 from leveret.cli.ctl.base import help
-from leveret.cli.ctl.base.command import (
-    DATA_ERROR,
-    HEADED,
-    OK,
-    ONE_LINE,
-    PLAIN,
-    TOLD,
-    UNAVAILABLE,
-    USAGE,
-    VALIDATION,
-    VHOST,
-    WITH_USAGE,
-    Command,
-    Failed,
-    Given,
-    Message,
-    Output,
-    Report,
-)
+from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output, Report
 from leveret.cli.ctl.base.parse import parse
 from leveret.cli.ctl.metadata import definitions, policies_and_limits, users
 from leveret.cli.ctl.nodes import checks, cluster, maintenance, partitions, report, runtime, runtime_settings

@@ -36,6 +36,7 @@ from urllib.parse import parse_qsl
 
 import h11
 
+from leveret.base.hosts import is_loopback
 from leveret.management.http.http_messages import NO_SNIFFING, Buffer, Problem, Request, Response
 from leveret.node.sockets.unauthenticated import Strangers
 
@@ -276,7 +277,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _peer(self) -> tuple[str, bool]:
         host = (self.transport.get_extra_info("peername") or ("",))[0]
-        return host, host == "::1" or host.startswith("127.") or host.startswith("::ffff:127.")
+        return host, is_loopback(host)
 
     # -- Answers -------------------------------------------------------------------------------------------------
 

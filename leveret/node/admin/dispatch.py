@@ -30,22 +30,11 @@ import time
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.control_protocol import WITH_USAGE
+from leveret.base.exit_codes import SOFTWARE, UNAVAILABLE, USAGE
 from leveret.links.frame_types import CONTROL
 from leveret.metadata.rules.policies import PolicyBook
-from leveret.node.admin.common.command import (
-    RUNNING,
-    SOFTWARE,
-    STARTED,
-    STOPPED,
-    UNAVAILABLE,
-    USAGE,
-    WITH_USAGE,
-    Command,
-    Member,
-    Node,
-    Refused,
-    Server,
-)
+from leveret.node.admin.common.command import RUNNING, STARTED, STOPPED, Command, Member, Node, Refused, Server
 from leveret.node.admin.metadata import definitions, users_vhosts_policies
 from leveret.node.admin.nodes import cluster, diagnostics, maintenance, partitions, rebalance, runtime_settings
 from leveret.node.admin.queues import leases, lists, mirrors, peek, queues, spools

@@ -35,6 +35,8 @@ from leveret.metadata.model.hidden_queues import is_journal
 from leveret.metadata.model.maintenance_mark import DRAINING, LEAVING, MAINTENANCE, out_of_service, state_of
 from leveret.node.cluster import drain_spools
 from leveret.node.cluster.consensus import AdminError
+from leveret.node.cluster.partition_pause import CLIENTS_S
+from leveret.protocol.errors import ReplyCode
 
 if TYPE_CHECKING:
     from leveret.broker.mirrors.manager import Mirror
@@ -46,10 +48,8 @@ logger = logging.getLogger("leveret")
 
 Progress = Callable[[str], None]
 
-FORCED: Final = 320
 IN_MAINTENANCE: Final = "Node was put into maintenance mode"  # RabbitMQ's words.
 LEFT: Final = "broker forced connection closure with reason 'node is being drained'"
-CLIENTS_S: Final = 5.0  # That clients have to answer a close.
 LEAVE_S: Final = 5.0  # That mirrored queues have to find another master before this node stops.
 STUCK_S: Final = 10.0  # In which no queue could be handed over, after which the rest is left where it is.
 LEAVE_STEP_S: Final = 0.005
@@ -126,7 +126,7 @@ class Maintenance:
     def close_clients(self, text: str) -> int:
         connections = list(self.node.broker.connections)
         for connection in connections:
-            connection.close(FORCED, text)
+            connection.close(ReplyCode.CONNECTION_FORCED, text)
         for client in list(self.node.clients):
             if client.connection not in self.node.broker.connections:
                 client.transport.abort()  # It was about to log in.

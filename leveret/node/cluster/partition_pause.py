@@ -38,6 +38,7 @@ from leveret.links import frame_types
 from leveret.metadata.model.commands import NodeStarted
 from leveret.metadata.rules import partition_handling
 from leveret.metadata.rules.partition_handling import PartitionHandling, Partitions, Strategy
+from leveret.protocol.errors import ReplyCode
 
 if TYPE_CHECKING:
     from leveret.metadata.store import Applied
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.cluster")
 
-CLIENTS_S: Final = 5.0  # That clients have to answer a close.
-FORCED: Final = 320
+CLIENTS_S: Final = 5.0  # Time for clients to answer a close, here and in `maintenance`.
 SHUTDOWN: Final = "broker forced connection closure with reason 'shutdown'"  # What RabbitMQ says when it pauses.
 _NUMBER: Final = struct.Struct(">Q")
 PAUSE_FRAMES: Final = frozenset({frame_types.PAUSED, frame_types.PAUSE_SEEN, frame_types.RESUMED})
@@ -228,7 +228,7 @@ class Pausing:
         self.on_paused()
         for client in list(node.clients):
             if client.connection in node.broker.connections:
-                client.connection.close(FORCED, SHUTDOWN)
+                client.connection.close(ReplyCode.CONNECTION_FORCED, SHUTDOWN)
             else:
                 client.transport.abort()  # It was about to log in.
         node.broker.mirrors.on_majority(False)

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.broker.queue.queue import Queue
 from leveret.metadata import rebalancing as r
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
@@ -34,7 +35,7 @@ from leveret.metadata.model.hidden_queues import is_journal, is_keeper
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.metadata.rules.placement import LABELS, REBALANCE, labels_of, moving_to, own_labels
-from leveret.node.admin.common.command import UNAVAILABLE, USAGE, Refused
+from leveret.node.admin.common.command import Refused
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.system.time_slices import Slices
 

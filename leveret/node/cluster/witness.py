@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from leveret import __version__
+from leveret.base.control_protocol import PLAIN
+from leveret.base.exit_codes import CONFIG, DATA_ERROR, SOFTWARE, UNAVAILABLE
 from leveret.links.frame_types import CONTROL, HELLO, JOIN, LEAVE, RENAME, REST
 from leveret.links.link import FRAME_BYTES_MAX, Identity
 from leveret.metadata.model.witnesses import witness_names
@@ -54,10 +56,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret")
 
-EX_UNAVAILABLE: Final = 69
-EX_SOFTWARE: Final = 70
-EX_CONFIG: Final = 78
-EX_DATAERR: Final = 65
 JOIN_CALL_S: Final = 30.0
 RETRY_S: Final = 0.5
 LEADERS_CALLS: Final = frozenset({JOIN, LEAVE, RENAME, REST})
@@ -276,7 +274,7 @@ class Witness(consensus.Shell):
         if command == "stop":
             self.loop.call_soon(self.request_stop)
             return {"ok": {"pid": os.getpid()}}
-        return {"error": {"code": EX_UNAVAILABLE, "text": OTHER, "form": "plain"}}
+        return {"error": {"code": UNAVAILABLE, "text": OTHER, "form": PLAIN}}
 
 
 # -- The process ---------------------------------------------------------------------------------------------------
@@ -291,16 +289,16 @@ def run(settings: Settings) -> int:
             return uvloop.run(serve(settings))
     except logs.NoLogFile as error:
         print(f"leveret: {error}", file=sys.stderr)
-        return EX_CONFIG
+        return CONFIG
     except BadCookie as error:
         logger.critical("%s", error)
-        return EX_CONFIG
+        return CONFIG
     except ConsensusLogDamaged as error:
         logger.critical("this witness does not start: %s. Forget it at a node, delete its folder, let it join", error)
-        return EX_DATAERR
+        return DATA_ERROR
     except (FolderInUse, NoStart, AdminError) as error:
         logger.critical("%s", error)
-        return EX_UNAVAILABLE
+        return UNAVAILABLE
 
 
 async def serve(settings: Settings) -> int:
@@ -321,4 +319,4 @@ async def serve(settings: Settings) -> int:
             starting.cancel()
     finally:
         await witness.stop()
-    return EX_SOFTWARE if witness.fatal else 0
+    return SOFTWARE if witness.fatal else 0

@@ -22,6 +22,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
+from leveret.base.hosts import is_loopback
 from leveret.node.sockets.certificates import LoginFrom, login_name
 from leveret.node.sockets.lingering import asked_s
 from leveret.sessions.amqp.connection import Connection
@@ -209,6 +210,6 @@ class Client(asyncio.Protocol):
 def peer_of(transport: asyncio.BaseTransport, login_from: LoginFrom) -> Peer:
     host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
     local_host, local_port = (transport.get_extra_info("sockname") or ("", 0))[:2]
-    loopback = host == "::1" or host.startswith("127.") or host.startswith("::ffff:127.")
+    loopback = is_loopback(host)
     tls = transport.get_extra_info("ssl_object") is not None
     return Peer(host, port, local_host, local_port, loopback, tls, login_name(transport, login_from) if tls else None)

@@ -11,8 +11,8 @@ refer to anything else); for another one, what no block under way to the disk ho
 without mirrors is as safe as it will ever be when it is in memory. It goes with its node, and its number may then be
 given once more: whoever counts on numbers must not mix in messages that do not last.
 
-**From where.** The log, as it lies there (see `leveret.data.ranges`), whoever has the messages in hand. What is in
-memory only is read there too, if it waits or is leased; what of it is out with a consumer is not.
+**From where.** The log, as it lies there (see `leveret.node.stats.sheet_reader`), whoever has the messages in hand.
+What is in memory only is read there too, if it waits or is leased; what of it is out with a consumer is not.
 
 **At whose cost.** Reads of the log are done by the thread that also reads back what queues have forgotten, and one of
 these must not wait behind many of those: so few are handed to it at a time. And a processor that reads does not take in
@@ -37,9 +37,9 @@ from leveret.broker.queue.queue import Queue
 from leveret.metadata.rules.ha_policy import is_stream
 
 if TYPE_CHECKING:
-    from leveret.data.ranges import RangeRead
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.node import Node
+    from leveret.node.stats.sheet_reader import RangeRead
     from leveret.storage.format.queue_block import Run
     from leveret.storage.segments.queue_index import QueueLog
 
@@ -195,7 +195,7 @@ class Reads:
     async def _perform(
         self, spec: QueueSpec, first: int, last: int, memory: list[Run], bytes_max: int, shift: int
     ) -> RangeRead:
-        from leveret.data.ranges import RangeRead  # Most nodes are never read from, and all of them start.
+        from leveret.node.stats.sheet_reader import RangeRead  # Most nodes are never read from, and all of them start.
 
         storage = self.node.storage
         load = storage.log.load(spec.id, first, last, bytes_max) if first <= last else None

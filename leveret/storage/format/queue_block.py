@@ -8,9 +8,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import itemgetter
 
-PERSISTENT = 1  # Kept over a restart: written to the log.
-REDELIVERED = 2  # May have been delivered before.
-EXPIRES = 8  # Has a time to live of its own, among its properties.
+from leveret.base import message_flags
+
+PERSISTENT = message_flags.PERSISTENT
+REDELIVERED = message_flags.REDELIVERED
+EXPIRES = message_flags.EXPIRES
 SHARED = 4  # The same content object also goes to other queues in this batch: stored once.
 KEPT = 16  # Its publisher was told that it is safe: no limit turns it away. Means nothing once it is in its queue.
 OVERDUE = 32  # Its time was up before it came: its queue only sends its dead letter. Likewise.

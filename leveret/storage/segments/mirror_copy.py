@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from leveret.storage.format.errors import FormatError
+from leveret.storage.format.mirror_limits import HISTORY_MAX
 from leveret.storage.segments.content_index import PENDING
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from leveret.storage.segments.disk_jobs import MirrorEntry
 
 Pairs = tuple[tuple[int, int], ...]
-
-HISTORY_MAX = 1024  # Epochs remembered.
-HAVE_MAX = 64  # Ranges of messages that a damaged copy can say it still has.
 
 WAITING, APPLIED, VOID = 0, 1, 2
 _ITEM_FIELDS = 9

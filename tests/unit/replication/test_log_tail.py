@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.replication.log_tail import HISTORY_MAX, Tail
+from leveret.replication.log_tail import Tail
 from leveret.replication.packed_block import block_bytes
 from leveret.replication.ring_frames import ProtocolError
+from leveret.storage.format.mirror_limits import HISTORY_MAX
 from tests.mirror.lab import block, blocks
 
 SIZE = block_bytes(block(1, 1))

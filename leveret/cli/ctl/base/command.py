@@ -8,25 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from leveret.base.control_protocol import HEADED
+
 if TYPE_CHECKING:
     from leveret.cli.ctl.base.session import Session
-
-OK: Final = 0
-USAGE: Final = 64
-DATA_ERROR: Final = 65
-NO_USER: Final = 67
-UNAVAILABLE: Final = 69
-SOFTWARE: Final = 70
-TIMED_OUT: Final = 75
-CONFIG: Final = 78
-
-# How an error is shown; the last with the command's usage.
-HEADED: Final = "headed"  # Error:\n<text>
-PLAIN: Final = "plain"
-ONE_LINE: Final = "line"  # Error: <text>
-TOLD: Final = "told"  # It stands on stdout already.
-WITH_USAGE: Final = "usage"
-VALIDATION: Final = "validation"
 
 
 class Failed(Exception):

@@ -11,7 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from leveret.cli.ctl.base.command import CONFIG, ONE_LINE, UNAVAILABLE, USAGE, VALIDATION, Failed, Given
+from leveret.base.control_protocol import ONE_LINE, VALIDATION
+from leveret.base.exit_codes import CONFIG, UNAVAILABLE, USAGE
+from leveret.cli.ctl.base.command import Failed, Given
 from leveret.node.sockets.cookie import ERLANG_FILE, FILE_NAME, BadCookie, read_cookie
 from leveret.node.system import local_registry
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from leveret.cli.ctl.base.command import USAGE, VALIDATION, Command, Failed, Given
+from leveret.base.control_protocol import VALIDATION
+from leveret.base.exit_codes import USAGE
+from leveret.cli.ctl.base.command import Command, Failed, Given
 
 # For every command: long name -> what its value is called (None: it has none).
 COMMON: Final[Mapping[str, str | None]] = {

@@ -10,17 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TextIO
 
-from leveret.cli.ctl.base.command import (
-    CONFIG,
-    ONE_LINE,
-    PLAIN,
-    TIMED_OUT,
-    UNAVAILABLE,
-    VALIDATION,
-    WITH_USAGE,
-    Failed,
-    Rows,
-)
+from leveret.base.control_protocol import ONE_LINE, PLAIN, VALIDATION, WITH_USAGE
+from leveret.base.exit_codes import CONFIG, TIMED_OUT, UNAVAILABLE
+from leveret.cli.ctl.base.command import Failed, Rows
 from leveret.cli.ctl.base.connect import Target
 from leveret.cli.ctl.base.progress import Progress
 from leveret.links import link

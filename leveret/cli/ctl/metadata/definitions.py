@@ -8,25 +8,14 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cli.ctl.base.command import (
-    DATA_ERROR,
-    UNAVAILABLE,
-    USAGE,
-    VALIDATION,
-    VHOST,
-    Command,
-    Failed,
-    Given,
-    Message,
-    Output,
-)
+from leveret.base.control_protocol import DOCUMENT_BYTES_MAX, PART_CHARACTERS, VALIDATION
+from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE, USAGE
+from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.base.session import Session
 
 GROUP: Final = "Configuration and Environment"
-DOCUMENT_BYTES_MAX: Final = 256 << 20
-PART_CHARACTERS: Final = 1 << 20
 ITEMS_AT_ONCE: Final = 1_000
 OF_THE_VHOST: Final = ("tags", "limits")  # Lists that are no sections, in the file of a single vhost.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cli.ctl.base.command import UNAVAILABLE, VHOST, Command, Failed, Given, Message, Output, Rows
+from leveret.base.exit_codes import UNAVAILABLE
+from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output, Rows
 from leveret.cli.ctl.metadata.users import table
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cli.ctl.base.command import DATA_ERROR, VALIDATION, VHOST, Command, Failed, Given, Message, Output, Rows
+from leveret.base.control_protocol import VALIDATION
+from leveret.base.exit_codes import DATA_ERROR
+from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output, Rows
 from leveret.node.admin.common import listing_columns as columns
 
 if TYPE_CHECKING:

@@ -9,21 +9,9 @@ import datetime
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cli.ctl.base.command import (
-    DATA_ERROR,
-    PLAIN,
-    SOFTWARE,
-    UNAVAILABLE,
-    USAGE,
-    VALIDATION,
-    VHOST,
-    Command,
-    Failed,
-    Given,
-    Message,
-    Output,
-    Report,
-)
+from leveret.base.control_protocol import PLAIN, VALIDATION
+from leveret.base.exit_codes import DATA_ERROR, SOFTWARE, UNAVAILABLE, USAGE
+from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output, Report
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.base.session import Session

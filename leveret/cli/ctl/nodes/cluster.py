@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.cli.ctl.base.command import (
-    DATA_ERROR,
-    SOFTWARE,
-    UNAVAILABLE,
-    USAGE,
-    VALIDATION,
-    Command,
-    Failed,
-    Given,
-    Message,
-    Output,
-    Report,
-)
+from leveret.base.control_protocol import VALIDATION
+from leveret.base.exit_codes import DATA_ERROR, SOFTWARE, UNAVAILABLE, USAGE
+from leveret.cli.ctl.base.command import Command, Failed, Given, Message, Output, Report
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.base.session import Session

@@ -16,20 +16,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.base.exit_codes import INTERRUPTED
-from leveret.cli.ctl.base.command import (
-    DATA_ERROR,
-    ONE_LINE,
-    TIMED_OUT,
-    UNAVAILABLE,
-    VALIDATION,
-    Command,
-    Failed,
-    Given,
-    Message,
-    Output,
-    Report,
-)
+from leveret.base.control_protocol import NO_MIRRORS, ONE_LINE, VALIDATION
+from leveret.base.exit_codes import DATA_ERROR, INTERRUPTED, TIMED_OUT, UNAVAILABLE
+from leveret.cli.ctl.base.command import Command, Failed, Given, Message, Output, Report
 from leveret.cli.ctl.queues.rebalance import is_cut_short, summary
 
 if TYPE_CHECKING:
@@ -41,7 +30,6 @@ DRAIN_S: Final = 600.0
 ASK_S: Final = 10.0
 NAMES_SHOWN: Final = 5
 
-NO_MIRRORS: Final = "it has no mirrors"
 
 
 # -- One node ------------------------------------------------------------------------------------------------------

@@ -6,20 +6,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cli.ctl.base.command import (
-    DATA_ERROR,
-    UNAVAILABLE,
-    USAGE,
-    VALIDATION,
-    VHOST,
-    Command,
-    Failed,
-    Given,
-    Message,
-    Output,
-    Report,
-    Rows,
-)
+from leveret.base.control_protocol import VALIDATION
+from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE, USAGE
+from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output, Report, Rows
 
 if TYPE_CHECKING:
     from leveret.cli.ctl.base.session import Session

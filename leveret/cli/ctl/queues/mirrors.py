@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cli.ctl.base.command import (
-    PLAIN,
-    UNAVAILABLE,
-    USAGE,
-    VHOST,
-    Command,
-    Failed,
-    Given,
-    Message,
-    Output,
-    Report,
-)
+from leveret.base.control_protocol import PLAIN
+from leveret.base.exit_codes import UNAVAILABLE, USAGE
+from leveret.cli.ctl.base.command import VHOST, Command, Failed, Given, Message, Output, Report
 from leveret.node.admin.common import listing_columns as columns
 
 if TYPE_CHECKING:

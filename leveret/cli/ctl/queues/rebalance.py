@@ -6,17 +6,9 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.cli.ctl.base.command import (
-    DATA_ERROR,
-    UNAVAILABLE,
-    USAGE,
-    VALIDATION,
-    Command,
-    Failed,
-    Given,
-    Output,
-    Report,
-)
+from leveret.base.control_protocol import VALIDATION
+from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE, USAGE
+from leveret.cli.ctl.base.command import Command, Failed, Given, Output, Report
 from leveret.metadata.rebalance_names import PLAN, STRATEGIES, short
 
 if TYPE_CHECKING:

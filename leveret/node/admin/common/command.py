@@ -12,6 +12,9 @@ from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from leveret.base.control_protocol import HEADED
+from leveret.base.exit_codes import USAGE
+
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.queue.queue import Queue
@@ -25,19 +28,6 @@ if TYPE_CHECKING:
     from leveret.node.storage import Storage
     from leveret.node.system.alarms import Alarms
     from leveret.raft import Raft
-
-# sysexits.h, as RabbitMQ's tools use it
-USAGE: Final = 64
-DATA_ERROR: Final = 65
-NO_USER: Final = 67
-UNAVAILABLE: Final = 69
-SOFTWARE: Final = 70
-
-# How leveretctl shows an error: under the word "Error:", alone, or with the command's usage.
-HEADED: Final = "headed"
-PLAIN: Final = "plain"
-WITH_USAGE: Final = "usage"
-VALIDATION: Final = "validation"  # The same, and the command was not even tried.
 
 # When a command can be answered.
 ALWAYS: Final = "always"

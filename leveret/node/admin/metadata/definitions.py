@@ -26,6 +26,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret import __version__
+from leveret.base.control_protocol import DOCUMENT_BYTES_MAX, PART_CHARACTERS
+from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
 from leveret.base.json_values import Json, same_json
 from leveret.base.safe_regex import PATTERN_COST_MAX, VHOST_COST_MAX, error_of, too_costly
 from leveret.broker.routing.router import EXCHANGE_TYPES, check_binding, check_exchange
@@ -46,17 +48,7 @@ from leveret.metadata.rules.policy_validation import (
 )
 from leveret.metadata.rules.redeclare import exchange_mismatch, queue_mismatch
 from leveret.metadata.store import PREDECLARED
-from leveret.node.admin.common.command import (
-    DATA_ERROR,
-    NUMBER,
-    OBJECT,
-    RUNNING,
-    TEXT,
-    UNAVAILABLE,
-    Commands,
-    Node,
-    Refused,
-)
+from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, Commands, Node, Refused
 from leveret.node.cluster import paced_commands
 from leveret.protocol import methods as m
 from leveret.protocol.errors import ProtocolError
@@ -70,8 +62,6 @@ logger = logging.getLogger("leveret")
 
 COMMANDS = Commands()
 
-DOCUMENT_BYTES_MAX: Final = 256 << 20
-PART_CHARACTERS: Final = 1 << 20
 KEPT_MAX: Final = 4  # Imports that are being staged, and exports that are being fetched.
 SLICE: Final = 500
 TOLD_EVERY: Final = 10_000

@@ -11,6 +11,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from leveret.base.control_protocol import PLAIN
+from leveret.base.exit_codes import DATA_ERROR, NO_USER, SOFTWARE, UNAVAILABLE
 from leveret.base.json_values import Json
 from leveret.base.safe_regex import PATTERN_COST_MAX, cost_of, error_of
 from leveret.broker import firehose
@@ -26,22 +28,7 @@ from leveret.metadata.rules.policy_validation import (
     policy_notes,
     unknown_keys,
 )
-from leveret.node.admin.common.command import (
-    ANYTHING,
-    DATA_ERROR,
-    FLAG,
-    NO_USER,
-    NUMBER,
-    OBJECT,
-    PLAIN,
-    RUNNING,
-    SOFTWARE,
-    TEXT,
-    TEXTS,
-    UNAVAILABLE,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import ANYTHING, FLAG, NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.cluster import bulk_delete
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from leveret import __version__
+from leveret.base.exit_codes import DATA_ERROR, SOFTWARE, UNAVAILABLE
 from leveret.links.frame_types import CONTROL
 from leveret.links.link import SELF
 from leveret.metadata.model.commands import SetGlobalParameter
@@ -23,16 +24,13 @@ from leveret.metadata.rules.global_parameters import CLUSTER_NAME
 from leveret.metadata.rules.placement import own_labels
 from leveret.node.admin.common.command import (
     ALWAYS,
-    DATA_ERROR,
     FLAG,
     NUMBER,
     OBJECT,
     RUNNING,
-    SOFTWARE,
     STARTED,
     STOPPED,
     TEXT,
-    UNAVAILABLE,
     Commands,
     Refused,
 )

@@ -20,20 +20,10 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.metadata.rules.ha_policy import is_quorum
-from leveret.node.admin.common.command import (
-    ALWAYS,
-    DATA_ERROR,
-    NUMBER,
-    OBJECT,
-    RUNNING,
-    STARTED,
-    TEXT,
-    UNAVAILABLE,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import ALWAYS, NUMBER, OBJECT, RUNNING, STARTED, TEXT, Commands, Refused
 from leveret.node.admin.nodes.cluster import listeners, local_alarms
 from leveret.node.cluster import discovery
 from leveret.node.config import config_as_text

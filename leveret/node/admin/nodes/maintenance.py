@@ -12,11 +12,13 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.control_protocol import NO_MIRRORS
+from leveret.base.exit_codes import TIMED_OUT, UNAVAILABLE
 from leveret.links.frame_types import CONTROL
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
 from leveret.metadata.model.hidden_queues import is_journal, is_keeper
 from leveret.metadata.model.maintenance_mark import DRAINING, LEAVING, MAINTENANCE, mark, state_of
-from leveret.node.admin.common.command import ALWAYS, FLAG, NUMBER, RUNNING, UNAVAILABLE, Commands, Refused
+from leveret.node.admin.common.command import ALWAYS, FLAG, NUMBER, RUNNING, Commands, Refused
 from leveret.node.admin.queues.mirrors import move_alone, move_queue_master
 from leveret.node.cluster.consensus import AdminError, split_address
 from leveret.node.cluster.maintenance import ClientsLeft
@@ -32,12 +34,10 @@ logger = logging.getLogger("leveret")
 
 COMMANDS = Commands()
 
-TIMED_OUT: Final = 75
 SHOWN_MAX: Final = 100  # Queues by name; the rest is counted.
 MOVES_AT_ONCE: Final = 4
 CALL_S: Final = 5.0
 
-NO_MIRRORS: Final = "it has no mirrors"
 NOT_IN_SYNC: Final = "none of its mirrors in service is in sync"
 
 

@@ -11,19 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.rules import partition_handling
-from leveret.node.admin.common.command import (
-    DATA_ERROR,
-    RUNNING,
-    STARTED,
-    TEXT,
-    TEXTS,
-    UNAVAILABLE,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import RUNNING, STARTED, TEXT, TEXTS, Commands, Refused
 from leveret.node.cluster.consensus import AdminError
 
 if TYPE_CHECKING:

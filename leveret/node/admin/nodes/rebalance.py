@@ -5,18 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.metadata.rebalancing import PLAN, STRATEGIES
-from leveret.node.admin.common.command import (
-    ANYTHING,
-    FLAG,
-    NUMBER,
-    RUNNING,
-    TEXT,
-    UNAVAILABLE,
-    USAGE,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import ANYTHING, FLAG, NUMBER, RUNNING, TEXT, Commands, Refused
 from leveret.node.cluster.rebalancer import KINDS, Wanted
 from leveret.node.cluster.rebalancer import local_balance as balance_here
 

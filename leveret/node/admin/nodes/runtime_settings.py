@@ -16,7 +16,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.node.admin.common.command import ALWAYS, DATA_ERROR, FLAG, RUNNING, TEXT, UNAVAILABLE, Commands, Refused
+from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
+from leveret.node.admin.common.command import ALWAYS, FLAG, RUNNING, TEXT, Commands, Refused
 from leveret.node.config.schema import USED, NotAllowed
 from leveret.node.system.alarms import RESOURCES
 

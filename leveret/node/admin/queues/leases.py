@@ -9,22 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.broker.queue import leases
 from leveret.broker.queue.lease import LeaseView
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.refusals import Refusal
 from leveret.node.admin.common import listing_columns as columns_
-from leveret.node.admin.common.command import (
-    NUMBERS,
-    OBJECT,
-    RUNNING,
-    TEXT,
-    TEXTS,
-    UNAVAILABLE,
-    USAGE,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.queues.lists import check_columns, page
 from leveret.node.admin.queues.queues import (
     ask_homes,

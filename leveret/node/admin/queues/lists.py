@@ -18,21 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from leveret.base.exit_codes import UNAVAILABLE, USAGE
+from leveret.broker.client_log import CONNECTION_PID
 from leveret.broker.firehose import is_traced
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.model.implicit_bindings import implicit_binding
 from leveret.node.admin.common import listing_columns as columns_
-from leveret.node.admin.common.command import (
-    NUMBER,
-    OBJECT,
-    RUNNING,
-    TEXT,
-    TEXTS,
-    UNAVAILABLE,
-    USAGE,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.sockets.certificates import distinguished_name
 from leveret.node.system.time_slices import picked
 from leveret.protocol.tables import Field, Table, table_from_python, type_name
@@ -47,7 +39,6 @@ if TYPE_CHECKING:
 COMMANDS = Commands()
 
 PAGE: Final = 1_000
-CONNECTION_PID: Final = 1
 
 _T = TypeVar("_T")
 Rows = list[list[Any]]

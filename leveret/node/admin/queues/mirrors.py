@@ -20,24 +20,14 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import UNAVAILABLE
 from leveret.broker.mirrors import status
 from leveret.metadata.model.commands import ClearParameter, SetParameter
 from leveret.metadata.model.hidden_queues import is_journal
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.metadata.rules.placement import LINKS, MOVES, extra_members, moving_to
 from leveret.node.admin.common import listing_columns as columns_
-from leveret.node.admin.common.command import (
-    FLAG,
-    NUMBER,
-    NUMBERS,
-    OBJECT,
-    RUNNING,
-    TEXT,
-    TEXTS,
-    UNAVAILABLE,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import FLAG, NUMBER, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.queues.lists import check_columns, numbered_page, page, running_nodes
 from leveret.node.admin.queues.queues import ask_homes, at_home, copies, following_cursor, position, queue_spec
 

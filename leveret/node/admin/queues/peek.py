@@ -12,10 +12,11 @@ import codecs
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import UNAVAILABLE
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
-from leveret.node.admin.common.command import NUMBER, RUNNING, TEXT, UNAVAILABLE, Commands, Refused
+from leveret.node.admin.common.command import NUMBER, RUNNING, TEXT, Commands, Refused
 from leveret.node.admin.queues.lists import running_nodes, shown_table
 from leveret.node.admin.queues.queues import at_home, queue_here, queue_spec
 from leveret.protocol.frames import split

@@ -21,6 +21,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.control_protocol import VALIDATION
+from leveret.base.exit_codes import UNAVAILABLE, USAGE
+from leveret.broker.client_log import CONNECTION_PID
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors import status
@@ -29,22 +32,9 @@ from leveret.metadata.model.commands import DeleteQueue
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.admin.common import listing_columns as columns_
-from leveret.node.admin.common.command import (
-    FLAG,
-    NUMBERS,
-    OBJECT,
-    RUNNING,
-    TEXT,
-    TEXTS,
-    UNAVAILABLE,
-    USAGE,
-    VALIDATION,
-    Commands,
-    Refused,
-)
+from leveret.node.admin.common.command import FLAG, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.queues import lists
 from leveret.node.admin.queues.lists import (
-    CONNECTION_PID,
     Getter,
     Rows,
     channel_pid_of,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leveret.base.exit_codes import DATA_ERROR
 from leveret.metadata.definitions import BadDefinition, to_table
-from leveret.node.admin.common.command import DATA_ERROR, OBJECT, RUNNING, TEXT, Commands, Refused
+from leveret.node.admin.common.command import OBJECT, RUNNING, TEXT, Commands, Refused
 from leveret.protocol import methods as m
 
 if TYPE_CHECKING:

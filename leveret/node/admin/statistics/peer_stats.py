@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from leveret.base.exit_codes import USAGE
 from leveret.broker.mirrors import status
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.hidden_queues import is_keeper
-from leveret.node.admin.common.command import NUMBER, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, USAGE, Commands, Refused
+from leveret.node.admin.common.command import NUMBER, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.statistics import node_rows
 from leveret.node.admin.statistics.client_rows import channel_row, connection_row, consumer_row
 from leveret.node.stats import queue_rows

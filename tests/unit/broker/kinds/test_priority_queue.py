@@ -9,13 +9,14 @@ import pika
 import pytest
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
-from leveret.broker.delivery.priority_ready import HEADER_AT, Levels
+from leveret.broker.delivery.priority_ready import Levels
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue import paging
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote.handover import reserve
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
+from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import priority
 from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from leveret.data.ranges import RangeRead
 from leveret.data.sheet import Sheet, decode
+from leveret.node.stats.sheet_reader import RangeRead
 from leveret.storage.format.errors import LogDamaged
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.storage.log import Log, LogOptions

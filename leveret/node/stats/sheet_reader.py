@@ -1,4 +1,4 @@
-"""Reads a range of a queue from the log into a sheet. For nodes only: it imports the log.
+"""Reads a range of a queue from the log into a sheet.
 
 A block on disk is columns and a body, and so is a sheet. So a block whose messages are all wanted goes into the sheet
 as it is: its checksum is verified, its columns are taken unchanged, its body is a view of the bytes that were read.
