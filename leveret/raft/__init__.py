@@ -1,4 +1,8 @@
-"""Majority consensus. `core` is the machine and tells how it is driven; `wire` makes its messages bytes."""
+"""Raft: majority consensus on the metadata of a cluster.
+
+`core` is the machine and says how a shell drives it, `message_codec` turns its messages into bytes. Import the names
+below from here. Pure; imports `leveret.base` only.
+"""
 
 from __future__ import annotations
 

@@ -3,21 +3,21 @@
 This is a machine: messages and ticks go in, `Ready` comes out, and the same input gives the same output. Its shell owns
 the disk, the network, the clock and the state machine. It does, again and again:
 
-    ready = raft.ready()            what has come of all input so far; None if nothing
-    send ready.early                these may leave before the disk has anything
+    ready = raft.ready()            what to do about all input so far; None if nothing
+    send ready.early                these may leave before anything is on disk
     write hard_state, snapshot, entries, and sync        (if ready.must_sync)
     restore the state machine from ready.snapshot, if there is one
     send ready.messages, fill in and send ready.chunks   these must not leave before that sync
     apply ready.committed
     raft.advance(ready)
 
-One Ready is out at a time. What arrives meanwhile gathers and makes up the next one, so that under load one sync serves
-many messages. The order above is the heart of the matter:
+One Ready is processed at a time. Input that arrives meanwhile goes into the next one, so that under load one sync
+serves many messages. The order above is what makes Raft safe:
 
-- A *vote* must be on disk before the candidate hears of it. Otherwise a node that crashes and returns votes twice in
-  one term, and there are two leaders.
-- An *accepted append* must be on disk before the leader hears of it, and the leader counts its own copy only once that
-  is on disk, for a majority that has an entry must still have it after all have crashed.
+- A *vote* must be on disk before the candidate gets it. Otherwise a node that crashes and restarts votes twice in one
+  term, and there are two leaders.
+- An *accepted append* must be on disk before the leader is told, and the leader counts its own copy only once that is
+  on disk: a majority that has an entry must still have it after all nodes have crashed.
 - A leader's appends promise nothing about its own disk, and travel while it writes. But its *term* must be on disk. A
   leader that is the only voter wins an election without asking anyone; if it sent entries to learners, crashed and
   forgot its term, it would win the same term again and send others under the same index and term. So nothing at all
@@ -26,29 +26,29 @@ many messages. The order above is the heart of the matter:
 **Elections.** A follower that has heard nothing for a while first asks whether it *would* be elected (pre-vote), and
 changes its term only if a majority says yes. So a node that was cut off does not come back with a high term and depose
 a working leader. Voters say no while they hear from a leader (its *lease*), unless the leader itself asked for the
-election to hand over. A leader that hears from no majority steps down (check-quorum), so that its clients learn soon.
-Nodes of a lower priority wait longer the first time, so that a node of a higher one goes first; the second time they
-do not, so that nobody waits for the dead.
+election to hand over. A leader that hears from no majority steps down (check-quorum), so that its clients are told
+soon. Nodes of a lower priority wait longer the first time, so that a node of a higher one goes first; the second time
+they do not, because the node of higher priority may be down.
 
 **Membership** changes by one member at a time and is in force once *appended*. Two majorities of memberships that
 differ by one member overlap, which is why there may be no second change before the first is committed, and none before
 the leader has committed an entry of its own term: a change of an older leader could still surface, and the two would
 differ by two. A leader that removes itself stays until that is committed, without counting itself. If it crashes in
-between it may hold the longest log, so it may be elected again although its own membership does not name it; otherwise
-nobody could be.
+between, its log may be the longest, so it may be elected again although its own membership does not name it; otherwise
+no node could be elected.
 
-**Two voters.** A majority of two is two, so a follower that lost its leader can do nothing. Its leader can: it is the
-only one that anybody could have elected, and a membership of itself alone takes effect when *it* has appended that. The
-other one, whose membership still names both, needs the leader's vote and does not get it, for its log is older. So a
-leader of two goes on by making the other a learner (`dismiss`), without any proof of what became of it, if its shell
-allows that (`dismissable`). A follower can do so (`outlive`) only if it is certain that the other has stopped, and that
-the other has not gone on without this node before. Either it has the other's log in its hands, and nobody can write to
-that: then it does what the two would have done by messages, takes over what the other's log has beyond its own, and
-stands for election with the vote that the other would give. Or its shell knows by other means.
+**Two voters.** A majority of two is two, so a follower that lost its leader can do nothing. A leader that lost its
+follower can: no other node can have been elected, and a membership of the leader alone is in force when *the leader*
+has appended it. The follower, whose membership still names both, needs the leader's vote and does not get it, because
+its log is older. So a leader of two continues by making the other a learner (`dismiss`), without proof that it is down,
+if the shell allows that (`dismissable`). A follower can continue (`outlive`) only if it is certain that the other has
+stopped, and that the other has not continued without this node before. Either it can read the other's log, and nobody
+can write to it: then it does what the two would have done by messages, takes over the entries that only the other's log
+has, and stands for election with the vote that the other would give. Or its shell is certain by other means.
 
-**Whom to believe.** A message of an older term is answered, if it came from a leader, so that it learns of the newer
-term: a node whose term is ahead would otherwise ignore its leader for ever. All other messages of an older term are
-dropped: an old acceptance of an index says nothing about the entry that is there now.
+**Messages of an older term.** One from a leader is answered, so that the leader learns of the newer term: a node whose
+term is ahead would otherwise ignore its leader for ever. All others are dropped: an old acceptance of an index says
+nothing about the entry that is at this index now.
 """
 
 from __future__ import annotations
@@ -89,11 +89,13 @@ from leveret.raft.options import Options
 
 Draw = Callable[[int], int]
 
-# Elections in a row, after the link to the leader broke, for which nobody waits long. Votes can be split.
+# So many elections in a row have a short timeout after the link to the leader broke: votes can be split.
 HURRIES_MAX = 8
 
 
 class Role(IntEnum):
+    """The role of a node in its term."""
+
     FOLLOWER = 0
     PRE_CANDIDATE = 1
     CANDIDATE = 2
@@ -101,11 +103,11 @@ class Role(IntEnum):
 
 
 class Refused(Exception):
-    """The request was not taken on, and has had no effect."""
+    """A request was refused and has had no effect."""
 
 
 class NotLeader(Refused):
-    """Ask `leader`, if it is known."""
+    """This node does not lead. `leader` does, if it is known."""
 
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"the leader is {leader}" if leader else "no leader is known")
@@ -113,20 +115,20 @@ class NotLeader(Refused):
 
 
 class Busy(Refused):
-    """Not now; the text says why."""
+    """The request cannot be taken on at the moment; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """Where a proposal stands. It is committed when an entry of this index *and term* is applied; it is lost when one
-    of this index and another term is."""
+    """The position of a proposal in the log. It is committed when an entry of this index *and term* is applied; it is
+    lost when one of this index and another term is."""
 
     index: int
     term: int
 
 
 class Remains(NamedTuple):
-    """What a voter that has stopped left on its disk."""
+    """The state that a stopped voter has on its disk."""
 
     hard_state: HardState
     snapshot: SnapshotMeta
@@ -134,6 +136,8 @@ class Remains(NamedTuple):
 
 
 class FollowerStatus(NamedTuple):
+    """A leader's view of one follower, for status pages."""
+
     id: str
     match: int
     applied: int
@@ -143,13 +147,13 @@ class FollowerStatus(NamedTuple):
 
 @dataclass(slots=True)
 class Ready:
-    """What to do, in this order."""
+    """The work for the shell, in this order."""
 
     early: list[Message]
     hard_state: HardState | None  # None: unchanged.
-    snapshot: Snapshot | None  # To keep and to restore; the log begins anew after it.
-    entries: list[Entry]  # To append; whatever is stored from the index of the first one on is void.
-    commit: int  # To be written along with the others, never for its own sake.
+    snapshot: Snapshot | None  # To write and to restore from; the log starts again after it.
+    entries: list[Entry]  # To append. Stored entries from the first one's index on are void.
+    commit: int  # Written along with the rest; alone it is no reason to write.
     messages: list[Message]
     chunks: list[SnapshotChunk]
     committed: list[Entry]
@@ -163,7 +167,7 @@ class Ready:
 
 
 class _Assembly:
-    """A snapshot that is arriving."""
+    """The chunks received so far of a snapshot."""
 
     __slots__ = ("key", "parts", "received")
 
@@ -174,7 +178,7 @@ class _Assembly:
 
 
 class Raft:
-    """One node's part. `draw(n)` gives a random number from 0 to n - 1."""
+    """One node of a Raft cluster. `draw(n)` returns a random number from 0 to n - 1."""
 
     def __init__(
         self,
@@ -191,21 +195,21 @@ class Raft:
         self.draw = draw
         self.options = options or Options()
         self.term, self.vote = hard_state
-        self.snapshot = snapshot  # The newest that is durable here, or will be after the Ready in flight.
+        self.snapshot = snapshot  # The newest that is durable here, or will be after the current Ready.
         self.log = EntryLog(snapshot, entries, commit)
-        self.delivered = snapshot.index  # Given out to be applied up to here.
+        self.delivered = snapshot.index  # Entries up to here were given out to be applied.
         self.applied = snapshot.index
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         self.leadership: Leadership | None = None
-        self._succession: Change | None = None  # What makes this node, a candidate, the only voter: see `outlive`.
-        self.dismissable: frozenset[str] = frozenset()  # Voters that a leader of two may go on without.
+        self._succession: Change | None = None  # The change that makes this candidate the only voter: see `outlive`.
+        self.dismissable: frozenset[str] = frozenset()  # Voters that a leader of two may continue without.
         self._votes: dict[str, bool] = {}
         self._forced = False
         self._elapsed = self._timeout = 0
         self._spread = self.options.election_ticks
         self._fruitless = False  # The last campaign led to no leader.
-        self._hurry = 0  # So many more times an election is not waited for long.
+        self._hurry = 0  # So many more elections have a short timeout.
         self._outbox = Outbox()
         self._assembly: _Assembly | None = None
         self._install: Snapshot | None = None
@@ -214,7 +218,7 @@ class Raft:
         self._in_flight: Ready | None = None
         self._restart_timeout()
 
-    # What the shell asks for
+    # Requests of the shell
 
     @property
     def is_leader(self) -> bool:
@@ -222,7 +226,7 @@ class Raft:
 
     @property
     def membership(self) -> Membership:
-        """In force, committed or not."""
+        """The membership in force, committed or not."""
         return self.log.membership
 
     @property
@@ -244,7 +248,7 @@ class Raft:
             raise Busy("another change of the membership is under way")
         if not leadership.has_committed:
             raise Busy("the leader is new and has committed nothing yet")
-        self.membership.changed(change)  # A change that makes no sense is told first.
+        self.membership.changed(change)  # Raises `BadChange` before any `Busy`.
         if isinstance(change, Promote) and not leadership.is_near(change.id):
             raise Busy(f"{change.id} is still catching up")
         return self._append_change(change)
@@ -257,15 +261,15 @@ class Raft:
         leadership.transfer(to)
 
     def snapshot_meta(self, index: int) -> SnapshotMeta | None:
-        """What belongs to a snapshot of the state machine as it is after it applied `index`. To be asked at that very
-        moment: later the log has moved on. None while a newer snapshot from the leader waits to be installed."""
+        """Return the metadata of a snapshot of the state machine after it applied `index`. Call it at that moment:
+        later the log has moved on. None while a newer snapshot from the leader waits to be installed."""
         assert index <= self.applied
         term = self.log.term_at(index)
         return None if term is None else SnapshotMeta(index, term, self.log.membership_at(index))
 
     def compact(self, meta: SnapshotMeta, keep: int = 0) -> bool:
-        """A snapshot is durable: forget the entries before it, but for the last `keep`, which spare a follower that is
-        a little behind a whole snapshot. False if a newer one came from the leader meanwhile."""
+        """Drop the entries before a durable snapshot, except the last `keep`: a follower that is only a little behind
+        then needs no snapshot. False if a newer one came from the leader meanwhile."""
         if meta.index <= self.snapshot.index:
             return False
         self.snapshot = meta
@@ -278,16 +282,16 @@ class Raft:
 
     @property
     def snapshots_in_use(self) -> set[int]:
-        """Indexes of snapshots that are being sent, and must not be deleted."""
+        """Indexes of snapshots that are being sent and must not be deleted."""
         return self.leadership.snapshots_in_use if self.leadership is not None else set()
 
     @property
     def preferred(self) -> str | None:
-        """A leader's better: a voter of higher priority to whom it could hand over."""
+        """The voter of higher priority to which a leader could hand over."""
         return self.leadership.preferred() if self.leadership is not None else None
 
     def applied_by(self, ids: Iterable[str]) -> int:
-        """A leader's knowledge of how far this node and all of `ids` have applied."""
+        """Return the index that this node and all of `ids` have applied, as far as this leader knows."""
         return self._require_leadership().applied_by(ids, self.applied)
 
     def followers(self) -> list[FollowerStatus]:
@@ -323,31 +327,31 @@ class Raft:
                 self._follow(self.term, None)
             return
         if self._succession is not None:
-            return  # Its disk is waited for, and nobody else.
+            return  # It waits for its own disk only.
         self._elapsed += 1
         if self._elapsed >= self._timeout and self._elapsed >= self._timeout + self._deference():
             self._fruitless = True
             self.campaign()
 
     def on_link_lost(self, peer: str) -> None:
-        """The connection to a node broke. If that was the leader, do not wait out its silence. Being wrong does no
-        harm: the others, who still hear from it, will say no."""
+        """Note that the link to a node broke. If that was the leader, stand for election soon. If the leader is alive
+        after all, nothing happens: voters that still hear from it refuse."""
         if self.leadership is not None and peer in self.leadership.followers:
             follower = self.leadership.followers[peer]
             follower.active = False
-            follower.applied = 0  # It may come back from a restart, with less than it had.
+            follower.applied = 0  # It may have been restarted, and have applied less.
         elif peer == self.leader and self.role is Role.FOLLOWER:
             self._hurry = HURRIES_MAX
             self._restart_timeout()
 
     def on_majority_linked(self) -> None:
-        """After a start: there are links to a majority. If nobody leads, there is no reason to wait for silence."""
+        """Note that there are links to a majority after a start: if no node leads, stand for election soon."""
         if self.leader is None and self.role is Role.FOLLOWER and not self._hurry:
             self._hurry = HURRIES_MAX
             self._restart_timeout()
 
     def _restart_timeout(self) -> None:
-        """Draw when to stand for election. Who knows that the leader is gone need not wait out its silence."""
+        """Draw the time until this node stands for election: a short one if it knows that the leader is gone."""
         ticks = self.options.election_ticks
         if self._hurry:
             self._hurry -= 1
@@ -360,7 +364,7 @@ class Raft:
             self._timeout = ticks + self.draw(ticks)
 
     def _deference(self) -> int:
-        """How many ticks more to wait, so that voters of a higher priority can go first."""
+        """Return for how many more ticks to wait, so that voters of a higher priority can go first."""
         own = self.membership.get(self.id)
         if own is None or self._fruitless:
             return 0
@@ -370,23 +374,24 @@ class Raft:
     # Two voters
 
     def dismiss(self, peer: str) -> bool:
-        """As the leader of two, go on without the other one, until it is back. Whether that was possible."""
+        """As the leader of two voters, continue without the other until it is back. Return whether that was possible.
+        """
         leadership = self.leadership
         if leadership is None or peer not in self.dismissable:
             return False
         if not (leadership.has_committed and self._is_other_of_two(peer)):
             return False
-        leadership.successor = None  # Who is gone takes nothing over.
+        leadership.successor = None  # A hand-over to the lost node is cancelled.
         self._append_change(Demote(peer))
         return True
 
     def outlive(self, peer: str, remains: Remains | None = None, *, forget: bool = False) -> None:
-        """Go on without the other one of two voters, and lead, as soon as this node's own vote is on its disk; until
-        then `is_succeeding`, unless something comes in between. Raises `Refused`.
+        """Continue without the other of two voters, as the leader, as soon as this node's own vote is on its disk.
+        `is_succeeding` is true until then, unless another leader appears. Raises `Refused`.
 
-        UNSAFE, unless it is certain that `peer` does not run, that it does not start before what comes of this is on
-        disk here, and that it has agreed on nothing without this node. The last is seen from its log, if that is at
-        hand. `forget`: the other one is removed, in place of becoming a learner that catches up when it returns.
+        UNSAFE, unless it is certain that `peer` does not run, that it does not start before this node has written the
+        result to disk, and that it has committed nothing without this node. The last is checked in its log, if that
+        can be read (`remains`). `forget`: remove the other, instead of making it a learner that catches up later.
         """
         if not self._is_other_of_two(peer):
             raise Refused(f"{self.id} and {peer} are not the only two voters")
@@ -399,12 +404,12 @@ class Raft:
                 raise Refused(f"{peer} has gone on without {self.id}")
             term = max(term, remains.hard_state.term)
             if (left.last_term, left.last_index) > (self.log.last_term, self.last_index):
-                term += 1  # In which the other one, whose log is the longer one, would be elected.
+                term += 1  # The term in which the other, whose log is longer, would be elected.
                 self._take_over(peer, left, term)
         self._follow(max(term, self.term), None)
         self._forced = True
         self._stand()
-        if peer in self.membership.voter_ids:  # Otherwise its log, which was taken over, says so already.
+        if peer in self.membership.voter_ids:  # Otherwise the entries taken over from its log say so.
             self._succession = Remove(peer) if forget else Demote(peer)
 
     @property
@@ -412,21 +417,21 @@ class Raft:
         return self._succession is not None
 
     def _succeed(self, change: Change) -> None:
-        """This node's vote is on disk, and so would be the other one's, had it been asked."""
+        """Lead: this node's vote is on disk, and the other, were it asked, would vote for it."""
         self._succession = None
         self._on_elected()
-        # Not before an entry of this term is committed, in other cases. Here no change of an older leader can surface:
-        # the only other log that could have one has none, and nobody else has a vote.
+        # Elsewhere a change must wait until an entry of this term is committed. Here no change of an older leader can
+        # surface: the only other log that could contain one has none, and no other node has a vote.
         self._append_change(change)
 
     def _is_other_of_two(self, peer: str) -> bool:
-        """Whether there are these two voters, and nobody else can be one in any log."""
+        """Return whether this node and `peer` are the two voters, and no log can contain a third."""
         two = {self.id, peer}
         open_ = [one.membership for one in self.log.memberships if one.index >= self.log.agreed.index]
         return set(self.membership.voter_ids) == two != {peer} and all(two.issuperset(one.voter_ids) for one in open_)
 
     def _take_over(self, peer: str, left: EntryLog, term: int) -> None:
-        """Have in this log what the other one's has, as if that led and had sent it."""
+        """Append the entries that only the other's log has, as if the other were the leader and had sent them."""
         prev = min(self.last_index, left.last_index)
         while prev >= max(self.log.offset, left.offset) and self.log.term_at(prev) != left.term_at(prev):
             prev -= 1
@@ -446,7 +451,7 @@ class Raft:
     # Elections
 
     def campaign(self, *, forced: bool = False) -> None:
-        """Stand for election, as the timeout does. `forced`: the leader wants it, so nobody needs to be asked first."""
+        """Stand for election. `forced`: the leader hands over, so no pre-vote is needed."""
         self._restart_timeout()
         self._succession = None
         if not self._may_lead() or self._install is not None:
@@ -490,14 +495,14 @@ class Raft:
         current = (message.last_term, message.last_index) >= (self.log.last_term, self.last_index)
         granted = free and current
         if not current and self.leader is None and not self._hurry:
-            # The other one misses the leader too, and cannot follow it: its log is older. This node may have asked all
-            # the others before they noticed, and would wait out an election's time before it asks again.
+            # The sender misses the leader too, and cannot be elected: its log is older. This node may have asked all
+            # others before they missed the leader, and would otherwise wait a whole timeout before it asks again.
             self._hurry = 1
             self._restart_timeout()
         if granted and not message.pre:
             self.vote = message.sender
             self._elapsed = 0
-        term = message.term if granted else self.term  # A refusal tells the candidate a newer term, if there is one.
+        term = message.term if granted else self.term  # A refusal tells the candidate of a newer term.
         self._outbox.later.append(VoteResponse(self.id, message.sender, term, message.pre, granted))
 
     def _on_vote_response(self, message: VoteResponse) -> None:
@@ -526,7 +531,7 @@ class Raft:
     def _enter_term(self, term: int) -> None:
         assert term > self.term
         self.term, self.vote = term, None
-        # Answers and requests of a term that is over can only confuse: some speak of entries not written after all.
+        # Messages of an older term must not be sent: some acknowledge entries that will not be written after all.
         self._outbox.early.clear()
         self._outbox.later.clear()
         self._outbox.chunks.clear()
@@ -545,7 +550,7 @@ class Raft:
     # Messages
 
     def step(self, message: Message) -> None:
-        """Take in what another node said."""
+        """Handle a message of another node."""
         if message.to != self.id:
             return  # Meant for an earlier incarnation of this node.
         if message.term > self.term:
@@ -570,13 +575,13 @@ class Raft:
                     self._on_committed()
 
     def _is_led(self) -> bool:
-        """Whether a leader was heard of a short while ago, or is this node."""
+        """Return whether this node leads, or heard from a leader within the election timeout."""
         return self.leader is not None and (self.is_leader or self._elapsed < self.options.election_ticks)
 
     def _on_newer_term(self, message: Message) -> None:
         if isinstance(message, VoteRequest | VoteResponse) and message.pre:
             if isinstance(message, VoteRequest) or message.granted:
-                return  # Its term is one that nobody has entered yet.
+                return  # Nobody has entered this term yet.
         from_leader = isinstance(message, Append | Heartbeat | SnapshotChunk)
         self._follow(message.term, message.sender if from_leader else None)
 
@@ -587,7 +592,7 @@ class Raft:
             case VoteRequest():
                 self._outbox.later.append(VoteResponse(self.id, message.sender, self.term, message.pre, False))
             case _:
-                pass  # Answers to what was asked in a term that is over.
+                pass  # Answers to requests of an older term.
 
     def _on_leader(self, message: FromLeader) -> None:
         assert not self.is_leader, "two leaders in one term"
@@ -611,7 +616,7 @@ class Raft:
     def _on_append(self, message: Append) -> None:
         log = self.log
         if message.prev_index < log.commit:
-            self._accept(message.sender, log.commit)  # What is committed is the same in all logs.
+            self._accept(message.sender, log.commit)  # Committed entries are the same in all logs.
             return
         if log.term_at(message.prev_index) != message.prev_term:
             hint, hint_term = log.agreement(message.prev_index - 1, message.prev_term)
@@ -621,7 +626,7 @@ class Raft:
             return
         for position, entry in enumerate(message.entries):
             if log.term_at(entry.index) != entry.term:
-                # Only a conflict is a reason to drop anything: a late, shorter append says nothing about the rest.
+                # Only a conflict is a reason to drop entries: a late, shorter append says nothing about the rest.
                 if entry.index <= log.last_index:
                     log.truncate(entry.index)
                 log.extend(message.entries[position:])
@@ -639,7 +644,7 @@ class Raft:
             self._accept(message.sender, log.commit)
             return
         if log.term_at(meta.index) == meta.term:
-            log.commit_to(meta.index)  # All that is in the snapshot is in the log: applying it is less work.
+            log.commit_to(meta.index)  # The log has all entries of the snapshot: applying them is less work.
             self._accept(message.sender, meta.index)
             return
         data = self._assemble(message)
@@ -654,7 +659,7 @@ class Raft:
         self._accept(message.sender, meta.index)
 
     def _assemble(self, chunk: SnapshotChunk) -> bytes | None:
-        """Put a piece to those that are here. The whole data, if that was the last one."""
+        """Add a chunk to those received. Return the whole data if it was the last one."""
         key = (chunk.meta.index, chunk.meta.term, chunk.total, chunk.checksum)
         if not 0 < chunk.total <= self.options.snapshot_bytes_max:
             self._assembly = None
@@ -673,17 +678,17 @@ class Raft:
         return data if zlib.crc32(data) == chunk.checksum else None
 
     def _on_committed(self) -> None:
-        """A leader's commit index has moved."""
+        """Step down if the leader's commit index now covers its own removal."""
         leadership = self.leadership
         if leadership is None or self.id in self.membership.voter_ids or not self.log.is_membership_committed:
             return
-        leadership.leave()  # This node is no member any more, and everyone who matters knows.
+        leadership.leave()  # This node is no longer a member, and a majority has the entry that says so.
         self._follow(self.term, None)
 
     # Output
 
     def ready(self) -> Ready | None:
-        """What to do about all that came in; None if nothing. It must be `advance`d before the next one."""
+        """Return the work that follows from all input; None if there is none. Call `advance` before the next call."""
         assert self._in_flight is None
         if self.leadership is not None:
             self.leadership.flush()
@@ -702,7 +707,7 @@ class Raft:
         )
         if nothing:
             return None
-        if state != self._written:  # Nothing may be said in a term that is not on disk.
+        if state != self._written:  # Nothing may be sent in a term that is not on disk.
             outbox.later[:0] = outbox.early
             outbox.early = []
         ready = Ready(
@@ -727,7 +732,7 @@ class Raft:
         return ready
 
     def advance(self, ready: Ready) -> None:
-        """All of it is done: on disk, sent, applied."""
+        """Note that all of a Ready is done: on disk, sent, applied."""
         assert ready is self._in_flight
         self._in_flight = None
         self.log.on_stable(ready.entries)

@@ -1,14 +1,14 @@
-"""A leader's part: bring the followers' logs up to its own, count what a majority has, hand over.
+"""The state of a leader: how far each follower is, what a majority has, and a hand-over under way.
 
-A `Leadership` lives from the moment its node wins an election until the node steps down, within one term. All that a
-leader knows and a follower must not use dies with it, so nothing can be carried over into another term by mistake.
+A `Leadership` exists from the moment its node wins an election until it steps down, within one term. What only a leader
+may use is dropped with it, so nothing can be carried over into another term by mistake.
 
-**Lost messages.** Nothing is sent again by a timer of its own. Each heartbeat that a follower answers is the occasion:
-if it has less than it should, an empty append at the place where the leader believes it to be either is accepted
-(nothing was lost) or rejected (then the leader probes for the last index in common).
+**Lost messages.** There is no timer for resending. When a follower answers a heartbeat and lacks entries, the leader
+sends an append at the index where it believes the follower to be. That is accepted (nothing was lost) or rejected (then
+the leader probes for the last index in common).
 
-**Snapshots.** The machine never holds a snapshot's bytes. It says which piece should go to whom, and the shell fills
-it in. While one is on its way its file must not be deleted (`snapshots_in_use`).
+**Snapshots.** The machine never holds a snapshot's bytes. It says which chunk should go to which follower, and the
+shell fills it in. While a snapshot is being sent its file must not be deleted (`snapshots_in_use`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from leveret.raft.progress import Progress, State
 
 
 class Leadership:
+    """What a node knows and does while it leads, within one term."""
+
     def __init__(
         self, own_id: str, term: int, log: EntryLog, snapshot: SnapshotMeta, options: Options, outbox: Outbox
     ) -> None:
@@ -53,7 +55,7 @@ class Leadership:
         self.on_membership()
 
     def on_membership(self) -> None:
-        """Another membership is in force: follow each member of it, and nobody else."""
+        """Track each member of the membership in force, and no other node."""
         ids = self.log.membership.ids
         for peer in ids:
             if peer != self.id and peer not in self.followers:
@@ -67,7 +69,7 @@ class Leadership:
 
     @property
     def has_committed(self) -> bool:
-        """Whether an entry of this term is: only then is it known what all earlier terms committed."""
+        """Whether an entry of this term is committed: only then is it known what earlier terms committed."""
         return self.log.term_at(self.log.commit) == self.term
 
     def majority_match(self, own: int) -> int:
@@ -77,7 +79,7 @@ class Leadership:
         return indexes[len(indexes) // 2]
 
     def count(self) -> bool:
-        """Commit what a majority has on disk. Whether there was any.
+        """Commit what a majority has on disk. Return whether that committed anything.
 
         Only an entry of this leader's own term counts by the number of its copies: one of an older term may be on a
         majority and still be overwritten by a leader that never had it. It is committed by what follows it.
@@ -93,7 +95,7 @@ class Leadership:
     # Time
 
     def tick(self) -> bool:
-        """False: no majority was heard of, and this leadership is over."""
+        """Advance the clock. False: no majority has answered, and the leader must step down."""
         if self.successor is not None:
             self.transfer_elapsed += 1
             if self.transfer_elapsed >= self.options.election_ticks:
@@ -127,23 +129,23 @@ class Leadership:
             self._send_heartbeat(peer, follower)
 
     def _send_heartbeat(self, peer: str, follower: Progress) -> None:
-        # No further than the follower's log is known to agree: what it has beyond may be another leader's.
+        # Only as far as the follower's log is known to agree: later entries in it may be another leader's.
         commit = follower.told_commit = min(follower.match, self.log.commit)
         self.outbox.early.append(Heartbeat(self.id, peer, self.term, commit))
 
     # Sending
 
     def flush(self) -> None:
-        """Send what has gathered in a turn."""
+        """Send what followers lack, once a turn."""
         for peer, follower in self.followers.items():
             if follower.next <= self.log.last_index or follower.state is State.PROBE:
                 self.replicate(peer, follower)
-            # News of a commit that no entries carry: followers apply it now and not with the next heartbeat.
+            # Tell of a commit that no append carries, so that followers apply it before the next heartbeat.
             if follower.told_commit < min(follower.match, self.log.commit) and follower.state is State.REPLICATE:
                 self._send_heartbeat(peer, follower)
 
     def replicate(self, peer: str, follower: Progress, probe_gap: bool = False) -> None:
-        """Send all that the follower lacks and the window allows. `probe_gap`: at least an empty message."""
+        """Send the entries that a follower lacks, within its window. `probe_gap`: send at least an empty append."""
         options, log = self.options, self.log
         while True:
             if follower.state is State.SNAPSHOT or (follower.state is State.PROBE and follower.probed):
@@ -153,7 +155,7 @@ class Leadership:
             prev = follower.next - 1
             prev_term = log.term_at(prev)
             if prev_term is None:
-                if follower.active:  # Nobody reads a snapshot from disk for a node that is not there.
+                if follower.active:  # No snapshot is read from disk for a node that is down.
                     follower.send_snapshot(self.snapshot)
                     self._send_chunk(peer, follower)
                 return
@@ -182,7 +184,7 @@ class Leadership:
     # Answers
 
     def on_answer(self, message: ToLeader) -> bool:
-        """A follower's answer. True if it commits something."""
+        """Handle a follower's answer. Return whether it committed anything."""
         follower = self.followers.get(message.sender)
         if follower is None:
             return False
@@ -204,7 +206,7 @@ class Leadership:
         if not message.accepted:
             self._on_rejected(message, follower)
             return False
-        assert message.index <= self.log.last_index  # Nobody in this term has more than its leader.
+        assert message.index <= self.log.last_index  # In a term no follower has more than the leader.
         news = follower.matched(message.index)
         caught_up = follower.state is State.SNAPSHOT and follower.match >= self.log.offset
         if follower.state is State.PROBE or caught_up:
@@ -242,7 +244,7 @@ class Leadership:
         if follower.snapshot is None or follower.snapshot.index != message.index:
             return
         if message.received > follower.chunk_offset or message.received == 0 < follower.chunk_offset:
-            follower.chunk_offset = message.received  # 0: the follower has lost what it had, and begins again.
+            follower.chunk_offset = message.received  # 0: the follower lost its chunks and starts again.
             self._send_chunk(message.sender, follower)
 
     # Handing over
@@ -257,7 +259,7 @@ class Leadership:
         self.outbox.early.append(TimeoutNow(self.id, successor, self.term))
 
     def leave(self) -> None:
-        """The membership without this node is committed: say so, and let the best of the others go on."""
+        """Tell the others that this node's removal is committed, and let the best of them stand for election."""
         for peer, follower in self.followers.items():
             self.replicate(peer, follower, probe_gap=True)
             self._send_heartbeat(peer, follower)
@@ -269,7 +271,7 @@ class Leadership:
         return member.priority if member is not None else 0
 
     def preferred(self) -> str | None:
-        """A voter that should rather lead: alive, with a higher priority than this node, and nearly caught up."""
+        """Return a voter that should lead instead: active, of higher priority than this node, nearly caught up."""
         near = self.log.last_index - self.options.promote_lag_max
         better = [
             (self._priority(voter), self.followers[voter].match, voter)
@@ -280,13 +282,13 @@ class Leadership:
         return best[2] if best is not None and best[0] > self._priority(self.id) else None
 
     def is_near(self, member_id: str) -> bool:
-        """Whether a learner is close enough to become a voter without holding the others up."""
+        """Return whether a learner lacks so little that as a voter it would not hold the others up."""
         follower = self.followers[member_id]
         near = follower.match + self.options.promote_lag_max >= self.log.last_index
         return near and follower.active and follower.state is State.REPLICATE
 
     def applied_by(self, ids: Iterable[str], own: int) -> int:
-        """What the state machines of this node and of all those of `ids` that are members have applied."""
+        """Return the index that this node and all members among `ids` have applied."""
         return min([own, *(self.followers[peer].applied for peer in ids if peer in self.followers)])
 
     def on_proposed(self, entry: Entry) -> None:

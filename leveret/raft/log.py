@@ -1,4 +1,4 @@
-"""The log of one Raft node as it is in memory: entries after some index, and what is known about them.
+"""The log of a Raft node in memory: the entries after some index, and how far they are durable and committed.
 
     offset      the last index whose entry is gone (compacted); its term is kept
     stable      the last index known to be on this node's disk
@@ -7,8 +7,8 @@
 
 `offset <= commit <= last_index`; `stable` may lie on either side of `commit`: a leader's own disk may be the slowest.
 
-A membership is in force from the moment its entry is *appended*, and no longer when that entry is truncated. So those
-that entries of this log brought are kept with their indexes, and one older than all of them.
+A membership is in force from the moment its entry is *appended* until that entry is truncated. So all memberships in
+this log are kept with their indexes, and the one that was in force before them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from leveret.raft.messages import Entry, Kind, SnapshotMeta
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A membership and the index of the entry that brought it."""
+    """A membership and the index of its entry."""
 
     index: int
     membership: Membership
 
 
 class EntryLog:
+    """The entries of a Raft node after its snapshot, with the memberships among them."""
+
     def __init__(self, snapshot: SnapshotMeta, entries: Sequence[Entry], commit: int) -> None:
         self.offset, self.offset_term = snapshot.index, snapshot.term
         self.last_index = snapshot.index
@@ -38,7 +40,7 @@ class EntryLog:
         self.extend([entry for entry in entries if entry.index > snapshot.index])
         self.stable = self.last_index
         self.commit = max(snapshot.index, commit)
-        assert self.commit <= self.last_index  # What was committed was on this disk before it was called so.
+        assert self.commit <= self.last_index  # A committed entry was on this disk first.
 
     @property
     def last_term(self) -> int:
@@ -58,7 +60,7 @@ class EntryLog:
         return self.memberships[bisect_right(self.memberships, self.commit, key=lambda placed: placed.index) - 1]
 
     def term_at(self, index: int) -> int | None:
-        """None if the entry is compacted, or not there yet."""
+        """Return the term of an entry; None if it is compacted or not there yet."""
         position = index - self.offset
         if position > 0:
             return self.entries[position - 1].term if position <= len(self.entries) else None
@@ -69,11 +71,11 @@ class EntryLog:
         return self.memberships[position - 1].membership
 
     def between(self, after: int, through: int) -> list[Entry]:
-        """The entries after one index, up to another."""
+        """Return the entries after one index, up to another."""
         return self.entries[after - self.offset : through - self.offset]
 
     def limited(self, after: int, count_max: int, bytes_max: int) -> tuple[list[Entry], int]:
-        """The entries after an index, as many as allowed but at least one, and the bytes in them."""
+        """Return the entries after an index, as many as allowed but at least one, and their size."""
         start = after - self.offset
         entries = self.entries[start : start + count_max]
         total = 0
@@ -93,19 +95,19 @@ class EntryLog:
 
     def truncate(self, first: int) -> None:
         """Drop the entries from an index on."""
-        assert first > self.commit  # What is committed is never taken back.
+        assert first > self.commit  # Committed entries are never dropped.
         del self.entries[first - self.offset - 1 :]
         self.last_index = first - 1
         while self.memberships[-1].index >= first:
             self.memberships.pop()
-        # Whatever the disk has from there on is no longer this log, even if a write of it is still under way.
+        # Later entries on disk are void, even those of a write that is still under way.
         self.stable = min(self.stable, first - 1)
 
     def on_stable(self, written: Sequence[Entry]) -> None:
-        """These are on disk. Some may have been truncated or replaced meanwhile."""
+        """Note that entries are on disk. Some may have been truncated or replaced meanwhile."""
         for entry in reversed(written):
             if self.term_at(entry.index) == entry.term:
-                # One index and term is one entry, with the same entries before it.
+                # The same index and term mean the same entry, with the same entries before it.
                 self.stable = max(self.stable, entry.index)
                 return
 
@@ -117,9 +119,9 @@ class EntryLog:
         return True
 
     def agreement(self, index: int, term: int) -> tuple[int, int]:
-        """The last index up to the given one whose term is not above the given one, and its term.
+        """Return the last index up to the given one whose term is not above the given one, and its term.
 
-        Where another log has `term` at `index`, the two can only agree here or earlier: terms never fall in a log.
+        A log that has `term` at `index` can agree with this one there or earlier only: terms never fall in a log.
         """
         index = min(index, self.last_index)
         while index > self.offset and self.entries[index - self.offset - 1].term > term:
@@ -127,14 +129,14 @@ class EntryLog:
         return max(index, self.offset), self.term_at(index) or 0
 
     def restore(self, meta: SnapshotMeta) -> None:
-        """Begin anew after a snapshot that this log does not lead up to."""
+        """Start again after a snapshot that is ahead of this log."""
         self.entries = []
         self.offset, self.offset_term = meta.index, meta.term
         self.stable = self.commit = self.last_index = meta.index
         self.memberships = [Placed(meta.index, meta.membership)]
 
     def compact(self, through: int) -> None:
-        """Forget the entries up to an index."""
+        """Drop the entries up to an index."""
         term = self.term_at(through)
         assert term is not None and through <= min(self.commit, self.stable)
         del self.entries[: through - self.offset]

@@ -1,16 +1,16 @@
-"""Who belongs to the cluster.
+"""The members of a cluster, and changes of the membership.
 
 A member is an *incarnation* of a node: its id is a UUID that was made when its data folder was. A node that lost its
-disk and comes back under its old name has another id. It has forgotten how it voted, so it must not count as the voter
-it was; the old incarnation is removed, and the new one joins like anybody else.
+disk and comes back under its old name has another id. It has lost its votes, so it must not count as the voter it was;
+the old incarnation is removed, and the new one joins like any node.
 
-Voters decide; learners only receive. Whoever joins is a learner until it has caught up, because a voter that has
-nothing yet would count for the majority without being able to help form one. One of two voters that stops, or is lost,
-becomes a learner too (`Demote`): see `leveret.node.cluster.two_nodes`.
+Voters decide; learners only receive. A node that joins is a learner until it has caught up, because a voter without the
+log raises the number needed for a majority and cannot be part of one. One of two voters that stops or is lost becomes a
+learner too (`Demote`): see `leveret.node.cluster.two_nodes`.
 
-A membership is a value, carried whole by the log entry that puts it in force. Everyone reads addresses and priorities
-from there, so there is no second place to keep them. Members stand sorted by id: their order must not depend on the
-order of joining or on hashing, or replays of a simulation would differ.
+A membership is a value, carried whole by the log entry that puts it in force. All nodes read addresses and priorities
+from it, so they are kept nowhere else. Members are sorted by id: their order must not depend on the order of joining or
+on hashing, or replays of a simulation would differ.
 """
 
 from __future__ import annotations
@@ -38,39 +38,43 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddLearner:
+    """Adds a node as a learner."""
+
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """A learner becomes a voter."""
+    """Makes a learner a voter."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Demote:
-    """A voter becomes a learner. For the majorities that is as if it were removed, and as safe."""
+    """Makes a voter a learner. For majorities that is the same as removing it, and as safe."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
+    """Removes a member."""
+
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The member with this id has another name, address or priority now."""
+    """Changes the name, address or priority of the member with this id."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A member goes, and another incarnation of it comes as a learner. Among the voters that is one who leaves, so it
-    is as safe as `Remove`; that both happen or neither lets the node that comes ask again, whoever dies meanwhile."""
+    """Removes a member and adds another incarnation of its node as a learner. One voter at most leaves, so it is as
+    safe as `Remove`. Both happen or neither, so the node that joins can simply ask again if a node dies meanwhile."""
 
     id: str
     member: Member
@@ -80,7 +84,7 @@ Change = AddLearner | Demote | Promote | Remove | Replace | Update
 
 
 class BadChange(ValueError):
-    """The change makes no sense for the membership as it is, and will not by waiting."""
+    """A change is impossible for the present membership; waiting does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Membership:
         return count > len(self.voters) // 2
 
     def changed(self, change: Change) -> Membership:
-        """The membership after a change. Raises `BadChange`."""
+        """Return the membership after a change. Raises `BadChange`."""
         match change:
             case AddLearner(member):
                 return self._with_learner(member)
@@ -164,11 +168,11 @@ class Membership:
         return replace(self, voters=put[0], learners=put[1])
 
 
-NOBODY: Final = Membership()  # What a node knows that has not been told anything yet.
+NOBODY: Final = Membership()  # The membership of a node that has not received any entry yet.
 
 
 def check_member(member: Member) -> None:
-    """Refuse what could be written but not be read back."""
+    """Refuse a member that could be written but not read back. Raises `BadChange`."""
     if not is_id(member.id):
         raise BadChange(f"{member.id!r} is no id of a member")
     if not 0 <= member.priority <= PRIORITY_MAX:

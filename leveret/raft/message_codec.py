@@ -5,8 +5,9 @@
 A text is one byte of length and UTF-8. Numbers are big-endian. Entries of an append carry no index: they follow each
 other from the one after `prev_index`.
 
-Reading is strict. What passes here the machine may rely on: indexes without gaps, terms that never fall and never
-exceed the message's, memberships that can be decoded. Everything else is a `BadMessage`, and the shell closes the link.
+Reading is strict, so that the machine can rely on a decoded message: indexes without gaps, terms that never fall and
+never exceed the message's, memberships that can be decoded. Anything else is a `BadMessage`, and the shell closes the
+link.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from leveret.raft.messages import (
 
 VERSION: Final = 1
 MESSAGE_BYTES_MAX: Final = 2 * ENTRY_BYTES_MAX
-NUMBER_MAX: Final = 1 << 62  # Far above any term or index, and far below where adding one would not fit.
+NUMBER_MAX: Final = 1 << 62  # Far above any real term or index; adding to it cannot overflow.
 
 _VOTE: Final = struct.Struct(">BQQB")
 _APPEND: Final = struct.Struct(">QQQI")
@@ -63,7 +64,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes) -> Message:
-    """Raises `BadMessage`."""
+    """Return the message in some bytes. Raises `BadMessage`."""
     if len(data) > MESSAGE_BYTES_MAX:
         raise BadMessage(f"{len(data)} bytes; at most {MESSAGE_BYTES_MAX} are allowed")
     reader = Reader(data)

@@ -1,7 +1,7 @@
-"""What Raft nodes keep, and what they say to each other.
+"""The entries and state that Raft nodes store, and the messages that they send to each other.
 
-Every message has a sender, a receiver and the sender's term. The only ones whose term is not the sender's are those of
-a pre-election: they carry the term that the sender would have as a candidate.
+Every message has a sender, a receiver and the sender's term. Only the messages of a pre-vote carry another term: the
+one that the sender would have as a candidate.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Final, NamedTuple
 
 from leveret.raft.membership import NOBODY, Membership
 
-ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024 + 64 * 1024  # The largest metadata command, and what is wrapped around it.
+ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024 + 64 * 1024  # The largest metadata command and its envelope.
 ENTRIES_MAX: Final = 65_536  # In one message.
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Kind(IntEnum):
-    """Of an entry."""
+    """The kind of an entry."""
 
-    NOOP = 0  # A leader's first: what it inherited can be counted as committed only with an entry of its own term.
+    NOOP = 0  # A new leader's first: older entries are committed only with one of its own term.
     COMMAND = 1
     MEMBERSHIP = 2
 
 
 @dataclass(slots=True)
 class Entry:
-    """Never changed once made; not frozen only because those take three times as long to make."""
+    """An entry of the log. It is never changed; a frozen dataclass would take three times as long to make."""
 
     index: int
     term: int
@@ -37,7 +37,7 @@ class Entry:
 
 
 class HardState(NamedTuple):
-    """What must be on disk before anyone is told."""
+    """The term and the vote, which must be on disk before any other node is told."""
 
     term: int = 0
     vote: str | None = None
@@ -45,7 +45,7 @@ class HardState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """What a snapshot stands for: all entries up to `index`, whose term is `term`."""
+    """The position of a snapshot: it replaces all entries up to `index`, whose term is `term`."""
 
     index: int = 0
     term: int = 0
@@ -57,6 +57,8 @@ NO_SNAPSHOT: Final = SnapshotMeta()
 
 
 class Snapshot(NamedTuple):
+    """A snapshot of the state machine with its position."""
+
     meta: SnapshotMeta
     data: bytes
 
@@ -66,10 +68,10 @@ class VoteRequest:
     sender: str
     to: str
     term: int
-    pre: bool  # Only asks: would you vote for me?
+    pre: bool  # Pre-vote: only asks whether the receiver would vote for the sender.
     last_index: int
     last_term: int
-    forced: bool = False  # The leader itself asked for this election, so that its lease is no reason to refuse.
+    forced: bool = False  # The leader asked for this election, so its lease is no reason to refuse.
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ class Append:
     sender: str
     to: str
     term: int
-    prev_index: int  # Of the entry before `entries`, and its term.
+    prev_index: int  # The index of the entry before `entries`.
     prev_term: int
     commit: int
     entries: Sequence[Entry] = ()
@@ -94,15 +96,16 @@ class Append:
 
 @dataclass(slots=True)
 class AppendResponse:
-    """Accepted: the sender has all up to `index` on disk. Otherwise `index` is the `prev_index` it lacks."""
+    """The answer to an append. If accepted, the sender has all entries up to `index` on disk. Otherwise `index` is the
+    `prev_index` that its log lacks."""
 
     sender: str
     to: str
     term: int
     accepted: bool
     index: int
-    hint: int = 0  # Not accepted: agreement can only be at or before this index, whose term is
-    hint_term: int = 0
+    hint: int = 0  # If not accepted: the logs can agree up to this index at most.
+    hint_term: int = 0  # The term of the entry at `hint`.
     applied: int = 0
 
 
@@ -124,7 +127,7 @@ class HeartbeatResponse:
 
 @dataclass(slots=True)
 class Applied:
-    """A follower's state machine has got this far: said without being asked, so that nobody waits for a heartbeat."""
+    """Tells the leader how far a follower has applied, without waiting for a heartbeat to answer."""
 
     sender: str
     to: str
@@ -134,7 +137,7 @@ class Applied:
 
 @dataclass(slots=True)
 class SnapshotChunk:
-    """A piece of the leader's snapshot. The machine leaves the last three for its shell to fill in from the disk."""
+    """A chunk of the leader's snapshot. The shell fills in the last three fields from the disk."""
 
     sender: str
     to: str
@@ -148,7 +151,7 @@ class SnapshotChunk:
 
 @dataclass(slots=True)
 class SnapshotResponse:
-    """So many bytes of that snapshot are here; go on from there."""
+    """Tells the leader how many bytes of a snapshot have arrived; it continues from there."""
 
     sender: str
     to: str
@@ -159,7 +162,7 @@ class SnapshotResponse:
 
 @dataclass(slots=True)
 class TimeoutNow:
-    """Stand for election at once: the leader hands over."""
+    """Asks the receiver to stand for election at once: the leader hands over."""
 
     sender: str
     to: str
@@ -172,11 +175,11 @@ Message = VoteRequest | VoteResponse | FromLeader | ToLeader | TimeoutNow
 
 
 class Outbox:
-    """Messages on their way out of a machine."""
+    """The messages that a machine has made since the last Ready."""
 
     __slots__ = ("chunks", "early", "later")
 
     def __init__(self) -> None:
-        self.early: list[Message] = []  # Promise nothing about the sender's disk.
-        self.later: list[Message] = []  # True only once what is in memory now is on disk.
-        self.chunks: list[SnapshotChunk] = []  # To be filled in.
+        self.early: list[Message] = []  # These promise nothing about the sender's disk.
+        self.later: list[Message] = []  # These may leave only when all that precedes them is on disk.
+        self.chunks: list[SnapshotChunk] = []  # To be filled in by the shell.

@@ -1,4 +1,4 @@
-"""How patient a node is, and how much it takes on."""
+"""Timeouts and limits of a Raft node."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from leveret.raft.messages import CHUNK_BYTES_MAX, ENTRIES_MAX, ENTRY_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    election_ticks: int = 10  # Silence of the leader before anybody stands for election; up to twice as long, by lot.
+    """Timeouts in ticks, and limits."""
+
+    election_ticks: int = 10  # Silence of the leader before an election; up to twice as long, at random.
     heartbeat_ticks: int = 1
-    append_entries_max: int = 1024  # In one message; an entry that alone is larger than the bytes goes alone.
+    append_entries_max: int = 1024  # In one message. An entry larger than `append_bytes_max` is sent alone.
     append_bytes_max: int = 1 << 20
-    inflight_max: int = 64  # Messages with entries on the way to one follower.
+    inflight_max: int = 64  # Unanswered messages with entries to one follower.
     inflight_bytes_max: int = 16 << 20
-    uncommitted_max: int = 65_536  # Entries a leader takes on before they are committed.
+    uncommitted_max: int = 65_536  # Entries of a leader that are not committed; more proposals are refused.
     uncommitted_bytes_max: int = 64 << 20
-    committed_max: int = 4096  # Entries given out to be applied at a time.
+    committed_max: int = 4096  # Entries in one Ready to be applied.
     committed_bytes_max: int = 16 << 20
     chunk_bytes: int = 1 << 20
-    snapshot_ticks: int = 30  # Without an answer before a chunk is sent again.
+    snapshot_ticks: int = 30  # Without an answer before the snapshot is tried again.
     snapshot_bytes_max: int = 1 << 30
-    promote_lag_max: int = 1024  # Entries a learner may lack and still become a voter.
+    promote_lag_max: int = 1024  # Entries that a learner may lack and still become a voter.
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:

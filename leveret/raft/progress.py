@@ -1,8 +1,8 @@
-"""What a leader knows about one follower.
+"""A leader's knowledge of one follower.
 
-PROBE      where the logs agree is unknown: one message at a time, until the follower accepts one
-REPLICATE  it is known: messages follow each other without waiting for answers, up to a window
-SNAPSHOT   what the follower needs next is compacted: it gets the snapshot in chunks, one at a time
+PROBE      the last index in common is unknown: one message at a time, until the follower accepts one
+REPLICATE  it is known: messages are sent without waiting for answers, up to a window
+SNAPSHOT   the entry that the follower needs next is compacted: it gets the snapshot in chunks, one at a time
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from leveret.raft.messages import SnapshotMeta
 
 
 class State(IntEnum):
+    """How a follower is brought up to date."""
+
     PROBE = 0
     REPLICATE = 1
     SNAPSHOT = 2
 
 
 class Progress:
+    """How far one follower is, and what is under way to it."""
+
     __slots__ = (
         "active",
         "applied",
@@ -37,15 +41,15 @@ class Progress:
 
     def __init__(self, last_index: int) -> None:
         self.state = State.PROBE
-        self.match = 0  # The follower has all up to here on its disk.
-        self.next = last_index + 1  # What to send next.
+        self.match = 0  # The follower has all entries up to here on its disk.
+        self.next = last_index + 1  # The index of the entry to send next.
         self.applied = 0
-        self.active = True  # Heard of since the majority was last checked.
+        self.active = True  # It has answered since the majority was last checked.
         self.told_commit = 0
-        self.probed = False  # A probe is on its way.
+        self.probed = False  # A probe is unanswered.
         self.inflight: deque[tuple[int, int]] = deque()  # Last index and bytes of each message not answered yet.
         self.inflight_bytes = 0
-        self.snapshot: SnapshotMeta | None = None  # On its way.
+        self.snapshot: SnapshotMeta | None = None  # The one being sent.
         self.chunk_offset = 0
         self.silent_ticks = 0
 
@@ -76,7 +80,7 @@ class Progress:
         self.inflight_bytes += size
 
     def matched(self, index: int) -> bool:
-        """The follower has all up to an index. Whether that is news."""
+        """Note that the follower has all entries up to an index. Return whether that is more than was known."""
         inflight = self.inflight
         while inflight and inflight[0][0] <= index:
             self.inflight_bytes -= inflight.popleft()[1]
@@ -87,5 +91,5 @@ class Progress:
         return True
 
     def free_one(self) -> None:
-        """Forget the oldest message in flight: it or its answer may be lost."""
+        """Drop the oldest unanswered message: it or its answer may be lost."""
         self.inflight_bytes -= self.inflight.popleft()[1]
