@@ -47,7 +47,7 @@ from leveret.links.frame_types import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANS
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
-from leveret.metadata.model.queue_counts import Loads
+from leveret.metadata.model.queue_counts import QueueCounts
 from leveret.metadata.model.refusals import resource
 from leveret.metadata.rules.global_parameters import CLUSTER_NAME
 from leveret.metadata.rules.partition_handling import PartitionHandling
@@ -137,7 +137,7 @@ class Broker:
         self.edges: dict[str, Edge] = {}  # By the name of the node at the other end, while the link is up.
         self.homes: dict[str, Home] = {}
         self.queues_by_id: dict[int, AnyQueue] = {}
-        self.loads = Loads()
+        self.loads = QueueCounts()
         self.suspended: dict[RemoteQueue, int] = {}  # Without a home, for so many ticks.
         self.arrivals = Arrivals(self)
         self.mirrors = Mirrors(self)

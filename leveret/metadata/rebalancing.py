@@ -19,10 +19,10 @@ zero just if they come closer. A sum that only falls never comes back to where i
 sequence of plans goes in a circle*, whatever a target was chosen by: that is why chance and turns only choose among
 nodes that are an improvement, and why a random strategy does not shuffle for ever.
 
-**Hysteresis.** Loads change by themselves, and a move costs the clients of a queue a moment. So nodes that are apart by
-less than a part of the mean (`threshold`) are left as they are, and so is a heavy queue whose move would bring them
-closer by less than that. When a plan has been carried out and nothing else has happened, the next one is empty.
-A queue that was moved a while ago only is left alone, however much it weighs by now.
+**Hysteresis.** Loads change by themselves, and a move costs the clients of a queue a moment. So nodes that are
+apart by less than a part of the mean (`threshold`) are left as they are, and so is a heavy queue whose move would bring
+them closer by less than that. When a plan has been carried out and nothing else has happened, the next one is empty. A
+queue that was moved a while ago only is left alone, however much it weighs by now.
 
 **Where a queue may go.** If it is mirrored, only to a mirror in sync: that is a change of roles, in milliseconds. Else
 to any node, with all its messages. Never to one that is down, that is being drained, that the queue's policy does not

@@ -1,9 +1,9 @@
-"""All bindings, found by where they come from and by where they lead.
+"""The index of all bindings, by source and by destination.
 
 A binding is one object, in two dictionaries that serve as ordered sets (a `set` would iterate in an order that differs
-from process to process, and with it what nodes do). Nothing else is kept per binding, and the strings that repeat
-are those of the exchange and the queue, so that a million bindings with distinct keys fit in some 280 bytes each.
-Most queues of a big cluster have a single binding; it stands in the destination's place without a dictionary.
+from process to process, and with it the behaviour of nodes). Nothing else is kept per binding, and it shares the
+strings of its exchange and its queue, so that a million bindings with distinct keys take some 280 bytes each. Most
+queues of a big cluster have a single binding; it is stored for its destination without a dictionary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Bindings:
         self._count = 0
 
     def copy(self) -> Bindings:
-        """A copy that does not change with this one."""
+        """Return a copy that does not change with this one."""
         copy = Bindings()
         copy._by_source = {key: found.copy() for key, found in self._by_source.items()}
         copy._by_destination = {
@@ -47,7 +47,7 @@ class Bindings:
         return binding in self._by_source.get((binding.vhost, binding.source), ())
 
     def groups(self) -> Iterator[tuple[tuple[str, str], Iterable[Binding]]]:
-        """The bindings of each source, by vhost and exchange."""
+        """Yield the bindings of each source, by vhost and exchange."""
         yield from self._by_source.items()
 
     def add(self, binding: Binding) -> None:
@@ -64,7 +64,7 @@ class Bindings:
         self._count += 1
 
     def remove(self, binding: Binding) -> bool:
-        """Remove a binding. True if it was the last one of its source."""
+        """Remove a binding. Return whether it was the last one of its source."""
         start = (binding.vhost, binding.source)
         from_source = self._by_source[start]
         del from_source[binding]
@@ -83,27 +83,28 @@ class Bindings:
         return True
 
     def is_source(self, vhost: str, exchange: str) -> bool:
-        """Whether anything is bound to the exchange."""
+        """Return whether anything is bound to the exchange."""
         return (vhost, exchange) in self._by_source
 
     def from_source(self, vhost: str, exchange: str) -> list[Binding]:
-        """What is bound to an exchange, in the order it was bound."""
+        """Return the bindings of an exchange, in the order in which they were made."""
         return list(self._by_source.get((vhost, exchange), ()))
 
     def count_from(self, vhost: str, exchange: str) -> int:
-        """How many bindings an exchange has."""
+        """Return the number of bindings of an exchange."""
         return len(self._by_source.get((vhost, exchange), ()))
 
     def to_destination(self, vhost: str, kind: DestinationKind, name: str) -> list[Binding]:
-        """What leads to a queue or an exchange, in the order of the bindings' own fields."""
+        """Return the bindings to a queue or an exchange, in the order of the bindings' own fields."""
         there = self._by_destination.get((vhost, kind, name))
         if there is None:
             return []
         if isinstance(there, Binding):
             return [there]
-        # The order of arrival would be another on a node that started from a snapshot, which keeps it per source only.
+        # Not in the order of arrival: a snapshot keeps that per source only, so a node that started from one has
+        # another.
         return sorted(there, key=Binding.order)
 
     def in_vhost(self, vhost: str) -> list[Binding]:
-        """All bindings of a vhost."""
+        """Return all bindings of a vhost."""
         return [each for (where, _), found in self._by_source.items() if where == vhost for each in found]

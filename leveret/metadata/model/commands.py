@@ -1,12 +1,12 @@
-"""Everything that changes the metadata of a cluster, as values.
+"""The commands that change the metadata of a cluster.
 
-A command says what somebody wants; whether it can be done is decided when `store.Metadata` applies it, in the one
-order all nodes agree on. What needs the outside world to be checked (the caller's rights, whether an exchange type
-exists, whether a pattern compiles) is checked before a command is made: two nodes with different versions of
-Python's `re` must not come to different results over the same command.
+A command is a request; `store.Metadata` decides whether it can be done when it applies the command, in the one order
+that all nodes agree on. Checks that need more than the metadata (the caller's rights, whether an exchange type exists,
+whether a pattern compiles) are made before the command: two nodes with different versions of Python's `re` must not get
+different results from the same command.
 
-The names of the classes and the order of their fields are the format on disk and between nodes (`codec`). A new field
-goes to the end and has a default; nothing is renamed or reordered.
+The names of the classes and the order of their fields are the format on disk and between nodes (`command_codec`). A new
+field goes to the end and has a default; nothing is renamed or reordered.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class ClearTopicPermissions:
 
 @dataclass(frozen=True, slots=True)
 class DeclareExchange:
-    """Make an exchange, unless one of that name exists. Of a delayed one, `node` and `view` say where its keeper is."""
+    """Make an exchange, unless one of that name exists. For a delayed exchange, `node` and `view` are those of its
+    hidden queue."""
 
     vhost: str
     name: str
@@ -213,9 +214,9 @@ class Unbind:
 class SetPolicy:
     """Make or replace a policy, or an operator policy.
 
-    `cost` is what a search for the pattern takes at most, as whoever made the command estimated it
-    (`patterns.cost_of`): the nodes add up the same numbers even if their versions of `re` differ. Nought: made by a
-    version that did not estimate.
+    `cost` is the longest time of a search for the pattern, estimated by the node that made the command
+    (`base.safe_regex.cost_of`): so all nodes add up the same numbers even if their versions of `re` differ. 0: made by
+    a version without estimates.
     """
 
     vhost: str
@@ -276,11 +277,12 @@ class ClearGlobalParameter:
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted:
-    """Remove what did not outlive the node's last run: its exclusive and non-durable queues.
+    """Remove what a restart of the node ends: its exclusive and non-durable queues.
 
-    The node says so itself before it serves anybody, and the leader when the node is lost. With `alone`, no node was up
-    that could have kept them, so non-durable exchanges are gone as well: a single node says so itself, in a cluster the
-    leader, without a node's name (see `leveret.node.cluster.transient_exchanges`). `run` names the run that begins.
+    The node proposes it before it serves clients, and the leader when the node is lost. With `alone`, no node was up
+    that could have kept them, so non-durable exchanges are removed as well: a single node proposes that itself, in a
+    cluster the leader does, without a node's name (see `leveret.node.cluster.transient_exchanges`). `run` names the new
+    run.
     """
 
     node: str
@@ -290,14 +292,14 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
-    """A node is no member any more, and will not come back: the queues that only it had are gone."""
+    """Remove the queues of which only this node had a copy: it has left the cluster for good."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class RenameNode:
-    """A node has another name from now on."""
+    """Give a node another name."""
 
     old: str
     new: str
@@ -305,8 +307,8 @@ class RenameNode:
 
 @dataclass(frozen=True, slots=True)
 class MoveQueue:
-    """A queue lives on another node from now on, which has all its messages. Only if it is still at the old one, and if
-    the new one is still in the run in which it got them: a later run has thrown away what was not its own.
+    """Move a queue to another node, which has all its messages. Refused if the queue is no longer at the old node, or
+    if the new one was restarted since it got the messages: at its start it has deleted those of queues not its own.
     """
 
     vhost: str
@@ -319,8 +321,8 @@ class MoveQueue:
 
 @dataclass(frozen=True, slots=True)
 class ChangeView:
-    """A mirrored queue has other members, another master, or others in sync; or a queue becomes mirrored. Only if the
-    view it was made from is still the queue's: see `leveret.metadata.model.view`.
+    """Change the members, the master or the copies in sync of a mirrored queue, or make a queue mirrored. Refused if
+    the view it was made from is no longer the queue's: see `leveret.metadata.model.view`.
     """
 
     vhost: str
@@ -331,8 +333,8 @@ class ChangeView:
 
 @dataclass(frozen=True, slots=True)
 class EndView:
-    """A queue is mirrored no longer, and its master goes on with it alone. Only if the view of this version is still
-    the queue's, and names nobody else.
+    """End the mirroring of a queue; its master keeps it. Refused unless the view of this version is still the queue's
+    and names no other node.
     """
 
     vhost: str

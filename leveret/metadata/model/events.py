@@ -1,8 +1,8 @@
-"""What a command changed, in an order a listener can follow.
+"""The changes that a command made, in an order that a listener can follow.
 
-What refers to something is removed before it: the bindings of a queue before the queue, all that is in a vhost before
-the vhost. What is referred to is added first. So a listener that keeps its own picture (routing tables, queue objects)
-never meets an unknown name.
+An object is removed after all that refers to it: a queue after its bindings, a vhost after all that is in it. It is
+added before anything that refers to it. So a listener that keeps its own objects (routing tables, queues) never gets an
+unknown name.
 """
 
 from __future__ import annotations
@@ -15,98 +15,98 @@ from leveret.metadata.model.records import Binding, ExchangeSpec, QueueSpec
 
 @dataclass(frozen=True, slots=True)
 class VhostAdded:
-    """A vhost is there; its predeclared exchanges follow."""
+    """A vhost was added; its predeclared exchanges follow."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class VhostChanged:
-    """A vhost's description, tags or limits are others now."""
+    """A vhost's description, tags or limits have changed."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class VhostDeleted:
-    """A vhost is gone; all that was in it went in the events before."""
+    """A vhost was deleted; the events before this one removed all that was in it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDeclared:
-    """An exchange is there."""
+    """An exchange was declared."""
 
     spec: ExchangeSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDeleted:
-    """An exchange is gone."""
+    """An exchange was deleted."""
 
     spec: ExchangeSpec
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclared:
-    """A queue is there."""
+    """A queue was declared."""
 
     spec: QueueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
-    """A queue is gone, and its messages with it."""
+    """A queue was deleted with its messages."""
 
     spec: QueueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMoved:
-    """The same queue, with all that is bound to it, lives on another node now, or that node has another name."""
+    """A queue, with all its bindings, is on another node now, or its node has another name."""
 
     spec: QueueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ViewChanged:
-    """A queue has another view, or none any more. If it also has another master, `QueueMoved` follows."""
+    """A queue has another view, or is no longer mirrored. If its master is another one, `QueueMoved` follows."""
 
     spec: QueueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class BindingAdded:
-    """A binding is there."""
+    """A binding was added."""
 
     binding: Binding
 
 
 @dataclass(frozen=True, slots=True)
 class BindingRemoved:
-    """A binding is gone."""
+    """A binding was removed."""
 
     binding: Binding
 
 
 @dataclass(frozen=True, slots=True)
 class UserChanged:
-    """A user is new, or its password, tags or limits are others now."""
+    """A user was added, or its password, tags or limits have changed."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class UserDeleted:
-    """A user is gone."""
+    """A user was deleted."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionsChanged:
-    """What a user may do in a vhost has changed, topic permissions included."""
+    """A user's permissions or topic permissions in a vhost have changed."""
 
     user: str
     vhost: str

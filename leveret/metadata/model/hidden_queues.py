@@ -1,11 +1,13 @@
-"""Keepers: the queues in which delayed exchanges keep messages back (see `leveret.broker.kinds.delayed_queue`).
+"""The hidden queues in which delayed exchanges keep messages (see `leveret.broker.kinds.delayed_queue`).
 
 Each exchange of type `x-delayed-message` has one, made and deleted by the same command as the exchange, so that neither
-is ever there without the other. To the log, to the ring and to placement it is a durable queue like any other. It is
-placed as a quorum queue is: a delay may last for weeks, and who asks for one should not have to think of a policy.
+ever exists without the other. For the log, the ring and placement it is a durable queue like any other. It is placed as
+a quorum queue is: a delay may last for weeks, and a client that asks for one should not need a policy.
 
-To clients it does not exist. Its name begins with `amq.`, which they cannot declare; they can neither bind it nor
-consume from it nor delete it, and listings leave it out.
+Clients cannot see it. Its name begins with `amq.`, which they cannot declare; they can neither bind it nor consume from
+it nor delete it, and listings leave it out.
+
+The names of journals are here too: clients can see and read those, and cannot publish to them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 DELAYED: Final = "x-delayed-message"
 EXCHANGE: Final = "x-delayed-exchange"
 _PREFIX: Final = "amq.delayed."
-_LONG_PREFIX: Final = "amq.delayed:"  # No name made of the other begins so.
+_LONG_PREFIX: Final = "amq.delayed:"  # No name with the other prefix begins like this.
 
 
 JOURNAL_PREFIX: Final = "leveret.journal."
@@ -32,18 +34,19 @@ JOURNAL_VHOST: Final = "/"
 
 
 def is_journal(queue: str) -> bool:
-    """Whether a queue of this name is the event journal of a node (`leveret.broker.event_journal`). Clients may
-    read it, and nothing else."""
+    """Return whether a queue of this name is the event journal of a node (`leveret.broker.event_journal`). Clients may
+    read it, and do nothing else with it."""
     return queue.startswith(JOURNAL_PREFIX)
 
 
 def is_closed(queue: str) -> bool:
-    """Whether no exchange leads to a queue of this name."""
+    """Return whether no exchange routes to a queue of this name."""
     return queue.startswith((_PREFIX, _LONG_PREFIX, JOURNAL_PREFIX))
 
 
 def keeper_name(exchange: str) -> str:
-    """Of a queue's name at most 255 bytes are allowed, and the exchange's may have as many."""
+    """Return the name of an exchange's hidden queue. The exchange's name may already have 255 bytes, the most allowed.
+    """
     name = _PREFIX + exchange
     if fits(name):
         return name
@@ -51,7 +54,7 @@ def keeper_name(exchange: str) -> str:
 
 
 def is_keeper(queue: str) -> bool:
-    """Whether a queue of this name is one. No command makes another queue with such a name."""
+    """Return whether a queue of this name is one. No command makes any other queue with such a name."""
     return queue.startswith((_PREFIX, _LONG_PREFIX))
 
 
@@ -72,5 +75,5 @@ def make_keeper(number: int, exchange: ExchangeSpec, node: str, view: View | Non
 
 
 def exchange_of(keeper: QueueSpec) -> str:
-    """For which exchange it keeps messages back."""
+    """Return the exchange whose messages a hidden queue keeps."""
     return str(keeper.arguments[EXCHANGE].value)

@@ -1,6 +1,6 @@
-"""What leads where, for whoever lists it: the bindings that are stored, and those that go without saying.
+"""Lists of bindings with the implicit ones, which are not stored.
 
-Every queue is bound to the default exchange by its own name. Keepers, which nobody is to know of, are left out.
+Every queue is bound to the default exchange by its own name. The hidden queues of delayed exchanges are left out.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class Listings:
-    """The part of the metadata that only reads."""
+    """Lists bindings for `store.Metadata`."""
 
     queues: dict[tuple[str, str], QueueSpec]
     bindings: Bindings
 
     def bindings_from(self, vhost: str, exchange: str) -> list[Binding]:
-        """What is bound to an exchange; to the default exchange, every queue by its name."""
+        """Return the bindings of an exchange; of the default exchange, one for each queue."""
         if exchange:
             return self.bindings.from_source(vhost, exchange)
         there = (spec for (where, name), spec in self.queues.items() if where == vhost and not is_keeper(name))
         return [implicit_binding(spec) for spec in there]
 
     def bindings_to(self, vhost: str, kind: DestinationKind, name: str) -> list[Binding]:
-        """What leads to a queue (its implicit binding first) or an exchange."""
+        """Return the bindings to a queue (its implicit one first) or an exchange."""
         found = self.bindings.to_destination(vhost, kind, name)
         queue = self.queues.get((vhost, name)) if kind == "queue" else None
         return found if queue is None else [implicit_binding(queue), *found]
 
 
 def implicit_binding(queue: QueueSpec) -> Binding:
-    """The binding every queue has to the default exchange."""
+    """Return the binding that every queue has to the default exchange."""
     return Binding(queue.vhost, "", "queue", queue.name, queue.name)

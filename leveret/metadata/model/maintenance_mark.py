@@ -1,14 +1,14 @@
-"""Which nodes are out of service by somebody's wish: in maintenance, or about to leave the cluster.
+"""Nodes that an operator took out of service: in maintenance, or about to leave the cluster.
 
-That a node is so is a global parameter, agreed on like all metadata, so that every node knows it before the first queue
-is given away: none chooses the node for a new master or hands it one, and it hands over the leadership of the cluster.
-(Ring members that it has stay with it: it will be back, and to copy them elsewhere would cost more than it is away.)
+The state is a global parameter, agreed on like all metadata, so that every node knows it before the first queue is
+given away: no node chooses this one for a new master or hands one over to it, and it hands over the leadership of the
+cluster. (Mirrors on the node stay there: it will be back soon, and copying them elsewhere would cost more.)
 
     node_maintenance:two@localhost  =  {"state": "draining" | "leaving", "run": …}
 
-The parameter names the *run* of the node that it was said of. A node that is started again has another run, which the
-same command tells that says that it has started: so maintenance ends with a restart, as in RabbitMQ, at the same moment
-for all nodes, and nothing has to be cleaned up first. What is left of an earlier run means nothing.
+The parameter names the *run* of the node. A restarted node has another run, which its `NodeStarted` command carries. So
+maintenance ends with a restart, as in RabbitMQ, at the same moment for all nodes, and nothing has to be cleaned up
+first. A parameter of an earlier run has no effect.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from leveret.base.json_values import Json
     from leveret.metadata.store import Metadata
 
-MAINTENANCE: Final = "node_maintenance:"  # Before the name of a node: the global parameter that says so.
-DRAINING: Final = "draining"  # It will be back.
-LEAVING: Final = "leaving"  # It will not.
+MAINTENANCE: Final = "node_maintenance:"  # Followed by the name of a node: a global parameter.
+DRAINING: Final = "draining"  # In maintenance; it will be back.
+LEAVING: Final = "leaving"  # About to leave the cluster.
 STATES: Final = (DRAINING, LEAVING)
 
 
 def mark(state: str, run: str) -> dict[str, Json]:
-    """The value of the parameter."""
+    """Return the value of the parameter."""
     return {"state": state, "run": run}
 
 
 def state_of(metadata: Metadata, node: str) -> str | None:
-    """None: it is in service, or was started again since."""
+    """Return `DRAINING` or `LEAVING`. None: the node is in service, or was restarted since."""
     found = metadata.global_parameters.get(MAINTENANCE + node)
     if not isinstance(found, dict) or found.get("run") != metadata.runs.get(node):
         return None
@@ -40,6 +40,6 @@ def state_of(metadata: Metadata, node: str) -> str | None:
 
 
 def out_of_service(metadata: Metadata) -> frozenset[str]:
-    """Most often nobody, which costs a look at each name of a few."""
+    """Return the nodes that are out of service. There are few global parameters, so each is looked at."""
     names = (name[len(MAINTENANCE) :] for name in metadata.global_parameters if name.startswith(MAINTENANCE))
     return frozenset(name for name in names if state_of(metadata, name) is not None)

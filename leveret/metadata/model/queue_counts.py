@@ -1,20 +1,22 @@
-"""How many queues each node leads, and of how many it has a copy: kept, not counted, since every declaration asks."""
+"""The number of masters and of copies on each node, kept up to date because every queue.declare needs them."""
 
 from __future__ import annotations
 
 from leveret.metadata.model.records import QueueSpec
 
 
-class Loads:
+class QueueCounts:
+    """Counts the queues of each node."""
+
     __slots__ = ("_known", "copies", "masters")
 
     def __init__(self) -> None:
         self.masters: dict[str, int] = {}
-        self.copies: dict[str, int] = {}  # Masters among them.
+        self.copies: dict[str, int] = {}  # Masters included.
         self._known: dict[int, QueueSpec] = {}
 
     def put(self, spec: QueueSpec) -> None:
-        """The queue is new, or is elsewhere now."""
+        """Count a queue that is new or has moved."""
         self.drop(spec.id)
         self._known[spec.id] = spec
         self._add(spec, 1)

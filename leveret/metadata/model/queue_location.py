@@ -1,8 +1,8 @@
-"""Commands that say where a queue is: that it moves, who mirrors it, and that nobody does any more.
+"""Commands that change where a queue and its mirrors are.
 
-All of them are compare-and-set. Whoever proposes one has looked at a queue as it was then, and what was proposed may
-come late, twice, or after somebody else's; so each names what it was made from, and is refused if that is no longer so.
-Versions of views therefore never begin anew as long as there is the queue: that its last view ends counts as one.
+All of them are compare-and-set. A command was made from a queue's state at some time, and may be applied late, twice,
+or after another one; so each names the state it was made from, and is refused if that has changed. Versions of views
+therefore never start again during the life of a queue: the end of its last view counts as a version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def has_copy(spec: QueueSpec, node: str) -> bool:
-    """Whether a node has the queue, or mirrors it."""
+    """Return whether a node is the queue's master or has a mirror."""
     return spec.node == node or (spec.view is not None and node in spec.view.ring)
 
 

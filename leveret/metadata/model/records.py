@@ -1,7 +1,7 @@
-"""What the metadata store holds: one immutable record per vhost, user, exchange, queue, binding and policy.
+"""The records of the metadata store: one immutable object per vhost, user, exchange, queue, binding and policy.
 
-A record is never changed in place. Whoever got one out of an event may keep it and compare it later; a change puts
-another record in its stead.
+A record is never changed in place; a change replaces it by another. A listener may keep a record from an event and
+compare it later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_ARGUMENTS: Final[Table] = {}  # Shared by everything without arguments, so th
 
 @dataclass(frozen=True, slots=True)
 class VhostSpec:
-    """A name space of exchanges, queues and their rights. `limits`: max-connections, max-queues; negative is none."""
+    """A namespace of exchanges, queues and permissions. `limits`: max-connections, max-queues; negative is none."""
 
     name: str
     description: str = ""
@@ -31,7 +31,8 @@ class VhostSpec:
 
 @dataclass(frozen=True, slots=True)
 class UserSpec:
-    """Who may log in. An empty `password_hash` lets nobody in by password. `limits`: max-connections, max-channels."""
+    """A user. With an empty `password_hash` no login by password is possible. `limits`: max-connections, max-channels.
+    """
 
     name: str
     password_hash: str
@@ -44,7 +45,7 @@ class UserSpec:
 
 
 class Permission(NamedTuple):
-    """Three patterns: names of what a user may declare or delete, publish to or bind, and consume or bind from."""
+    """Three patterns of names: what a user may declare or delete, publish to or bind, and consume or bind from."""
 
     configure: str
     write: str
@@ -75,11 +76,11 @@ class ExchangeSpec:
 class QueueSpec:
     """A queue as it was first declared, with an id that no other queue ever has or had.
 
-    `owner` names the connection an exclusive queue belongs to, `node` the node the queue lives on. A mirrored queue has
-    a `view`, whose master is that node; and for each member of its ring the version of the view with which it `joined`,
-    for one that left and came back is another copy. If it was mirrored once, `last_version` and `last_epoch` are where
-    that ended: versions and epochs go on behind them, so that neither words about a former ring nor copies of it are
-    ever taken for ones of the next.
+    `owner` names the connection of an exclusive queue, `node` the node where the queue is. A mirrored queue has a
+    `view`, whose master is that node, and `joined`: for each member of its ring the version of the view with which it
+    joined, because a node that left and came back has another copy. If the queue was mirrored before, `last_version`
+    and `last_epoch` are the last ones of that time: the next version and epoch are higher, so that messages about a
+    former ring and copies of it are never mistaken for those of the next.
     """
 
     id: int
@@ -99,10 +100,10 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One way from an exchange to a queue or another exchange. Two are the same when all fields are, types included.
+    """A binding of an exchange to a queue or another exchange. Two are equal if all fields are, types included.
 
-    A table is no dictionary key, and a hashable copy of it would double what a headers binding costs; so equality
-    and hash go by a digest of the arguments, which is empty, and shared, where there are none.
+    A table cannot be a dictionary key, and a hashable copy of it would double the memory of a headers binding; so
+    equality and hash use a digest of the arguments, which is one shared empty value where there are none.
     """
 
     vhost: str
@@ -117,12 +118,13 @@ class Binding:
         object.__setattr__(self, "digest", arguments_digest(self.arguments))
 
     def order(self) -> tuple[str, str, str, str, str, bytes]:
-        """A sort key that depends on nothing but the binding."""
+        """Return a sort key that depends on the binding only."""
         return (self.vhost, self.source, self.destination_kind, self.destination, self.key, self.digest)
 
 
 def arguments_digest(arguments: Table) -> bytes:
-    """Sixteen bytes that are equal for equal tables whatever the order of their keys; none for an empty table."""
+    """Return sixteen bytes that are equal for equal tables whatever the order of their keys; none for an empty table.
+    """
     if not arguments:
         return b""
     return hashlib.blake2b(ascii(canonical(arguments)).encode(), digest_size=16).digest()
@@ -139,4 +141,4 @@ class Policy:
     priority: int
     definition: dict[str, Json]
     operator: bool = False
-    cost: int = 0  # Of a search for the pattern, in microseconds; see `patterns`.
+    cost: int = 0  # The longest time of a search for the pattern, in microseconds; see `base.safe_regex`.

@@ -1,4 +1,4 @@
-"""Why commands are refused, in RabbitMQ's words."""
+"""The reasons for which commands are refused, in RabbitMQ's words."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 
 
 class Refusal(NamedTuple):
-    """Why a command was not done: AMQP's reply code and RabbitMQ's text without the code's name in front."""
+    """The reason for which a command was refused: AMQP's reply code and RabbitMQ's text without the code's name."""
 
     code: int
     text: str
 
 
 def resource(kind: str, name: str, vhost: str) -> str:
-    """How RabbitMQ's texts name something in a vhost."""
+    """Return the name that RabbitMQ's texts give to an object of a vhost."""
     return f"{kind} '{name}' in vhost '{vhost}'"
 
 
@@ -25,7 +25,8 @@ def not_found(kind: str, name: str, vhost: str) -> Refusal:
 
 
 def fits(name: str) -> bool:
-    """Whether a name can travel as a short string of AMQP. JSON can bring one that is too long, or half a character."""
+    """Return whether a name fits an AMQP short string. One from JSON may be too long, or contain half a surrogate pair.
+    """
     if name.isascii():
         return len(name) <= 255
     try:

@@ -1,13 +1,13 @@
-"""Which nodes are getting another name.
+"""Nodes that are being renamed.
 
-A node's name is in two places: the membership, and the metadata, which says what queues it has. They are two entries of
-the log, and a leader may die between them. A node that started then, under either name, would find that none of its
-queues is its own, and throw away what its log has of them. So the intention comes first, as a global parameter:
+A node's name is in two places: the membership, and the metadata, which names the queues' nodes. Changing them takes two
+entries of the log, and a leader may die between them. A node that started then, under either name, would find no queue
+of its own and delete their messages from its log. So a global parameter with the intention is set first:
 
     node_renaming:two@localhost  =  {"new": "second@localhost", "id": …}
 
-Whoever leads the cluster goes on with what he finds (`node/cluster/membership.py`), and lets a node in that is
-concerned when the parameter is gone. The id says which member is meant, whatever its name is by then.
+The cluster's leader completes a renaming that it finds (`node/cluster/membership.py`), and lets the node join only when
+the parameter is removed. The id identifies the member, whatever its name is by then.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from leveret.base.json_values import Json
     from leveret.metadata.store import Metadata
 
-RENAMING: Final = "node_renaming:"  # Before the old name: the global parameter that says so.
+RENAMING: Final = "node_renaming:"  # Followed by the old name: a global parameter.
 
 
 class Renaming(NamedTuple):
+    """A renaming under way."""
+
     old: str
     new: str
     id: str
@@ -31,7 +33,7 @@ class Renaming(NamedTuple):
 
 
 def renamings(metadata: Metadata) -> list[Renaming]:
-    """Most often none, which costs a look at each name of a few. What somebody made up means nothing."""
+    """Return the renamings under way. Parameters of another form are ignored."""
     found = []
     for parameter, value in metadata.global_parameters.items():
         if parameter.startswith(RENAMING) and isinstance(value, dict):

@@ -1,25 +1,25 @@
-"""The view: who mirrors a queue, in which order, and whose copy counts.
+"""The view of a mirrored queue: its master, its ring, and the copies in sync.
 
 A view is one small value in the cluster's metadata, and the only thing about a mirrored queue that consensus decides.
 It changes by compare-and-set: a proposal carries the version after the one it was made from, and is refused if another
-was committed meanwhile. `misfit` says what else a successor must obey; the metadata store asks it before it commits.
+was committed meanwhile. `misfit` has the other rules for a successor; the metadata store checks them.
 
-- `epoch` rises with every promotion. Blocks carry it, so that equal numbers of different masters are told apart. A
-  queue that becomes mirrored begins with an epoch above that of any block it has, or ever had at another node: it may
-  have been mirrored before.
-- `version` rises as long as there is the queue, also where it has no view for a while: what was said about an earlier
-  ring of the same queue, and copies that know of no other, can be told from what concerns the present one.
-- `in_sync` names members *with their disks*, oldest first. A disk that was wiped, or lost what it had once synced, gets
-  another id: a member that returns without its data must not be taken for the one that was trusted. So does one that
-  left the ring and joined it again, because it forgets what it had when it hears that it left. Until it does, its words
-  are those of a copy that is about to go: `is_of` tells them from the new one's.
-- `lossy` is the epoch of the last forced promotion. Whoever has blocks of an older epoch knows that what it holds as
-  confirmed may be gone.
-- `void` is the epoch of the last forced promotion of a log that lacked messages. What such a log stores is not what its
-  blocks add up to, so no older log has a beginning in common with it: the others start from nothing.
+- `epoch` rises with every promotion. Blocks carry it, so that blocks of the same number from different masters can be
+  told apart. A queue that becomes mirrored starts with an epoch above that of any block it has, or ever had on another
+  node: it may have been mirrored before.
+- `version` rises during the whole life of the queue, also while it has no view: so messages about an earlier ring of
+  the queue, and copies that belong to one, can be told apart from those of the present ring.
+- `in_sync` names members *with their disk ids*, oldest first. A disk that was wiped, or lost data it had synced, gets
+  another id: a member that returns without its data must not be taken for the one that was trusted. So does a member
+  that left the ring and joined it again, because it deletes its copy when it learns that it left. Messages that it
+  sends before that come from the old copy: `is_of` tells them apart from those of the new one.
+- `lossy` is the epoch of the last forced promotion. A member with blocks of an older epoch knows that messages which it
+  holds as confirmed may be lost.
+- `void` is the epoch of the last forced promotion of a copy that lacked messages. Such a copy does not contain what its
+  blocks add up to, so no older copy has a beginning in common with it: the other members start from nothing.
 
 The *order* of a view is the ring: master, in-sync members by age, then the others. So an in-sync member's left
-neighbour is in sync too, and nobody who is waited for stands behind somebody who is not.
+neighbour is in sync too, and confirms never wait for blocks that pass through a member that is not.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-Disk = tuple[str, str]  # A member and the id of its disk.
-JOINED: Final = "+"  # In that id: before the version of the view that a copy began with, unless that was the first.
+Disk = tuple[str, str]  # A member and its disk id.
+JOINED: Final = "+"  # Separates, in a disk id, the version of the view with which the copy started, unless that was 1.
 
 
 class View(NamedTuple):
+    """The master, the ring and the copies in sync of a mirrored queue."""
+
     version: int
     epoch: int
     master: str
@@ -45,7 +47,7 @@ class View(NamedTuple):
         return tuple(names)
 
     def disk_of(self, member: str) -> str | None:
-        """The disk that counts as in sync for this member."""
+        """Return the disk id with which this member is in sync."""
         for name, disk in self.in_sync:
             if name == member:
                 return disk
@@ -53,28 +55,28 @@ class View(NamedTuple):
 
 
 def is_of(member: str, disk: str, joined: Mapping[str, int]) -> bool:
-    """Whether a copy began with the view that its member joined with, as far as that is known."""
+    """Return whether a copy started with the view with which its member joined, as far as that is known."""
     began = disk.partition(JOINED)[2]
     return member not in joined or joined[member] == (int(began) if began else 1)
 
 
 def forced(view: View, member: str, disk: str, complete: bool) -> View:
-    """The view that makes a member master whatever it lacks. What others confirmed and it has not is lost."""
+    """Return the view that makes a member master although it may lack confirmed messages; those are lost."""
     epoch = view.epoch + 1
     void = view.void if complete else epoch
     return View(view.version + 1, epoch, member, view.ring, ((member, disk),), epoch, void)
 
 
 def misfit(old: View | None, new: View, last: tuple[int, int] = (0, 0)) -> str | None:
-    """Why `new` cannot follow `old` (None: a new group), or None. `last`: the version and the epoch with which the last
-    group of the same queue ended."""
+    """Return why `new` cannot follow `old` (None: the queue was not mirrored); None if it can. `last`: the last version
+    and epoch of the time when the queue was mirrored before."""
     members = [member for member, _ in new.in_sync]
     if len(set(members)) != len(members) or len(set(new.ring)) != len(new.ring):
         return "a member is named twice"
     if not set(members) <= set(new.ring) or new.master not in members:
         return "in-sync members must be in the ring, and the master among them"
     if old is None:
-        # Of a new queue everybody holds all there is. One that becomes mirrored later is at its master alone.
+        # A new queue is empty, so all copies are in sync. A queue that becomes mirrored later is on its master only.
         fits = new.epoch == 1 or (new.epoch > 1 and members == [new.master])
         if new.version == last[0] + 1 and new.epoch > last[1] and fits and not new.lossy and not new.void:
             return None
@@ -99,7 +101,7 @@ def misfit(old: View | None, new: View, last: tuple[int, int] = (0, 0)) -> str |
 
 
 def without(view: View, node: str) -> View | None:
-    """The view when a node is gone for good; None if it had the only copy that counts."""
+    """Return the view without a node that has left for good; None if it had the only copy in sync."""
     in_sync = tuple(disk for disk in view.in_sync if disk[0] != node)
     if not in_sync:
         return None
@@ -109,7 +111,7 @@ def without(view: View, node: str) -> View | None:
 
 
 def renamed(view: View, old: str, new: str) -> View:
-    """The view when a node has another name."""
+    """Return the view with another name for a node."""
 
     def name(one: str) -> str:
         return new if one == old else one

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leveret.metadata.model.queue_counts import Loads
+from leveret.metadata.model.queue_counts import QueueCounts
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.model.view import View
 
 
 def test_they_follow_every_queue() -> None:
-    loads = Loads()
+    loads = QueueCounts()
     plain = QueueSpec(1, "/", "plain", node="a")
     ring = View(1, 1, "b", ("b", "c"), (("b", "b.0"), ("c", "c.0")))
     mirrored = QueueSpec(2, "/", "mirrored", node="b", view=ring)
