@@ -1,17 +1,17 @@
-"""Global parameters: who may set which, and what values they take.
+"""Global parameters: who may set which, and the values they take.
 
-RabbitMQ lets every policymaker set any global parameter. Here some of them decide over the whole cluster, and some are
-the cluster's own notes, so names fall into three classes:
+RabbitMQ lets every policymaker set any global parameter. Here some of them change the whole cluster, and some are
+written by the nodes, so there are three classes of names:
 
-- *internal*: written by the nodes themselves (`internal_cluster_id`, labels and maintenance of nodes, renamings, what
-  was rebalanced). Everybody who may see parameters sees them; the HTTP API, leveretctl and imported definitions can
-  neither set nor clear them.
+- *internal*: written by the nodes themselves (`internal_cluster_id`, labels and maintenance of nodes, renamings, recent
+  moves). Every user who may see parameters sees them; the HTTP API, leveretctl and imported definitions can neither set
+  nor clear them.
 - *administrator*: the cluster's name and its rules (`cluster_partition_handling`, `ha-forbid-copying`). Over HTTP they
   need the tag `administrator`, whichever path of the API is used.
-- all others mean nothing to the broker. A policymaker may set them, as in RabbitMQ.
+- all others have no meaning for the broker. A policymaker may set them, as in RabbitMQ.
 
-`fault_of` is asked by the fold over commands (`store`), so a value that breaks a rule enters on no path at all: neither
-from an older tool nor from another node. It depends on nothing but its arguments and is the same on every node.
+The metadata store calls `fault_of` when it applies a command, so an invalid value is refused on every path, also from
+an older tool or another node. It depends on its arguments only and gives the same result on every node.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from leveret.metadata.rules.placement import LABELS, REBALANCE
 CLUSTER_ID: Final = "internal_cluster_id"  # RabbitMQ's name for it.
 CLUSTER_NAME: Final = "cluster_name"
 
-COUNT_MAX: Final = 1_024  # Parameters of any class.
+COUNT_MAX: Final = 1_024  # Parameters of all classes together.
 DEPTH_MAX: Final = 32
-WEIGHT_MAX: Final = 64 << 10  # Of a value, in characters of JSON, roughly.
+WEIGHT_MAX: Final = 64 << 10  # The size of a value, in characters of JSON, roughly.
 INTERNAL_WEIGHT_MAX: Final = 256 << 10
-CLUSTER_NAME_CHARACTERS_MAX: Final = 255  # Sent to every client before it logs in.
-TEXT_CHARACTERS_MAX: Final = 255  # In an object of texts.
+CLUSTER_NAME_CHARACTERS_MAX: Final = 255  # It is sent to every client before the login.
+TEXT_CHARACTERS_MAX: Final = 255  # Of a text in an object.
 
 _OF_NODES: Final = (LABELS, MAINTENANCE, RENAMING)  # Each followed by the name of a node.
 _INTERNAL: Final = (CLUSTER_ID, REBALANCE)
@@ -46,33 +46,33 @@ _REBALANCE_KEYS: Final = {"runs", "moves", "last", "moved"}
 
 
 def is_internal(name: str) -> bool:
-    """Whether only nodes write it."""
+    """Return whether only nodes write a parameter."""
     return name in _INTERNAL or name.startswith(_OF_NODES)
 
 
 def needs_administrator(name: str) -> bool:
-    """Whether setting it takes more than the tag `policymaker`."""
+    """Return whether setting a parameter takes more than the tag `policymaker`."""
     return name in _ADMINISTRATORS or is_internal(name)
 
 
 def reserved_text(name: str) -> str:
-    """What whoever tries to write an internal parameter is told."""
+    """Return the error text for an attempt to write an internal parameter."""
     return f"global parameter {name} is internal: the cluster sets it by itself"
 
 
 def cluster_id_text(raw: bytes) -> str:
-    """The value of `internal_cluster_id`."""
+    """Return the value of `internal_cluster_id`."""
     return f"leveret-cluster-id-{raw.hex()}"
 
 
 def parse_cluster_id(value: Json) -> bytes | None:
-    """The sixteen bytes in a value of `internal_cluster_id`; None if it is no id."""
+    """Return the sixteen bytes in a value of `internal_cluster_id`; None if it is invalid."""
     found = _CLUSTER_ID.fullmatch(value) if isinstance(value, str) else None
     return None if found is None else bytes.fromhex(found[1])
 
 
 def fault_of(kept: Mapping[str, Json], name: str, value: Json) -> str | None:
-    """What forbids that a parameter gets a value, beside those that are `kept`."""
+    """Return why a parameter cannot get a value, next to those that are `kept`; None if it can."""
     if not name or not fits(_own_part(name)):
         return "the name of a global parameter is UTF-8 of 1 to 255 bytes"
     if name not in kept and len(kept) >= COUNT_MAX and not is_internal(name):
@@ -86,19 +86,19 @@ def fault_of(kept: Mapping[str, Json], name: str, value: Json) -> str | None:
 
 
 def _own_part(name: str) -> str:
-    """The name without our prefix: what follows one may itself be as long as a name can be."""
+    """Return the name without our prefix: what follows may itself be as long as a name can be."""
     return name.partition(":")[2] if name.startswith(_OF_NODES) else name
 
 
 def clear_fault_of(kept: Mapping[str, Json], name: str) -> str | None:
-    """What forbids that a parameter is removed."""
+    """Return why a parameter cannot be removed; None if it can."""
     if name == CLUSTER_ID and parse_cluster_id(kept.get(name)) is not None:
         return f"{name}: the id of a cluster is never removed"
     return None
 
 
 def bulk_fault(value: Json, weight_max: int) -> str | None:
-    """What is wrong with the size of a value, whatever it says. Looks no further than the bound."""
+    """Return why a value is too big; None if it is not. Stops at the limit."""
     weight, todo = 0, [(value, 1)]
     while todo:
         one, depth = todo.pop()
@@ -148,7 +148,7 @@ def cluster_name_fault(value: Json) -> str | None:
 
 
 def fits_utf8(text: str) -> bool:
-    """JSON can bring half a character, which cannot travel."""
+    """Return whether a text can be sent as UTF-8: one from JSON may contain half a surrogate pair."""
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

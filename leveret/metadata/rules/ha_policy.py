@@ -1,42 +1,41 @@
-"""What holds for the mirrors of one queue: its policy, its arguments, and where they say nothing, the configuration.
+"""The mirroring of a queue, from its policy, its arguments and the configuration.
 
-Who speaks, the first that does:
+The first of these that says anything counts:
 
-1. `x-queue-type: quorum`. Such a queue has so many members (`x-quorum-initial-group-size`, else three) that replicate
-   synchronously and fill by themselves, and only one that is in sync is ever promoted. No `ha-` key touches it, for
-   whoever declared it has asked for just that.
-   So with `stream`, whose members are as many as `initial-cluster-size` in its policy or `x-initial-cluster-size` says,
-   else all nodes. A larger number later adds members; a smaller one takes none away.
+1. `x-queue-type: quorum`. Such a queue has `x-quorum-initial-group-size` members, or three, that replicate
+   synchronously and synchronise by themselves, and only a mirror in sync is ever promoted. `ha-` keys have no effect on
+   it. The same holds for `stream`, which has as many members as `initial-cluster-size` in its policy or
+   `x-initial-cluster-size` says, else all nodes. A larger number later adds members; a smaller one removes none.
 2. A policy with `ha-mode`.
 3. The arguments `ha-mode`, `ha-params` and `ha-sync-mode` of a classic queue, which mean what they mean in a policy.
-   RabbitMQ stores them and does nothing: whoever gives them thinks that the queue is mirrored.
-4. The argument `ha-mirror-queues`: true mirrors the queue as the configuration's default says, or if there is none, at
-   all nodes; false keeps the default away from it.
+   RabbitMQ stores them and ignores them: a client that sends them believes that the queue is mirrored.
+4. The argument `ha-mirror-queues`: true mirrors the queue as the configuration's default says, or if there is none, on
+   all nodes; false exempts it from the default.
 5. The configuration's default, for all queues or for those that it names.
 
 RabbitMQ's keys mean what they mean there, with one exception. `ha-promote-on-failure` is `when-synced` unless a policy
 says otherwise: when the master's node dies and no mirror is in sync, the queue is down until that node returns, or
-until an operator decides to lose what only it has. RabbitMQ's `always` makes that decision for everybody.
+until an operator decides to lose the messages that only that node has. RabbitMQ's `always` loses them without asking.
 
-Ours:
+Keys that RabbitMQ does not have:
 
-- `ha-replication`: `sync`, or `async`, in which publishers are confirmed when the master has their messages. What the
-  mirrors lack when it dies is lost, confirmed or not.
-- `ha-sync-strategy`: how one that returns, or is new, gets the messages from before. `incremental` fetches what it
-  lacks; `full` drops what it has and fetches all; `event` fetches nothing: a mirror follows what happens from now on,
-  and is in sync when all that was there before has been consumed.
-- `ha-sync-blocking`: true, and the queue stands still while mirrors are being filled, as RabbitMQ's does: nothing is
-  delivered, and publishes wait. It is over sooner. Without it the queue is used meanwhile.
-- `ha-replication-window`: an object. With `messages`, `bytes` or `seconds` an asynchronous mirror may be behind so far,
-  and then publishers wait. `hours` ("22:00-06:00", several with commas, in UTC) are those in which mirrors may be
-  filled; new messages are replicated at all hours.
-- `ha-forbid-copying`: no mirror is added and none is filled unless an operator says so. What is mirrored already stays
-  so. In a policy it holds for its queues, in an operator policy for a vhost, as the global parameter of that name (or
-  `mirroring.forbid_copying` in the configuration) for the cluster.
-- `ha-spread`: the name of a label of nodes, in whose value the nodes of the copies should differ (`placement`). For
-  queues of whose policy says nothing of it, and for quorum queues, `mirroring.spread` in the configuration counts.
-- `queue-master-label`: "zone=a" has a new queue's master at a node with that label, if there is one that runs, and
-  keeps it among such nodes when masters are rebalanced.
+- `ha-replication`: `sync`, or `async`: messages are confirmed when the master has them. Those that the mirrors lack
+  when it dies are lost, confirmed or not.
+- `ha-sync-strategy`: how a mirror that returns or is new gets the older messages. `incremental` fetches what it lacks;
+  `full` drops what it has and fetches all; `event` fetches nothing: a mirror gets new messages only, and is in sync
+  when all older ones have been consumed.
+- `ha-sync-blocking`: with true, the queue is blocked while mirrors synchronise, as in RabbitMQ: nothing is delivered,
+  and publishes wait. That takes less time. Without it the queue is used meanwhile.
+- `ha-replication-window`: an object. With `messages`, `bytes` or `seconds`, publishers wait when an asynchronous mirror
+  is behind by more. `hours` ("22:00-06:00", several with commas, in UTC) are those in which mirrors may synchronise;
+  new messages are replicated at all hours.
+- `ha-forbid-copying`: no mirror is added and none synchronises unless an operator asks for it. Existing mirrors stay.
+  In a policy it applies to its queues, in an operator policy to a vhost, as the global parameter of that name (or
+  `mirroring.forbid_copying` in the configuration) to the cluster.
+- `ha-spread`: the name of a node label; the copies should be on nodes with different values of it (`placement`). For
+  queues without it in their policy, and for quorum queues, `mirroring.spread` in the configuration counts.
+- `queue-master-label`: "zone=a" puts a new queue's master on a running node with that label, if there is one, and keeps
+  it on such nodes when masters are rebalanced.
 - `queue-master-pinned`: rebalancing leaves such queues where they are.
 """
 
@@ -51,13 +50,13 @@ if TYPE_CHECKING:
     from leveret.base.json_values import Json
     from leveret.protocol.tables import Field, Table
 
-QUORUM: Final = "quorum"  # Stands for `ha-mode` where the queue's type says who its members are.
+QUORUM: Final = "quorum"  # The `ha-mode` of queues whose type determines the members.
 QUORUM_MEMBERS: Final = 3
-STREAM_MEMBERS: Final = 1 << 16  # As many as there are.
+STREAM_MEMBERS: Final = 1 << 16  # All nodes.
 FORBID: Final = "ha-forbid-copying"
 LABEL: Final = "queue-master-label"
 PINNED: Final = "queue-master-pinned"
-MIRROR_ARGUMENTS: Final = ("ha-mirror-queues", "ha-mirror- queues")  # The second is how its inventors spelled it.
+MIRROR_ARGUMENTS: Final = ("ha-mirror-queues", "ha-mirror- queues")  # The second is a spelling that clients use.
 HA_ARGUMENTS: Final = ("ha-mode", "ha-params", "ha-sync-mode")
 EVERYWHERE: Final[Mapping[str, Json]] = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 LOCATORS: Final = ("min-masters", "client-local", "random")
@@ -72,7 +71,7 @@ LIMITS: Final = ("messages", "bytes", "seconds")
 
 
 class BadWindow(ValueError):
-    """What is wrong with an `ha-replication-window`, for people."""
+    """An `ha-replication-window` is invalid; the text says why."""
 
 
 class Window(NamedTuple):
@@ -81,7 +80,7 @@ class Window(NamedTuple):
     messages: int | None = None
     bytes: int | None = None
     seconds: float | None = None
-    hours: tuple[tuple[int, int], ...] = ()  # In minutes of the day, the second excluded; none: always.
+    hours: tuple[tuple[int, int], ...] = ()  # Begin and end (excluded) in minutes of the day; none: always.
 
     @property
     def has_limit(self) -> bool:
@@ -106,7 +105,7 @@ ALWAYS: Final = Window()
 
 
 def parse_window(value: Json) -> Window:
-    """Raises BadWindow."""
+    """Return the window in a policy's value. Raises `BadWindow`."""
     if not isinstance(value, dict) or not value:
         raise BadWindow(f'takes an object with any of {", ".join(LIMITS)}, hours')
     unknown = [name for name in value if name not in (*LIMITS, "hours")]
@@ -142,56 +141,56 @@ def _span(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the configuration says. All nodes of a cluster should be told the same: the master's word counts for who
-    mirrors, a mirror's for how it is filled."""
+    """The defaults of the configuration. They should be the same on all nodes: the master's determine the members of
+    the ring, a mirror's determine how it synchronises."""
 
-    definition: Mapping[str, Json] = field(default_factory=dict)  # As a policy's; empty: nothing is mirrored.
-    queues: frozenset[str] | None = None  # The names of those that it is for; None: all.
+    definition: Mapping[str, Json] = field(default_factory=dict)  # Like a policy's; empty: queues are not mirrored.
+    queues: frozenset[str] | None = None  # The names of the queues that it is for; None: all.
     locator: str = "client-local"
-    leader_locator: str = "client-local"  # Of quorum queues.
-    spread: str = ""  # The label that copies should differ in, unless a policy names one.
+    leader_locator: str = "client-local"  # For quorum queues.
+    spread: str = ""  # The `ha-spread` of queues without one in their policy.
     forbid_copying: bool = False
     fill_bytes_per_tick: int = 0  # 0: no limit.
-    fill_messages: int = 0  # In one piece, unless a policy says; 0: no limit but that on its bytes.
+    fill_messages: int = 0  # In one piece, unless a policy says otherwise; 0: limited by bytes only.
 
 
 def unknown_nodes(defaults: Defaults, members: Iterable[str]) -> list[str]:
-    """Nodes that the configuration wants mirrors on, and that are not in the cluster."""
+    """Return the nodes that the configuration names for mirrors and that are not in the cluster."""
     named = defaults.definition.get("ha-params") if defaults.definition.get("ha-mode") == "nodes" else None
     return sorted({str(name) for name in named} - set(members)) if isinstance(named, list) else []
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for one queue."""
+    """The mirroring of one queue."""
 
-    placement: Mapping[str, Json]  # For `placement.wanted_ring`; without ha-mode, it is not mirrored.
+    placement: Mapping[str, Json]  # For `placement.wanted_ring`; without ha-mode the queue is not mirrored.
     automatic: bool = False
     forbidden: bool = False
     asynchronous: bool = False
     strategy: str = "incremental"
-    blocking: bool = False  # Nobody uses the queue while mirrors are being filled.
+    blocking: bool = False  # The queue is blocked while mirrors synchronise.
     window: Window = ALWAYS
-    batch: int = 0  # Messages in a piece.
+    batch: int = 0  # Messages in a piece of a synchronisation.
     on_shutdown_always: bool = False
     on_failure_always: bool = False
     locator: str = "client-local"
-    label: tuple[str, str] | None = None  # Of the node where the master should be, and its value.
-    pinned: bool = False  # It is not moved for the sake of balance.
+    label: tuple[str, str] | None = None  # A label and its value, of the nodes on which the master should be.
+    pinned: bool = False  # Rebalancing does not move it.
 
     @property
     def fills(self) -> bool:
-        """Whether a mirror that lacks messages fetches them by itself, in the hours of its window."""
+        """Whether a mirror that lacks messages synchronises by itself, in the hours of its window."""
         return self.automatic and not self.forbidden and self.strategy != "event"
 
     @property
     def sync_refused(self) -> str | None:
-        """Why even an operator cannot have the mirrors filled."""
+        """The reason for which even an operator cannot synchronise the mirrors; None: there is none."""
         return "its policy's ha-sync-strategy is event, which copies nothing" if self.strategy == "event" else None
 
 
 def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults: Defaults, forbidden: bool) -> Rules:
-    """`definition`: of the policy that holds for the queue. `forbidden`: copying is, in the whole cluster."""
+    """Return the mirroring of a queue. `definition`: of its policies. `forbidden`: copying is, in the whole cluster."""
     forbidden = forbidden or defaults.forbid_copying or definition.get(FORBID) is True
     spread: dict[str, Json] = {"ha-spread": defaults.spread} if defaults.spread else {}
     if is_quorum(arguments) or is_stream(arguments):
@@ -204,21 +203,21 @@ def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults:
             label=parse_label(definition.get(LABEL)),
             pinned=definition.get(PINNED) is True,
         )
-    said = _said(definition, name, arguments, defaults)
-    window = said.get("ha-replication-window")
-    batch = said.get("ha-sync-batch-size")
-    failure = said.get("ha-promote-on-failure")
+    settings = _ha_settings(definition, name, arguments, defaults)
+    window = settings.get("ha-replication-window")
+    batch = settings.get("ha-sync-batch-size")
+    failure = settings.get("ha-promote-on-failure")
     return Rules(
-        spread | {key: said[key] for key in ("ha-mode", "ha-params", "ha-spread") if key in said},
-        automatic=said.get("ha-sync-mode") == "automatic",
+        spread | {key: settings[key] for key in ("ha-mode", "ha-params", "ha-spread") if key in settings},
+        automatic=settings.get("ha-sync-mode") == "automatic",
         forbidden=forbidden,
-        asynchronous=said.get("ha-replication") == "async",
-        strategy=_string(said, "ha-sync-strategy") or "incremental",
-        blocking=said.get("ha-sync-blocking") is True,
+        asynchronous=settings.get("ha-replication") == "async",
+        strategy=_string(settings, "ha-sync-strategy") or "incremental",
+        blocking=settings.get("ha-sync-blocking") is True,
         window=ALWAYS if window is None else parse_window(window),
         batch=batch if isinstance(batch, int) else defaults.fill_messages,
-        # As in RabbitMQ: who says that even a failure does not promote such a mirror means a shutdown all the more.
-        on_shutdown_always=said.get("ha-promote-on-shutdown") == "always" and failure != "when-synced",
+        # As in RabbitMQ: a policy against promotion on failure is against promotion on shutdown all the more.
+        on_shutdown_always=settings.get("ha-promote-on-shutdown") == "always" and failure != "when-synced",
         on_failure_always=failure == "always",
         locator=_text(arguments, "x-queue-master-locator")
         or _string(definition, "queue-master-locator")
@@ -228,7 +227,7 @@ def rules(definition: Mapping[str, Json], name: str, arguments: Table, defaults:
     )
 
 
-def _said(
+def _ha_settings(
     definition: Mapping[str, Json], name: str, arguments: Table, defaults: Defaults
 ) -> Mapping[str, Json]:
     if "ha-mode" in definition:
@@ -244,7 +243,8 @@ def _said(
 
 
 def _members(definition: Mapping[str, Json], arguments: Table) -> Json:
-    """How many nodes have a quorum queue, or a stream. Here a policy comes before an argument, as in RabbitMQ."""
+    """Return the number of members of a quorum queue or a stream. As in RabbitMQ, the policy comes before the argument.
+    """
     if not is_stream(arguments):
         size = arguments.get("x-quorum-initial-group-size")
         return QUORUM_MEMBERS if size is None else size.value
@@ -257,7 +257,7 @@ def _json(field: Field) -> Json:
 
 
 def parse_label(value: Json) -> tuple[str, str] | None:
-    """A label and its value, from "zone=a"."""
+    """Return a label and its value from "zone=a"; None for any other text."""
     name, sign, wanted = value.partition("=") if isinstance(value, str) else ("", "", "")
     return (name.strip(), wanted.strip()) if name.strip() and sign and wanted.strip() else None
 

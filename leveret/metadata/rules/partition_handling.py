@@ -1,34 +1,36 @@
-"""What a node does when it loses sight of others: `cluster_partition_handling`.
+"""What a node does when it cannot reach others: `cluster_partition_handling`.
 
-Who may change metadata or promote a mirror is not decided here. That takes a majority, whatever the strategy: a cluster
-never becomes two. What is left to choose is what a node does for its *clients* while it is out of contact:
+Changing metadata and promoting a mirror take a majority, whatever the strategy: a cluster never becomes two. The
+strategy says what a node does for its *clients* while it cannot reach others:
 
-pause_minority     With half of the voters or fewer in sight, itself included, a node serves nobody: it cannot know what
-                   the others have agreed on meanwhile. The default here. Of two nodes, one that is left and knows that
-                   it may is the only voter from then on (`node/cluster/two_nodes.py`), and a majority.
+pause_minority     With half of the voters or fewer in contact, itself included, a node pauses: it cannot know what the
+                   others have agreed on meanwhile. The default here. One of two nodes that is certain that it may
+                   becomes the only voter (`node/cluster/two_nodes.py`), and is a majority.
 stop_processing    The same under another name.
-pause_if_all_down  A node serves nobody while it sees none of the listed nodes. One that is listed sees itself. Names on
-                   the list that are no members count for nothing; with no member on it, nobody pauses.
-ignore             Serve on. What is published for a queue that cannot be reached is kept on this node's disk and sent
-                   on when the link is back.
-autoheal           As `ignore`; and before it is sent on there must be room for it, and what has expired meanwhile is
+pause_if_all_down  A node pauses while none of the listed nodes is in contact. A listed node never pauses. Names on the
+                   list that are no members are ignored; with no member on it, no node pauses.
+ignore             A node keeps serving. Messages for a queue that cannot be reached are kept on this node's disk and
+sent
+                   when the link is back.
+autoheal           As `ignore`, but kept messages are sent only if there is room for them, and those that have expired
+are
                    dropped.
 autoupgrade        `autoheal`, and the log says so.
 
-"In sight" means a session with the peer (see `detector`): frames pass in both directions. So a link on which only one
-direction works is none, for both ends, and neither counts the other. Nobody asks what others see: in a partial
-partition (a sees c, b sees c, a and b do not see each other) each node goes by its own sessions, and all three have a
-majority. Hence no live member is stopped or erased because of what one other node believes.
+"In contact" means a session with the peer (see `links.failure_detector`): frames pass in both directions. A link on
+which only one direction works does not count, for either end. A node does not ask what others can reach: in a partial
+partition (a reaches c, b reaches c, a and b do not reach each other) each node goes by its own sessions, and all three
+have a majority. Hence no live member is stopped because of what one other node believes.
 
-A node pauses in the same moment as a session ends, before its mirrors conclude anything from it. It resumes only when
-its shell has also caught up with what was agreed on without it; sight alone would let clients see old metadata.
+A node pauses at the moment when a session ends, before its mirrors react to that. It resumes only when it has also
+caught up with the metadata that was agreed on without it; otherwise clients would see old metadata.
 
-Who does not pause, whatever it sees: a node that is not a voter yet (it is joining, and not open) or was removed (and
-is on its way out), and a node that is alone in its cluster. One that was a voter, and is a member still (the other one
-of two went on without it), needs a majority of the voters in sight.
+These never pause: a node that is not a voter yet (it is joining, and does not serve), one that was removed (it is about
+to stop), and one that is alone in its cluster. A member that was a voter (the other of two went on without it) needs a
+majority of the voters in contact.
 
-This module is the decision and the record of who is missing since when. `node/cluster/partition_pause.py` closes and
-opens the doors.
+This module decides, and records which nodes are missing since when. `node/cluster/partition_pause.py` closes and opens
+the listeners.
 """
 
 from __future__ import annotations
@@ -49,10 +51,12 @@ RECOVER: Final[tuple[Recover, ...]] = ("ignore", "autoheal")
 
 
 class BadHandling(ValueError):
-    """That is no way to handle partitions; the text says what would be."""
+    """A value of `cluster_partition_handling` is invalid; the text says why."""
 
 
 class Strategy(Enum):
+    """The values of `cluster_partition_handling`."""
+
     PAUSE_MINORITY = "pause_minority"
     STOP_PROCESSING = "stop_processing"
     PAUSE_IF_ALL_DOWN = "pause_if_all_down"
@@ -67,11 +71,11 @@ _HEALING: Final = frozenset({Strategy.AUTOHEAL, Strategy.AUTOUPGRADE})
 
 @dataclass(frozen=True)
 class PartitionHandling:
-    """A strategy with what belongs to it."""
+    """A strategy with its options."""
 
     strategy: Strategy = Strategy.PAUSE_MINORITY
-    nodes: tuple[str, ...] = ()  # Of pause_if_all_down.
-    recover: Recover = "ignore"  # Of pause_if_all_down: what a node does that is in a partition and not paused.
+    nodes: tuple[str, ...] = ()  # For pause_if_all_down.
+    recover: Recover = "ignore"  # For pause_if_all_down: what a node in a partition does that is not paused.
 
     @property
     def pauses_minority(self) -> bool:
@@ -79,12 +83,12 @@ class PartitionHandling:
 
     @property
     def spools(self) -> bool:
-        """Whether a node that serves keeps publishes for queues that it cannot reach."""
+        """Whether a node keeps publishes for queues that it cannot reach."""
         return self.strategy not in _MINORITY
 
     @property
     def heals(self) -> bool:
-        """Whether what was kept is sent on only if there is room, and without what has expired."""
+        """Whether kept messages are sent only if there is room, and without those that have expired."""
         if self.strategy is Strategy.PAUSE_IF_ALL_DOWN:
             return self.recover == "autoheal"
         return self.strategy in _HEALING
@@ -108,7 +112,7 @@ DEFAULT: Final = PartitionHandling()
 
 
 def parse(strategy: str, nodes: Sequence[str] = (), recover: str | None = None) -> PartitionHandling:
-    """Raises `BadHandling`."""
+    """Return a strategy with its options. Raises `BadHandling`."""
     try:
         chosen = Strategy(strategy)
     except ValueError:
@@ -133,7 +137,7 @@ def parse(strategy: str, nodes: Sequence[str] = (), recover: str | None = None) 
 
 
 def from_json(value: Json) -> PartitionHandling:
-    """The value of the global parameter: a strategy's name, or an object. Raises `BadHandling`."""
+    """Read the value of the global parameter: a strategy's name, or an object. Raises `BadHandling`."""
     if isinstance(value, str):
         return parse(value)
     if not isinstance(value, Mapping):
@@ -155,7 +159,7 @@ def from_json(value: Json) -> PartitionHandling:
 
 
 def fault_of(value: Json) -> str | None:
-    """What is wrong with a value of the global parameter."""
+    """Return why a value of the global parameter is invalid; None if it is not."""
     try:
         from_json(value)
     except BadHandling as error:
@@ -174,8 +178,8 @@ def why_pause(
     in_sight: Collection[str],
     demoted: bool = False,
 ) -> str | None:
-    """What a node that sees these others lacks, if it must not serve; None: it serves. `demoted`: it is no voter, and
-    was one."""
+    """Return why a node with these others in contact must pause; None: it serves. `demoted`: it was a voter and is a
+    learner now."""
     if (me not in voters and not demoted) or len(members) == 1:
         return None
     seen = {name for name in members if name in in_sight or name == me}
@@ -191,26 +195,26 @@ def why_pause(
 
 
 class Loss(NamedTuple):
-    """Of a peer's session."""
+    """The loss of a peer's session."""
 
-    since_ms: int  # Of the wall's clock, for people.
+    since_ms: int  # Wall clock, for display.
     reason: str
-    silent: bool  # It was noticed by silence. A process that ends closes its links, so the network is to blame.
+    silent: bool  # It was noticed by silence, so it is the network: a process that ends closes its links.
 
 
 class Partitions:
-    """One node: whom it misses, and whether it serves."""
+    """The peers that a node cannot reach, and whether the node is paused."""
 
     def __init__(self, me: str, handling: PartitionHandling = DEFAULT) -> None:
         self.me = me
         self.handling = handling
         self.members: frozenset[str] = frozenset({me})
-        self.demoted = False  # It is a member, was a voter, and is none.
+        self.demoted = False  # It was a voter and is a learner now.
         self.voters: frozenset[str] = frozenset()
-        self._has_counted = False  # It was a voter.
+        self._has_counted = False  # It has been a voter.
         self.in_sight: set[str] = set()
         self.lost: dict[str, Loss] = {}
-        self.paused_ms: int | None = None  # Since when, of the wall's clock.
+        self.paused_ms: int | None = None  # Since when it is paused, wall clock.
         self.pauses = 0
         self.reason = ""  # Why it is paused.
 
@@ -219,7 +223,7 @@ class Partitions:
         return self.paused_ms is not None
 
     def set_members(self, members: Collection[str], voters: Collection[str], wall_ms: int) -> None:
-        """Who belongs to the cluster. One that was never met is missing from now on."""
+        """Set the members of the cluster. One that was never in contact is missing from now on."""
         self.members, self.voters = frozenset(members) | {self.me}, frozenset(voters)
         self.demoted = self.me in members and self.me not in voters and (self.demoted or self._has_counted)
         self._has_counted = self.me in members and (self._has_counted or self.me in voters)
@@ -241,7 +245,7 @@ class Partitions:
         return why_pause(self.handling, self.me, self.members, self.voters, self.in_sight, self.demoted)
 
     def look(self, caught_up: bool, wall_ms: int) -> bool | None:
-        """True: pause now; False: resume now; None: all stays as it is."""
+        """Decide whether to pause. True: pause now; False: resume now; None: no change."""
         reason = self.must_pause()
         if reason is not None:
             self.reason = reason
@@ -256,15 +260,15 @@ class Partitions:
 
 
 class Sights:
-    """How many of the voters each node says it sees. A leader asks for it in every tick, and with fifty nodes that are
-    fifty times fifty looks: so it counts anew only whose word is another one than last time."""
+    """Counts the voters that each node says it is in contact with. A leader needs that in every tick, and with fifty
+    nodes that is fifty times fifty look-ups: so only nodes whose report has changed are counted again."""
 
     def __init__(self) -> None:
         self._voters: frozenset[str] = frozenset()
         self._counts: dict[str, tuple[frozenset[str], int]] = {}
 
     def count(self, voters: Iterable[str], names: Iterable[str], says: Mapping[str, frozenset[str]]) -> dict[str, int]:
-        """By those of `names` that have said whom they see. Everybody sees itself."""
+        """Return the counts for those of `names` that have reported. Every node is in contact with itself."""
         known = frozenset(voters)
         if known != self._voters:
             self._voters = known

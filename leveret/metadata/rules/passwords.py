@@ -1,8 +1,8 @@
 """Password hashes as RabbitMQ stores and exports them: base64 of four bytes of salt and the hash of salt + password.
 
-A salted fast hash is not what one would choose today, but it is what every exported definitions file contains and
-every tool that makes users computes; another format would lock those users out. The salt comes from the caller, as
-all randomness does. No function here puts a password or a hash into an error's text.
+A salted fast hash is weak by today's standards, but every exported definitions file contains it and every tool that
+makes users computes it; another format would lock those users out. The salt comes from the caller, as all randomness
+does. No function here puts a password or a hash into an error's text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 SHA256: Final = "rabbit_password_hashing_sha256"
 SHA512: Final = "rabbit_password_hashing_sha512"
-MD5: Final = "rabbit_password_hashing_md5"  # Of users from before RabbitMQ 3.6 who have not changed their passwords.
+MD5: Final = "rabbit_password_hashing_md5"  # For users from before RabbitMQ 3.6 whose passwords have not changed since.
 SALT_BYTES: Final = 4
 
 _ALGORITHMS: Final[dict[str, Callable[[bytes], Any]]] = {
@@ -28,25 +28,26 @@ _ALGORITHMS: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 class UnknownHashing(ValueError):
-    """No such hashing module."""
+    """A password hashing module is unknown."""
 
 
 def known_hashing(hashing: str) -> bool:
-    """Whether passwords of that hashing can be checked here; ask before storing a user that names it."""
+    """Return whether passwords of a hashing module can be checked; ask before storing a user that names it."""
     return hashing in _ALGORITHMS
 
 
 def hash_password(password: str, salt: bytes, hashing: str = SHA256) -> str:
-    """What to store for a password. `salt`: four random bytes."""
+    """Return the hash to store for a password. `salt`: four random bytes."""
     if len(salt) != SALT_BYTES:
         raise ValueError(f"a salt of {len(salt)} bytes; RabbitMQ's format has {SALT_BYTES}")
     return base64.b64encode(salt + _digest(password, salt, hashing)).decode("ascii")
 
 
 def verify_password(password: str, password_hash: str, hashing: str = SHA256) -> bool:
-    """Whether the password is the one that was hashed, in a time that does not tell how much of it was right.
+    """Return whether the password is the one that was hashed, in a time that does not tell how much of it was right.
 
-    An empty password never is, nor does anything match a user without a hash: both mean "no login by password".
+    An empty password never matches, nor does any password match a user without a hash: both mean "no login by
+    password".
     """
     try:
         stored = base64.b64decode(password_hash, validate=True)

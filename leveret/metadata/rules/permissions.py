@@ -1,14 +1,14 @@
-"""What users may do: RabbitMQ's three patterns per user and vhost, and its topic permissions.
+"""Permission checks: RabbitMQ's three patterns per user and vhost, and its topic permissions.
 
-A pattern is searched for in the name, not matched against the whole: `log` allows `catalogue`, and whoever means the
-whole name writes `^log$`. The empty pattern allows only the empty name, as RabbitMQ reads it (`^$`). The default
-exchange is checked under the name `amq.default`.
+A pattern is searched for in the name, not matched against the whole: `log` allows `catalogue`, `^log$` does not. The
+empty pattern allows only the empty name, as in RabbitMQ (`^$`). The default exchange is checked under the name
+`amq.default`.
 
-RabbitMQ's patterns are PCRE and ours are Python's `re` (see `patterns`); they agree on all that is usual in names. A
-pattern that does not compile is refused when it is set; one that came in past that check allows nothing.
+RabbitMQ's patterns are PCRE and ours are Python's `re` (see `base.safe_regex`); they agree on all that is usual in
+names. A pattern that does not compile is refused when it is set; one that got past that check allows nothing.
 
-Whether a pattern finds a name depends on nothing else, so the answers are remembered without ever having to be
-forgotten: after the first time a check costs two dictionary look-ups.
+Whether a pattern finds a name depends on the two only, so answers are cached and never become wrong: after the first
+time a check costs two dictionary look-ups.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_EXCHANGE_NAME: Final = "amq.default"
 
 
 class Permissions:
-    """The checks against one store, always by its present state."""
+    """Checks permissions by the present state of the metadata."""
 
     __slots__ = ("_metadata",)
 
@@ -39,11 +39,11 @@ class Permissions:
         self._metadata = metadata
 
     def may_enter(self, user: str, vhost: str) -> bool:
-        """Whether the user may open a connection to the vhost: any permissions will do, even three empty ones."""
+        """Return whether the user may open a connection to the vhost: any permissions do, even three empty patterns."""
         return (user, vhost) in self._metadata.permissions
 
     def check(self, user: str, vhost: str, kind: Kind, name: str, which: Which) -> bool:
-        """Whether the user may configure, write to or read from the queue or exchange."""
+        """Return whether the user may configure, write to or read from the queue or exchange."""
         permission = self._metadata.permissions.get((user, vhost))
         if permission is None:
             return False
@@ -64,7 +64,7 @@ class Permissions:
         which: Literal["write", "read"],
         variables: Mapping[str, str] | None = None,
     ) -> bool:
-        """Whether the user may publish (write) or bind (read) with a routing key at a topic exchange.
+        """Return whether the user may publish (write) or bind (read) with a routing key at a topic exchange.
 
         Without topic permissions for the exchange, all keys are allowed. `{username}`, `{vhost}` and what `variables`
         has (MQTT's `{client_id}`) stand for their values in a pattern.
@@ -80,19 +80,19 @@ class Permissions:
 
 
 def refused_text(user: str, vhost: str, kind: Kind, name: str) -> str:
-    """The text of the 403."""
+    """Return the text of the 403."""
     shown = name if name or kind == "queue" else DEFAULT_EXCHANGE_NAME
     return f"access to {resource(kind, shown, vhost)} refused for user '{user}'"
 
 
 def topic_refused_text(user: str, vhost: str, exchange: str, key: str) -> str:
-    """The text of the 403 for a routing key."""
+    """Return the text of the 403 for a routing key."""
     return f"access to topic '{key}' in {resource('exchange', exchange, vhost)} refused for user '{user}'"
 
 
 def _expand(pattern: str, variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
-        # Escaped, or a user who is called `.*` would be allowed everything.
+        # Escaped: otherwise a user named `.*` would be allowed everything.
         pattern = pattern.replace("{" + name + "}", re.escape(value))
     return pattern
 

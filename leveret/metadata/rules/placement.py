@@ -1,8 +1,8 @@
-"""Where the copies of a mirrored queue should be.
+"""The nodes on which the copies of a mirrored queue should be.
 
-`ha-mode` says it, in RabbitMQ's words: `all` nodes of the cluster; `exactly` so many (`ha-params`), the master among
-them; or just the `nodes` that are named. What comes out is the ring that the queue's master works towards. A copy is
-never given up before another has taken its place: that is the master's business, which alone knows who is in sync.
+`ha-mode` has RabbitMQ's values: `all` nodes of the cluster; `exactly` so many (`ha-params`), the master among them; or
+the `nodes` that are named. The result is the ring that the queue's master works towards. The master, which alone knows
+which mirrors are in sync, never gives up a copy before another has taken its place.
 
 - Nodes that are down stay in the ring of `all` and of `nodes`, because a mirror that returns to its ring keeps what it
   has and fetches only what it lacks. With `exactly`, another node takes the place of one that is down, if there is one.
@@ -11,12 +11,13 @@ never given up before another has taken its place: that is the master's business
 - For `exactly`, new places are taken by the running nodes with the fewest copies; by those in maintenance last.
 - `ha-spread` names a label of nodes (`node.label.zone = a`; all have `node` and `host`, by their names). With it,
   copies that `exactly` or a quorum queue asks for are at nodes with different values of that label, as far as there are
-  such: first that, then who has a copy already, then who has few. Nodes without the label count as one place together.
+  such: that comes first, then nodes that have a copy already, then those with few. Nodes without the label count as one
+  place.
 
-A queue that is to be at another node (`moving_to`) gets a copy there, whatever else is wanted, until it is led from
-there: see `leveret.broker.mirrors.member_changes`.
+A queue that moves to another node (`moving_to`) gets a copy there, in addition to the others, until that node is its
+master: see `leveret.broker.mirrors.member_changes`.
 
-Everything here is a function of its arguments, without chance: the same at every node.
+All functions here depend on their arguments only, so that every node gets the same result.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Metadata
 
 MODES: Final = ("all", "exactly", "nodes")
-LINKS: Final = "queue-mirror-links"  # The component whose parameters name mirrors that an operator added by hand.
-JOBS: Final = "leveret-job"  # The component whose parameters are what jobs have found last.
-MOVES: Final = "queue-moves"  # The component whose parameters say to which nodes queues are on their way.
-OF_QUEUES: Final = (LINKS, MOVES)  # Components whose parameters go with the queue of their name.
-INTERNAL: Final = (LINKS, JOBS, MOVES)  # Components that are no definitions of anybody's.
-LABELS: Final = "node_labels:"  # Before the name of a node: the global parameter that has its labels.
-REBALANCE: Final = "rebalance_state"  # The global parameter that has what was moved lately.
+LINKS: Final = "queue-mirror-links"  # A component: its parameters name mirrors that an operator added by hand.
+JOBS: Final = "leveret-job"  # A component: its parameters are the last results of jobs.
+MOVES: Final = "queue-moves"  # A component: its parameters name the nodes to which queues are moving.
+OF_QUEUES: Final = (LINKS, MOVES)  # Components whose parameters are removed with the queue of their name.
+INTERNAL: Final = (LINKS, JOBS, MOVES)  # Components that are not exported with definitions.
+LABELS: Final = "node_labels:"  # Followed by the name of a node: the global parameter with its labels.
+REBALANCE: Final = "rebalance_state"  # The global parameter with the recent moves of queues.
 SPREAD: Final = "ha-spread"
 
-Labels = Mapping[str, Mapping[str, str]]  # By node.
+Labels = Mapping[str, Mapping[str, str]]  # By node name.
 
 
 def wanted_ring(
@@ -54,9 +55,9 @@ def wanted_ring(
     labels: Labels | None = None,
     away: Collection[str] = (),
 ) -> tuple[str, ...] | None:
-    """The members that a queue should have, its master first; None: it is not to be mirrored.
+    """Return the members that a queue should have, its master first; None: it should not be mirrored.
 
-    `away`: nodes that are out of service (`maintenance`), which are chosen last.
+    `away`: nodes that are out of service (`model.maintenance_mark`), which are chosen last.
     """
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
     label = definition.get(SPREAD)
@@ -87,7 +88,8 @@ def _exactly(
     order: Callable[[str], tuple[bool, int, str]],
     zones: Mapping[str, str],
 ) -> list[str]:
-    """The master, then running ones that have a copy, then others; those that are down only if nobody else is there."""
+    """Return the master, then running nodes with a copy, then others; nodes that are down only if there are no others.
+    """
     have = [name for name in kept if name in running and name != master]
     others = sorted(set(running) - set(kept) - {master}, key=order)
     down = [name for name in kept if name not in running and name != master]
@@ -104,8 +106,8 @@ def _zones(label: str, members: Collection[str], labels: Labels) -> dict[str, st
 
 
 def _spread(count: int, chosen: Sequence[str], others: Sequence[str], zones: Mapping[str, str]) -> list[str]:
-    """Those chosen, and of the others as many as are missing: each from the zone that has the fewest so far, and then
-    in the order in which they are given."""
+    """Return the chosen nodes and as many others as are missing: each from the zone with the fewest so far, and among
+    those the first one given."""
     wanted, left = list(chosen), list(others)
     while left and len(wanted) < count:
         taken = [zones.get(name) for name in wanted]
@@ -116,7 +118,7 @@ def _spread(count: int, chosen: Sequence[str], others: Sequence[str], zones: Map
 
 
 def locate(strategy: str, here: str, running: Collection[str], masters: Mapping[str, int], draw: int) -> str:
-    """At which node a new queue's master should be: RabbitMQ's `queue-master-locator`. `draw`: any random number."""
+    """Return the node for a new queue's master: RabbitMQ's `queue-master-locator`. `draw`: any random number."""
     if strategy == "min-masters":
         return min(sorted(running), key=lambda name: (masters.get(name, 0), name != here))
     if strategy == "random":
@@ -125,9 +127,9 @@ def locate(strategy: str, here: str, running: Collection[str], masters: Mapping[
 
 
 def extra_members(metadata: Metadata, vhost: str, name: str) -> list[str]:
-    """Nodes that an operator wants a mirror of a queue at, whatever its policy says.
+    """Return the nodes on which an operator wants a mirror of a queue, whatever its policy says.
 
-    They belong to the queue and not to its name: one that is declared again later has another id, and none of them.
+    They belong to the queue and not to its name: a queue declared later under the same name has another id and none.
     """
     value, spec = metadata.parameters.get((LINKS, vhost, name)), metadata.queues.get((vhost, name))
     nodes = value.get("nodes") if isinstance(value, dict) and is_about(value, spec) else None
@@ -135,18 +137,18 @@ def extra_members(metadata: Metadata, vhost: str, name: str) -> list[str]:
 
 
 def is_about(value: Json, spec: QueueSpec | None) -> bool:
-    """Whether such a parameter means this queue, and not one that had its name before."""
+    """Return whether a parameter is about this queue, and not about an earlier one of the same name."""
     return spec is not None and isinstance(value, dict) and value.get("queue") == spec.id
 
 
 def moving_to(metadata: Metadata, spec: QueueSpec) -> str | None:
-    """The node to which a queue is on its way."""
+    """Return the node to which a queue is moving."""
     value = metadata.parameters.get((MOVES, spec.vhost, spec.name))
     return str(value.get("to")) if isinstance(value, dict) and is_about(value, spec) else None
 
 
 def labels_of(metadata: Metadata, node: str) -> dict[str, str]:
-    """What a node is called by: its name, its host, and what its configuration says, as of its last start."""
+    """Return a node's labels: its name, its host, and those of its configuration as of its last start."""
     return {"node": node, "host": node.partition("@")[2], **own_labels(metadata, node)}
 
 
@@ -156,7 +158,7 @@ def own_labels(metadata: Metadata, node: str) -> dict[str, str]:
 
 
 def renamed_extra(metadata: Metadata, old: str, new: str) -> Iterator[tuple[tuple[str, str, str], Json]]:
-    """Parameters that name a node which has another name from now on, and what they are then."""
+    """Yield the parameters that name a node, with its new name in their values."""
     for key, value in metadata.parameters.items():
         nodes = value.get("nodes") if key[0] == LINKS and isinstance(value, dict) else None
         if isinstance(value, dict) and isinstance(nodes, list) and old in nodes:
@@ -166,6 +168,6 @@ def renamed_extra(metadata: Metadata, old: str, new: str) -> Iterator[tuple[tupl
 def with_extra(
     wanted: tuple[str, ...] | None, extra: Collection[str], master: str, members: Collection[str]
 ) -> tuple[str, ...] | None:
-    """The members that a policy wants, and those that an operator does."""
+    """Return the members that a policy wants, and those that an operator added."""
     added = [name for name in extra if name in members and name not in (wanted or (master,))]
     return (*(wanted or (master,)), *added) if added else wanted

@@ -1,22 +1,22 @@
-"""Which policy holds for a queue or an exchange, and what it says.
+"""The policy that applies to a queue or an exchange.
 
-Of all policies of a vhost whose pattern matches the name and which apply to that kind of thing, the one with the
-highest priority holds, alone: its definition is not mixed with another's. The same among operator policies; and where
-both say something, the operator's is a limit: of two numbers the smaller one counts, a switch is on if either has it
-on, of other values the operator's counts.
+Of all policies of a vhost whose pattern matches the name and which apply to that kind of object, only the one with the
+highest priority applies: definitions are not merged. The same holds among operator policies. Where both have a key, the
+operator policy is a limit: the smaller of two numbers counts, a switch is on if either has it on, and of other values
+the operator's counts.
 
-A policy with a key that a type of queue does not know does not apply to queues of that type, and makes way for the next
-one. So RabbitMQ has it, and people build on it: beside a policy that mirrors all queues and another that limits
-deliveries, quorum queues get their limit and classic ones their mirrors, whichever comes first. Two keys that classic
-queues do not know there mean something to ours (`CLASSIC_TOO`). Taken at their word for every policy, they would cost
-an imported definition its mirrors, and queues the messages that come back often; so they count for classic queues
-where a policy names these (`classic_queues`, a word of RabbitMQ 3.12).
+A policy with a key that a type of queue does not support does not apply to queues of that type; the next one does. That
+is RabbitMQ's behaviour, and users rely on it: with one policy that mirrors all queues and another that limits
+deliveries, quorum queues get the limit and classic ones the mirrors, whatever the priorities. Two keys that classic
+queues do not support in RabbitMQ work for ours (`CLASSIC_TOO`). If they did so in every policy, queues of imported
+definitions would lose their mirrors, or messages that are requeued often; so they work for classic queues only in a
+policy for `classic_queues`, a value that RabbitMQ has since 3.12.
 
-Matching a pattern against a hundred thousand names takes a while, so whoever asks for many keeps a `PolicyBook`. It has
-the policies of each vhost in the order in which they count, with their patterns compiled, until one changes: the first
-that matches is the answer. What a slow pattern finds is remembered for all books together (`patterns.finds`). How long
-its searches may have taken is added up in `PolicyBook.spent`, so that who asks for many names in one turn can stop in
-time without looking at a clock.
+Matching a pattern against a hundred thousand names takes a while, so callers with many names keep a `PolicyBook`. It
+has the policies of each vhost in order of priority, with their patterns compiled, until one changes: the first that
+matches is the answer. Results of slow patterns are cached for all books together (`base.safe_regex.finds`).
+`PolicyBook.spent` adds up how long the searches may have taken, so that a caller with many names can stop in time
+without reading a clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leveret.metadata.store import Metadata
     from leveret.protocol.tables import Table
 
-SPENT_MAX: Final = 5_000  # Microseconds that searches of one turn may take, where there is more to come.
+SPENT_MAX: Final = 5_000  # Microseconds that searches may take in one turn; the rest is done in the next.
 CLASSIC, QUORUM, STREAM, EXCHANGE = KINDS = ("classic", "quorum", "stream", "exchange")
 APPLIES: Final = {
     CLASSIC: frozenset({"all", "queues", "classic_queues"}),
@@ -63,7 +63,7 @@ FOREIGN: Final = {
 
 
 class Effective(NamedTuple):
-    """What holds: the names of the policy and of the operator policy, and the definition of both together."""
+    """The names of the policy and of the operator policy that apply, and their combined definition."""
 
     policy: str | None
     operator_policy: str | None
@@ -74,20 +74,20 @@ NONE: Final = Effective(None, None, {})
 
 
 class PolicyBook:
-    """Answers what holds for a name, from the policies in the metadata as they are."""
+    """Finds the policy that applies to a name, among the present policies of the metadata."""
 
     def __init__(self, metadata: Metadata) -> None:
-        self.spent = 0  # Microseconds, at most, of all searches so far.
+        self.spent = 0  # The longest time that all searches so far may have taken, in microseconds.
         self._metadata = metadata
-        self._seen = -1  # Which change of policies the lists are of.
-        self._policies: dict[str, list[_Ready]] = {}  # By vhost, the first that counts first.
+        self._seen = -1  # `Metadata.policies_changed` when the lists below were made.
+        self._policies: dict[str, list[_Ready]] = {}  # By vhost, in order of priority.
         self._operators: dict[str, list[_Ready]] = {}
 
     def of_queue(self, vhost: str, name: str, arguments: Table) -> Effective:
         return self.effective(queue_kind(arguments), vhost, name)
 
     def effective(self, kind: str, vhost: str, name: str) -> Effective:
-        """`kind`: one of `KINDS`."""
+        """Return the policies that apply to a name. `kind`: one of `KINDS`."""
         if self._seen != self._metadata.policies_changed:
             self._seen = self._metadata.policies_changed
             self._policies = _in_order(self._metadata.policies.values())
@@ -117,11 +117,11 @@ class _Ready(NamedTuple):
 
 def _in_order(policies: Iterable[Policy]) -> dict[str, list[_Ready]]:
     found: dict[str, list[_Ready]] = {}
-    # Of two with one priority RabbitMQ takes either; we take the same one at every node.
+    # Of two with the same priority RabbitMQ takes either; here all nodes take the same one.
     for policy in sorted(policies, key=lambda one: (one.priority, one.name), reverse=True):
         try:
             found.setdefault(policy.vhost, []).append(_Ready(policy, compiled(policy.pattern)))
-        except BadPattern:  # Checked where it was set, perhaps by another version.
+        except BadPattern:  # It was checked when it was set, perhaps by another version.
             continue
     return found
 
@@ -132,7 +132,7 @@ def queue_kind(arguments: Table) -> str:
 
 
 def is_applicable(kind: str, apply_to: str, definition: Mapping[str, Json]) -> bool:
-    """Whether a policy can hold for things of a kind, whatever their names."""
+    """Return whether a policy can apply to objects of a kind, whatever their names."""
     if apply_to not in APPLIES[kind]:
         return False
     foreign = FOREIGN[kind]
@@ -142,7 +142,7 @@ def is_applicable(kind: str, apply_to: str, definition: Mapping[str, Json]) -> b
 
 
 def stricter(own: Json, operators: Json) -> Json:
-    """What counts where a policy and an operator policy both give a value. Of two switches: that either is on."""
+    """Return the value that counts if a policy and an operator policy both have one. A switch is on if either is."""
     if isinstance(own, bool) and isinstance(operators, bool):
         return own or operators
     if isinstance(own, int) and isinstance(operators, int):

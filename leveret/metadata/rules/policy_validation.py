@@ -1,7 +1,7 @@
-"""Which policies and limits can be set: RabbitMQ's keys and values, and its words for what is wrong with one.
+"""Validation of policies and limits: RabbitMQ's keys, values and error texts.
 
-A policy is checked before it becomes a command. A key that nobody knows is refused: it is nearly always a slip, and a
-policy that silently does less than its author thinks is found out when it is needed.
+A policy is checked before it becomes a command. An unknown key is refused: it is nearly always a typing error, and a
+policy that silently does less than intended is noticed only when it is needed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Fits = Callable[[Any], bool]
 
 
 def term(value: Json) -> str:
-    """A value as Erlang prints what JSON became there."""
+    """Return a JSON value as Erlang prints it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -91,7 +91,7 @@ def _is_journal(value: Any) -> bool:
     return isinstance(value, str) and parse_journal(value) is not None
 
 
-# What each key takes, and what a value is that it does not take.
+# By key: the check of a value, and the error text.
 _RULES: Final[dict[str, tuple[Fits, str]]] = {
     "alternate-exchange": (_is_text, "is not a valid alternate exchange name"),
     "dead-letter-exchange": (_is_text, "is not a valid dead letter exchange name"),
@@ -118,7 +118,7 @@ _RULES: Final[dict[str, tuple[Fits, str]]] = {
         _one_of("min-masters", "client-local", "random"),
         "invalid queue-master-locator value",
     ),
-    # RabbitMQ's from 3.12 on; what is done with a late delivery is ours.
+    # RabbitMQ has this key since 3.12, and not the next one.
     "consumer-timeout": (_at_least(1), "is not a valid consumer timeout"),
     "consumer-timeout-action": (_one_of("close", "requeue"), "is not a valid consumer timeout action"),
     "journal": (_is_journal, "is not a valid journal mode"),
@@ -131,7 +131,7 @@ _OF_EXCHANGES: Final = ("alternate-exchange",)
 
 
 def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], operator: bool = False) -> str | None:
-    """What is wrong with a policy, a line for each of its parts; None if it can be set."""
+    """Return what is wrong with a policy, a line for each of its parts; None if it can be set."""
     problems = [_definition_error(dict(sorted(definition.items())), operator)]
     if apply_to not in APPLY_TO:
         problems.append(f"apply-to '{apply_to}' unrecognised; should be 'queues', 'exchanges' or 'all'")
@@ -142,7 +142,7 @@ def policy_error(pattern: str, apply_to: str, definition: Mapping[str, Json], op
 
 
 def _definition_error(definition: Mapping[str, Json], operator: bool) -> str | None:
-    """Of its keys in the order of their names, the first that is wrong."""
+    """Return what is wrong with the first invalid key, in the order of names; None if all are valid."""
     if not definition:
         return "no policy provided"
     known = OPERATOR_KEYS if operator else _RULES.keys() | _HA_KEYS
@@ -158,7 +158,7 @@ def _definition_error(definition: Mapping[str, Json], operator: bool) -> str | N
 
 
 def unknown_keys(definition: Mapping[str, Json], operator: bool) -> list[str]:
-    """In plain words, for people: which keys there are not, and what may be meant. RabbitMQ's text has Erlang terms."""
+    """Return a readable line for each unknown key, with a suggestion. RabbitMQ's own text has Erlang terms."""
     known = OPERATOR_KEYS if operator else _RULES.keys() | _HA_KEYS
     lines = []
     for name in definition:
@@ -169,7 +169,7 @@ def unknown_keys(definition: Mapping[str, Json], operator: bool) -> list[str]:
 
 
 def policy_notes(apply_to: str, definition: Mapping[str, Json]) -> list[str]:
-    """What to tell whoever sets a policy about those of its keys that will not act."""
+    """Return a note for each key of a policy that will have no effect."""
     notes: list[str] = []
     for name in definition:
         if apply_to == "exchanges" and name not in _OF_EXCHANGES:
@@ -207,7 +207,7 @@ def _ha_error(definition: Mapping[str, Json]) -> str | None:
 
 
 def _own_ha_error(definition: Mapping[str, Json]) -> str | None:
-    """What RabbitMQ does not know."""
+    """Return what is wrong with the keys that RabbitMQ does not have; None if nothing is."""
     for name, words in (("ha-replication", ("sync", "async")), ("ha-sync-strategy", ("full", "incremental", "event"))):
         if name in definition and definition[name] not in words:
             listed = ", ".join(f'"{word}"' for word in words[:-1])
@@ -247,7 +247,8 @@ def _ha_mode_error(mode: Json, params: Json, given: bool) -> str | None:
 
 
 def limits_error(limits: Mapping[str, Json], known: tuple[str, ...], what: str) -> str | None:
-    """What is wrong with the limits of a vhost or a user; None if they can be set. `what`: limits, user-limits."""
+    """Return what is wrong with the limits of a vhost or a user; None if they can be set. `what`: limits, user-limits.
+    """
     for name in known:
         value = limits.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int):

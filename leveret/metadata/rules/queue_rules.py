@@ -1,16 +1,16 @@
-"""What holds for the messages of one queue: how long they stay, how many there may be, where those go that must leave.
+"""The settings of a queue: TTL, length limits, dead-lettering and others, from its arguments and its policy.
 
-A queue's arguments and its policy both may say something. Of two numbers the smaller one counts, so that an operator
-can always tighten what a client asked for; of everything else the argument counts, because whoever declared the queue
-meant this very queue. It is the policy that counts for streams, and for what happens to a quorum queue that is full or
-unused: RabbitMQ decided that for each type of queue anew. What can only be said when it is declared (priorities, a
-single active consumer, its type) is taken from the arguments alone.
+A queue's arguments and its policy may both have a setting. The smaller of two numbers counts, so that an operator can
+always tighten what a client asked for; of other values the argument counts, because it was meant for this very queue.
+For streams, and for the overflow and expiry of quorum queues, the policy counts: RabbitMQ decides that for each type of
+queue separately. Settings that exist only at declaration (priorities, single active consumer, the type) come from the
+arguments alone.
 
-`queue-version` chooses between two ways of storing a queue in RabbitMQ, where people take the second for the little
-memory that a long queue of it needs. Ours are stored in one way, which can have that too: the contents of so many
-messages stay in memory as in RabbitMQ's second, and the rest is on disk only.
+In RabbitMQ `queue-version` chooses between two ways of storing a queue, and users choose version 2 because a long queue
+needs little memory. Ours are stored in one way. With version 2, the contents of as many messages stay in memory as in
+RabbitMQ's, and the rest is on disk only.
 
-Mirrors are ruled by `mirroring`.
+The settings of mirrors are in `ha_policy`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AGE_UNITS_MS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """None is "no limit", or "nowhere"."""
+    """The settings of a queue. None is "no limit", or no dead-lettering."""
 
     ttl_ms: int | None = None
     expires_ms: int | None = None
@@ -49,27 +49,27 @@ class QueueRules:
     overflow: str = DROP_HEAD
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
-    keeps_dead: bool = False  # A dead letter that its targets refuse is kept and tried again.
+    keeps_dead: bool = False  # At-least-once: a dead-lettered message that its targets refuse is kept and tried again.
     max_priority: int = 0
     single_active: bool = False
     delivery_limit: int | None = None
-    counts_returns: bool = False  # How often messages come back is counted.
+    counts_returns: bool = False  # Requeues are counted (x-delivery-count).
     consumer_timeout_ms: int | None = None
-    requeues_late: bool = False  # What a consumer keeps too long goes back, and the consumer stays.
+    requeues_late: bool = False  # A delivery past the consumer timeout is requeued, and the channel stays open.
     lazy: bool = False
-    memory_messages: int | None = None  # How many may wait before contents are kept on disk only,
-    memory_bytes: int | None = None  # and how much of them.
-    max_age_ms: int | None = None  # Of streams.
+    memory_messages: int | None = None  # Messages whose contents may be in memory.
+    memory_bytes: int | None = None  # Bytes of contents that may be in memory.
+    max_age_ms: int | None = None  # For streams.
     max_segment_bytes: int | None = None
-    journal: int = 0  # Of a million messages, so many are told of: see `leveret.broker.event_journal.node_journal`.
+    journal: int = 0  # Messages per million that the journal records: see `leveret.broker.event_journal`.
 
     @property
     def rejects(self) -> bool:
-        """Whether a full queue refuses what is published to it, instead of dropping what has waited longest."""
+        """Whether a full queue refuses publishes, instead of dropping its oldest message."""
         return self.overflow != DROP_HEAD and (self.max_length is not None or self.max_bytes is not None)
 
     def wants_disk(self, messages: int, size: int) -> bool:
-        """Whether contents that the log has should be in memory no longer, however much room there is."""
+        """Return whether contents that are in the log should leave memory, however much is free."""
         if self.lazy:
             return True
         too_many = self.memory_messages is not None and messages > self.memory_messages
@@ -80,7 +80,7 @@ PLAIN: Final = QueueRules()
 
 
 def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
-    """`definition`: of the policy and the operator policy that hold for the queue, together."""
+    """Return the settings of a queue. `definition`: combined, of the policies that apply to it."""
     if not arguments and not definition:
         return PLAIN
     said = {name: field.value for name, field in arguments.items() if name.startswith("x-")}
@@ -97,7 +97,7 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
         return definition.get(key, said.get(f"x-{key}"))
 
     kind = said.get("x-queue-type", "classic")
-    if kind == "stream":  # Nothing else applies to it.
+    if kind == "stream":  # No other setting applies to a stream.
         age = policys("max-age")
         return QueueRules(
             max_bytes=policys("max-length-bytes"),
@@ -137,18 +137,18 @@ def queue_rules(arguments: Table, definition: Mapping[str, Json]) -> QueueRules:
 
 
 def max_priority(arguments: Table) -> int:
-    """Of the messages of a queue; 0: all are alike."""
+    """Return the highest priority of a queue's messages; 0: it has no priorities."""
     field = arguments.get("x-max-priority")
     return 0 if field is None else min(field.value, PRIORITY_MAX)
 
 
 def is_routing_key(text: str) -> bool:
-    """Whether a message can have it."""
+    """Return whether a text fits a routing key."""
     return len(text.encode("utf-8", "surrogateescape")) <= KEY_BYTES_MAX
 
 
 def parse_journal(value: Json) -> int | None:
-    """"off", "full" or a fraction such as "0.01", as so many of a million; None if it is nothing of the kind."""
+    """Return "off", "full" or a fraction such as "0.01" as a number per million; None for any other value."""
     if value in ("off", None):
         return 0
     if value == "full":
@@ -159,7 +159,7 @@ def parse_journal(value: Json) -> int | None:
 
 
 def parse_age(text: str) -> int | None:
-    """"7D" and the like, in milliseconds; None if it is nothing of the kind."""
+    """Return an age such as "7D" in milliseconds; None for any other text."""
     number, unit = text[:-1], text[-1:]
     if unit not in AGE_UNITS_MS or not number.isascii() or not number.isdigit():
         return None

@@ -1,13 +1,13 @@
-"""Whether a queue or an exchange that exists is the one a client declares again.
+"""Comparison of an existing queue or exchange with a repeated declaration.
 
 RabbitMQ's answers, texts and order of checks, taken from a running 3.10 server:
 
-- A queue's exclusive lock comes first and has its own code, 405; the rest is 406.
-- Only the arguments that the queue's type knows are compared, in a fixed order; unknown ones are ignored. Of an
-  exchange's arguments only `alternate-exchange` is; and `x-single-target`, which RabbitMQ does not have.
-- Values count, types hardly: 5 is 5 as a byte, a long or a timestamp, and text is text whether a string or bytes; but
-  5 is neither 5.0 nor true. Where both sides have a value, the text shows only values, so that it may read
-  `received '5' but current is '5'`.
+- A queue's exclusive lock is checked first and has its own code, 405; all other differences are 406.
+- Only the arguments that the queue's type supports are compared, in a fixed order; others are ignored. Of an exchange's
+  arguments only `alternate-exchange` is compared, and `x-single-target`, which RabbitMQ does not have.
+- Values are compared, types hardly: 5 equals 5 as a byte, a long or a timestamp, and a string equals the same bytes;
+  but 5 equals neither 5.0 nor true. Where both sides have a value, the error text shows values only, so that it may
+  read `received '5' but current is '5'`.
 - No `x-queue-type` means `classic`.
 """
 
@@ -65,12 +65,12 @@ _DEFAULT_TYPE: Final = Field("S", "classic")
 
 
 def queue_locked(spec: QueueSpec, connection: str | None) -> str | None:
-    """The text of the 405 for `connection`, which wants to use the queue; None if it may."""
+    """Return the text of the 405 for a connection that wants to use the queue; None if it may."""
     return _locked_text(spec) if spec.exclusive and spec.owner != connection else None
 
 
 def queue_declare_locked(spec: QueueSpec, exclusive: bool, connection: str | None) -> str | None:
-    """The text of the 405 for `connection`, which declares the queue again; None if that is no matter of the lock."""
+    """Return the text of the 405 for a connection that declares the queue again; None if the lock allows it."""
     if spec.exclusive == exclusive and (not exclusive or spec.owner == connection):
         return None
     return _locked_text(spec)
@@ -85,7 +85,7 @@ def _locked_text(spec: QueueSpec) -> str:
 
 
 def queue_mismatch(spec: QueueSpec, durable: bool, auto_delete: bool, arguments: Table) -> str | None:
-    """The text of the 406 for a declaration that differs from the queue; None if it does not."""
+    """Return the text of the 406 for a declaration that differs from the queue; None if it does not."""
     name = resource("queue", spec.name, spec.vhost)
     for what, wanted, current in (
         ("durable", durable, spec.durable),
@@ -100,7 +100,7 @@ def queue_mismatch(spec: QueueSpec, durable: bool, auto_delete: bool, arguments:
 def exchange_mismatch(
     spec: ExchangeSpec, type: str, durable: bool, auto_delete: bool, internal: bool, arguments: Table
 ) -> str | None:
-    """The text of the 406 for a declaration that differs from the exchange; None if it does not."""
+    """Return the text of the 406 for a declaration that differs from the exchange; None if it does not."""
     name = resource("exchange", spec.name, spec.vhost)
     if type != spec.type:
         return _inequivalent("type", name, _type(type), _type(spec.type))
@@ -133,7 +133,7 @@ def _inequivalent(what: str, name: str, received: str, current: str) -> str:
 
 
 def _term(field: Field) -> tuple[str, Any]:
-    """What Erlang compares of a value: not the type on the wire, but the type of the term it became."""
+    """Return what Erlang compares of a value: the type of the term, not the type on the wire."""
     kind, value = field
     if kind == "S":
         return "binary", value.encode("utf-8", "surrogateescape")
@@ -147,7 +147,7 @@ def _term(field: Field) -> tuple[str, Any]:
 
 
 def _type(name: str) -> str:
-    """A type is an atom in RabbitMQ, which prints those with a dash in quotes, and puts quotes around that."""
+    """Return a type as RabbitMQ's texts show it: an atom, which has quotes of its own if it contains a dash."""
     return f"''{name}''" if "-" in name else f"'{name}'"
 
 
