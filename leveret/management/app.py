@@ -38,8 +38,7 @@ from leveret.management.http.http_messages import Problem, Request, Response
 from leveret.management.http.http_server import HttpServer, Limits
 from leveret.management.http.routes import Router
 from leveret.management.page import PageHandlers
-from leveret.node.admin.common.command import Refused
-from leveret.node.admin.dispatch import NoAnswer
+from leveret.node.admin.common.command import NoAnswer, Refused
 from leveret.node.system.alarms import doors_limit
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from leveret.management.http.pause_check import check_serving
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
-from leveret.node.admin.common.command import Refused
-from leveret.node.admin.dispatch import NoAnswer
+from leveret.node.admin.common.command import NoAnswer, Refused
 from leveret.node.admin.statistics.peer_data import lease_row
 from leveret.node.stats.range_reads import Elsewhere, Unreadable
 from leveret.node.system.time_slices import picked

@@ -12,7 +12,7 @@ import pika
 import pytest
 
 import leveret.testing
-from leveret.node.cluster import rebalancer
+from leveret.node.admin.nodes import rebalancer
 from tests.members import Cluster, Member, Refused
 from tests.mirrors.rings import await_in_sync, copies, declare, fill_fast, list_copies
 from tests.servers import PATIENCE_S, until

@@ -17,8 +17,8 @@ from leveret.broker.delivery.priority_ready import rows_of
 from leveret.broker.delivery.unacked import Unacked
 from leveret.broker.mirrors.copy_store import gaps_of
 from leveret.broker.mirrors.detached import ACKED, DETACHED, Anchor, Anchors, DetachedQueue
+from leveret.broker.queue.reserve import reserve
 from leveret.broker.remote import peer_frames as w
-from leveret.broker.remote.handover import reserve
 from leveret.broker.remote.remote_queue import resubscribe
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model.hidden_queues import is_keeper

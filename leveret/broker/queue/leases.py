@@ -71,6 +71,7 @@ from leveret.broker.queue.lease import (
     pack_lease,
     unpack_lease,
 )
+from leveret.broker.queue.reserve import reserve
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.model.refusals import Refusal, not_found, resource
 from leveret.metadata.rules.ha_policy import is_stream
@@ -339,8 +340,6 @@ class Leases:
 
     def reserve(self) -> None:
         """Take what is leased out of those that wait."""
-        from leveret.broker.remote.handover import reserve
-
         queue = self.queue
         for lease in self.all.values():
             lease.lost = RangeSet(lease.numbers())

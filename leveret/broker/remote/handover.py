@@ -28,12 +28,11 @@ what is out by way of it comes back, as when a client is lost.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from leveret.base.range_set import RangeSet, merged
-from leveret.broker.delivery.batch import Batch, Gap, Span
-from leveret.broker.delivery.priority_ready import gap_of, rows_of
+from leveret.broker.delivery.batch import Batch, Span
+from leveret.broker.delivery.priority_ready import rows_of
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.storage.format.queue_block import REDELIVERED
@@ -139,64 +138,3 @@ def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:
         yield home.unacked, True
         for unacked in home.inherited.values():
             yield unacked, True
-
-
-def reserve(queue: Queue, ranges: list[tuple[int, int]]) -> list[Piece]:
-    """Take messages with these numbers, ascending, from those that wait. What is with somebody already is not there."""
-    taken: list[Piece] = []
-    for row in rows_of(queue.ready):
-        taken += _reserve_from(queue, row, deque(ranges))
-    queue.on_reserved(sum(hi - lo for _, lo, hi in taken))
-    return taken
-
-
-def _reserve_from(queue: Queue, row: deque[Span | Gap], wanted: deque[tuple[int, int]]) -> list[Piece]:
-    taken: list[Piece] = []
-    kept: deque[Span | Gap] = deque()
-    for entry in row:
-        low, end = entry.first, entry.last
-        while wanted and wanted[0][0] <= end:
-            first, last = max(low, wanted[0][0]), min(end, wanted[0][1])
-            if first <= last:
-                _keep(queue, kept, entry, low, first - 1)
-                taken += _take(queue, entry, first, last)
-                low = last + 1
-            if wanted[0][1] > end:
-                break
-            wanted.popleft()
-        _keep(queue, kept, entry, low, end)
-    row.clear()
-    row.extend(kept)
-    return taken
-
-
-def _keep(queue: Queue, kept: deque[Span | Gap], entry: Span | Gap, first: int, last: int) -> None:
-    if first > last:
-        return
-    if isinstance(entry, Span):
-        kept.append(Span(entry.batch, first - entry.batch.first, last - entry.batch.first + 1))
-    elif (first, last) == (entry.first, entry.last):
-        kept.append(entry)  # Perhaps it is being read.
-    elif entry.ranges is not None:
-        numbers = RangeSet(entry.ranges.ranges(first, last))
-        if numbers:
-            kept.append(gap_of(numbers, entry.redelivered))
-    else:
-        count = sum(end - start + 1 for start, end in queue.host.stored_within(queue, first, last))
-        if count:
-            kept.append(Gap(first, last, count, entry.redelivered))
-
-
-def _take(queue: Queue, entry: Span | Gap, first: int, last: int) -> list[Piece]:
-    if isinstance(entry, Span):
-        return [(entry.batch, first - entry.batch.first, last - entry.batch.first + 1)]
-    queue.stop_loading(entry)
-    taken: list[Piece] = []
-    within = queue.host.stored_within(queue, first, last) if entry.ranges is None else entry.ranges.ranges(first, last)
-    for start, end in within:
-        batch = Batch(start)
-        batch.left = end - start + 1
-        batch.kinds = bytearray(batch.left)
-        batch.stored = batch.logged = batch.all_logged = batch.paged = True
-        taken.append((batch, 0, batch.left))
-    return taken

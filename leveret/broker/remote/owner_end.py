@@ -20,9 +20,10 @@ from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import REFUSED, Confirms
 from leveret.broker.delivery.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.delivery.unacked import Delivered, Unacked
+from leveret.broker.queue.reserve import reserve
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES
-from leveret.broker.remote.handover import reserve, unmark
+from leveret.broker.remote.handover import unmark
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model.refusals import Refusal

@@ -34,13 +34,24 @@ from leveret.base.control_protocol import WITH_USAGE
 from leveret.base.exit_codes import SOFTWARE, UNAVAILABLE, USAGE
 from leveret.links.frame_types import CONTROL
 from leveret.metadata.rules.policies import PolicyBook
-from leveret.node.admin.common.command import RUNNING, STARTED, STOPPED, Command, Member, Node, Refused, Server
+from leveret.node.admin.common.command import (
+    RUNNING,
+    STARTED,
+    STOPPED,
+    Command,
+    Member,
+    NoAnswer,
+    Node,
+    Refused,
+    Server,
+    check_ticket,
+)
 from leveret.node.admin.metadata import definitions, users_vhosts_policies
 from leveret.node.admin.nodes import cluster, diagnostics, maintenance, partitions, rebalance, runtime_settings
+from leveret.node.admin.nodes.rebalancer import Rebalancer
 from leveret.node.admin.queues import leases, lists, mirrors, peek, queues, spools
 from leveret.node.admin.statistics import peer_data, peer_queries, peer_stats
 from leveret.node.cluster.consensus import AdminError, split_address
-from leveret.node.cluster.rebalancer import Rebalancer
 from leveret.node.sockets.peer_socket import CallFailed
 from leveret.node.system.json_answers import read_object
 
@@ -68,7 +79,6 @@ STARTING: Final = (
     "majority must run. See: leveretctl await_startup, leveretctl cluster_status, leveretctl help force_boot"
 )
 OUTCOMES_MAX: Final = 64
-TICKET_CHARACTERS_MAX: Final = 64
 
 COMMANDS: Final[dict[str, Command]] = {
     **cluster.COMMANDS.table,
@@ -89,10 +99,6 @@ COMMANDS: Final[dict[str, Command]] = {
     **peer_queries.COMMANDS.table,
     **peer_stats.COMMANDS.table,
 }
-
-
-class NoAnswer(Exception):
-    """Another node did not answer."""
 
 
 class Control:
@@ -241,11 +247,6 @@ class Control:
             refusal = answer["error"]
             raise Refused(refusal["code"], refusal["text"], refusal["form"])
         return answer["ok"]
-
-
-def check_ticket(ticket: object) -> None:
-    if not isinstance(ticket, str) or not 0 < len(ticket) <= TICKET_CHARACTERS_MAX:
-        raise Refused(USAGE, f'"ticket" must be a string of 1 to {TICKET_CHARACTERS_MAX} characters')
 
 
 def _parse(payload: bytes) -> tuple[str, dict[str, Any], str | None]:

@@ -1,6 +1,6 @@
 """What an operator does now and then: close connections, spread masters over the nodes, look at what is switched on.
 
-*Rebalancing* is done in the background, as RabbitMQ does it: see `leveret.node.cluster.rebalancer`. A body, which
+*Rebalancing* is done in the background, as RabbitMQ does it: see `leveret.node.admin.nodes.rebalancer`. A body, which
 RabbitMQ does not take, says how; with `dry_run` it is answered with what would be done.
 """
 

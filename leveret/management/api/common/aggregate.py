@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from leveret.node.admin.common.command import Refused
-from leveret.node.admin.dispatch import NoAnswer
+from leveret.node.admin.common.command import NoAnswer, Refused
 
 if TYPE_CHECKING:
     from leveret.management.app import Management

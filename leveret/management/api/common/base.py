@@ -10,8 +10,7 @@ from leveret.management.api.common.authorization import Rights
 from leveret.management.api.common.listing import Listing, Row, query_of
 from leveret.management.http.auth import refused
 from leveret.management.http.http_messages import Problem, Response, bad_request, not_found
-from leveret.node.admin.common.command import Refused
-from leveret.node.admin.dispatch import NoAnswer
+from leveret.node.admin.common.command import NoAnswer, Refused
 from leveret.node.cluster.consensus import AdminError
 
 if TYPE_CHECKING:

@@ -29,11 +29,17 @@ if TYPE_CHECKING:
     from leveret.node.system.alarms import Alarms
     from leveret.raft import Raft
 
+TICKET_CHARACTERS_MAX: Final = 64
+
 # When a command can be answered.
 ALWAYS: Final = "always"
 STARTED: Final = "started"  # The app runs, or is catching up with its cluster.
 RUNNING: Final = "running"
 STOPPED: Final = "stopped"
+
+
+class NoAnswer(Exception):
+    """Another node did not answer."""
 
 
 class Refused(Exception):
@@ -268,3 +274,8 @@ class Commands:
             return run
 
         return note
+
+
+def check_ticket(ticket: object) -> None:
+    if not isinstance(ticket, str) or not 0 < len(ticket) <= TICKET_CHARACTERS_MAX:
+        raise Refused(USAGE, f'"ticket" must be a string of 1 to {TICKET_CHARACTERS_MAX} characters')

@@ -32,7 +32,9 @@ from leveret.node.admin.common.command import (
     STOPPED,
     TEXT,
     Commands,
+    NoAnswer,
     Refused,
+    check_ticket,
 )
 from leveret.node.admin.nodes import partitions
 from leveret.node.admin.queues.mirrors import local_figures
@@ -111,8 +113,6 @@ async def outcome(control: Control, ticket: str) -> Any:
 @COMMANDS.add(ALWAYS, ticket=TEXT, command=TEXT, arguments=OBJECT)
 async def begin(control: Control, ticket: str, command: str, arguments: dict[str, Any]) -> None:
     """Do something that takes long; its `outcome` can be asked for, and how far it has come."""
-    from leveret.node.admin.dispatch import check_ticket
-
     check_ticket(ticket)
     control.begin(ticket, command, arguments)
 
@@ -269,8 +269,6 @@ def _maintenance(control: Control, name: str) -> str:
 
 
 async def _status_of(control: Control, name: str) -> dict[str, Any] | None:
-    from leveret.node.admin.dispatch import NoAnswer
-
     try:
         answer: dict[str, Any] = await control.at(name, "local_status", {})
         return answer

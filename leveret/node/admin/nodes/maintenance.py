@@ -18,11 +18,11 @@ from leveret.links.frame_types import CONTROL
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
 from leveret.metadata.model.hidden_queues import is_journal, is_keeper
 from leveret.metadata.model.maintenance_mark import DRAINING, LEAVING, MAINTENANCE, mark, state_of
-from leveret.node.admin.common.command import ALWAYS, FLAG, NUMBER, RUNNING, Commands, Refused
+from leveret.node.admin.common.command import ALWAYS, FLAG, NUMBER, RUNNING, Commands, NoAnswer, Refused
+from leveret.node.admin.nodes.rebalancer import BY_ITSELF
 from leveret.node.admin.queues.mirrors import move_alone, move_queue_master
 from leveret.node.cluster.consensus import AdminError, split_address
 from leveret.node.cluster.maintenance import ClientsLeft
-from leveret.node.cluster.rebalancer import BY_ITSELF
 from leveret.node.sockets.peer_socket import CallFailed
 from leveret.node.system.time_slices import Slices
 
@@ -275,8 +275,6 @@ async def _order_rebalance(control: Control, addresses: list[str]) -> None:
 @COMMANDS.add(RUNNING)
 async def look_at_balance(control: Control) -> None:
     """Nodes have come or gone. Begun, not waited for; of the answer nobody hears but the log."""
-    from leveret.node.admin.dispatch import NoAnswer
-
     leader = control.node.cluster.leader
     if control.rebalancer.schedule.trigger not in BY_ITSELF or leader is None:
         return

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.metadata.rebalancing import PLAN, STRATEGIES
-from leveret.node.admin.common.command import ANYTHING, FLAG, NUMBER, RUNNING, TEXT, Commands, Refused
-from leveret.node.cluster.rebalancer import KINDS, Wanted
-from leveret.node.cluster.rebalancer import local_balance as balance_here
+from leveret.node.admin.common.command import ANYTHING, FLAG, NUMBER, RUNNING, TEXT, Commands, NoAnswer, Refused
+from leveret.node.admin.nodes.rebalancer import KINDS, Wanted
+from leveret.node.admin.nodes.rebalancer import local_balance as balance_here
 
 if TYPE_CHECKING:
     from leveret.node.admin.dispatch import Control
@@ -57,8 +57,6 @@ async def rebalance(control: Control, **asked: Any) -> Any:
 
 async def _at_leader(control: Control, leader: str, asked: dict[str, Any]) -> Any:
     """It may take long, so it is begun there, and asked about."""
-    from leveret.node.admin.dispatch import NoAnswer
-
     control.rebalancer.asked += 1
     ticket = f"rebalance.{control.node.broker.run[:16]}.{control.rebalancer.asked}"
     try:
@@ -88,8 +86,6 @@ async def local_rebalance(control: Control, **asked: Any) -> Any:
 @COMMANDS.add(RUNNING)
 async def rebalance_status(control: Control) -> Any:
     """As the leader tells it; while there is none, as this node does."""
-    from leveret.node.admin.dispatch import NoAnswer
-
     leader = control.node.cluster.leader
     if leader not in (None, control.name):
         try:

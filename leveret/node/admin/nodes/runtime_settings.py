@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
-from leveret.node.admin.common.command import ALWAYS, FLAG, RUNNING, TEXT, Commands, Refused
+from leveret.node.admin.common.command import ALWAYS, FLAG, RUNNING, TEXT, Commands, NoAnswer, Refused
 from leveret.node.config.schema import USED, NotAllowed
 from leveret.node.system.alarms import RESOURCES
 
@@ -102,8 +102,6 @@ def _parsed(name: str, value: str) -> tuple[str, object]:
 
 async def _everywhere(control: Control, command: str, arguments: dict[str, Any]) -> Any:
     """At all nodes that run. Raises Refused if one of them does not answer, and says which have it all the same."""
-    from leveret.node.admin.dispatch import NoAnswer
-
     if control.server.node is None:
         raise Refused(UNAVAILABLE, "this node's app is stopped, so that it does not know which other nodes run")
     members = control.node.cluster.members()

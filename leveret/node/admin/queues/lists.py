@@ -24,7 +24,7 @@ from leveret.broker.firehose import is_traced
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.model.implicit_bindings import implicit_binding
 from leveret.node.admin.common import listing_columns as columns_
-from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
+from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, NoAnswer, Refused
 from leveret.node.sockets.certificates import distinguished_name
 from leveret.node.system.time_slices import picked
 from leveret.protocol.tables import Field, Table, table_from_python, type_name
@@ -158,8 +158,6 @@ async def walk(
 
     `cursor`: where the page before ended. A node that did not answer is `missing`.
     """
-    from leveret.node.admin.dispatch import NoAnswer
-
     at, after = nodes[0] if nodes else "", 0
     if cursor is not None:
         if not isinstance(cursor.get("node"), str) or not isinstance(cursor.get("after"), int):
@@ -370,8 +368,6 @@ async def local_consumers(control: Control, vhost: str, columns: list[str], afte
 @COMMANDS.add(RUNNING, pid=TEXT, reason=TEXT)
 async def close_connection(control: Control, pid: str, reason: str) -> None:
     """A connection that is not there is as good as closed."""
-    from leveret.node.admin.dispatch import NoAnswer
-
     match = re.fullmatch(rf"<(.+)\.{CONNECTION_PID}\.(\d+)\.\d+>", pid)
     if match is None:
         raise Refused(UNAVAILABLE, f"Error:\n'{pid}' is no pid of a connection; see: leveretctl list_connections pid")
@@ -384,8 +380,6 @@ async def close_connection(control: Control, pid: str, reason: str) -> None:
 @COMMANDS.add(RUNNING, vhost=TEXT.or_none(), user=TEXT.or_none(), reason=TEXT)
 async def close_connections(control: Control, vhost: str | None, user: str | None, reason: str) -> Any:
     """All of a vhost, or of a user, or simply all; on all nodes."""
-    from leveret.node.admin.dispatch import NoAnswer
-
     async def at(name: str) -> int | None:
         try:
             arguments = {"vhost": vhost, "user": user, "reason": reason}

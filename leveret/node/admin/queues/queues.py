@@ -32,7 +32,7 @@ from leveret.metadata.model.commands import DeleteQueue
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.admin.common import listing_columns as columns_
-from leveret.node.admin.common.command import FLAG, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
+from leveret.node.admin.common.command import FLAG, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, NoAnswer, Refused
 from leveret.node.admin.queues import lists
 from leveret.node.admin.queues.lists import (
     Getter,
@@ -295,8 +295,6 @@ async def ask_homes(
     Who is asked once more where a queue was not found: its master may have changed while the question was under way.
     What a node has said that was lost before all had answered is left out, since it leads nothing any more.
     """
-    from leveret.node.admin.dispatch import NoAnswer
-
     async def at(name: str, numbers: list[int]) -> dict[str, Any] | None:
         try:
             answer: dict[str, Any] = await control.at(name, command, {**arguments, "queues": numbers})
@@ -356,8 +354,6 @@ async def _add_progress(control: Control, specs: list[QueueSpec], rows: Rows, pl
 
 async def copies(control: Control, name: str, numbers: list[int]) -> dict[int, dict[str, Any]]:
     """What a node has of these queues. Of a node that does not answer, nothing."""
-    from leveret.node.admin.dispatch import NoAnswer
-
     try:
         answer = await control.at(name, "local_copies", {"queues": numbers})
     except (NoAnswer, Refused):
@@ -391,8 +387,6 @@ def queue_spec(control: Control, vhost: str, name: str, code: int, text: str) ->
 
 
 async def at_home(control: Control, spec: QueueSpec, command: str, arguments: dict[str, Any]) -> Any:
-    from leveret.node.admin.dispatch import NoAnswer
-
     try:
         return await control.at(spec.node, command, arguments)
     except NoAnswer as error:

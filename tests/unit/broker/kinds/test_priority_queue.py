@@ -13,7 +13,7 @@ from leveret.broker.delivery.priority_ready import Levels
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.queue import paging
 from leveret.broker.queue.queue import Queue
-from leveret.broker.remote.handover import reserve
+from leveret.broker.queue.reserve import reserve
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.frames import HEADER_AT

@@ -9,7 +9,7 @@ import pytest
 from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.queue.queue import Queue
-from leveret.broker.remote.handover import reserve
+from leveret.broker.queue.reserve import reserve
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.refusals import Refusal
 from leveret.protocol import methods as m

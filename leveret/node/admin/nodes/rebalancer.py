@@ -35,7 +35,8 @@ from leveret.metadata.model.hidden_queues import is_journal, is_keeper
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.metadata.rules.placement import LABELS, REBALANCE, labels_of, moving_to, own_labels
-from leveret.node.admin.common.command import Refused
+from leveret.node.admin.common.command import NoAnswer, Refused
+from leveret.node.admin.queues.mirrors import move_queue_master
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.system.time_slices import Slices
 
@@ -202,8 +203,6 @@ class Rebalancer:
 
     async def _move(self, move: r.Move) -> str | None:
         """What went wrong."""
-        from leveret.node.admin.queues.mirrors import move_queue_master
-
         spec = self.control.node.metadata.queues.get((move.vhost, move.queue))
         if spec is None or spec.id != move.id or not self.leads():
             return "the queue is gone" if self.leads() else "this node does not lead the cluster any more"
@@ -332,8 +331,6 @@ class Rebalancer:
         return nodes, await self._states(wanted, counts)
 
     async def _ask(self, name: str) -> dict[str, Any] | None:
-        from leveret.node.admin.dispatch import NoAnswer
-
         try:
             answer: dict[str, Any] = await self.control.at(name, "local_balance", {})
             return answer

@@ -12,7 +12,7 @@ from leveret.base.json_values import Json
 from leveret.metadata.model.commands import SetPolicy
 from leveret.metadata.rebalancing import Schedule
 from leveret.metadata.rules.placement import REBALANCE
-from leveret.node.cluster.rebalancer import Wanted
+from leveret.node.admin.nodes.rebalancer import Wanted
 from tests.node.control_world import FakeServer, ask, cluster, refusal
 from tests.node.ring_world import Rings
 
