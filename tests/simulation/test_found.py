@@ -41,6 +41,11 @@ def test_of_partitions_too() -> None:
     run(Plan(980066, 4, STEPS, (), 0, mirrored=True, strategies=True))
 
 
+def test_of_queues_that_move_too() -> None:
+    """What had waited for room at a client's node came back unseen, and said that it had been returned."""
+    run(Plan(114, 3, 40, mirrored=True, featured=True, special=True, rebalanced=True, ailing=True))
+
+
 @pytest.mark.parametrize("seed", [92820982, 93820981])
 def test_a_run_ends_though_clocks_are_a_day_apart(seed: int) -> None:
     """It simulated whole days, until what one node had delayed was due by the clock of another."""

@@ -18,8 +18,9 @@ mirrors from the one that fills them, so that a count outlives its node as its m
 
 **A node that dies** with messages out has told nobody that they came back. But they are marked as redelivered at the
 next start, or at the next master, and a message so marked was delivered at least once: it counts as returned once, if
-nothing is known of more. So the first delivery that ends with its node counts, and a later one does not. Where a whole
-claim of deliveries is marked because some of it was made (see `claims`), the others are one return ahead.
+no number is known. So the first delivery that ends with its node counts, and a later one does not. Where a whole claim
+of deliveries is marked because some of it was made (see `claims`), the others are one return ahead. What is marked for
+another reason (nobody was shown it, but others were given later ones) has a number that says so: 0.
 
 **Who is to leave** (`overdue`) first goes back to its place among those that wait, since its contents may be in the log
 only. Before the queue hands out anything it is taken out there: see `bury_overdue`. What is at the beginning of a gap
@@ -69,8 +70,10 @@ class Returns:
 
     def count(self, batch: Batch, at: int) -> int:
         """How often a message has been given back."""
-        known = self.counts.get(batch.first + at, 0)
-        return known or (1 if batch.kinds[at] & REDELIVERED else 0)
+        known = self.counts.get(batch.first + at)
+        if known is None:
+            return 1 if batch.kinds[at] & REDELIVERED else 0
+        return known
 
     def add(self, batch: Batch, lo: int, hi: int, limit: int | None) -> None:
         """Messages are given back once more. Not yet marked for it."""
@@ -83,6 +86,15 @@ class Returns:
             if limit is not None and count > limit:
                 self.overdue.add(number)
                 self.due = True
+
+    def hold(self, batch: Batch, lo: int, hi: int) -> None:
+        """Messages come back and that does not count, but they are about to be marked for it."""
+        for at in range(lo, hi):
+            number = batch.first + at
+            if number not in self.counts and not batch.kinds[at] & REDELIVERED:
+                self.counts[number] = 0
+                if batch.stored:
+                    self.untold[number] = 0
 
     def forget(self, first: int, last: int) -> None:
         """These are gone."""

@@ -872,10 +872,13 @@ class Queue(Paging):
         if self.rules.max_bytes is not None and not batch.paged:
             self.ready_bytes += ttl_and_length.bodies(batch.contents[lo:hi])
         first, last = batch.first + lo, batch.first + hi - 1
-        if self.returns is not None and shown and counted:
-            self.returns.add(batch, lo, hi, self.rules.delivery_limit)
+        counted = counted and shown
         # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
         shown = shown or last < self.delivered_through
+        if self.returns is not None and counted:
+            self.returns.add(batch, lo, hi, self.rules.delivery_limit)
+        elif self.returns is not None and shown:
+            self.returns.hold(batch, lo, hi)
         if shown:
             batch.mark_redelivered(lo, hi)
             if batch.stored:

@@ -95,7 +95,7 @@ class QueueLog:
         known = self.counts
         for low, high, count in counts:
             for number in range(low, min(high + 1, self.next_seq)):
-                if count > known.get(number, 0) and number not in self.gone:
+                if count > known.get(number, -1) and number not in self.gone:
                     known[number] = count
 
     def uncount(self, low: int, high: int) -> None:

@@ -225,6 +225,28 @@ def test_what_no_client_was_shown_does_not_count(world: World, client: Client) -
     assert count(get(client)) == 0
 
 
+def test_what_is_marked_only_because_it_comes_out_of_order_does_not_count(world: World, client: Client) -> None:
+    limit(world, 1)
+    declare(client)
+    world.holds_disk = True
+    for body in (b"1", b"2"):
+        client.publish("q", body, delivery_mode=2)
+    queue = world.queue("q")
+    got = queue.get()
+    assert isinstance(got, tuple)
+    assert count(get(client)) == 0
+    world.blocks.clear()
+    queue.requeue(got[0], got[1], got[1] + 1, shown=False)
+    world.turn()
+    assert [block.counts for block in world.blocks] == [[(1, 1, 0)]], "so that the next master knows it, too"
+    for expected in (0, 1):
+        reply = get(client)
+        assert count(reply) == expected
+        assert reply is not None and isinstance(reply.method, m.BasicGetOk) and reply.method.redelivered
+        give_back(client, "nack", reply)
+    assert get(client) is None
+
+
 def test_blocks_carry_the_counts_of_what_is_logged(world: World, client: Client) -> None:
     limit(world, 9)
     declare(client)
@@ -293,6 +315,32 @@ def test_the_next_master_goes_on_counting(out: bool) -> None:
     assert not at_b.take()
     queue = nodes["c"].broker.queues_by_id[nodes.number]
     assert queue.is_local and queue.ready_count == 0 and queue.unacked_count == 0
+
+
+def test_the_next_master_does_not_take_a_mark_for_a_return() -> None:
+    """A message waited at the client's node for room, while another client was shown a later one."""
+    nodes = Rings()
+    nodes.apply(c.SetPolicy("/", "limit", "^q$", "classic_queues", 0, {"delivery-limit": 2}))
+    at_a, at_b = nodes["a"].client(), nodes["b"].client()
+    for body in (b"1", b"2"):
+        at_a.publish("q", body, delivery_mode=2)
+    nodes.run()
+    queue = nodes["a"].broker.queues_by_id[nodes.number]
+    assert queue.is_local
+    for _ in range(2):
+        at_b.feed(m.encode(1, m.BasicGet(queue="q")))
+        nodes.run()
+    assert [count(reply) for reply in at_b.take()[-2:]] == [0, 0]
+    (one,) = [home for home in nodes["a"].broker.homes.values() if home.unacked.count]
+    one._requeue(one.unacked.take_range(1, 1), shown=False)
+    nodes.run()
+    nodes.hand_over("c")
+    at_c = nodes["c"].client()
+    at_c.feed(m.encode(1, m.BasicGet(queue="q")))
+    nodes.run()
+    reply = at_c.take()[-1]
+    assert reply.body == b"1" and isinstance(reply.method, m.BasicGetOk) and reply.method.redelivered
+    assert count(reply) == 0
 
 
 def test_counts_move_with_their_queue(monkeypatch: pytest.MonkeyPatch) -> None:
