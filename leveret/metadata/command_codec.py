@@ -1,15 +1,15 @@
-"""Commands as bytes, and back: the format of the journal and of the messages between nodes.
+"""Commands as bytes: the format of the metadata log and of the messages between nodes.
 
 A command is one line of ASCII JSON: `[1,"Bind","/","logs","queue","all","#",{}]`, the format's version, the name of the
-class, and its fields in order. JSON, because a journal that a person can read has ended many arguments, and because
-commands are rare next to messages. Fields at the end may be missing if they have a default, so that an old journal
-stays readable when a command has grown. There is never a line break in a line, and never a byte above 127.
+class, and its fields in order. It is JSON because a person can read it, and because commands are rare compared with
+messages. Fields at the end may be missing if they have a default, so that an old log stays readable when a command gets
+another field. There is never a line break in a line, and never a byte above 127.
 
 A table keeps its types: `{"x-max-length":["I",5]}`; bytes are base64, a decimal is `[scale, number]`.
 
-Both directions check alike. A value that could be written but not read again would make a journal unreadable for
-ever, so whatever `decode_command` would refuse, `encode_command` refuses first. Everything wrong is a `BadEncoding`
-that names the field.
+Both directions make the same checks. A value that could be written but not read again would make a log unreadable for
+ever, so `encode_command` refuses whatever `decode_command` would refuse. Each error is a `BadEncoding` that names the
+field.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from leveret.metadata.model.view import View
 from leveret.protocol.tables import DEPTH_MAX, Field, Table
 
 VERSION: Final = 1
-COMMAND_BYTES_MAX: Final = 16 * 1024 * 1024  # A policy or a table of this size is a mistake or an attack.
+COMMAND_BYTES_MAX: Final = 16 * 1024 * 1024  # A larger policy or table is a mistake or an attack.
 
 _T = TypeVar("_T")
 
 
 class BadEncoding(ValueError):
-    """The bytes are no command or snapshot, or the value cannot be written as one."""
+    """Bytes are not a command or snapshot, or a value cannot be written as one."""
 
 
 def encode_command(command: Command) -> bytes:
-    """One line, without its end."""
+    """Return a command as one line, without its line end."""
     name = type(command).__name__
     if name not in _COMMANDS:
         raise BadEncoding(f"{name} is no command")
@@ -51,7 +51,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
-    """The command of one line."""
+    """Return the command in one line."""
     if len(data) > COMMAND_BYTES_MAX:
         raise BadEncoding(f"a command of {len(data)} bytes; at most {COMMAND_BYTES_MAX} are allowed")
     match load_line(data):
@@ -69,7 +69,7 @@ def decode_command(data: bytes) -> Command:
 
 
 def dump_line(values: list[Json]) -> bytes:
-    """A list as one line of ASCII JSON."""
+    """Return a list as one line of ASCII JSON."""
     try:
         return json.dumps(values, allow_nan=False, separators=(",", ":")).encode("ascii")
     except (ValueError, TypeError, RecursionError) as error:
@@ -77,7 +77,7 @@ def dump_line(values: list[Json]) -> bytes:
 
 
 def load_line(data: bytes) -> list[Json]:
-    """The list of one line."""
+    """Return the list in one line."""
     try:
         value = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
@@ -102,7 +102,7 @@ class _Column(NamedTuple):
 
 
 def dump_record(record: Any) -> list[Json]:
-    """The fields of a command or a spec in order."""
+    """Return the fields of a command or a record in order."""
     values: list[Json] = []
     for column in _layout(type(record)):
         try:
@@ -113,7 +113,7 @@ def dump_record(record: Any) -> list[Json]:
 
 
 def load_record(kind: type[_T], values: Sequence[Any]) -> _T:
-    """A command or a spec from its fields."""
+    """Return a command or a record made of its fields."""
     columns = _layout(kind)
     if len(values) > len(columns):
         raise BadEncoding(f"{kind.__name__} with {len(values)} fields; this program knows {len(columns)}")
@@ -149,7 +149,7 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
 
 def _expect(kind: type[_T]) -> Callable[[Any], _T]:
     def check(value: Any) -> _T:
-        if type(value) is not kind:  # isinstance would take True for an integer.
+        if type(value) is not kind:  # isinstance would accept True for an integer.
             raise BadEncoding(f"expected {kind.__name__}, found {_shown(value)}")
         return value
 
@@ -192,7 +192,7 @@ def _numbers(value: Any) -> dict[str, int]:
 
 
 def _json(value: Any, depth: int = 1) -> Any:
-    """Plain JSON, copied, so that nobody's later change reaches what is stored."""
+    """Return a checked copy of plain JSON, so that a later change of the original does not reach the store."""
     if depth > DEPTH_MAX:
         raise BadEncoding(f"nested deeper than {DEPTH_MAX}")
     if value is None or isinstance(value, (str, bool, int)):
@@ -251,13 +251,13 @@ _INTEGERS: Final = {
 
 
 def dump_table(table: Any, depth: int = 1) -> dict[str, Json]:
-    """A table as JSON that keeps the types."""
+    """Return a table as JSON that keeps the types."""
     _shallow(depth)
     return {_text(name): _dump_field(field, depth) for name, field in _expect(dict)(table).items()}
 
 
 def load_table(value: Any, depth: int = 1) -> Table:
-    """The table of that JSON."""
+    """Return the table in such JSON."""
     if not value and depth == 1 and isinstance(value, dict):
         return NO_ARGUMENTS
     _shallow(depth)
@@ -311,7 +311,7 @@ def _load_bytes(value: Any) -> bytes:
 
 
 def _simple(kind: str, value: Any) -> Json:
-    """A value that is the same in a table and in JSON."""
+    """Return a value that is the same in a table and in JSON."""
     if kind == "S":
         return _text(value)
     if kind in _INTEGERS:

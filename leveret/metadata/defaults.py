@@ -1,4 +1,4 @@
-"""What a cluster begins with, as commands."""
+"""The first commands of a new cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def first_boot(
     default_user_tags: Sequence[str] = ("administrator",),
     hashing: str = SHA256,
 ) -> tuple[Command, ...]:
-    """The vhost and the user that are there before anybody could make one. `salt`: four random bytes."""
+    """Return the commands that make the default vhost and the default user. `salt`: four random bytes."""
     return (
         AddVhost(default_vhost, "Default virtual host"),
         PutUser(default_user, hash_password(default_pass, salt, hashing), hashing, tuple(default_user_tags)),

@@ -1,22 +1,22 @@
 """Definitions: the metadata of a cluster as the JSON that RabbitMQ exports and imports.
 
-An export is made of records, an import ends in commands; both go item by item, so that a hundred thousand queues need
-no second copy of everything. The form is that of `rabbitmqctl export_definitions` in 3.10, with what a look at a real
-one teaches:
+An export is made of records, an import results in commands; both work item by item, so that a hundred thousand queues
+need no second copy of everything. The format is that of `rabbitmqctl export_definitions` in 3.10, as real files have
+it:
 
 - Limits of vhosts and operator policies are *parameters*, of the components `vhost-limits` and `operator_policy`. A
   vhost's description and tags are in its `metadata`; files made by the management plugin have them beside its name.
-- Arguments are plain JSON. What was a short or a timestamp comes back as a long, which RabbitMQ counts as equal when a
-  queue is declared again, and not when something is bound again. So whoever imports a binding looks whether one is
-  there that would be exported alike.
-- A durable queue that the server gave its name is exported, and not imported: nobody would know of it.
-- Exclusive queues go with their connections and are left out, the predeclared exchanges are everywhere. RabbitMQ leaves
-  out the former, but not their bindings: in a file there can be bindings of queues that it does not have. And it
-  forgets internal exchanges, which we do not.
-- Definitions of one vhost name no vhost in their items: whoever imports them says which.
+- Arguments are plain JSON. A short or a timestamp is imported as a long, which RabbitMQ treats as equal when a queue is
+  declared again, and not when a binding is made again. So the importer of a binding checks whether one exists that
+  would be exported alike.
+- A durable server-named queue is exported, and not imported: no client would know its name.
+- Exclusive queues, which end with their connections, and the predeclared exchanges are left out. RabbitMQ leaves out
+  exclusive queues, but not their bindings: a file can have bindings of queues that it does not contain. RabbitMQ also
+  leaves out internal exchanges; we do not.
+- Definitions of one vhost name no vhost in their items: the importer does.
 
-What cannot be read raises `BadDefinition`, whose text stands for itself and does not say where; the caller knows. What
-needs more than the item to be judged (a pattern, a policy's keys, arguments of a queue) is for the caller too.
+An invalid item raises `BadDefinition`, whose text does not say where it is; the caller knows. Checks that need more
+than the item (a pattern, a policy's keys, arguments of a queue) are the caller's too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from leveret.protocol.tables import DEPTH_MAX, Field, Table
 if TYPE_CHECKING:
     from leveret.metadata.store import Metadata
 
-# In the order in which they are imported: each needs only what stands before it.
+# In the order of import: each section refers to earlier ones only.
 SECTIONS: Final = (
     "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "exchanges",
     "queues", "bindings",
@@ -58,13 +58,13 @@ REMARKS: Final = frozenset(
         "original_vhost_name", "original_cluster_name", "explanation", "leveret_version", "metadata",
     }
 )  # fmt: skip
-RABBITMQ_VERSION: Final = "3.10.8"  # Which RabbitMQ's tools may think that they read the export of.
+RABBITMQ_VERSION: Final = "3.10.8"  # Written into exports, for RabbitMQ's tools.
 VHOST_LIMITS: Final = "vhost-limits"
 OPERATOR_POLICY: Final = "operator_policy"
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 _SERVERS: Final = "names that begin with amq. are given by the server"
-# What an item may say beyond what is read from it, without being told that it has no effect.
+# Fields of items that are not read, and not reported as having no effect.
 _KNOWN: Final[dict[str, frozenset[str]]] = {
     "users": frozenset({"name", "password", "password_hash", "hashing_algorithm", "tags", "limits"}),
     "vhosts": frozenset({"name", "description", "tags", "metadata", "limits"}),
@@ -82,11 +82,11 @@ _KNOWN: Final[dict[str, frozenset[str]]] = {
 
 
 class BadDefinition(ValueError):
-    """What is wrong with an item, for people."""
+    """An item is invalid; the text says why."""
 
 
 class Left(NamedTuple):
-    """An item that is well-formed and has no meaning here, and why."""
+    """The reason for which a valid item is not imported."""
 
     why: str
 
@@ -95,7 +95,7 @@ class Left(NamedTuple):
 
 
 def to_table(value: Json) -> Table:
-    """Arguments as typed values, the types chosen as RabbitMQ chooses them. Raises BadDefinition."""
+    """Return arguments as typed values, with the types that RabbitMQ chooses. Raises `BadDefinition`."""
     if value is None or value == []:  # Some tools write an empty list of pairs.
         return NO_ARGUMENTS
     if not isinstance(value, dict):
@@ -146,8 +146,8 @@ def _from_field(field: Field) -> Json:
 
 
 def gather(metadata: Metadata, vhost: str | None = None) -> dict[str, Iterable[Any]]:
-    """All that is to be exported, of the cluster or of one vhost, as of now: records do not change any more. Those that
-    there may be many of are chosen as they are iterated over, and turned into items by `shown`, when there is time."""
+    """Return all records to export, of the cluster or of one vhost, as of now. Where there may be many, they are
+    selected during iteration, and `shown` turns each into an item, so that the caller can spread the work over time."""
 
     def here(records: Iterable[Any]) -> Iterator[Any]:
         return (one for one in records if vhost is None or one.vhost == vhost)
@@ -197,13 +197,13 @@ def _parameters(metadata: Metadata, vhost: str | None) -> Iterator[dict[str, Jso
             limits: dict[str, Json] = dict(spec.limits)
             yield {"component": VHOST_LIMITS, "vhost": spec.name, "name": "limits", "value": limits}
     for (component, where, name), value in metadata.parameters.items():
-        # Links and moves name nodes of this cluster, and queues by number; results of jobs are none of its definitions.
+        # Internal parameters name nodes of this cluster and queues by id, or are results of jobs.
         if component not in INTERNAL and vhost in (None, where):
             yield {"component": component, "vhost": where, "name": name, "value": value}
 
 
 def shown(record: Any, whole: bool = True) -> dict[str, Json]:
-    """A record of `gather` as an item. Not `whole`: of one vhost, which is not named."""
+    """Return a record of `gather` as an item. Not `whole`: an export of one vhost, which is not named."""
     item = record if isinstance(record, dict) else _SHOWN[type(record)](record)
     return item if whole else {name: value for name, value in item.items() if name != "vhost"}
 
@@ -284,8 +284,8 @@ _SHOWN: Final[dict[type, Callable[[Any], dict[str, Json]]]] = {
 
 
 class Reader:
-    """Reads the items of one file. `vhost`: of those that name none. `hashed`: makes a hash of a password, for a file
-    written by hand. `version`: of the RabbitMQ that wrote it, as the file says."""
+    """Reads the items of a file. `vhost`: of items that name none. `hashed`: makes a hash of a password, for files
+    written by hand. `version`: of the RabbitMQ that wrote the file."""
 
     def __init__(self, hashed: Callable[[str], str], vhost: str | None = None, version: Json = None) -> None:
         self._hashed = hashed
@@ -293,7 +293,7 @@ class Reader:
         self._old = _is_before_3_6(version)
 
     def read(self, section: str, item: Json) -> list[c.Command] | Left:
-        """Raises BadDefinition."""
+        """Return the commands that import an item, or why it is not imported. Raises `BadDefinition`."""
         if not isinstance(item, dict):
             raise BadDefinition("is not an object")
         return _READ[section](self, item)
@@ -376,7 +376,7 @@ class Reader:
             return Left(_SERVERS)
         arguments = to_table(item.get("arguments"))
         kind = _text(item, "type", "classic")
-        if kind != "classic" and "x-queue-type" not in arguments:  # Where a vhost's default decided, only this tells.
+        if kind != "classic" and "x-queue-type" not in arguments:  # It is the default type of its vhost.
             arguments = {**arguments, "x-queue-type": Field("S", kind)}
         return [
             c.DeclareQueue(
@@ -411,7 +411,7 @@ _READ: Final[dict[str, Callable[[Reader, Mapping[str, Json]], list[c.Command] | 
 
 
 def document_problems(document: Json, vhost: str | None = None) -> list[str]:
-    """What is wrong with a file as a whole. `vhost`: into which it is to be imported, if it is of one vhost."""
+    """Return what is wrong with a file as a whole. `vhost`: the target, if the file is of one vhost."""
     if not isinstance(document, dict):
         return ["definitions are a JSON object"]
     problems = []
@@ -427,12 +427,12 @@ def document_problems(document: Json, vhost: str | None = None) -> list[str]:
 
 
 def unread_fields(section: str, item: Json) -> list[str]:
-    """The fields of an item that nothing here looks at."""
+    """Return the fields of an item that have no effect."""
     return [name for name in item if name not in _KNOWN[section]] if isinstance(item, dict) else []
 
 
 def named(section: str, item: Json) -> str:
-    """How to tell people which item is meant."""
+    """Return a short description of an item, for messages."""
     if not isinstance(item, dict):
         return ""
     if section == "bindings":
@@ -477,7 +477,7 @@ def _flag(item: Mapping[str, Json], name: str, default: bool | None = None) -> b
 
 
 def _tags(item: Mapping[str, Json]) -> tuple[str, ...]:
-    """A list, or in older files one string with commas."""
+    """Return the tags of a user: a list, or in older files one string with commas."""
     tags = item.get("tags")
     if tags is None:
         raise BadDefinition("tags are missing")
@@ -493,7 +493,7 @@ def _tags(item: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def _limits(value: Json) -> dict[str, int]:
-    """An object, or a list of pairs; both occur."""
+    """Return limits from an object or a list of pairs; both occur."""
     if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         pairs = [(pair[0], pair[1]) for pair in value if isinstance(pair, list)]
     elif isinstance(value, dict):
@@ -509,7 +509,8 @@ def _limits(value: Json) -> dict[str, int]:
 
 
 def _joined(definition: Json) -> Json:
-    """`rabbitmqctl export_definitions` has those of operator policies as lists of pairs, HTTP as objects."""
+    """Return a policy's definition as an object: `rabbitmqctl export_definitions` writes those of operator policies as
+    lists of pairs."""
     if not isinstance(definition, list) or not definition:
         return definition
     joined: dict[str, Json] = {}
@@ -532,7 +533,7 @@ def _set_policy(vhost: str, name: str, item: Mapping[str, Json], operator: bool)
 
 
 def _is_before_3_6(version: Json) -> bool:
-    """Then hashes that name no algorithm are MD5."""
+    """Return whether a file is of a RabbitMQ before 3.6, in which hashes without an algorithm are MD5."""
     if not isinstance(version, str):
         return False
     words = version.split(".")[:2]

@@ -1,7 +1,8 @@
-"""From one state of the metadata to another, as events.
+"""The events that lead from one state of the metadata to another.
 
-A node that was away too long gets a snapshot instead of the commands it missed. Its queues and routers are kept up to
-date by events, so the way from what it had to what it got is told in events too, in the order that `events` promises.
+A node that was down too long gets a snapshot instead of the commands it missed. Its queues and routers are kept up to
+date by events, so the difference between its old state and the snapshot is given as events, in the order that
+`model.events` promises.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ K = TypeVar("K")
 
 
 def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
-    """What a listener that knows `old` must be told to know `new`."""
+    """Return the events that a listener with the state `old` needs to have the state `new`."""
     events: list[e.Event] = []
     gone = [binding for binding in old.bindings if binding not in new.bindings or _is_remade(binding, old, new)]
     events += [e.BindingRemoved(binding) for binding in gone]
@@ -50,7 +51,7 @@ def events_between(old: Metadata, new: Metadata) -> tuple[e.Event, ...]:
 
 
 def _changed(old: dict[K, Json], new: dict[K, Json]) -> list[K]:
-    """Names whose values differ. No value is none that is null, and 1 is not true."""
+    """Return the names whose values differ. A missing value is not null, and 1 is not true."""
     return [
         key for key in {**old, **new} if (key in old) != (key in new) or not same_json(old.get(key), new.get(key))
     ]
@@ -62,7 +63,7 @@ def _id(metadata: Metadata, key: tuple[str, str]) -> int | None:
 
 
 def _is_remade(binding: Binding, old: Metadata, new: Metadata) -> bool:
-    """Whether an equal binding is between other ends than before: a queue or exchange of the same name is another."""
+    """Return whether an equal binding has another queue or exchange of the same name at one end than before."""
     vhost, source = binding.vhost, binding.source
     kind, destination = binding.destination_kind, binding.destination
     if old.exchanges.get((vhost, source)) != new.exchanges.get((vhost, source)):
@@ -84,7 +85,7 @@ def _permissions(old: Metadata, new: Metadata) -> list[e.Event]:
 
 
 def _policies(metadata: Metadata, vhost: str) -> list[object]:
-    """With the printed definition, which tells 1 from true."""
+    """Return the policies of a vhost in a form that can be compared: as text, because 1 == True in Python."""
     return [
         [(policy, repr(policy.definition)) for (where, _), policy in kept.items() if where == vhost]
         for kept in (metadata.policies, metadata.operator_policies)

@@ -1,4 +1,4 @@
-"""The words of `rebalancing`, for whoever needs nothing else of it: leveretctl's help is to be there at once."""
+"""The names of `rebalancing`'s strategies, in a module of their own so that leveretctl's help starts quickly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WEIGHTED: Final = "weighted"
 RANDOM: Final = "random"
 ROUND_ROBIN: Final = "round-robin"
 STRATEGIES: Final = (MASTERS, MESSAGES, CONNECTIONS, WEIGHTED, RANDOM, ROUND_ROBIN)
-PLAN: Final = "plan"  # Which is no strategy, but what somebody has worked out with another.
+PLAN: Final = "plan"  # Not a strategy: a plan from a file.
 TIMER, APPOINT, ON_DEMAND, RUN = TRIGGERS = ("timer", "appoint", "on-demand", "run")
 
 

@@ -1,37 +1,37 @@
-"""Which queues should change their masters, so that no node has much more to do than another.
+"""The plan of a rebalance: which queues get another master, so that no node has much more to do than another.
 
-Every queue weighs something, and a node's load is what the queues that it leads weigh together, and what it carries
-anyway. A strategy says what a weight is, and to whom a queue goes:
+Every queue has a weight, and a node's load is the weight of all its masters, plus a base load that does not move. A
+strategy defines the weight, and to which node a queue goes:
 
     least-masters       every queue weighs 1
-    least-messages      as many as it has messages
-    least-connections   as many as it has consumers; a node carries its client connections anyway
+    least-messages      a queue weighs the number of its messages
+    least-connections   a queue weighs the number of its consumers; a node's base load is its client connections
     weighted            every queue weighs 1, and a node with twice the capacity should lead twice as many
-    random              as least-masters, but to any node that has less to do, drawn by a seed
-    round-robin         as least-masters, but to the nodes that have less to do in turn
+    random              as least-masters, but to any node with a lower load, drawn from a seed
+    round-robin         as least-masters, but to the nodes with lower loads in turn
 
 `leveret pipeline balance` brings weights of its own (`Measure`) and uses the rule of least-masters with them.
 
-**What a move is worth.** With loads A and B and capacities a and b, two nodes are apart by d = A/a − B/b. A queue of
-weight w makes that d − w (1/a + 1/b). A move is made if it brings the two closer. Then it also makes the sum of all
-A²/a less, whatever was moved before: its change is −2w (d − w (1/a + 1/b) / 2), and what stands in brackets is above
-zero just if they come closer. A sum that only falls never comes back to where it was. So a plan has an end, and *no
-sequence of plans goes in a circle*, whatever a target was chosen by: that is why chance and turns only choose among
-nodes that are an improvement, and why a random strategy does not shuffle for ever.
+**The gain of a move.** With loads A and B and capacities a and b, two nodes differ by d = A/a − B/b. Moving a queue of
+weight w makes that d − w (1/a + 1/b). A move is made if it brings the two closer. Then it also lowers the sum of all
+A²/a, whatever was moved before: the change is −2w (d − w (1/a + 1/b) / 2), and the bracket is positive exactly if the
+two come closer. A sum that only falls never returns to an earlier value. So a plan is finite, and *no sequence of plans
+goes in a circle*, however a target is chosen: that is why the random and round-robin strategies only choose among nodes
+that are an improvement, and do not move queues for ever.
 
-**Hysteresis.** Loads change by themselves, and a move costs the clients of a queue a moment. So nodes that are
-apart by less than a part of the mean (`threshold`) are left as they are, and so is a heavy queue whose move would bring
-them closer by less than that. When a plan has been carried out and nothing else has happened, the next one is empty. A
-queue that was moved a while ago only is left alone, however much it weighs by now.
+**Hysteresis.** Loads change by themselves, and a move interrupts the clients of a queue for a moment. So nodes that
+differ by less than a fraction of the mean (`threshold`) are left as they are, and so is a heavy queue whose move would
+bring them closer by less than that. When a plan has been carried out and nothing else has happened, the next one is
+empty. A queue that was moved recently is left alone, whatever its weight is now.
 
-**Where a queue may go.** If it is mirrored, only to a mirror in sync: that is a change of roles, in milliseconds. Else
-to any node, with all its messages. Never to one that is down, that is being drained, that the queue's policy does not
-name, or that lacks the label that its policy asks for. Pinned queues stay. Of queues that weigh the same, that one is
-moved which has the least to carry.
+**Where a queue may go.** If it is mirrored, only to a mirror in sync: that is a promotion, in milliseconds. Else to any
+node, with all its messages. Never to a node that is down, that is being drained, that the queue's policy does not name,
+or that lacks the label that its policy asks for. Pinned queues stay. Of queues with the same weight, the one with the
+fewest messages to copy is moved.
 
-**Size.** Each step looks at every pair of nodes, and finds the best queue for a pair by halving, among those that may
-go there (`_Leaving`): a hundred thousand queues are planned in some seconds, with mirrors or without. The steps are
-limited by the number of moves.
+**Size.** Each step looks at every pair of nodes, and finds the best queue for a pair by bisection, among those that may
+go there (`_Leaving`): a hundred thousand queues are planned in some seconds, mirrored or not. The number of moves
+limits the number of steps.
 """
 
 from __future__ import annotations
@@ -68,25 +68,25 @@ __all__ = [
     "TIMER", "TRIGGERS", "WEIGHTED", "balance", "from_file", "short",
 ]  # fmt: skip
 
-UNITS: Final = {MESSAGES: "messages", CONNECTIONS: "connections"}  # Of the others: masters.
+UNITS: Final = {MESSAGES: "messages", CONNECTIONS: "connections"}  # The unit of the other strategies is masters.
 
 THRESHOLD: Final = 0.1
 MOVES_MAX: Final = 1_000
 PLAN_VERSION: Final = 1
-REASON_CHARACTERS: Final = 200  # Of why a plan moves a queue.
-CLOSER_MIN: Final = 1e-9  # What floating point takes for an improvement and is none would go on for ever.
+REASON_CHARACTERS: Final = 200  # The longest reason of a move in a plan.
+CLOSER_MIN: Final = 1e-9  # Rounding errors must not count as improvements: they would go on for ever.
 
 
 Places: TypeAlias = tuple[str, ...] | frozenset[str]
 
 
 class BadPlan(ValueError):
-    """What is wrong with a plan from a file, for people."""
+    """A plan from a file is invalid; the text says why."""
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node, as far as balance goes."""
+    """The state of a node that matters for rebalancing."""
 
     name: str
     running: bool = True
@@ -98,7 +98,8 @@ class NodeState:
 
 @dataclass(frozen=True)
 class QueueState:
-    """A queue, and where it may be led. `in_sync`: the members that count, its master among them; None: no mirrors."""
+    """The state of a queue that matters for rebalancing. `in_sync`: its members in sync with its master; None: it has
+    no mirrors."""
 
     id: int
     vhost: str
@@ -107,13 +108,15 @@ class QueueState:
     messages: int = 0
     consumers: int = 0
     in_sync: tuple[str, ...] | None = None
-    nodes: frozenset[str] | None = None  # That its policy names; None: all.
-    label: tuple[str, str] | None = None  # That its policy asks of its master's node.
+    nodes: frozenset[str] | None = None  # The nodes that its policy names; None: all.
+    label: tuple[str, str] | None = None  # The label that its master's node must have by its policy.
     pinned: bool = False
-    recent: bool = False  # It was moved a while ago only.
+    recent: bool = False  # It was moved recently.
 
 
 class Move(NamedTuple):
+    """A move of a queue to another node."""
+
     id: int
     vhost: str
     queue: str
@@ -123,7 +126,7 @@ class Move(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """A queue that was named, and is not moved."""
+    """A queue that was named in a plan and is not moved, and why."""
 
     vhost: str
     queue: str
@@ -132,7 +135,7 @@ class Stay(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. `before`, `after`: the loads of all nodes, in `unit`."""
+    """The moves of a rebalance. `before`, `after`: the loads of all nodes, in `unit`."""
 
     strategy: str
     unit: str
@@ -142,7 +145,7 @@ class Plan:
     stays: tuple[Stay, ...] = ()
 
     def as_json(self) -> dict[str, Json]:
-        """The form in which plans are written to files, and with which APIs answer."""
+        """Return the form of a plan in files and in answers of the HTTP API."""
         return {
             "version": PLAN_VERSION,
             "strategy": self.strategy,
@@ -158,20 +161,20 @@ class Plan:
 
 
 class Schedule(NamedTuple):
-    """What the configuration says: when the cluster is rebalanced, and how if nobody says otherwise."""
+    """The configuration of rebalancing: when it runs by itself, and its defaults."""
 
     trigger: str = ON_DEMAND
     interval_ms: int = 60_000
     strategy: str = MASTERS
-    plan: str = ""  # The file with the plan, for the strategy of that name.
+    plan: str = ""  # The file with the plan, for the strategy `plan`.
     threshold: float = THRESHOLD
     at_once: int = 4
-    per_hour: int | None = 600  # By itself; whoever asks for a run knows what they want.
-    rest_ms: int = 600_000  # For which a queue that was moved is left alone, likewise.
+    per_hour: int | None = 600  # Moves that start by themselves; a rebalance that an operator starts has no such limit.
+    rest_ms: int = 600_000  # How long a queue that was moved is left alone, likewise.
 
 
 class Settings(NamedTuple):
-    """How a plan is made."""
+    """The options of a plan."""
 
     strategy: str = MASTERS
     threshold: float = THRESHOLD
@@ -180,9 +183,9 @@ class Settings(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Weights of queues, by their ids, that the caller has computed; used instead of those of a strategy."""
+    """Weights of queues by id that the caller has computed, used instead of those of a strategy."""
 
-    unit: str  # Of the weights, for people.
+    unit: str  # The unit of the weights, for display.
     weights: Mapping[int, float]
 
 
@@ -190,7 +193,7 @@ class Measure(NamedTuple):
 
 
 def refusal(queue: QueueState, target: NodeState | None, name: str) -> str | None:
-    """Why a queue cannot go to a node; None: it can."""
+    """Return why a queue cannot go to a node; None: it can."""
     if target is None:
         return f"node {name} is not in the cluster"
     if not target.running:
@@ -207,7 +210,7 @@ def refusal(queue: QueueState, target: NodeState | None, name: str) -> str | Non
 
 
 def _held(queue: QueueState, nodes: Mapping[str, NodeState]) -> str | None:
-    """Why a queue stays where it is, whatever node is asked for."""
+    """Return why a queue cannot go to any other node; None: it can."""
     master = nodes.get(queue.master)
     if queue.pinned:
         return "its policy pins it"
@@ -224,23 +227,23 @@ def _held(queue: QueueState, nodes: Mapping[str, NodeState]) -> str | None:
 def balance(
     nodes: Iterable[NodeState], queues: Sequence[QueueState], wanted: Settings, measure: Measure | None = None
 ) -> Plan:
-    """Makes a plan that evens out the loads of nodes. With a `measure`, the strategy is only a name."""
+    """Return a plan that evens out the loads of nodes. With a `measure`, the strategy is only a name."""
     known = {node.name: node for node in nodes}
     work = _Work(known, queues, wanted, measure)
     steps = 0
-    # A step moves one queue, perhaps for the second time: so there are at least as many steps as moves in the end.
+    # A step may move a queue that was moved before, so there are at least as many steps as moves.
     while steps < wanted.moves_max and work.step():
         steps += 1
     return Plan(wanted.strategy, work.unit, work.moves(), _rounded(work.before), _rounded(work.loads))
 
 
-_Entry: TypeAlias = tuple[float, int, int]  # Weight, what there is to carry (less is better, and found last), id.
+_Entry: TypeAlias = tuple[float, int, int]  # Weight, messages to copy (negative), id.
 
 
 class _Leaving:
-    """The queues that may leave one node, in order, by where they may go. Mirrored ones have few places to go, and each
-    keeps a list of them. All others may go wherever their policies let them: most of them to the same nodes, so those
-    that may share a list."""
+    """The queues that may leave one node, sorted, by the nodes to which they may go. Mirrored ones can go to few nodes,
+    and are in a list for each of those. Most others may go to the same nodes; queues with equal targets share a list.
+    """
 
     def __init__(self) -> None:
         self._to: dict[str, list[_Entry]] = {}
@@ -252,7 +255,7 @@ class _Leaving:
         return [self._to.setdefault(name, []) for name in places]
 
     def add(self, entry: _Entry, places: Places) -> None:
-        """At the beginning; before anything else is asked, `sort`."""
+        """Add a queue before the first step. Call `sort` before any other method."""
         for entries in self._lists(places):
             entries.append(entry)
 
@@ -269,7 +272,7 @@ class _Leaving:
             del entries[bisect_right(entries, entry) - 1]
 
     def around(self, weight: float, target: str) -> tuple[_Entry | None, _Entry | None]:
-        """Of those that may go there: the last that weighs no more than that, and the first that weighs more."""
+        """Return, of the queues that may go to a node, the heaviest up to a weight and the lightest above it."""
         below = above = None
         several = [entries for places, entries in self._among.items() if target in places]
         for entries in (*several, self._to.get(target, ())):
@@ -282,7 +285,7 @@ class _Leaving:
 
 
 class _Work:
-    """A plan in the making."""
+    """The state of a plan while it is made."""
 
     def __init__(
         self,
@@ -305,7 +308,7 @@ class _Work:
         self.loads = {name: float(nodes[name].connections) if carried else 0.0 for name in self.capacity}
         self.homes = {queue.id: queue.master for queue in queues}
         self.there = {name: _Leaving() for name in self.loads}
-        self.places: dict[int, Places] = {}  # By queue: where it may go. That does not change while it is planned.
+        self.places: dict[int, Places] = {}  # By queue: the nodes to which it may go.
         self._anywhere: dict[tuple[object, ...], frozenset[str]] = {}
         for queue in queues:
             weight = self.weigh(queue)
@@ -330,7 +333,7 @@ class _Work:
             self.choose = self._next
 
     def _places(self, queue: QueueState) -> Places:
-        """It may always stay, after all."""
+        """Return the nodes to which a queue may go, its own included."""
         if queue.in_sync is not None:
             names = dict.fromkeys((queue.master, *queue.in_sync))
             return tuple(name for name in names if name == queue.master or self._may_go(queue, name))
@@ -348,7 +351,7 @@ class _Work:
         return self.weigh(queue), -carried, queue.id
 
     def step(self) -> bool:
-        """The best move of all; False: there is none."""
+        """Make the best move. Return whether there was one."""
         best: tuple[float, int, str, str] | None = None
         for source in self.loads:
             for target in self.loads:
@@ -368,14 +371,14 @@ class _Work:
         return True
 
     def _best(self, source: str, target: str) -> tuple[float, int] | None:
-        """For a pair of nodes: the change of the sum, and the queue."""
+        """Return the best move between two nodes: the change of the sum, and the queue."""
         a, b = self.capacity[source], self.capacity[target]
         apart = self.loads[source] / a - self.loads[target] / b
         if apart <= self.least or apart <= 0:
             return None
         both = 1 / a + 1 / b
         best: tuple[float, int] | None = None
-        # With the weight in the middle they would be even; the further from it, the less is won.
+        # A queue of just this weight would make the two even; the further from it, the smaller the gain.
         for entry in self.there[source].around(apart / both, target):
             if entry is not None and self._brings_closer(entry[0], source, target):
                 change = -2 * entry[0] * (apart - entry[0] * both / 2)
@@ -398,7 +401,7 @@ class _Work:
         self.loads[target] += entry[0]
         self.homes[queue.id] = target
 
-    # Whom a queue goes to, of those that are an improvement.
+    # The choice of a target among the nodes that are an improvement.
 
     def _fewest(self, improving: list[str], queue: QueueState) -> str:
         return min(improving, key=lambda name: (self.loads[name] / self.capacity[name], name))
@@ -413,7 +416,7 @@ class _Work:
                 return self.ring[self.turn]
 
     def moves(self) -> tuple[Move, ...]:
-        """The net of all steps. Those with the least to carry come first."""
+        """Return the net result of all steps. Moves with the fewest messages to copy come first."""
         found = [queue for queue in self.queues.values() if self.homes[queue.id] != queue.master]
         found.sort(key=lambda queue: (-self._entry(queue)[1], queue.vhost, queue.name))
         return tuple(self._told(queue) for queue in found)
@@ -439,8 +442,8 @@ _WEIGHTS: Final[dict[str, Callable[[QueueState], float]]] = {
 
 
 def from_file(document: Json, nodes: Iterable[NodeState], queues: Sequence[QueueState], moves_max: int) -> Plan:
-    """What `leveret pipeline balance` has written, or a dry run. What has become impossible since then stays, and is
-    told. Raises BadPlan."""
+    """Return the plan in a file of `leveret pipeline balance` or of a dry run. Moves that have become impossible since
+    then are listed as stays. Raises `BadPlan`."""
     if not isinstance(document, dict) or document.get("version") != PLAN_VERSION:
         raise BadPlan(f'a plan is an object with "version": {PLAN_VERSION} and "moves"')
     moves = document.get("moves")
@@ -472,7 +475,7 @@ def appointed(
     moves_max: int,
     reasons: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Plan:
-    """Queues by vhost and name go where somebody says: from a node (None: from wherever they are) to another."""
+    """Return a plan of given moves: queues by vhost and name, from a node (None: from any) to another."""
     known, there = {node.name: node for node in nodes}, {(queue.vhost, queue.name): queue for queue in queues}
     loads = {name: 0.0 for name in sorted(known)}
     for queue in queues:

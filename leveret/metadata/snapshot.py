@@ -1,8 +1,7 @@
-"""The whole metadata store as bytes: lines of JSON, each a record, so that neither side ever holds all of it twice.
+"""Snapshots of the metadata: lines of JSON, one record each, so that neither side ever holds all of it twice.
 
-The first line names the format and its version, the last one counts the lines, so that a cut snapshot is noticed even
-where no checksum stands around it. Bindings, of which there may be millions, come in groups that share vhost and
-source.
+The first line names the format and its version, the last one has the number of lines, so that a truncated snapshot is
+noticed even without a checksum. Bindings, of which there may be millions, are in groups that share vhost and source.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "leveret metadata"
 VERSION: Final = 1
-_GROUP: Final = 1000  # Bindings in a line: enough to make the line's own cost vanish, few enough to stay small.
+_GROUP: Final = 1000  # Bindings in a line: the line's own cost is negligible, and the line stays small.
 
 
 # Writing
 
 
 def write_snapshot(metadata: Metadata) -> Iterator[bytes]:
-    """The lines, each with its end."""
+    """Yield the lines of a snapshot, each with its line end."""
     count = 0
     for values in _rows(metadata):
         yield dump_line(values) + b"\n"
@@ -99,7 +98,7 @@ def _dump_binding(binding: Binding) -> list[Json]:
 
 
 def read_snapshot(data: bytes, metadata: Metadata) -> None:
-    """Fill an empty store. Raises `BadEncoding` with the line's number; the store is then of no use."""
+    """Fill an empty store. Raises `BadEncoding` with the line's number; the store must then be dropped."""
     lines = iter(_lines(data))
     match load_line(next(lines, b"")):
         case [str(name), int(version), int(index), int(last_queue_id)] if name == FORMAT and version == VERSION:
@@ -172,7 +171,7 @@ def _read_exchange(metadata: Metadata, *values: Any) -> None:
 
 def _read_queue(metadata: Metadata, *values: Any) -> None:
     spec = load_record(QueueSpec, values)
-    assert spec.id <= metadata.last_queue_id  # Or the next queue would get the id of another.
+    assert spec.id <= metadata.last_queue_id  # Otherwise the next queue could get the id of another.
     metadata.queues[spec.vhost, spec.name] = spec
     metadata.queue_counts[spec.vhost] += not is_keeper(spec.name)
 

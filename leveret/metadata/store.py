@@ -1,15 +1,15 @@
-"""The metadata of a cluster: one fold over commands, the same on every node.
+"""The metadata of a cluster: the result of applying commands in order, the same on every node.
 
-`Metadata.apply` takes the next command and gives what it changed, as events, or why it was refused. Nothing else
-decides: equal commands in equal order make equal stores, down to the ids of queues and the order of events. That is
-what lets one node keep its metadata as a list of commands on disk, and a cluster as a list of commands that a
-majority has agreed on. Therefore nothing here reads a clock, draws a number, or iterates over a set.
+`Metadata.apply` applies the next command and returns its changes, as events, or why it was refused. The result depends
+on the commands only: equal commands in equal order make equal stores, down to the ids of queues and the order of
+events. So a node can keep its metadata as a list of commands on disk, and a cluster as a list of commands that a
+majority has agreed on. Therefore nothing here reads a clock, draws a random number, or iterates over a set.
 
-A refused command changes nothing. It carries the code and the text that RabbitMQ answers, so that a channel can send it
-on as it is. Three rules on what is refused:
+A refused command changes nothing. The refusal has the code and the text that RabbitMQ answers, so that a channel can
+send it as it is. Three rules on what is refused:
 
 - Declaring what exists, or binding what is bound, is no error and no change. Whether the existing queue is
-  *equivalent* to the wanted one is for the caller to compare (`equivalence`), since the answer depends on who asks:
+  *equivalent* to the declared one is compared by the caller (`rules.redeclare`), since the answer depends on who asks:
   an exclusive queue is locked for one connection and open for another.
 - Removing what does not exist is refused with 404. Over AMQP that counts as done (RabbitMQ made deletes idempotent),
   over HTTP it is an error; only the caller knows which it is.
@@ -17,13 +17,13 @@ on as it is. Three rules on what is refused:
 
 Removals cascade. A queue takes its bindings along; an exchange those from and to it; an auto-delete exchange goes with
 the last binding that leaves from it, which may take the last binding of another auto-delete exchange, and so on. All
-of it belongs to the one command and is told in its events. (An auto-delete exchange that never had a binding stays,
-because only a removal looks.)
+of it belongs to the one command and is in its events. (An auto-delete exchange that never had a binding stays, because
+only the removal of a binding deletes it.)
 
 Every queue is bound to the default exchange by its own name. These bindings are not stored, since they would double
 the cost of each queue and cannot be removed; listings show them.
 
-Names in a vhost are keys `(vhost, name)` of plain dictionaries, to be read by anyone and written only here.
+Objects of a vhost are in plain dictionaries by `(vhost, name)`, which any module may read and only this one changes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a command: its place in the order, and either a refusal or what it changed."""
+    """The result of a command: its index, and either a refusal or the changes."""
 
     index: int
     refused: Refusal | None
@@ -93,10 +93,10 @@ class Applied:
 
 
 class Metadata(Listings):
-    """The state of the fold. Read its dictionaries freely; only `apply` and `restore` change them."""
+    """The metadata of a cluster. Read its dictionaries freely; only `apply` and `restore` change them."""
 
     def __init__(self) -> None:
-        self.index = 0  # Of the last command applied, refused ones included.
+        self.index = 0  # The index of the last command applied, refused ones included.
         self.last_queue_id = 0
         self.vhosts: dict[str, VhostSpec] = {}
         self.users: dict[str, UserSpec] = {}
@@ -108,15 +108,15 @@ class Metadata(Listings):
         self.bindings = Bindings()
         self.policies: dict[tuple[str, str], Policy] = {}
         self.operator_policies: dict[tuple[str, str], Policy] = {}
-        self.pattern_costs: dict[str, int] = {}  # Of all policies of a vhost.
-        self.policies_changed = 0  # How often since this object was made: no part of the state.
+        self.pattern_costs: dict[str, int] = {}  # By vhost: the cost of all its policies' patterns.
+        self.policies_changed = 0  # The number of changes since this object was made; no part of the state.
         self.parameters: dict[tuple[str, str, str], Json] = {}
         self.global_parameters: dict[str, Json] = {}
-        self.runs: dict[str, str] = {}  # The present run of each node,
-        self.starts: dict[str, int] = {}  # and how many it has had.
+        self.runs: dict[str, str] = {}  # By node: its present run.
+        self.starts: dict[str, int] = {}  # By node: how often it has started.
 
     def apply(self, command: c.Command) -> Applied:
-        """Take the next command of the order."""
+        """Apply the next command."""
         events: list[e.Event] = []
         refused = _FOLDS[type(command)](self, command, events)
         assert refused is None or not events  # A refused command changes nothing.
@@ -124,7 +124,8 @@ class Metadata(Listings):
         return Applied(self.index, refused, tuple(events))
 
     def frozen(self) -> Metadata:
-        """A copy that later commands do not change, to be made a snapshot of in another thread. Records are shared."""
+        """Return a copy that later commands do not change, for making a snapshot in another thread. Records are shared.
+        """
         copy = Metadata()
         for name, value in self.__dict__.items():
             setattr(copy, name, value.copy() if isinstance(value, dict) else value)
@@ -132,11 +133,12 @@ class Metadata(Listings):
         return copy
 
     def snapshot(self) -> bytes:
-        """The whole state; equal states that came about by equal commands give equal bytes."""
+        """Return the whole state as bytes, which are equal for states made by equal commands."""
         return b"".join(write_snapshot(self))
 
     def restore(self, data: bytes) -> None:
-        """Become the state of a snapshot. Raises `codec.BadEncoding`, and stays as it was, if the bytes are none."""
+        """Replace the state by that of a snapshot. Raises `command_codec.BadEncoding` and changes nothing if it is
+        invalid."""
         fresh = Metadata()
         fresh.policies_changed = self.policies_changed + 1
         read_snapshot(data, fresh)
@@ -359,12 +361,12 @@ class Metadata(Listings):
         return None
 
     def _drop_exchange(self, spec: ExchangeSpec, events: list[e.Event], cascade: bool = True) -> None:
-        """Remove an exchange, its bindings, and the auto-delete exchanges that lose their last binding by that."""
+        """Remove an exchange, its bindings, and the auto-delete exchanges that lose their last binding with it."""
         doomed = [spec]
         while doomed:
             spec = doomed.pop()
             if self.exchanges.pop((spec.vhost, spec.name), None) is None:
-                continue  # Exchanges bound in a circle meet themselves again.
+                continue  # It was removed already: exchanges can be bound in a circle.
             for binding in self.bindings.from_source(spec.vhost, spec.name):
                 self.bindings.remove(binding)
                 events.append(e.BindingRemoved(binding))
@@ -377,7 +379,7 @@ class Metadata(Listings):
                 self._drop_queue(self.queues[spec.vhost, keeper_name(spec.name)], events)
 
     def _remove_binding(self, binding: Binding, events: list[e.Event]) -> ExchangeSpec | None:
-        """Remove a binding; gives its source if that is to go too."""
+        """Remove a binding. Return its source if that must be deleted too."""
         last = self.bindings.remove(binding)
         events.append(e.BindingRemoved(binding))
         source = self.exchanges.get((binding.vhost, binding.source)) if last else None
@@ -451,7 +453,7 @@ class Metadata(Listings):
         refused = self._binding_refusal(command)
         if refused is not None:
             return refused
-        # The names of the records are used, not those of the command: a million bindings share them.
+        # Use the strings of the records, not those of the command: a million bindings share them.
         vhost = self.vhosts[command.vhost].name
         source = self.exchanges[vhost, command.source].name
         kind: DestinationKind
@@ -481,7 +483,7 @@ class Metadata(Listings):
         return None
 
     def _binding_refusal(self, command: c.Bind | c.Unbind) -> Refusal | None:
-        """What is wrong with the ends of a binding, checked in RabbitMQ's order."""
+        """Return why a binding between these ends is refused, checked in RabbitMQ's order; None if it is not."""
         vhost, source, destination = command.vhost, command.source, command.destination
         if vhost not in self.vhosts:
             return no_vhost(vhost)
@@ -517,7 +519,7 @@ class Metadata(Listings):
         old = kept.get((command.vhost, command.name))
         more = new.cost - (0 if old is None else old.cost)
         total = self.pattern_costs.get(command.vhost, 0) + more
-        if more > 0 and total > VHOST_COST_MAX:  # A cheaper one may always take the place of another.
+        if more > 0 and total > VHOST_COST_MAX:  # A policy may always be replaced by a cheaper one.
             return Refusal(406, too_costly(command.vhost, total))
         if old != new or not same_json(old.definition, new.definition):
             kept[command.vhost, command.name] = new
@@ -526,7 +528,7 @@ class Metadata(Listings):
         return None
 
     def add_cost(self, vhost: str, more: int) -> None:
-        """A policy of the vhost has changed, and searches take so much more."""
+        """Add to the cost of a vhost's policies."""
         self.policies_changed += 1
         self.pattern_costs[vhost] = self.pattern_costs.get(vhost, 0) + more
         if not self.pattern_costs[vhost]:
@@ -549,7 +551,7 @@ class Metadata(Listings):
             return no_vhost(command.vhost)
         key = (command.component, command.vhost, command.name)
         if command.component in OF_QUEUES and not is_about(command.value, self.queues.get(key[1:])):
-            return not_found("queue", command.name, command.vhost)  # It was deleted, and cannot take it along.
+            return not_found("queue", command.name, command.vhost)  # Its deletion would have removed the parameter.
         if key not in self.parameters or not same_json(self.parameters[key], command.value):
             self.parameters[key] = command.value
             events.append(e.ParameterChanged(*key))
@@ -594,7 +596,7 @@ class Metadata(Listings):
             self.runs[command.node] = command.run
             self.starts[command.node] = self.starts.get(command.node, 0) + 1
         for queue in [q for q in self.queues.values() if q.node == command.node and (q.exclusive or not q.durable)]:
-            if queue.view is None or len(queue.view.in_sync) == 1:  # Otherwise a mirror has it.
+            if queue.view is None or len(queue.view.in_sync) == 1:  # Otherwise a mirror still has it.
                 self._drop_queue(queue, events, cascade)
         if command.alone:
             for exchange in [spec for spec in self.exchanges.values() if not spec.durable]:
@@ -614,7 +616,7 @@ class Metadata(Listings):
                 put_view(self, queue, view, events)
             elif queue.node == command.node:
                 self._drop_queue(queue, events)
-                if is_keeper(queue.name):  # What it kept is lost with the node. Its exchange goes on with another.
+                if is_keeper(queue.name):  # Its messages are lost with the node. The exchange gets a new, empty one.
                     self._add_keeper(self.exchanges[queue.vhost, exchange_of(queue)], "", None, events)
         return None
 
@@ -635,7 +637,7 @@ class Metadata(Listings):
 
 
 def _policy_fault(command: c.SetPolicy) -> str | None:
-    """What is wrong with the size of a policy. What it says is checked before there is a command."""
+    """Return why a policy is too big; None if it is not. Its contents are checked before the command is made."""
     if not command.name or not fits(command.name):
         return "the name of a policy is UTF-8 of 1 to 255 bytes"
     if len(command.pattern) > CHARACTERS_MAX:
