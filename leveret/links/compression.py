@@ -1,14 +1,14 @@
-"""Frames between nodes, made smaller.
+"""Compression of frames between nodes.
 
-    frame PACKED:  kind u8 | zlib stream of the payload that a frame of this kind would have
+    frame PACKED:  kind u8 | zlib stream of the payload of a frame of this kind
 
 For clusters whose network is slower than their processors: off unless `cluster.compression` says otherwise, since on a
 fast network it costs more time than it saves. Every node takes packed frames, whatever its own setting is.
 
-Small frames are left alone. So are those of a link whose last ones did not shrink (pictures, or what clients have
-packed themselves): then only every so many-th is tried.
+Small frames are sent as they are. So are most frames of a link whose last ones did not shrink (pictures, or messages
+that clients have compressed): only one in sixteen is tried then.
 
-What a frame unfolds to is bounded by what a frame may have anyway: a peer is trusted with messages, not with memory.
+The uncompressed size is limited to that of any frame: a peer must not be able to use up the memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from leveret.links.frame_types import PACKED
 from leveret.links.link import Buffer
 
 BYTES_MIN: Final = 1024
-LEVEL: Final = 1  # Higher ones take several times as long, for a tenth less.
-GAIN: Final = 0.9  # A frame that does not shrink to this share is sent as it is.
-SKIPPED: Final = 15  # So many frames after such a one are sent as they are, untried.
+LEVEL: Final = 1  # Higher levels take several times as long and save a tenth more.
+GAIN: Final = 0.9  # A frame that does not shrink to this fraction is sent as it is.
+SKIPPED: Final = 15  # After such a frame, so many are sent without trying.
 
 
 class BadPacked(Exception):
-    """What a peer sent unfolds to nothing, or to too much."""
+    """A compressed frame is invalid or too large."""
 
 
 class Compressor:
@@ -37,10 +37,10 @@ class Compressor:
 
     def __init__(self) -> None:
         self._skip = 0
-        self.bytes_in = self.bytes_out = 0  # Of what was packed.
+        self.bytes_in = self.bytes_out = 0  # The sizes of compressed frames before and after.
 
     def packed(self, kind: int, payload: bytes | Sequence[Buffer], bytes_max: int) -> list[Buffer] | None:
-        """The payload of a PACKED frame; None: it is not worth it, or more than a frame may have."""
+        """Return the payload of a PACKED frame; None: it saves too little, or is too large for a frame."""
         parts: Sequence[Buffer] = [payload] if isinstance(payload, bytes) else payload
         size = sum(map(len, parts))
         if not BYTES_MIN <= size <= bytes_max:
@@ -62,7 +62,7 @@ class Compressor:
 
 
 def unpacked(payload: bytes, bytes_max: int) -> tuple[int, bytes]:
-    """The kind and the payload of the frame that was packed. Raises BadPacked."""
+    """Return the kind and the payload of the frame in a PACKED one. Raises `BadPacked`."""
     if not payload or payload[0] == PACKED:
         raise BadPacked("a packed frame has no frame in it")
     machine = zlib.decompressobj()

@@ -1,34 +1,34 @@
-"""Who is there: turns what happens to links into `Up` and `Down`, one after the other, for each peer.
+"""The failure detector: turns events of links into alternating `Up` and `Down` events for each peer.
 
-A pair of nodes has two links, one for each direction (see `link`). Users of a peer need more than a socket that
-happens to be open: between `Up` and `Down` every frame sent arrives, in order, or `Down` comes; and a frame of an
-earlier session never arrives in a later one. So the two links are taken as one *session*:
+A pair of nodes has two links, one for each direction (see `link`). An open socket is not enough for its users: between
+`Up` and `Down` every frame sent must arrive, in order, or `Down` comes; and a frame of an earlier session must never
+arrive in a later one. So the two links form one *session*:
 
-- When both links are there, a node *pairs* them: it tells the peer, on its own outgoing link, the id of the incoming.
-- A peer is up when the node has said so and the peer has named the node's present outgoing link in return.
-- When either link is lost after that was said, both are cut, so that the other end sees the end of the session too.
+- When both links are open, a node *pairs* them: on its outgoing link it sends the id of the incoming one.
+- A peer is up when the node has sent that and the peer has named the node's present outgoing link in return.
+- When either link is lost after the pairing, both are closed, so that the other end sees the end of the session too.
 
-From this it follows that no frame can come from a peer before it is up here. It sends frames only when it is up with
-us, thus after it heard our pairing, which named the very link the frames come on; its own pairing was sent before the
-frames on that link, so it was heard first; and had we lost a link since, we had cut the other, which the frames come
-on. Without the ids, a node that had lost and redialed one link would take the pairing of the old one for its own, and
-be up with a peer that is not up with it.
+It follows that no frame can arrive from a peer before it is up here. A peer sends frames only when this node is up
+there, thus after it received our pairing, which named the very link on which the frames arrive. Its own pairing was
+sent on that link before the frames, so it arrived first; and had we lost a link since, we would have closed this one.
+Without the ids, a node that lost and redialed one link could take the pairing of the old one for the new, and consider
+a peer up that does not consider it up.
 
-Three ways to go down:
+A peer goes down in three ways:
 
-- A link is closed: at once. The kernel of a node whose process died says so within the same millisecond.
-- Silence, for a peer whose machine or network is gone, which says nothing: after `silence_ms` (RabbitMQ's
-  net_ticktime). Each link is judged by itself: a firewall can forget one of two connections.
+- A link is closed: at once. The kernel of a node whose process died closes it within a millisecond.
+- Silence, if the peer's machine or the network is down: after `silence_ms` (RabbitMQ's net_ticktime). Each link is
+  judged by itself: a firewall can drop one of two connections.
 - It is forgotten: no longer a member.
 
-Silence is measured on a clock of the node's own waking time, which goes on by at most `step_ms_max` between two
-ticks. A process that was stopped for a while (a debugger, a paused virtual machine, a long turn) would else find every
-peer silent when it goes on, before it has read what they sent meanwhile.
+Silence is measured on a clock that advances by at most `step_ms_max` between two ticks. Otherwise a process that was
+stopped for a while (by a debugger, a paused virtual machine, a long turn) would find every peer silent when it
+continues, before it has read what they sent meanwhile.
 
-Flapping: after a loss, the links must have been there for `stable_ms` before they are paired, twice as long after each
-further loss, until a session has lasted `calm_ms`. Every `Down` costs elections and view changes elsewhere; a bad cable
-must not cause them ten times a second. The first session begins without delay. None is held back for longer than half
-of `silence_ms`: publishers wait for it whose publishes were lost with the one before, and not for ever.
+Flapping: after a loss, the links must have been open for `stable_ms` before they are paired, twice as long after each
+further loss, until a session has lasted `calm_ms`. Every `Down` causes elections and view changes; a bad cable must not
+cause them ten times a second. The first session starts without delay. None is delayed for longer than half of
+`silence_ms`: publishers wait for the session to send their publishes again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-OUT: Final = 0  # the link that this node dialed
-IN: Final = 1  # the link that the peer dialed
+OUT: Final = 0  # The link that this node dialed.
+IN: Final = 1  # The link that the peer dialed.
 
 DOUBLINGS_MAX: Final = 4
 
 
 class DetectorOptions(NamedTuple):
+    """Times of the failure detector."""
+
     silence_ms: int = 4_000
     step_ms_max: int = 1_000
     stable_ms: int = 500
@@ -51,18 +53,22 @@ class DetectorOptions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Up:
+    """A session with the peer has started."""
+
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Down:
+    """The session with the peer has ended."""
+
     peer: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Send on the outgoing link: this and the link with the id `link` are one session."""
+    """Asks the shell to send on the outgoing link that it and the link with the id `link` are one session."""
 
     peer: str
     link: bytes
@@ -70,7 +76,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Close the links to the peer that are still there. They need not be reported as lost."""
+    """Asks the shell to close the remaining links to the peer. They need not be reported as lost."""
 
     peer: str
     reason: str
@@ -83,17 +89,17 @@ class _Peer:
     __slots__ = ("links", "heard_ms", "linked_ms", "paired", "named", "up_ms", "losses")
 
     def __init__(self) -> None:
-        self.links: list[bytes | None] = [None, None]  # ids, by side
-        self.heard_ms = [0, 0]  # by side, on the waking clock
-        self.linked_ms = 0  # when the second of the two links came
-        self.paired = False  # we named the incoming link
-        self.named: bytes | None = None  # the link that the peer named, on its present link to us
+        self.links: list[bytes | None] = [None, None]  # Ids, by side.
+        self.heard_ms = [0, 0]  # By side, on the detector's clock.
+        self.linked_ms = 0  # When the second of the two links was opened.
+        self.paired = False  # This node has named the incoming link.
+        self.named: bytes | None = None  # The link that the peer named on its present link to this node.
         self.up_ms: int | None = None
         self.losses = 0
 
 
 class Detector:
-    """All peers of one node. `now_ms` never goes back."""
+    """Watches the links to all peers of a node. `now_ms` never goes back."""
 
     def __init__(self, options: DetectorOptions = DetectorOptions()) -> None:  # noqa: B008 (immutable)
         self.options = options
@@ -108,10 +114,10 @@ class Detector:
     def up(self) -> list[str]:
         return [name for name, state in self._peers.items() if state.up_ms is not None]
 
-    # -- What happens to links -----------------------------------------------------------------------------------
+    # -- Events of links -----------------------------------------------------------------------------------------
 
     def on_linked(self, peer: str, side: int, link: bytes, now_ms: int) -> list[Event]:
-        """A link is ready. It takes the place of the one before, which the peer would not have given up if it lived."""
+        """Note a new link. It replaces the one before, which must be broken if the peer opened another."""
         state = self._peers.setdefault(peer, _Peer())
         events = self.on_lost(peer, side, "the peer began anew", now_ms) if state.links[side] is not None else []
         state.links[side] = link
@@ -122,7 +128,7 @@ class Detector:
         return events
 
     def on_paired(self, peer: str, link: bytes, now_ms: int) -> list[Event]:
-        """The peer named a link of ours, on the link that it dialed."""
+        """Note that the peer named one of this node's links, on the link that it dialed."""
         state = self._peers.get(peer)
         if state is None or state.links[IN] is None:
             return []
@@ -130,7 +136,7 @@ class Detector:
         return self._settle(peer, state, now_ms)
 
     def on_lost(self, peer: str, side: int, reason: str, now_ms: int) -> list[Event]:
-        """A link is closed."""
+        """Note that a link is closed."""
         state = self._peers.get(peer)
         if state is None or state.links[side] is None:
             return []
@@ -142,13 +148,13 @@ class Detector:
         return []
 
     def heard(self, peer: str, side: int) -> None:
-        """Something came on that link."""
+        """Note that bytes arrived on a link."""
         state = self._peers.get(peer)
         if state is not None:
             state.heard_ms[side] = self._waking_ms
 
     def forget(self, peer: str, reason: str, now_ms: int) -> list[Event]:
-        """The peer is no member any more."""
+        """Drop a peer that is no longer a member."""
         state = self._peers.get(peer)
         if state is None:
             return []
@@ -159,7 +165,7 @@ class Detector:
     # -- Time ----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Event]:
-        """Report what was heard first. Several ticks must fit into `silence_ms`."""
+        """Advance the clock. Call `heard` for all input first, and this several times in each `silence_ms`."""
         if self._ticked_ms is not None:
             self._waking_ms += min(now_ms - self._ticked_ms, self.options.step_ms_max)
         self._ticked_ms = now_ms
@@ -178,7 +184,7 @@ class Detector:
     # -- Sessions ------------------------------------------------------------------------------------------------
 
     def _settle(self, peer: str, state: _Peer, now_ms: int) -> list[Event]:
-        """Go as far towards a session as the links and the time allow."""
+        """Advance towards a session as far as the links and the time allow."""
         outgoing, incoming = state.links
         if outgoing is None or incoming is None:
             return []

@@ -1,6 +1,6 @@
-"""What nodes say to each other over their links, by the number of the frame's kind. See `link` for the frame itself.
+"""The kinds of frames between nodes, by number. See `link` for the format of a frame.
 
-Members talk with frames on their links; whoever is no member (yet) asks with a call.
+Members send frames on their links; a node that is not a member (yet), and leveretctl, use a call.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ FORWARD: Final = 19
 BUSY: Final = 20
 WHEN: Final = 21
 SETTLED: Final = 22
-MEMBERS: Final = 25  # Whom the sender knows to have been agreed on: see `leveret.node.cluster.consensus`.
+MEMBERS: Final = 25  # The members that the sender knows of: see `leveret.node.cluster.consensus`.
 SIGNS_OF_LIFE: Final = (
-    26  # By what others may know that the sender has died, in JSON: see `leveret.node.cluster.two_nodes`.
+    26  # How others can prove that the sender has died, in JSON: see `leveret.node.cluster.two_nodes`.
 )
 
 # Calls, in JSON.
-HELLO: Final = 17  # Who are you, and do you belong to a cluster?
-JOIN: Final = 18  # Take me in.
-LEAVE: Final = 23  # Take a member out.
+HELLO: Final = 17  # Asks for the receiver's name and its cluster.
+JOIN: Final = 18  # Asks to join the cluster.
+LEAVE: Final = 23  # Removes a member.
 RENAME: Final = 24
-REST: Final = 27  # A node stops for a while: count without it.
-CONTROL: Final = 32  # leveretctl
+REST: Final = 27  # A node stops for a while, and becomes a learner.
+CONTROL: Final = 32  # A command of leveretctl.
 
 # Remote queues: see `leveret.broker.remote.peer_frames`.
 PUBLISH: Final = 40
@@ -37,32 +37,30 @@ ANSWER: Final = 46
 CANCELLED: Final = 47
 CREDIT: Final = 48
 TAKEN: Final = 49
-STAGE: Final = 51  # Messages of a queue that is to move here.
-PASSED: Final = 54  # What is out with clients of a queue that has come here, and what became of it.
-PRODUCE: Final = 60  # Messages of producers, which number them.
+STAGE: Final = 51  # Messages of a queue that moves to the receiver.
+PASSED: Final = 54  # Unacknowledged messages of a queue that was handed over, and their outcome.
+PRODUCE: Final = 60  # Messages with numbers of their producers, for deduplication.
 
 # Direct reply-to: see `leveret.broker.remote.direct_reply_to`.
 REPLY: Final = 56
 REPLY_ASK: Final = 57
 REPLY_ANSWER: Final = 58
 
-# How many connections and channels there are of those that are limited, in JSON: see
-# `leveret.broker.connection_limits`.
+# The numbers of limited connections and channels, in JSON: see `leveret.broker.connection_limits`.
 CENSUS: Final = 59
 
-# A node's alarms, as text: the names of what is short, with blanks between.
+# A node's alarms, as text: the names of the resources, with blanks between.
 ALARM: Final = 50
-ROOM: Final = 67  # How many bytes it may write until its disk alarm is set, in eight bytes.
+ROOM: Final = 67  # How many bytes the node may write until its disk alarm is set, in eight bytes.
 
-# A node stops in good order: whatever it leads will be led by it again, unless it said otherwise. The index of the
+# A node stops as planned: it will lead its queues again, except those that it has handed over. The index of the
 # metadata that it has applied, in eight bytes.
 FAREWELL: Final = 53
 
-# Whom the sender has links to, as text: names, one in a line. See `leveret.broker.mirrors.ha_rules`.
+# The nodes to which the sender has links, as text: names, one in a line. See `leveret.broker.mirrors.ha_rules`.
 LINKED: Final = 55
 
-# A node serves nobody for now, or does again: see `leveret.node.cluster.partition_pause`. The number of the pause, in
-# eight bytes.
+# A node pauses or resumes: see `leveret.node.cluster.partition_pause`. The number of the pause, in eight bytes.
 PAUSED: Final = 64
 PAUSE_SEEN: Final = 65
 RESUMED: Final = 66  # Empty.

@@ -1,16 +1,16 @@
-"""One TCP connection between two nodes: who may talk, and where a frame ends.
+"""One TCP connection between two nodes: authentication and framing.
 
 A pair of nodes has two connections, one for each direction: every node *dials* each other node for what it sends
-itself, and *accepts* what the others send. So no two nodes ever quarrel about which of two crossing connections is to
-live. The accepting end may answer (heartbeats, the answer to a one-off call), but a node's own traffic goes out on the
-connection it dialed.
+itself, and *accepts* what the others send. So no two nodes ever have to choose between two crossing connections. The
+accepting end may answer (heartbeats, the answer to a call), but a node sends its own traffic on the connection that it
+dialed.
 
     frame:  payload size 4 | kind 1 | payload
 
-Kinds below FIRST_KIND are the link's own, all others belong to whoever uses it. There is no checksum: TCP has one, TLS
-a better one, and what reaches a disk carries its own.
+Kinds below FIRST_KIND are the link's own, all others are its users'. There is no checksum: TCP has one, TLS a better
+one, and data for the disk has its own.
 
-The greeting
+The handshake
 
     dialer                                          acceptor
     HELLO role, purpose, versions, limit,
@@ -21,25 +21,25 @@ The greeting
 
 A proof is HMAC-SHA256, keyed with the cookie, over the prover's role and both HELLOs as they were sent. Therefore:
 
-- The cookie never travels, and a recorded greeting is worth nothing: the other end's nonce is new each time.
-- A proof cannot be sent back to its maker, on this connection or on another: the other end expects the other role's,
-  over HELLOs of which one names itself as acceptor.
-- Nothing said before can be changed on the way (the versions on offer, a name), since all of it is under the proof.
-- The dialer proves first. Who only tries doors learns a node's name, but gets no proof to guess cookies against.
+- The cookie is never sent, and a recorded handshake is useless: the other end's nonce is new each time.
+- A proof cannot be sent back to its maker, on this connection or another: an end expects a proof of the other role,
+  over HELLOs of which one is its own.
+- No part of the HELLOs (versions, names) can be changed on the way, since the proofs cover all of it.
+- The dialer proves first. A stranger who connects learns a node's name, but gets no proof to guess cookies against.
 
-What this does not give: frames after the greeting are neither secret nor sealed, so one who sits on the wire can wait
-for the greeting and then forge. TLS with node certificates is for networks where that can happen.
+Frames after the handshake are neither encrypted nor signed, so an attacker on the wire can wait for the handshake and
+then forge frames. Use TLS with node certificates on networks where that can happen.
 
-Until both proofs are checked, a frame has at most GREETING_BYTES_MAX bytes and nothing but the greeting is understood;
-there is a deadline for it. An end that turns the other away says why with REFUSAL, because the text would otherwise
-stand only in the log that the person with the wrong cookie does not read.
+Until both proofs are checked, a frame has at most GREETING_BYTES_MAX bytes and only the handshake is accepted, within a
+time limit. An end that refuses the other sends the reason with REFUSAL, because the operator with the wrong cookie does
+not read the log of this end.
 
-Whatever is wrong ends in one `Failed` event, never in an exception, and the machine takes in nothing more. Times are
-the caller's milliseconds. Nonces come from the caller and must be unpredictable.
+Any error results in one `Failed` event, never in an exception, and the machine ignores all later input. Times are the
+caller's milliseconds. Nonces come from the caller and must be unpredictable.
 
-Batching: `send` only gathers. `take` gives all that gathered since the last time as few buffers: small parts joined,
-large ones as they are, so that a large payload is never copied here. In the other direction, all frames that one
-`receive` completed are one event, and a payload that came in pieces is put together by a single copy.
+Batching: `send` only collects frames. `take` returns all since the last call as few buffers: small parts joined, large
+ones as they are, so that a large payload is never copied here. In the other direction, all frames that one `receive`
+completed are one event, and a payload that arrived in pieces is joined by a single copy.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from typing import Final, NamedTuple
 Buffer = bytes | bytearray | memoryview
 
 # Version 2 has other frames for filling mirrors, policies and publishes in doubt. A node of version 1 would misread
-# them, so the two refuse each other at the greeting.
+# them, so the two refuse each other in the handshake.
 VERSION_MIN: Final = 2
 VERSION_MAX: Final = 2
 
 DIALER: Final = 1
 ACCEPTOR: Final = 2
 
-# What a connection is for: a member's traffic, or one question from somebody who need not be a member.
+# The purpose of a connection: a member's traffic, or one call by any node or tool.
 TRAFFIC: Final = 1
 CALL: Final = 2
 
@@ -79,14 +79,14 @@ PROOF_BYTES: Final = 32
 NAME_BYTES_MAX: Final = 255
 REFUSAL_BYTES_MAX: Final = 512
 GREETING_BYTES_MAX: Final = 1024
-FRAME_BYTES_MAX: Final = (16 << 20) + (64 << 10)  # A batch of 16 MiB and what stands around it.
+FRAME_BYTES_MAX: Final = (16 << 20) + (64 << 10)  # A batch of 16 MiB and its envelope.
 
-# Parts at least this large are handed on instead of joined: a system call costs about what copying so much does.
+# Parts at least this large are not joined with others: copying them would cost as much as a system call.
 LARGE_BYTES: Final = 64 << 10
-# A frame that comes in very many pieces is put together now and then, since each piece costs more than its bytes.
+# Pieces of a frame are joined when there are so many, since each costs memory of its own.
 PIECES_MAX: Final = 4096
 
-# Why a link failed.
+# The reasons for which a link fails.
 GARBAGE: Final = "garbage"
 OVERSIZE: Final = "oversize"
 VERSION: Final = "version"
@@ -106,26 +106,28 @@ _BEAT: Final = _HEAD.pack(0, HEARTBEAT)
 _LABEL: Final = b"leveret peer link\x00"
 
 # States
-_GREETING: Final = 0  # waits for the other's HELLO
-_PROVING: Final = 1  # waits for the other's PROOF
+_GREETING: Final = 0  # Waits for the other's HELLO.
+_PROVING: Final = 1  # Waits for the other's PROOF.
 _READY: Final = 2
 _CLOSED: Final = 3
 
 
 class TooLarge(ValueError):
-    """The other end does not take frames of that size, though this end does. That is nobody's fault here."""
+    """The other end does not accept frames of this size, though this end does."""
 
 
 class Identity(NamedTuple):
-    """Who an end says it is."""
+    """The identity of an end."""
 
     name: str
-    uuid: bytes  # of the incarnation: a node whose data was wiped has another
-    cluster: bytes = b""  # uuid of the cluster it belongs to; b"": none yet, or no node at all
+    uuid: bytes  # Of the incarnation: a node whose data was wiped has another.
+    cluster: bytes = b""  # The cluster's uuid; b"": none yet, or not a node.
 
 
 class LinkOptions(NamedTuple):
-    frame_bytes_max: int = FRAME_BYTES_MAX  # of a payload received
+    """Times and limits of a link."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX  # Of a received payload.
     greeting_ms: int = 5_000
     heartbeat_ms: int = 1_000
     versions: tuple[int, int] = (VERSION_MIN, VERSION_MAX)
@@ -133,7 +135,7 @@ class LinkOptions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Both proofs were right: from now on frames may be sent."""
+    """Both proofs are valid: frames may be sent from now on."""
 
     peer: Identity
     purpose: int
@@ -149,14 +151,14 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The other end counts this link and the one with the id `link` as one session. See `detector`."""
+    """The other end has paired this link with the one with the id `link`. See `failure_detector`."""
 
     link: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The link is of no use any more. `text` is for people, without control characters."""
+    """The link has failed. `text` is for display, without control characters."""
 
     reason: str
     text: str
@@ -175,11 +177,11 @@ class Link:
         "options",
         "peer",
         "version",
-        "id",  # the same at both ends and of no other link; b"" until both HELLOs are known
-        "out",  # to be sent, in order
+        "id",  # The same at both ends and unique; b"" until both HELLOs are known.
+        "out",  # Buffers to be sent, in order.
         "out_bytes",
-        "heard_ms",  # when something was last heard, as fine as the ticks are
-        "send_bytes_max",  # the largest payload that the other end takes
+        "heard_ms",  # When bytes last arrived, by the time of the last tick.
+        "send_bytes_max",  # The largest payload that the other end accepts.
         "_cookie",
         "_nonce",
         "_hello",
@@ -233,10 +235,10 @@ class Link:
         self._heard = False
         self._sent = False
         self._has_large = False
-        self._rest = b""  # of a head that has not come whole
-        self._pieces: list[bytes | memoryview] = []  # of a payload that has not come whole
+        self._rest = b""  # Of a frame's head that has not arrived completely.
+        self._pieces: list[bytes | memoryview] = []  # Of a payload that has not arrived completely.
         self._kind = 0
-        self._missing = 0  # bytes of that payload
+        self._missing = 0  # Bytes of that payload that have not arrived.
         self._hello = self._make_hello()
         if role == DIALER:
             self._control(HELLO, self._hello)
@@ -252,10 +254,10 @@ class Link:
     # -- Sending -------------------------------------------------------------------------------------------------
 
     def send(self, kind: int, payload: bytes | Sequence[Buffer]) -> None:
-        """Gather a frame. Parts that can change (bytearray, memoryview) must not before `take`, nor while written.
+        """Collect a frame. Parts that can change (bytearray, memoryview) must not do so until they are written.
 
-        To send too early, too much, or a kind of the link's own is a fault of the caller. What is sent on a closed link
-        is dropped: the bytes that say `Ready` may end with those that say `Failed`, and nobody can know in between.
+        To send too early, too much, or a kind of the link's own is an error of the caller. Frames for a closed link are
+        dropped: the same bytes may bring `Ready` and then `Failed`, and the caller sees the one before the other.
         """
         parts: Sequence[Buffer] = (payload,) if isinstance(payload, bytes) else payload
         size = 0
@@ -274,19 +276,19 @@ class Link:
             self._has_large = True
 
     def pair(self, link: bytes) -> None:
-        """Tell the other end that this link and the one with that id are one session."""
-        assert self._state >= _READY  # Pairs are made of links that are ready.
+        """Tell the other end that this link and the one with this id are one session."""
+        assert self._state >= _READY  # Only links that are ready are paired.
         if self._state == _READY:
             self._control(PAIR, link)
 
     def refuse(self, text: str) -> None:
-        """Turn the other end away, and say why. Nothing is taken in any more; `take` gives what is left to send."""
+        """Refuse the other end, with a reason. Later input is ignored; `take` returns what is left to send."""
         if self._state != _CLOSED:
             self._control(REFUSAL, text.encode("utf-8", "replace")[:REFUSAL_BYTES_MAX])
             self.close()
 
     def take(self) -> list[Buffer]:
-        """What gathered, as few buffers."""
+        """Return all collected frames as few buffers."""
         out = self.out
         if not out:
             return []
@@ -313,7 +315,7 @@ class Link:
     # -- Time ----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Event]:
-        """Call several times in each `heartbeat_ms`; then flush, since a heartbeat may have been gathered."""
+        """Advance the time. Call it several times in each `heartbeat_ms`, then `take`: there may be a heartbeat."""
         if self._heard:
             self._heard = False
             self.heard_ms = now_ms
@@ -330,11 +332,11 @@ class Link:
         return []
 
     def silent_ms(self, now_ms: int) -> int:
-        """For how long nothing was heard."""
+        """Return for how long nothing has arrived."""
         return 0 if self._heard else now_ms - self.heard_ms
 
     def close(self) -> None:
-        """Take in nothing more."""
+        """Ignore all later input."""
         self._state = _CLOSED
         self._rest = b""
         self._pieces = []
@@ -343,7 +345,7 @@ class Link:
     # -- Receiving -----------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
-        """What these bytes, after all before them, mean."""
+        """Handle the next bytes, and return the events that they complete."""
         if self._state == _CLOSED or not data:
             return []
         self._heard = True
@@ -372,7 +374,7 @@ class Link:
         return events
 
     def _parse(self, data: bytes, at: int, frames: list[tuple[int, bytes]], events: list[Event]) -> None:
-        """Frames that end in `data`; what begins in it and does not end is kept."""
+        """Add the frames that end in `data`, and keep the start of the last one if it does not."""
         unpack = _HEAD.unpack_from
         append = frames.append
         end, frame_max = len(data), self._frame_max
@@ -417,7 +419,7 @@ class Link:
             events.append(Frames(frames))
 
     def _on_control(self, kind: int, payload: bytes, events: list[Event]) -> None:
-        """A frame of the link's own, or one that came too early."""
+        """Handle a frame of the link's own, or one that came too early."""
         if kind == HEARTBEAT and self._state == _READY and not payload:
             return
         if kind == REFUSAL:
@@ -446,7 +448,7 @@ class Link:
             self.close()
         return Failed(reason, text)
 
-    # -- The greeting --------------------------------------------------------------------------------------------
+    # -- The handshake -------------------------------------------------------------------------------------------
 
     def _make_hello(self) -> bytes:
         name = self.me.name.encode()
@@ -461,7 +463,7 @@ class Link:
         return head + bytes((len(name),)) + name
 
     def _on_hello(self, payload: bytes, events: list[Event]) -> None:
-        """Later versions may append to a HELLO; what follows the name is covered by the proofs and not looked at."""
+        """Handle the other end's HELLO. Later versions may append to it; the proofs cover that, and it is ignored."""
         at = _HELLO.size
         if len(payload) <= at or len(payload) <= at + payload[at] or not payload.startswith(_MAGIC):
             events.append(self._fail(GARBAGE, "what arrived is not the greeting of a node"))
@@ -488,7 +490,7 @@ class Link:
 
     def _answer_hello(self, theirs: bytes) -> None:
         if self.role == ACCEPTOR:
-            self._hello = self._make_hello()  # The purpose is the dialer's.
+            self._hello = self._make_hello()  # It has the purpose that the dialer chose.
             self._control(HELLO, self._hello)
         first, second = (self._hello, theirs) if self.role == DIALER else (theirs, self._hello)
         self._transcript = b"".join((len(first).to_bytes(4, "big"), first, len(second).to_bytes(4, "big"), second))
@@ -502,7 +504,7 @@ class Link:
             events.append(self._fail(COOKIE, "authentication failed: the two nodes have different cookies"))
             return
         peer = self.peer
-        assert peer is not None  # Set by the HELLO.
+        assert peer is not None  # The HELLO has set it.
         misfit = self._misfit(peer)
         if misfit is not None:
             events.append(self._fail(*misfit))
@@ -517,7 +519,7 @@ class Link:
         return hmac.digest(self._cookie, b"".join((_LABEL, bytes((role,)), self._transcript)), "sha256")
 
     def _misfit(self, peer: Identity) -> tuple[str, str] | None:
-        """Why two that have the same cookie cannot be linked. Asked only then: others are told nothing of it."""
+        """Return why two ends with the same cookie cannot be linked; None if they can. Strangers are not told."""
         if peer.uuid == self.me.uuid and peer.name == self.me.name:
             return SELF, "this is the node's own address"
         if peer.uuid == self.me.uuid:
@@ -532,7 +534,7 @@ class Link:
 
 
 def _name(raw: bytes) -> str | None:
-    """A name that can be shown; None where it is none."""
+    """Return a name that can be displayed; None if the bytes are not one."""
     try:
         name = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -541,13 +543,13 @@ def _name(raw: bytes) -> str | None:
 
 
 def _printable(raw: bytes) -> str:
-    """Someone else's words, fit for a log: no line breaks, no escape sequences, not long."""
+    """Return a text from the other end fit for a log: no line breaks, no escape sequences, not long."""
     text = raw[:REFUSAL_BYTES_MAX].decode("utf-8", "replace")
     return "".join(each if each.isprintable() else "?" for each in text) or "refused"
 
 
 def _merge(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes in order: runs of small parts joined, large ones untouched."""
+    """Return the same bytes in order: runs of small parts joined, large ones untouched."""
     merged: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

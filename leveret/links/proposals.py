@@ -1,23 +1,23 @@
-"""How a command that any node wants gets into the log exactly once, and when its client may be told.
+"""Proposals: commands of any node get into the Raft log exactly once, and clients are answered in time.
 
 Only the leader can append to Raft's log. Another node *forwards* its command to the leader and waits until it sees it
 applied in its own copy of the log: a command carries the name of its origin (one run of one node) and a number.
 
 **Once, though leaders and links fail.** A command is sent under a term, and the leader takes it only if it still leads
-in that term. So a command sent under term 5 can stand in the log only with term 5, and terms never go down along the
-log: who applies an entry of a later term without having met its own command knows that it is not there and never will
-be, and sends it anew. Within a term, the leader remembers what it took from each origin, so that sending again after a
-broken link is harmless. No replicated memory of past commands is needed, and none has to be kept small.
+in that term. So a command sent under term 5 can be in the log only with term 5, and terms never fall along the log: a
+node that applies an entry of a later term and has not seen its own command knows that it is not in the log and never
+will be, and sends it again. Within a term, the leader remembers what it took from each origin, so that sending again
+after a broken link is harmless. No replicated record of past commands is needed.
 
-**When all know.** A client that was told "declared" may go to any other node. So the answer waits until every node that
-the leader is connected with has applied the command, which the leader knows from what they report. It tells the origin
-how far all have come (`SETTLED`). A new leader does not know who waits for what; it is asked (`WHEN`).
+**When all nodes have it.** A client that got `declare-ok` may go to any other node. So the answer waits until every
+node to which the leader is connected has applied the command, as they report to the leader. The leader tells the origin
+how far all have applied (`SETTLED`). A new leader does not know which origin waits for what; it is asked (`WHEN`).
 
 **No majority.** After `patience` ticks the caller gets a refusal; whether the command will take effect is then unknown,
-as with any broken conversation. A command that was applied here is answered as applied even if the others' word does
-not come. Some commands have nobody who waits (the queue of a connection that is gone): these are patient for ever.
+as with any broken connection. A command that was applied here is answered as applied even if the other nodes do not
+report. Some commands have no client that waits (the queue of a connection that is gone): these wait for ever.
 
-The machine does no I/O; `send` gives a frame for a member's id and says whether there is a link. Times are ticks.
+The machine does no I/O; `send` sends a frame to a member's id and returns whether there is a link. Times are ticks.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 ORIGIN_BYTES: Final = 8
 TAKEN_MAX: Final = 65_536  # Numbers of one origin that a leader remembers within its term.
-_HEAD: Final = struct.Struct(">8sQ")  # Of a command in the log: origin, number.
-COMMAND_AT: Final = _HEAD.size  # Where in an entry the command itself begins.
-_FORWARD: Final = struct.Struct(">Q8sQ")  # Term, then the same.
+_HEAD: Final = struct.Struct(">8sQ")  # Before a command in the log: origin, number.
+COMMAND_AT: Final = _HEAD.size  # The offset of the command itself in an entry.
+_FORWARD: Final = struct.Struct(">Q8sQ")  # Term, origin, number.
 _NUMBER: Final = struct.Struct(">Q")
 
 INTERNAL_ERROR: Final = 541
@@ -52,22 +52,22 @@ Then = Callable[[Applied], None]
 
 
 class BadFrame(ValueError):
-    """A frame of another member that makes no sense."""
+    """A frame of another member is invalid."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A command of this node on its way."""
+    """A command of this node that is not answered yet."""
 
-    data: bytes  # As it stands in the log.
+    data: bytes  # As it is in the log.
     then: Then
-    ticks_left: int | None  # None: for ever.
-    term: int | None = None  # Under which it was sent.
+    ticks_left: int | None  # None: it waits for ever.
+    term: int | None = None  # The term under which it was sent.
     applied: Applied | None = None
 
 
 class Taken:
-    """What a leader has from one origin: numbers within a window, and the indexes it waits for to tell."""
+    """The numbers of commands that a leader has taken from one origin, within a window."""
 
     __slots__ = ("numbers", "order")
 
@@ -76,7 +76,7 @@ class Taken:
         self.order: deque[int] = deque()
 
     def take(self, number: int) -> bool:
-        """False if it was taken before."""
+        """Note a number. Return False if it was taken before."""
         if number in self.numbers:
             return False
         self.numbers.add(number)
@@ -87,7 +87,7 @@ class Taken:
 
 
 class Proposals:
-    """The commands that this node wants, and those that it leads for others."""
+    """The commands that this node proposes, and as the leader those of the others."""
 
     def __init__(self, origin: bytes, raft: Raft, send: Send, patience: int) -> None:
         assert len(origin) == ORIGIN_BYTES
@@ -97,21 +97,22 @@ class Proposals:
         self.patience = patience
         self.last_number = 0
         self.waiting: dict[int, Waiting] = {}
-        # Index and number of those that were applied, in the log's order: who looks for answers that may go out must
-        # not look through thousands that wait.
+        # Index and number of applied commands, in the log's order, so that those that can be answered are found without
+        # looking at thousands that cannot.
         self.unsettled: deque[tuple[int, int]] = deque()
-        self.seen_term = 0  # Of the last entry applied.
-        self.settled = 0  # As far as a leader has said that all have applied.
-        # A leader's knowledge, void when its term is.
+        self.seen_term = 0  # The term of the last entry applied.
+        self.settled = 0  # All nodes have applied up to here, as the leader said.
+        # The rest is a leader's, and void in another term.
         self.led_term = 0
         self.taken: dict[bytes, Taken] = {}
-        self.tell: dict[str, int] = {}  # Member: the last index it waits for.
-        self.told = 0  # How far all had come when the members were last told.
+        self.tell: dict[str, int] = {}  # By member: the last index that it waits for.
+        self.told = 0  # The index that members were last told.
 
     # -- This node's commands --------------------------------------------------------------------------------------
 
     def propose(self, command: Command, then: Then, patient: bool = False) -> None:
-        """Get a command into the log; `then` is called once, later. Only what may be done twice may be `patient`."""
+        """Get a command into the log; `then` is called once, later. Only a command that may be done twice may be
+        `patient`."""
         self.last_number += 1
         number = self.last_number
         data = _HEAD.pack(self.origin, number) + encode_command(command)
@@ -139,7 +140,7 @@ class Proposals:
         taken.take(number)
 
     def tick(self) -> None:
-        """Send what could not be sent, and give up on what has waited too long."""
+        """Send commands that could not be sent, and refuse those that have waited too long."""
         for number, waiting in list(self.waiting.items()):
             if waiting.term is None and waiting.applied is None:
                 self._dispatch(number, waiting)
@@ -151,16 +152,16 @@ class Proposals:
                 waiting.then(waiting.applied or no_majority())
 
     def on_leader(self) -> None:
-        """Another leader is known, or none, or another term has begun."""
+        """Note another leader, or none, or another term."""
         self._check_term()
         for number, waiting in list(self.waiting.items()):
-            # The leader of the same term may be known again after its link was lost, and what was under way with it.
+            # The leader of the same term may be known again after its link was lost; commands on that link may be lost.
             if waiting.applied is None and waiting.term in (None, self.raft.term):
                 self._dispatch(number, waiting)
         self._ask()
 
     def on_link_up(self, member: str) -> None:
-        """What was under way to the leader when the link broke may be lost."""
+        """Send commands again that may have been lost with the last link to the leader."""
         if member != self.raft.leader or self.raft.is_leader:
             return
         for number, waiting in list(self.waiting.items()):
@@ -169,13 +170,13 @@ class Proposals:
         self._ask()
 
     def _ask(self) -> None:
-        """Have the leader tell when all have applied what this node waits for."""
+        """Ask the leader to tell when all have applied the commands for which this node waits."""
         index = self.unsettled[-1][0] if self.unsettled else 0
         if index and self.raft.leader is not None and not self.raft.is_leader:
             self.send(self.raft.leader, WHEN, _NUMBER.pack(index))
 
     def on_entry(self, index: int, term: int, data: bytes, apply: Callable[[Command], Applied]) -> None:
-        """An entry of the log is to be applied, whosever it is."""
+        """Apply an entry of the log, of whatever origin."""
         if len(data) < _HEAD.size:
             raise BadEncoding(f"entry {index} is too short for a command")
         origin, number = _HEAD.unpack_from(data)
@@ -185,11 +186,11 @@ class Proposals:
             waiting.applied = applied
             self.unsettled.append((index, number))
             if term < self.raft.term:
-                self._ask()  # The leader of today did not take it, and does not know that somebody waits for it.
+                self._ask()  # An earlier leader took it, so this one does not know that a node waits for it.
         self.on_term(term)
 
     def on_term(self, term: int) -> None:
-        """An entry of that term is being applied: what was sent under an older one and is not in the log is lost."""
+        """Note that an entry of a term is applied: commands sent under an older one and not in the log are lost."""
         if term > self.seen_term:
             self.seen_term = term
             for number, waiting in list(self.waiting.items()):
@@ -198,13 +199,13 @@ class Proposals:
                     self._dispatch(number, waiting)
 
     def on_snapshot(self, term: int) -> None:
-        """The log was replaced by a snapshot: whether a command of this node is in it cannot be seen."""
+        """Note that a snapshot replaced the log: whether it contains this node's commands is unknown."""
         self.seen_term = max(self.seen_term, term)
         for number, waiting in list(self.waiting.items()):
             if waiting.applied is None and waiting.term is not None and waiting.term <= term:
                 del self.waiting[number]
                 if waiting.ticks_left is None:
-                    # These may be done twice: under a new number, for the old one is what the leader has taken before.
+                    # It may be done twice. It needs a new number, because the leader has taken the old one.
                     self.last_number += 1
                     data = _HEAD.pack(self.origin, self.last_number) + waiting.data[_HEAD.size :]
                     self.waiting[self.last_number] = Waiting(data, waiting.then, None)
@@ -216,12 +217,12 @@ class Proposals:
         while unsettled and unsettled[0][0] <= through:
             _, number = unsettled.popleft()
             waiting = self.waiting.pop(number, None)
-            if waiting is not None:  # Else it was answered when its time was over.
+            if waiting is not None:  # Otherwise it was refused after its time.
                 assert waiting.applied is not None
                 waiting.then(waiting.applied)
 
     def forget_all(self) -> None:
-        """The node stops: nobody waits any longer."""
+        """Drop all commands: the node stops."""
         self.waiting.clear()
         self.unsettled.clear()
 
@@ -235,7 +236,7 @@ class Proposals:
             self.told = 0
 
     def on_frame(self, sender: str, kind: int, payload: bytes) -> None:
-        """A frame from another member. Raises `BadFrame`."""
+        """Handle a frame of another member. Raises `BadFrame`."""
         if kind == FORWARD:
             self._on_forward(sender, payload)
             return
@@ -260,22 +261,22 @@ class Proposals:
         term, origin, number = _FORWARD.unpack_from(payload)
         try:
             decode_command(payload[_FORWARD.size :])
-        except BadEncoding as error:  # Once in the log, it would stop every node that comes to it.
+        except BadEncoding as error:  # In the log, it would stop every node.
             raise BadFrame(f"a forwarded command that is none: {error}") from None
         self._check_term()
         if not self.raft.is_leader or term != self.raft.term:
-            return  # The sender will learn of a later term, and send it to that one's leader.
+            return  # The sender will learn of the later term and send it to its leader.
         try:
             self._append(origin, number, payload[8:])
         except (Busy, NotLeader):
             self.send(sender, BUSY, _NUMBER.pack(number))
             return
         self.tell[sender] = self.raft.last_index
-        # What was sent again may be applied by all who were connected meanwhile: then it is news to the sender only.
+        # A command that was sent again may be applied everywhere already: only its sender must still be told.
         self.told = min(self.told, self.raft.last_index - 1)
 
     def settle(self, connected: Iterable[str]) -> None:
-        """Something was applied somewhere, or a link was lost: whose answers may go out now?"""
+        """Tell the origins how far all connected nodes have applied: a node has applied more, or a link was lost."""
         if not self.waiting and not self.tell:
             return
         if not self.raft.is_leader:
