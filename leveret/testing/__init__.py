@@ -1,28 +1,28 @@
-"""A real broker for tests, ready in milliseconds once its modules are loaded, which takes a quarter of a second.
+"""Public: a real broker for tests, ready in milliseconds once its modules are loaded, which takes 0.25 s.
 
     import leveret.testing
 
     with leveret.testing.broker() as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
         ...
-        broker.admin.queues()                        # what leveretctl would list, typed
+        broker.admin.queues()                        # what leveretctl lists, with types
         with broker.faults.refuse_publishes():       # every publish is answered with basic.nack
             ...
         broker.kill(); broker.start()                # the same port, the same data
 
-It is the very broker that `leveret server` runs, with ports that the system chose, data in a temporary folder, and user
-guest. Nothing is a mock: a client cannot tell the difference, and a confirmed message is there after `kill`.
+It is the broker that `leveret server` runs, at free ports, with its data in a temporary folder, and user guest. Nothing
+is a mock: a client cannot tell the difference, and a confirmed message is there after `kill`.
 
 *Inside* (the default) it runs in a thread of the test's process, with an event loop of its own, so that a test may
-block or not as it likes. *Beside*, it is a process: for tests that keep the interpreter busy, fork, or want a real kill
--9. Both answer to the same handle, since both are asked over the control calls of leveretctl.
+block or not. *Beside*, it is a process: for tests that keep the interpreter busy, fork, or need a real kill -9. Both
+are controlled in the same way, through the control calls of leveretctl.
 
-One thing differs from a broker that keeps data for a living: nothing is synced to disk, unless `sync=True`. That is
-most of what a start would cost besides, and a sync protects from the loss of power alone: what was written outlives any
-process.
+One thing differs from a broker in production: nothing is synced to disk, unless `sync=True`. Syncs would be most of the
+time of a start, and protect only from the loss of power: what was written survives the end of any process.
 
-With pytest, use the fixture `leveret_broker`; see `leveret.testing.plugin`. This module imports the broker only when
-one is made, because pytest imports the plugin in every run, also in those that have no use for it.
+With pytest, use the fixture `leveret_broker`; see `leveret.testing.plugin`. The names in `__all__` are the public API,
+the modules are not. This module imports the broker only when one is made, because pytest imports the plugin in every
+run. Only tests and the demo import it; it imports all of the broker.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def broker(
     data: str | Path | None = None,
     sync: bool = False,
 ) -> Broker:
-    """A broker for `with` or `async with`, or for `start` and `stop`.
+    """Makes a broker for `with` or `async with`, or for `start` and `stop`.
 
-    `config`: lines as in rabbitmq.conf. `data`: a folder to keep; without one, the data goes when the broker is closed.
-    `sync`: confirm only what a loss of power would not take, as a broker outside of tests does.
+    `config`: lines as in rabbitmq.conf. `data`: a folder to keep; without one, the data is deleted when the broker is
+    closed. `sync`: sync before a confirm, as a broker outside of tests does.
     """
     from leveret.testing.handle import Broker
 
@@ -69,7 +69,7 @@ def broker(
 def cluster(
     nodes: int = 3, *, where: Literal["inside", "beside"] = "inside", config: str = "", sync: bool = False
 ) -> Cluster:
-    """Several brokers that are one cluster, for `with` or `async with`."""
+    """Makes a cluster of several brokers, for `with` or `async with`."""
     from leveret.testing.handle import Cluster
 
     return Cluster(nodes, where=where, config=config, sync=sync)

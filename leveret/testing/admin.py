@@ -1,7 +1,7 @@
-"""What a test may want to know of a broker, or set there: the control calls of leveretctl, with types.
+"""Inspects and configures a broker under test, with the control calls of leveretctl.
 
-Each call takes about a millisecond, needs no cooperation of any client, and so can be made from a coroutine too without
-harm. What has no method here is there with `call`.
+A call takes about a millisecond and waits for no client, so it can also be made from a coroutine. `call` makes any
+control call that has no method here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVERYWHERE = "/"
 
 
 class AdminError(Exception):
-    """The broker refused; the text is what leveretctl would show. `code` is its exit code."""
+    """The broker refused a call. The text is what leveretctl would show, `code` its exit code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -56,7 +56,7 @@ class BindingInfo(NamedTuple):
 
 
 class ConnectionInfo(NamedTuple):
-    """`name` is made of its addresses; `client_name` is what the client calls itself, "" if nothing."""
+    """A connection. `name` is made of its addresses; `client_name` is the client's `connection_name`, or ""."""
 
     name: str
     client_name: str
@@ -75,13 +75,13 @@ class PolicyInfo(NamedTuple):
 
 
 class Admin:
-    """Of one broker."""
+    """The control calls of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def call(self, command: str, **arguments: Any) -> Any:
-        """Any control command, by the names that leveretctl sends. Raises AdminError, NotRunning."""
+        """Makes any control call, with the names that leveretctl sends. Raises AdminError, NotRunning."""
         answer = self._broker.ask({"command": command, "arguments": arguments})
         if "error" in answer:
             raise AdminError(answer["error"]["code"], answer["error"]["text"])
@@ -100,22 +100,22 @@ class Admin:
     # -- Queues, exchanges, connections ----------------------------------------------------------------------------
 
     def queues(self, vhost: str = EVERYWHERE) -> list[QueueInfo]:
-        """In the order in which they were declared."""
+        """Returns all queues of a vhost, in the order of their declaration."""
         return [QueueInfo(*row) for row in self._rows("list_queues", QueueInfo._fields, vhost=vhost)]
 
     def queue(self, name: str, vhost: str = EVERYWHERE) -> QueueInfo:
-        """Raises LookupError."""
+        """Returns one queue. Raises LookupError."""
         for one in self.queues(vhost):
             if one.name == name:
                 return one
         raise LookupError(f"there is no queue '{name}' in vhost '{vhost}'")
 
     def exchanges(self, vhost: str = EVERYWHERE) -> list[ExchangeInfo]:
-        """Those that every vhost has included."""
+        """Returns all exchanges of a vhost, including the predeclared ones."""
         return [ExchangeInfo(*row) for row in self._rows("list_exchanges", ExchangeInfo._fields, vhost=vhost)]
 
     def bindings(self, vhost: str = EVERYWHERE) -> list[BindingInfo]:
-        """That of each queue to the default exchange included."""
+        """Returns all bindings of a vhost, including those of the default exchange."""
         return [BindingInfo(*row) for row in self._rows("list_bindings", BindingInfo._fields, vhost=vhost)]
 
     def connections(self) -> list[ConnectionInfo]:
@@ -124,27 +124,27 @@ class Admin:
         return [ConnectionInfo(row[0], _client_name(row[1]), *row[2:]) for row in rows]
 
     def close_connections(self, reason: str = "closed by a test") -> int:
-        """In order, with CONNECTION_FORCED; to cut them, see `Faults.drop_connections`."""
+        """Closes all connections in order, with CONNECTION_FORCED. `Faults.drop_connections` cuts them."""
         return int(self.call("close_connections", vhost=None, user=None, reason=reason)["closed"])
 
     def close_clients(self, products: list[str] | None, reason: str = "closed by a test") -> int:
-        """The same for connections whose client library has one of these names (its property `product`)."""
+        """Closes connections of these client libraries (client property `product`); None: all."""
         return int(self.call("close_clients", products=products, reason=reason)["closed"])
 
     def purge(self, queue: str, vhost: str = EVERYWHERE) -> int:
-        """How many messages went; those that are out with consumers stay."""
+        """Deletes the ready messages of a queue, and returns their number. Unacknowledged ones stay."""
         return int(self.call("purge_queue", vhost=vhost, name=queue)["messages"])
 
     def delete_queue(self, queue: str, vhost: str = EVERYWHERE) -> int:
-        """How many messages went with it."""
+        """Deletes a queue, and returns the number of its messages."""
         return int(self.call("delete_queue", vhost=vhost, name=queue, if_empty=False, if_unused=False)["messages"])
 
     def purge_all(self, vhost: str = EVERYWHERE) -> int:
         return sum(self.purge(one.name, vhost) for one in self.queues(vhost) if one.messages_ready)
 
     def delete_all(self) -> None:
-        """Queues, exchanges, bindings, policies, vhosts, users, limits: back to what a new broker has. Connections
-        stay open, but for those to a vhost that is deleted."""
+        """Deletes queues, exchanges, bindings, policies, vhosts, users and limits, down to what a new broker has.
+        Connections stay open, except those to a deleted vhost."""
         self.call("delete_everything")
 
     # -- Vhosts, users, policies -----------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Admin:
         return [row[0] for row in self._rows("list_vhosts", ("name",))]
 
     def add_vhost(self, name: str) -> None:
-        """And let the default user do everything in it, which rabbitmqctl leaves to a second command."""
+        """Adds a vhost, and gives the default user all permissions in it, unlike rabbitmqctl add_vhost."""
         self.call("add_vhost", name=name, description=None, tags=None)
         self.set_permissions(self._broker.user, name)
 
@@ -161,11 +161,11 @@ class Admin:
         self.call("delete_vhost", name=name)
 
     def users(self) -> dict[str, tuple[str, ...]]:
-        """The tags of each."""
+        """Returns the tags of all users by name."""
         return {one["user"]: tuple(one["tags"]) for one in self.call("list_users")}
 
     def add_user(self, name: str, password: str, *, tags: Sequence[str] = (), vhost: str | None = EVERYWHERE) -> None:
-        """With all permissions in `vhost`, if it is not None."""
+        """Adds a user, with all permissions in `vhost` if it is not None."""
         import secrets
 
         from leveret.metadata.rules.passwords import SALT_BYTES, SHA256, hash_password

@@ -1,4 +1,4 @@
-"""The handle of a broker under test, and of a cluster of them."""
+"""A broker under test, and a cluster of them, as tests see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from leveret.node.config.settings import DEFAULT_NODE_NAME
 from leveret.testing.admin import Admin
 from leveret.testing.faults import Faults
-from leveret.testing.hosts import Beside, Host, Inside, NotRunning
+from leveret.testing.runners import Beside, Inside, NotRunning, Runner
 from leveret.testing.settings import load_settings
 
 __all__ = ["Broker", "Cluster", "NotRunning"]
@@ -26,7 +26,7 @@ Where = Literal["inside", "beside"]
 
 
 class _Closing:
-    """`with` and `async with`: a start that waits, and an end that leaves nothing."""
+    """Adds `with` and `async with` to `start` and `close`."""
 
     def start(self) -> None:
         raise NotImplementedError
@@ -57,7 +57,7 @@ class _Closing:
 
 
 class Broker(_Closing):
-    """One broker. It keeps its ports and its data over `stop`, `kill` and `start`; `close` is the end of both."""
+    """One broker. It keeps its ports and its data over `stop`, `kill` and `start`; `close` deletes the data."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Broker(_Closing):
             "port": "0",
             "cluster.port": "0",
         }
-        self._host: Host | None = None
+        self._runner: Runner | None = None
         try:
             self.settings = load_settings(self._values, self._config_file)
         except BaseException:
@@ -106,22 +106,22 @@ class Broker(_Closing):
     def __repr__(self) -> str:
         return f"<leveret broker {self.name}, {self.url if self.is_running else 'stopped'}>"
 
-    # -- Where it is -----------------------------------------------------------------------------------------------
+    # -- Addresses -------------------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not stopped or killed since."""
-        return self._host is not None
+        """True after a start, until it is stopped or killed."""
+        return self._runner is not None
 
     @property
     def ports(self) -> dict[str, int]:
-        """By what they are for: amqp, cluster; amqps, management and management_tls if `config` has such listeners.
+        """The open ports by name: amqp, cluster; amqps, management and management_tls if `config` has such listeners.
         Raises NotRunning."""
         return self._running().ports
 
     @property
     def port(self) -> int:
-        """For AMQP; it stays the same when the broker is started again. Raises NotRunning before the first start."""
+        """The AMQP port; the same after a restart. Raises NotRunning before the first start."""
         port = int(self._values["port"])
         if not port:
             raise NotRunning("the broker has no port before it is started")
@@ -132,83 +132,83 @@ class Broker(_Closing):
         return self.url_of(self.settings.default_vhost)
 
     def url_of(self, vhost: str, user: str | None = None, password: str | None = None) -> str:
-        """To connect to another vhost, or as another user."""
+        """Returns the URL of another vhost, or for another user."""
         names = (user or self.user, password or self.password, vhost)
         shown_user, shown_password, shown_vhost = (quote(name, safe="") for name in names)
         return f"amqp://{shown_user}:{shown_password}@{self.host}:{self.port}/{shown_vhost}"
 
     @property
     def leveretctl(self) -> list[str]:
-        """What to give leveretctl, before a command, to have it talk to this broker. Raises NotRunning."""
+        """The options that make leveretctl talk to this broker. Raises NotRunning."""
         return ["--host", self.host, "--port", str(self.ports["cluster"]), "--cookie-file", str(self.cookie_file)]
 
     @property
     def log_file(self) -> Path:
-        """Of a broker beside the test. One inside logs to the Python logger `leveret`."""
+        """The log of a broker beside the test. One inside logs to the Python logger `leveret`."""
         return self.folder / "broker.log"
 
-    # -- Life ------------------------------------------------------------------------------------------------------
+    # -- Start and stop---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Until clients can connect. Raises NotRunning if the broker cannot start."""
-        if self._host is not None:
+        """Starts the broker and waits until clients can connect. Raises NotRunning if it cannot start."""
+        if self._runner is not None:
             return
         self.settings = load_settings(self._values, self._config_file)
-        host: Host
+        runner: Runner
         if self.where == "inside":
-            host = Inside(self.settings, self.sync)
+            runner = Inside(self.settings, self.sync)
         else:
             command = [word for key, value in self._values.items() for word in ("--set", f"{key}={value}")]
             command += ["--config", self._config_file] if self._config_file is not None else []
-            host = Beside(self.settings, self.sync, command, str(self.log_file))
-        host.start()
-        self._host = host
-        self._values |= {"port": str(host.ports["amqp"]), "cluster.port": str(host.ports["cluster"])}
-        if "management" in host.ports:
-            self._values["management_port"] = str(host.ports["management"])
-        atexit.register(self.close)  # A thread in the middle of something would disturb the end of the interpreter.
+            runner = Beside(self.settings, self.sync, command, str(self.log_file))
+        runner.start()
+        self._runner = runner
+        self._values |= {"port": str(runner.ports["amqp"]), "cluster.port": str(runner.ports["cluster"])}
+        if "management" in runner.ports:
+            self._values["management_port"] = str(runner.ports["management"])
+        atexit.register(self.close)  # A running thread would disturb the end of the interpreter.
 
     def join(self, member: Broker) -> None:
-        """At the first start, become a member of that broker's cluster. It must be running then."""
+        """Makes the broker join that broker's cluster at its first start. `member` must be running."""
         self._values["join"] = f"{member.host}:{member.ports['cluster']}"
 
     def stop(self) -> None:
-        """In order: clients are told, everything is written."""
-        host, self._host = self._host, None
-        if host is not None:
+        """Stops the broker in order: clients get connection.close, and everything is written."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
             atexit.unregister(self.close)
-            host.stop()
+            runner.stop()
 
     def kill(self) -> None:
-        """At once: clients only lose their connections. Confirmed messages are there after the next `start`."""
-        host, self._host = self._host, None
-        if host is not None:
+        """Ends the broker at once: clients only lose their connections. Confirmed messages are there after `start`."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
             atexit.unregister(self.close)
-            host.kill()
+            runner.kill()
 
     def restart(self) -> None:
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop it, if it runs, and delete its data, unless its folder was given."""
+        """Stops the broker, and deletes its data unless `data` was given."""
         try:
             self.stop()
         finally:
             self._temporary.cleanup()
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """A control call as leveretctl makes it; see `Admin.call`. Raises NotRunning."""
+        """Makes a control call, as leveretctl does; see `Admin.call`. Raises NotRunning."""
         return self._running().ask(request)
 
-    def _running(self) -> Host:
-        if self._host is None:
+    def _running(self) -> Runner:
+        if self._runner is None:
             raise NotRunning(f"broker {self.name} is not running")
-        return self._host
+        return self._runner
 
 
 class Cluster(_Closing):
-    """Several brokers of one cluster: `brokers`, each with its own port, admin and faults."""
+    """A cluster: `brokers`, each with its own port, admin and faults."""
 
     def __init__(self, nodes: int, *, where: Where = "inside", config: str = "", sync: bool = False) -> None:
         if nodes < 1:
@@ -227,19 +227,19 @@ class Cluster(_Closing):
 
     @property
     def urls(self) -> list[str]:
-        """Of all nodes, running or not: clients are to find one that answers."""
+        """The URLs of all nodes, running or not."""
         return [broker.url for broker in self.brokers]
 
     @property
     def admin(self) -> Admin:
-        """Of the first node that runs; what it sets holds for all. Raises NotRunning."""
+        """The admin of the first running node; what it sets holds for all. Raises NotRunning."""
         for broker in self.brokers:
             if broker.is_running:
                 return broker.admin
         raise NotRunning("no broker of the cluster is running")
 
     def start(self) -> None:
-        """The first founds the cluster, the others join it, all at once."""
+        """Starts the first node, then all others at once, which join it."""
         first, *others = self.brokers
         first.start()
         for broker in others:

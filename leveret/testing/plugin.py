@@ -3,15 +3,15 @@
     def test_orders(leveret_broker):
         connection = pika.BlockingConnection(pika.URLParameters(leveret_broker.url))
 
-`leveret_broker` is one broker for the whole run (for each worker of pytest-xdist, one), empty at the start of each
-test: what a test declared or set is deleted after it, faults are cleared, and a broker that it stopped or killed is
-started again. The URL stays the same, so that an application can be configured once. Connections stay open, since many
-suites share one; what they consumed from is gone, and their consumers are told (basic.cancel). Only those of kombu, and
-so of Celery, are closed: kombu remembers for each connection what it has declared, would never declare it again, and
-opens a new connection by itself.
+`leveret_broker` is one broker for the whole run (one for each worker of pytest-xdist), empty at the start of each test:
+what a test declared or set is deleted after it, faults are cleared, and a broker that it stopped or killed is started
+again. The URL stays the same, so that an application can be configured once. Connections stay open, since many suites
+share one; their queues are deleted, and their consumers get basic.cancel. Only connections of kombu, and so of Celery,
+are closed: kombu remembers for each connection what it has declared, would never declare it again, and opens a new
+connection by itself.
 
-`leveret_server` is the same broker without that care, for fixtures of a wider scope than one test. A broker of one's
-own is `leveret.testing.broker()`.
+`leveret_server` is the same broker without the cleaning, for fixtures of a wider scope than one test. For a broker of
+its own a test calls `leveret.testing.broker()`.
 
     [tool.pytest.ini_options]
     leveret_scope = "module"                # a new one for each (session)
@@ -21,8 +21,7 @@ own is `leveret.testing.broker()`.
 
 or --leveret-scope and --leveret-where on the command line.
 
-Every run of pytest imports this module, so it imports nothing but pytest; a broker's code is loaded by the first test
-that wants one.
+Every run of pytest imports this module, so it imports only pytest; the first test that uses a broker loads its code.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 SCOPES: Final = ("session", "package", "module", "class", "function")
 PLACES: Final = ("inside", "beside")
 CLOSED: Final = ("kombu", "all", "none")
-KOMBU: Final = "py-amqp"  # As its connections call themselves.
+KOMBU: Final = "py-amqp"  # The client property `product` of its connections.
 LOG_CHARACTERS_SHOWN: Final = 8_000
 
 
@@ -53,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _chosen(config: pytest.Config, name: str, allowed: tuple[str, ...]) -> str:
-    """What the command line says, else the ini-file, else the first of those allowed."""
+    """Returns the choice of the command line, else of the ini-file, else the first of those allowed."""
     chosen = str(config.getoption(name, None) or config.getini(name) or allowed[0])
     if chosen not in allowed:
         raise pytest.UsageError(f"{name} must be one of {', '.join(allowed)}, not {chosen!r}")
@@ -84,13 +83,13 @@ def leveret_broker(request: pytest.FixtureRequest, leveret_server: Broker) -> It
     leveret_server.start()
     leveret_server.faults.clear()
     leveret_server.admin.delete_all()
-    if closed != "none":  # Afterwards: a client that comes back at once declares what nobody deletes.
+    if closed != "none":  # After the cleaning: a client that reconnects at once may declare again.
         leveret_server.admin.close_clients(None if closed == "all" else [KOMBU], "the test is over")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a broker beside a failed test logged. One inside logs to where pytest looks anyway."""
+    """Adds the log of a broker beside a failed test to the report. Pytest captures that of one inside anyway."""
     report = yield
     if report.failed:
         broker = getattr(item, "funcargs", {}).get("leveret_server")

@@ -1,7 +1,7 @@
 """The broker beside a test: `python -m leveret.testing.process`, which is `leveret server` with faults.
 
 It prints "ready" with its ports, and ends on SIGTERM or when its stdin is closed: a test run that was killed leaves no
-broker behind. It is not announced to leveretctl, which would otherwise take it for the broker of this machine.
+broker behind. It is not in the registry that leveretctl reads, which would take it for the broker of this machine.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from leveret.node.server import calm_collector, raise_file_limit
 from leveret.node.sockets.cookie import find_cookie
 from leveret.node.system import logs
 from leveret.node.system.data_folder import folder_lock
+from leveret.testing.environment import make_server
 from leveret.testing.settings import load_settings
-from leveret.testing.stage import make_server
 
 if TYPE_CHECKING:
     from leveret.node.config.settings import Settings
 
 STDIN = 0
-SWITCH_S = 0.0002  # As in a broker outside of tests: the threads that write must not wait for a busy loop.
+SWITCH_S = 0.0002  # As in `leveret server`: the disk threads must not wait for a busy event loop.
 
 
 def main() -> int:
@@ -54,7 +54,7 @@ async def serve(settings: Settings, synced: bool) -> None:
     )
     server.watch.start(loop)
     loop.add_signal_handler(signal.SIGTERM, server.request_stop)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is for the test run, which will see to this one.
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is for the test run, which stops this process.
 
     def on_stdin() -> None:
         if not os.read(STDIN, 4096):

@@ -1,4 +1,4 @@
-"""From what a test asks for to the settings of a node, by the same rules as for `leveret server`."""
+"""Makes the settings of a node for a test, by the same rules as `leveret server`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def load_settings(values: Mapping[str, str], config_file: str | None) -> Settings:
-    """`values` by their keys in a configuration file. Raises ConfigError. The environment has no say: a test that
-    passes in one shell is to pass in another. There is no management port unless `config_file` asks for one: few
-    tests have a use for it."""
+    """Loads settings from values by their keys in a configuration file, and a file. Raises ConfigError. Environment
+    variables are ignored: a test that passes in one shell must pass in another. There is no management port unless
+    `config_file` asks for one, since few tests need it."""
     given = [Given("management.tcp.port", "none", DEFAULT, "leveret.testing")]
     given += [Given(key, value, COMMAND, f"leveret.testing, {key}") for key, value in values.items()]
     return load(given, {}, config_file).settings

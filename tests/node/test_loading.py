@@ -11,7 +11,7 @@ import pytest
 from leveret.node.cluster import consensus
 from leveret.node.cluster.consensus_log import ConsensusLog
 from leveret.node.config.settings import Listener, Settings
-from leveret.testing.hosts import Inside, NotRunning
+from leveret.testing.runners import Inside, NotRunning
 from tests.rabbitmq import DEFINITIONS
 
 EXPORT = DEFINITIONS

@@ -141,7 +141,7 @@ def test_bad_configuration() -> None:
 
 def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, subject: Broker) -> None:
     """It asks a member again and again that does not let it in."""
-    monkeypatch.setattr("leveret.testing.hosts.START_S", 0.2)
+    monkeypatch.setattr("leveret.testing.runners.START_S", 0.2)
     lost = Broker(name="lost@localhost")
     lost.join(subject)  # Which has another cookie.
     threads = set(threading.enumerate())
@@ -166,7 +166,7 @@ def test_a_broker_beside_ends_with_its_test(monkeypatch: pytest.MonkeyPatch, tmp
         "import os, leveret.testing\n"
         "broker = leveret.testing.broker(where='beside')\n"
         "broker.start()\n"
-        "print(broker._host._process.pid, flush=True)\n"
+        "print(broker._runner._process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

@@ -1,7 +1,7 @@
-"""Where a broker under test runs: in a thread of this process (`Inside`), or in a process of its own (`Beside`).
+"""Runs a broker under test: in a thread of this process (`Inside`), or in a process of its own (`Beside`).
 
-Both are made of settings, start once, are asked with control calls, and end in order or at once. A broker that is
-started again has a new host.
+A runner is made of settings, starts once, answers control calls, and ends in order or at once. A broker that is started
+again has a new runner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from leveret.links.link import Identity
 from leveret.node.sockets.cookie import find_cookie
 from leveret.node.sockets.peer_socket import CallFailed, call
 from leveret.node.system.data_folder import folder_lock
-from leveret.testing.stage import make_server
+from leveret.testing.environment import make_server
 
 if TYPE_CHECKING:
     from leveret.node.config.settings import Settings
@@ -40,26 +40,26 @@ STOP_S: Final = 30.0
 ANSWER_S: Final = 30.0
 LOG_CHARACTERS_SHOWN: Final = 2_000
 
-# A broker inside the test's process is a library there: what it logs goes where the process has its logs, or nowhere.
+# Inside the test's process the broker is a library: it logs where the process has its logs, or nowhere.
 logging.getLogger("leveret").addHandler(logging.NullHandler())
 
 
 class NotRunning(Exception):
-    """There is no broker to be asked: it was stopped, was killed, or did not start. The text says which."""
+    """The broker does not run: it was stopped, was killed, or did not start. The text says which."""
 
 
-class Host(ABC):
+class Runner(ABC):
     """One run of a broker."""
 
     ports: dict[str, int]
 
     @abstractmethod
     def start(self) -> None:
-        """Until clients can connect. Raises NotRunning."""
+        """Starts the broker and waits until clients can connect. Raises NotRunning."""
 
     @abstractmethod
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer to a control call. Raises NotRunning."""
+        """Returns the answer to a control call. Raises NotRunning."""
 
     @abstractmethod
     def stop(self) -> None: ...
@@ -68,8 +68,8 @@ class Host(ABC):
     def kill(self) -> None: ...
 
 
-class Inside(Host):
-    """A thread with an event loop, in which the broker runs as it would in a process."""
+class Inside(Runner):
+    """Runs the broker in a thread with an event loop of its own."""
 
     def __init__(self, settings: Settings, synced: bool) -> None:
         self.settings = settings
@@ -118,7 +118,7 @@ class Inside(Host):
             if self._killed and server.node is not None:
                 for client in list(server.node.clients):
                     client.transport.abort()
-                await asyncio.sleep(0)  # They are gone before anybody could tell them why.
+                await asyncio.sleep(0)  # Connections end before the stop could send connection.close.
         finally:
             self._server = None
             await server.stop()
@@ -139,7 +139,7 @@ class Inside(Host):
         self._end(kill=False)
 
     def kill(self) -> None:
-        """What was not handed to the disk is lost, and clients hear nothing but the end of their connections."""
+        """Ends the broker at once: what was not written is lost, and clients only lose their connections."""
         self._end(kill=True)
 
     def _end(self, kill: bool) -> None:
@@ -149,7 +149,7 @@ class Inside(Host):
             assert server is not None
             if kill and server.node is not None:
                 self._killed = True
-                server.node.fatal = "killed by a test"  # From here on it writes nothing and tells nobody anything.
+                server.node.fatal = "killed by a test"  # From here on the node writes and sends nothing.
             server.request_stop()
 
         if server is not None and loop is not None:
@@ -159,8 +159,8 @@ class Inside(Host):
             raise NotRunning(f"the broker did not stop within {STOP_S:g} s")
 
 
-class Beside(Host):
-    """A process, which ends when this one does."""
+class Beside(Runner):
+    """Runs the broker in a process, which ends when this one does."""
 
     def __init__(self, settings: Settings, synced: bool, command: list[str], log_file: str) -> None:
         self.settings = settings
@@ -172,7 +172,7 @@ class Beside(Host):
         self._caller: _Caller | None = None
 
     def start(self) -> None:
-        # What is set in the shell is meant for other brokers. The file is appended to, so that it outlives a restart.
+        # Variables of the shell are for other brokers. The log is appended to, so that it survives a restart.
         inherited = {name: text for name, text in os.environ.items() if not name.startswith(("LEVERET_", "RABBITMQ_"))}
         with open(self.log_file, "ab") as log:
             self._process = subprocess.Popen(
@@ -220,7 +220,7 @@ class Beside(Host):
 
 
 class _Caller:
-    """Makes control calls from a thread of its own: whoever asks may be in an event loop already."""
+    """Makes control calls in a thread of its own: the caller may be in an event loop already."""
 
     def __init__(self, address: tuple[str, int], cookie: bytes) -> None:
         self.address = address
@@ -237,7 +237,7 @@ class _Caller:
 
 
 def read_line(stream: IO[str], seconds: float) -> str:
-    """The next line; "" at the end of the stream or after that time."""
+    """Returns the next line; "" at the end of the stream or after `seconds`."""
     deadline = time.monotonic() + seconds
     line = b""
     with selectors.DefaultSelector() as selector:

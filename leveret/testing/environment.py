@@ -1,8 +1,8 @@
-"""The world of a broker under test: as real as any, but for what a test has to be able to decide.
+"""The environment of a broker under test: real, except for what a test decides.
 
-Shortage of memory or disk is not waited for but said (`shortages`), and syncs are left out unless they are wanted. All
-else is `Reality`: real files, real sockets, real threads. The faults are control commands (`COMMANDS`) beside those of
-leveretctl, so that a broker in another process is troubled in the same way as one in this.
+A test sets whether memory or disk is short, and syncs are left out unless they are wanted. Everything else is real:
+files, sockets, threads. The faults are control commands (`COMMANDS`) beside those of leveretctl, so that they work the
+same in a broker of this process and of another one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ NOT_FOUND: Final = 404
 COMMANDS: Final = Commands()
 
 
-class StageDisk(FileDisk):
-    """Real files. Without `synced`, only the loss of power could take what was written."""
+class FaultyDisk(FileDisk):
+    """Real files. Without `synced` nothing is synced, and `is_short` reports a full disk."""
 
     def __init__(self, root: str, synced: bool) -> None:
         super().__init__(root)
@@ -60,13 +60,13 @@ class StageDisk(FileDisk):
         return 0 if self.is_short else super().free_bytes()
 
 
-class Stage(Reality):
-    """What a broker under test takes for the world."""
+class FaultyEnvironment(Reality):
+    """The environment of a broker under test. A test sets `memory_is_short` and `faulty_disk.is_short`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, data_dir: str, synced: bool, shared: bool) -> None:
-        self.stage_disk = StageDisk(data_dir, synced)
-        super().__init__(loop, data_dir, self.stage_disk)
-        self.shared = shared  # The process is the test's, and its size says nothing of the broker.
+        self.faulty_disk = FaultyDisk(data_dir, synced)
+        super().__init__(loop, data_dir, self.faulty_disk)
+        self.shared = shared  # In the test's process, whose size says nothing about the broker.
         self.memory_is_short = False
 
     def memory_used(self) -> int:
@@ -83,22 +83,23 @@ class Stage(Reality):
 
 
 def make_server(settings: Settings, cookie: bytes, synced: bool, shared: bool) -> Server:
-    """A server on a stage, for the running event loop."""
-    stage = Stage(asyncio.get_running_loop(), settings.data_dir, synced, shared)
-    server = Server(settings, stage, cookie)
+    """Makes a server with such an environment, for the running event loop."""
+    environment = FaultyEnvironment(asyncio.get_running_loop(), settings.data_dir, synced, shared)
+    server = Server(settings, environment, cookie)
     server.control.commands = {**control.COMMANDS, **COMMANDS.table}
     return server
 
 
-def _parts(control: Control) -> tuple[Server, Node, Stage]:
+def _parts(control: Control) -> tuple[Server, Node, FaultyEnvironment]:
     server = cast(Server, control.server)
     if server.node is None:
         raise Refused(UNAVAILABLE, "the broker is being stopped")
-    return server, server.node, cast(Stage, server.world)
+    return server, server.node, cast(FaultyEnvironment, server.world)
 
 
 def pinned(settings: Settings, ports: Mapping[str, int]) -> Settings:
-    """The same doors at the ports that the system chose for them, so that they can be opened again."""
+    """Returns settings with the ports that the system chose, so that listeners can be opened again at the same
+    ports."""
 
     def pin(listeners: tuple[Listener, ...], name: str) -> tuple[Listener, ...]:
         return tuple(one._replace(port=one.port or ports[name]) for one in listeners)
@@ -112,7 +113,7 @@ def pinned(settings: Settings, ports: Mapping[str, int]) -> Settings:
 
 @COMMANDS.add(RUNNING, name=TEXT.or_none())
 async def drop_connections(control: Control, name: str | None) -> Any:
-    """Cut connections as a broken network would. `name`: what the client calls itself, or its addresses."""
+    """Cuts connections as a broken network would. `name`: a connection_name, or the addresses of a connection."""
     _, node, _ = _parts(control)
     dropped = 0
     for client in list(node.clients):
@@ -125,7 +126,7 @@ async def drop_connections(control: Control, name: str | None) -> Any:
 
 @COMMANDS.add(RUNNING, on=FLAG)
 async def refuse_connections(control: Control, on: bool) -> None:
-    """Nobody listens any more, or again. Connections that are there stay."""
+    """Closes the listeners, or opens them again. Open connections stay."""
     server, node, _ = _parts(control)
     if on:
         if server.listeners.servers:
@@ -142,7 +143,7 @@ async def refuse_publishes(control: Control, on: bool) -> None:
 
 @COMMANDS.add(RUNNING, nodes=TEXTS, on=FLAG)
 async def part(control: Control, nodes: list[str], on: bool) -> None:
-    """Break the links with these nodes, or let them be."""
+    """Cuts the links with these nodes, or restores them."""
     peers = _parts(control)[0].peers
     assert peers is not None
     peers.bar(peers.barred | set(nodes) if on else peers.barred - set(nodes))
@@ -150,24 +151,24 @@ async def part(control: Control, nodes: list[str], on: bool) -> None:
 
 @COMMANDS.add(RUNNING, resource=TEXT, on=FLAG)
 async def be_short(control: Control, resource: str, on: bool) -> None:
-    """The node measures that a resource is short, and sets its alarm by itself."""
+    """Makes a resource short; the node measures it, and sets its alarm by itself."""
     if resource not in RESOURCES:
         raise Refused(USAGE, f"an alarm is about {' or '.join(RESOURCES)}, not {resource}")
-    _, node, stage = _parts(control)
+    _, node, environment = _parts(control)
     if resource == "memory":
-        stage.memory_is_short = on
+        environment.memory_is_short = on
     else:
-        stage.stage_disk.is_short = on
+        environment.faulty_disk.is_short = on
     node.look()
 
 
 @COMMANDS.add(RUNNING)
 async def clear_faults(control: Control) -> None:
-    server, node, stage = _parts(control)
+    server, node, environment = _parts(control)
     node.broker.refusing = False
     if server.peers is not None:
         server.peers.bar(frozenset())
-    stage.memory_is_short = stage.stage_disk.is_short = False
+    environment.memory_is_short = environment.faulty_disk.is_short = False
     for resource in RESOURCES:
         node.alarms.clear_by_hand(resource)
     node.look()
@@ -179,27 +180,27 @@ async def clear_faults(control: Control) -> None:
 
 @COMMANDS.add(RUNNING)
 async def delete_everything(control: Control) -> None:
-    """All that was declared or set since the first boot. Connections stay, but for those to a vhost that goes."""
+    """Deletes all that was declared or set since the first boot. Connections stay, except those to a deleted vhost."""
     server, node, _ = _parts(control)
     for name in runtime_settings.NAMES:
         await runtime_settings.clear_env(control, name, everywhere=False)
     salt = server.world.random_bytes(SALT_BYTES)
     for step in fresh_start(node.metadata, server.settings, salt):
         for applied in await asyncio.gather(*(_change(control, command) for command in step)):
-            if applied.refused is not None and applied.refused.code != NOT_FOUND:  # Something else took it along.
+            if applied.refused is not None and applied.refused.code != NOT_FOUND:  # Deleted with something else.
                 raise Refused(UNAVAILABLE, applied.refused.text)
 
 
 @COMMANDS.add(RUNNING, products=TEXTS.or_none(), reason=TEXT)
 async def close_clients(control: Control, products: list[str] | None, reason: str) -> Any:
-    """In order, and on all connections, or those whose client library calls itself so."""
+    """Closes all connections in order, or those of these client libraries (client property `product`)."""
     _, node, _ = _parts(control)
     closed = 0
     for connection in list(node.broker.connections):
         if products is None or connection.client_properties.get("product") in products:
             connection.close(320, reason)
             closed += 1
-    node.turn()  # A client that publishes next looks whether its connection was closed: it must have been told.
+    node.turn()  # Sends connection.close now: a client that publishes next must find it.
     return {"closed": closed}
 
 
@@ -208,7 +209,7 @@ async def _change(control: Control, command: c.Command) -> Applied:
 
 
 def fresh_start(metadata: Metadata, settings: Settings, salt: bytes) -> list[list[c.Command]]:
-    """The commands that lead back to what a first boot makes, in steps; those of a step need no order."""
+    """Returns the commands that restore the state of a first boot, in steps; the order within a step is free."""
     contents = _contents(metadata, settings.default_vhost)
     return [_vhosts(metadata, settings), _users(metadata, settings, salt), contents]
 
@@ -253,7 +254,7 @@ def _contents(metadata: Metadata, vhost: str) -> list[c.Command]:
     queues: list[c.Command] = [
         c.DeleteQueue(vhost, spec.name, spec.id)
         for spec in metadata.queues.values()
-        if spec.vhost == vhost and not is_keeper(spec.name)  # Those go with their exchanges.
+        if spec.vhost == vhost and not is_keeper(spec.name)  # Hidden queues are deleted with their exchanges.
     ]
     exchanges: list[c.Command] = [
         c.DeleteExchange(vhost, name)
@@ -263,7 +264,7 @@ def _contents(metadata: Metadata, vhost: str) -> list[c.Command]:
     between: list[c.Command] = [
         c.Unbind(vhost, one.source, one.destination_kind, one.destination, one.key, one.arguments)
         for source in predeclared
-        if source  # What leads from the default exchange goes with the queue.
+        if source  # Bindings of the default exchange are deleted with the queue.
         for one in metadata.bindings_from(vhost, source)
         if one.destination_kind == "exchange" and one.destination in predeclared
     ]
