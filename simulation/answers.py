@@ -27,8 +27,8 @@ SLACK_S: Final = 1.2  # A second, and what it takes to look at the clock and to 
 
 def _unanswered(channel: Channel) -> Iterable[Pending]:
     """Publishes that wait for a confirm, or for which a commit waits."""
-    if channel.confirms is not None:
-        return channel.confirms.open
+    if channel.session.confirms is not None:
+        return channel.session.confirms.open
     return () if channel.transaction is None else channel.transaction.unsafe
 
 

@@ -432,11 +432,9 @@ class Client:
 
     def flush(self) -> None:
         connection = self.connection
-        data = b"".join(connection.out)
-        connection.out.clear()
-        connection.out_bytes = 0
+        data = b"".join(connection.output.take())
         self.replies += self.reader.feed(data)
-        if connection.writable:
+        if connection.output.is_writable:
             connection.on_room()
 
     def take(self) -> list[Reply]:

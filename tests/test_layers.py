@@ -45,6 +45,7 @@ LAYERS = (
     "leveret.broker.remote",
     "leveret.broker.mirrors",
     "leveret.broker",
+    "leveret.broker.session",
     "leveret.sessions",
     "leveret.sessions.amqp",
     "leveret.node.config",

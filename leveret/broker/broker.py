@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from leveret.base.counters import Totals
 from leveret.base.random_numbers import Dice
@@ -21,13 +21,14 @@ from leveret.base.range_set import Wanted
 from leveret.base.timers import Timers
 from leveret.base.visible_text import visible
 from leveret.broker.client_log import Notes
-from leveret.broker.connection_limits import Census
+from leveret.broker.connection_limits import IN_VHOST, OF_USER, Census
 from leveret.broker.consumer_timeout import check_age
 from leveret.broker.dead_letter.publisher import Letters
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.event_journal.node_journal import Journal, Options, keep
 from leveret.broker.fanout import COPIES_MAX, Spreading
 from leveret.broker.kinds.stream import make_queue
+from leveret.broker.login import Login
 from leveret.broker.login_attempts import Logins
 from leveret.broker.mirrors.detachment import Detachment
 from leveret.broker.mirrors.manager import Mirrors
@@ -61,9 +62,9 @@ if TYPE_CHECKING:
     from leveret.broker.firehose import Firehose
     from leveret.broker.mirrors.member_changes import Placing
     from leveret.broker.node_interface import Shell
+    from leveret.broker.session.session import Client, Session
     from leveret.metadata.model.records import Binding, QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
-    from leveret.sessions.amqp.channel import Channel
     from leveret.sessions.amqp.connection import Connection
     from leveret.storage.format.queue_block import Run
 
@@ -72,6 +73,12 @@ READ_AT_ONCE: Final = 16
 MASTERLESS_TICKS_MAX: Final = 10  # Seconds in which it is waited for who has a queue now.
 
 AnyQueue: TypeAlias = Queue | RemoteQueue
+
+
+class Confirming(Protocol):
+    """A session, or what stands for it, that tells its client in each turn which publishes are safe."""
+
+    def send_confirms(self) -> None: ...
 
 
 class Broker:
@@ -97,7 +104,7 @@ class Broker:
         self.dice = Dice(shell.seed)
         self.vhosts: dict[str, Vhost] = {}
         self.totals = Totals()
-        self.ended: dict[Queue | Channel, None] | None = None  # Who counts no longer, if somebody adds up.
+        self.ended: dict[Queue | Session, None] | None = None  # Ended since the last sample; None: nobody samples.
         self.refusing = False  # Publishes are refused, all of them: a fault that tests can ask for.
         self.now_ms = 0  # Of a clock that never jumps; as of this turn.
         self.opened_ms = 0  # When clients could first come, by the same clock.
@@ -122,13 +129,15 @@ class Broker:
         self.unlogged_bytes = 0
         self.content_bytes_max = content_bytes_max
         self.spill_bytes_max = max(spill_bytes_max, content_bytes_max)
-        self.connections: dict[Connection, str] = {}
+        self.connections: dict[Connection, str] = {}  # Of AMQP's clients: by what exclusive queues are owned.
+        self.clients: dict[Client, Login] = {}  # Of all protocols.
+        self.sessions: dict[Session, None] = {}
         self.connection_count = 0
         # What was touched in this turn, in order.
         self.dirty: dict[AnyQueue, None] = {}
         self.unlogged: dict[Queue, None] = {}
         self.delivering: dict[Queue, None] = {}  # Delivered from, and the log does not know how far.
-        self.confirming: dict[Channel, None] = {}
+        self.confirming: dict[Confirming, None] = {}
         self.writers: dict[Connection, None] = {}
         self.tapped: dict[Firehose, None] = {}
         self.linked: dict[Edge | Home | Census, None] = {}  # Who has something to send to other nodes.
@@ -248,9 +257,8 @@ class Broker:
 
     def end_slow_channels(self, timeout_ms: int | None) -> None:
         """Close channels whose consumers do not acknowledge, so that others get the messages."""
-        for connection in self.connections:
-            for channel in list(connection.channels.values()):
-                check_age(channel, self.now_ms, timeout_ms)
+        for session in list(self.sessions):
+            check_age(session, self.now_ms, timeout_ms)
 
     def note_deliveries(self) -> None:
         """Once in a while: let the log know what was delivered, also where nothing else changes. A message that comes
@@ -263,8 +271,8 @@ class Broker:
 
     def tell_confirms(self) -> None:
         confirming, self.confirming = self.confirming, {}
-        for channel in confirming:
-            channel.send_confirms()
+        for one in confirming:
+            one.send_confirms()
 
     def on_loaded(self, queue: Queue) -> None:
         """A gap of the queue was read back, or the queue is gone."""
@@ -318,7 +326,7 @@ class Broker:
             vhosts[event.name] = Vhost(event.name, self.dice.draw)
         elif isinstance(event, e.VhostDeleted):
             del vhosts[event.name]
-            self._close_where(lambda one: one.vhost is not None and one.vhost.name == event.name, "vhost deleted")
+            self._close_where(lambda one: one.vhost.name == event.name, "vhost deleted")
         elif isinstance(event, e.UserDeleted):
             self._close_where(lambda one: one.user == event.name, f"user '{event.name}' is deleted")
         elif isinstance(event, e.PolicyChanged):
@@ -663,12 +671,11 @@ class Broker:
         """Consumers without a prefetch limit may hold a whole backlog in hand, and full targets may refuse a whole
         backlog of dead letters; memory need not."""
         self.letters.morgue.page_out()
-        for connection in self.connections:
-            for channel in connection.channels.values():
-                for delivered in channel.unacked.all_out():
-                    if self.content_bytes <= self.content_bytes_max:
-                        return
-                    delivered.queue.page_out_unacked(delivered.batch, delivered.count)
+        for session in self.sessions:
+            for delivered in session.unacked.all_out():
+                if self.content_bytes <= self.content_bytes_max:
+                    return
+                delivered.queue.page_out_unacked(delivered.batch, delivered.count)
         for home in self.homes.values():
             for delivered in home.unacked:
                 if self.content_bytes <= self.content_bytes_max:
@@ -730,36 +737,62 @@ class Broker:
         self.connection_count += 1
         return self.connection_count
 
-    def on_connection_opened(self, connection: Connection) -> None:
-        self.totals.connections_opened += 1
-        self.connections[connection] = f"{self.node_name}.{connection.number}"
-        assert connection.vhost is not None
-        self.census.on_connection(connection.user, connection.vhost.name, 1)
-        self.notes.opened(connection, connection.vhost.name)
+    def refuse_entry(self, user: str, vhost: str) -> str | None:
+        """Why a user that has logged in may not enter a vhost now, in RabbitMQ's words; None if it may."""
+        if vhost not in self.vhosts:
+            return f"vhost {vhost} not found"
+        limit = self.census.limit_reached(IN_VHOST + vhost)
+        if limit is not None:
+            return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+        limit = self.census.limit_reached(OF_USER + user)
+        if limit is not None:
+            return f"connection refused for user '{user}': user connection limit ({limit}) is reached"
+        if not self.permissions.may_enter(user, vhost):
+            return f"access to vhost '{vhost}' refused for user '{user}'"
+        return None
+
+    def enter(self, client: Client, user: str, vhost: str, number: int | None = None, counts: bool = True) -> Login:
+        """A client of any protocol has logged in, and enters a vhost that is there. Unless it `counts`, it is not
+        counted against the limits of its user and vhost."""
+        number = self.number_connection() if number is None else number
+        login = self.clients[client] = Login(self, user, self.vhosts[vhost], number, counts)
+        if counts:
+            self.totals.connections_opened += 1
+            self.census.on_connection(user, vhost, 1)
+        return login
+
+    def leave(self, client: Client) -> None:
+        """The client is gone; its sessions were closed. The queues are deleted that only it could use."""
+        login = self.clients.pop(client, None)
+        if login is None:
+            return
+        for queue in login.disown():
+            self.give_up(queue, lambda applied: None)
+        if login.counts:
+            self.totals.connections_closed += 1
+            self.census.on_connection(login.user, login.vhost.name, -1)
+
+    def on_connection_opened(self, connection: Connection, login: Login) -> None:
+        """A client of AMQP has entered."""
+        self.connections[connection] = login.id
 
     def on_connection_closed(self, connection: Connection) -> None:
-        if self.connections.pop(connection, None) is not None:
-            self.totals.connections_closed += 1
-            assert connection.vhost is not None
-            self.census.on_connection(connection.user, connection.vhost.name, -1)
-        self.notes.closed(connection)
+        self.connections.pop(connection, None)
+        self.leave(connection)
 
-    def id_of(self, connection: Connection) -> str:
-        """A name for the connection that outlives it: exclusive queues are owned by it."""
-        return self.connections[connection]
+    def give_up(self, queue: AnyQueue, then: Callable[[Applied], None]) -> None:
+        """Delete a queue that only a client could use that goes."""
+        self._delete(queue, then)
 
-    def delete_exclusive(self, connection: Connection) -> None:
-        """Give up the queues that only this connection could use; `on_exclusive_deleted` tells when each is gone."""
-        for queue in list(connection.exclusive_queues):
-            if not queue.deleted:
-                connection.deleting += 1
-                self._delete(queue, lambda applied: connection.on_exclusive_deleted())
-        connection.exclusive_queues.clear()
+    def on_session_closed(self, session: Session) -> None:
+        self.sessions.pop(session, None)
+        if self.ended is not None:
+            self.ended[session] = None
 
     def unique_name(self, prefix: str) -> str:
         return self.shell.unique_name(prefix)
 
-    def _close_where(self, matches: Callable[[Connection], bool], why: str) -> None:
-        for connection in list(self.connections):
-            if matches(connection):
-                connection.close(320, why)
+    def _close_where(self, matches: Callable[[Login], bool], why: str) -> None:
+        for client, login in list(self.clients.items()):
+            if matches(login):
+                client.close(320, why)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.protocol.errors import ChannelFault, ReplyCode
+from leveret.metadata.model.refusals import Refusal
+from leveret.protocol.errors import ReplyCode
 
 if TYPE_CHECKING:
     from leveret.broker.delivery.unacked import Delivered
-    from leveret.sessions.amqp.channel import Channel
+    from leveret.broker.session.session import Session
 
 FORGIVEN_MAX: Final = 65_536  # Tags that a channel may still acknowledge; a client that has more of them is closed.
 
@@ -26,32 +27,31 @@ def timeout_of(delivered: Delivered, default_ms: int | None) -> int | None:
     return own_ms or delivered.queue.rules.consumer_timeout_ms or default_ms
 
 
-def check_age(channel: Channel, now_ms: int, default_ms: int | None) -> None:
-    """End the channel, or take back what is late."""
-    if channel.closing or not channel.unacked.count:
+def check_age(session: Session, now_ms: int, default_ms: int | None) -> None:
+    """End the session, or take back what is late."""
+    if session.is_closed or not session.unacked.count:
         return
-    policies = channel.broker.policies
+    policies = session.broker.policies
     if not policies.has_timeouts and not policies.outdated:  # Then the oldest delivery tells all.
-        oldest_ms = channel.unacked.oldest_ms()
+        oldest_ms = session.unacked.oldest_ms()
         if default_ms is None or oldest_ms is None or now_ms - oldest_ms <= default_ms:
             return
     late: list[Delivered] = []
-    for delivered in channel.unacked:
+    for delivered in session.unacked:
         timeout_ms = timeout_of(delivered, default_ms)
         if timeout_ms is None or now_ms - delivered.at_ms <= timeout_ms:
             continue
-        if not delivered.queue.rules.requeues_late or len(channel.forgiven) + delivered.count > FORGIVEN_MAX:
-            _close(channel, timeout_ms)
+        if not delivered.queue.rules.requeues_late or len(session.forgiven) + delivered.count > FORGIVEN_MAX:
+            _close(session, timeout_ms)
             return
         late.append(delivered)
     for delivered in late:
-        channel.forgiven.update(range(delivered.first_tag, delivered.last_tag + 1))
-        channel.take_back(channel.unacked.take_range(delivered.first_tag, delivered.last_tag))
+        session.forgive(delivered)
 
 
-def _close(channel: Channel, timeout_ms: int) -> None:
+def _close(session: Session, timeout_ms: int) -> None:
     text = (
-        f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: {timeout_ms} ms. "
+        f"delivery acknowledgement on channel {session.number} timed out. Timeout value used: {timeout_ms} ms. "
         "This timeout value can be configured, see consumers doc guide to learn more"
     )
-    channel.connection.close_channel(channel, ChannelFault(ReplyCode.PRECONDITION_FAILED, text))
+    session.client.fail(session, Refusal(ReplyCode.PRECONDITION_FAILED, text))

@@ -30,8 +30,8 @@ from leveret.storage.format.queue_block import REDELIVERED
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.delivery.batch import Batch
+    from leveret.broker.session.session import Session
     from leveret.broker.vhost import Vhost
-    from leveret.sessions.amqp.channel import Channel
 
 TRACE: Final = "amq.rabbitmq.trace"
 _TRACE_RAW: Final = TRACE.encode()
@@ -84,7 +84,7 @@ class Firehose:
         self.copies: list[tuple[str, bytes]] = []  # Key and content of what is to be sent.
 
     def on_published(
-        self, channel: Channel, exchange: str, keys: Sequence[str], content: bytes, queues: Sequence[AnyQueue]
+        self, session: Session, exchange: str, keys: Sequence[str], content: bytes, queues: Sequence[AnyQueue]
     ) -> None:
         """`keys`: the routing key, then those of CC and BCC; `queues`: where the message goes."""
         if exchange == TRACE or not self._is_watched():
@@ -94,11 +94,11 @@ class Firehose:
         if not exchange:
             names = sorted(key for key in set(keys) if not key.startswith(PREFIX))
         properties = _properties_of(content)
-        headers = self._headers(channel, exchange, keys, properties)
+        headers = self._headers(session, exchange, keys, properties)
         headers["routed_queues"] = _texts(names)
         self._copy(f"publish.{exchange}", headers, content)
 
-    def on_delivered(self, channel: Channel, queue: AnyQueue, batch: Batch, lo: int, hi: int) -> None:
+    def on_delivered(self, session: Session, queue: AnyQueue, batch: Batch, lo: int, hi: int) -> None:
         if not self._is_watched():
             return
         for at in range(lo, hi):
@@ -113,7 +113,7 @@ class Firehose:
             if copies is not None and copies.kind == "A":
                 keys += [each.value for each in copies.value if each.kind == "S"]
             redelivered = _number(1 if batch.kinds[at] & REDELIVERED else 0)
-            headers = self._headers(channel, exchange, keys, properties, redelivered)
+            headers = self._headers(session, exchange, keys, properties, redelivered)
             self._copy(f"deliver.{queue.spec.name}", headers, content)
 
     def _is_watched(self) -> bool:
@@ -121,7 +121,7 @@ class Firehose:
 
     def _headers(
         self,
-        channel: Channel,
+        session: Session,
         exchange: str,
         keys: Sequence[str],
         properties: Properties,
@@ -136,9 +136,9 @@ class Firehose:
         if redelivered is not None:
             headers["redelivered"] = redelivered
         headers["vhost"] = _text(self.vhost.name)
-        headers["connection"] = _text(str(channel.connection.peer))
-        headers["channel"] = _number(channel.number)
-        headers["user"] = _text(channel.connection.user)
+        headers["connection"] = _text(str(session.peer))
+        headers["channel"] = _number(session.number)
+        headers["user"] = _text(session.login.user)
         return headers
 
     def _copy(self, key: str, headers: Table, content: bytes) -> None:

@@ -294,7 +294,7 @@ def test_publishers_are_slowed_down_while_the_queue_grows_though_consumers_work(
 def test_a_client_that_does_not_read_holds_no_more_than_a_window(cluster: Cluster) -> None:
     client, publisher = client_with_queue(cluster), cluster["b"].client()
     client.consume("q", no_ack=True)
-    client.connection.writable = False
+    client.connection.output.set_writable(False)
     for _ in range(300):
         publisher.publish("q", bytes(10_000))
     (consumer,) = cluster["b"].queue("q").consumers
@@ -302,7 +302,7 @@ def test_a_client_that_does_not_read_holds_no_more_than_a_window(cluster: Cluste
     waiting = sum(len(content) for span in subscription.feed for content in span.batch.contents)
     assert 0 < waiting <= FEED_BYTES_MAX
     assert cluster["b"].queue("q").ready_count > 250
-    client.connection.writable = True
+    client.connection.output.set_writable(True)
     client.connection.on_room()
     cluster.run()
     assert len(delivered(client)) == 300
@@ -337,8 +337,8 @@ def test_delivered_contents_are_not_kept_until_they_are_acknowledged(cluster: Cl
     client.publish("q", b"z")
     client.send(m.BasicGet(queue="q"))
     (channel,) = (one for one in client.connection.channels.values() if one.number == 1)
-    assert channel.unacked.count == 12
-    assert [one.batch.contents for one in channel.unacked if one.batch.contents] == []
+    assert channel.session.unacked.count == 12
+    assert [one.batch.contents for one in channel.session.unacked if one.batch.contents] == []
     client.send(m.BasicNack(0, True, True))
     client.take()
     assert depth(client) == (12, 0)

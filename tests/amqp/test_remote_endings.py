@@ -13,7 +13,7 @@ from leveret.broker.remote.remote_queue import RemoteQueue, resubscribe
 from leveret.links import frame_types
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
-from leveret.sessions.amqp.connection import OUT_BYTES_MAX
+from leveret.sessions.amqp.output import OUT_BYTES_MAX
 from tests.amqp.remote import DOWN, client_with_queue, cut, cut_and_join, delivered, depth, types
 from tests.brokers import Cluster
 from tests.machines import publish
@@ -43,11 +43,11 @@ def test_cancel_gives_back_what_the_client_has_no_room_for(cluster: Cluster) -> 
     client, publisher = client_with_queue(cluster), cluster["b"].client()
     client.consume("q", "acks")
     client.consume("q", "none", no_ack=True)
-    client.connection.writable = False
+    client.connection.output.set_writable(False)
     for at in range(4):
         publisher.publish("q", b"%d" % at)
     client.send(m.BasicCancel("none"), m.BasicCancel("acks"))  # The other way round, one would get what the other had.
-    client.connection.writable = True
+    client.connection.output.set_writable(True)
     client.connection.on_room()
     cluster.run()
     # What needs no acknowledgement is gone from the queue, so it goes to the client whatever its room.
@@ -62,12 +62,12 @@ def test_channel_closed_with_deliveries_under_way_buffered_and_out(cluster: Clus
     client.consume("q", channel=2)
     publisher.publish("q", b"1")
     assert delivered(client) == [(b"1", False)]
-    client.connection.writable = False
+    client.connection.output.set_writable(False)
     publisher.publish("q", b"2")
     assert cluster["a"].edge("b").subscriptions[1].feed
     cluster.hold("b", "a")
     publisher.publish("q", b"3")
-    client.connection.writable = True
+    client.connection.output.set_writable(True)
     client.send(m.ChannelClose(200, ""), channel=2)
     assert m.ChannelCloseOk() not in client.methods()  # What is under way comes before.
     cluster.release("b", "a")
@@ -155,13 +155,13 @@ def test_queue_deleted_with_deliveries_in_every_state(cluster: Cluster) -> None:
     client.consume("q")
     other.publish("q", b"1")
     assert delivered(client) == [(b"1", False)]
-    client.connection.writable = False
+    client.connection.output.set_writable(False)
     other.publish("q", b"2")
     cluster.hold("b", "a")
     other.publish("q", b"3")
     other.send(m.QueueDelete(queue="q"))
     cluster.release("b", "a")
-    client.connection.writable = True
+    client.connection.output.set_writable(True)
     client.send(m.BasicAck(1))
     assert client.methods() == [m.BasicCancel("c", True)]
     home = cluster["b"].broker.homes["a"]
@@ -275,12 +275,12 @@ def test_consumers_are_cancelled_and_messages_come_back(cluster: Cluster, lose: 
         client.publish("q", b"%d" % at)
     assert len(delivered(client)) == 3
     client.send(m.BasicAck(1))
-    client.connection.writable = False
+    client.connection.output.set_writable(False)
     other.publish("q", b"3")
     cluster.hold("b", "a")
     other.publish("q", b"4")
     lose(cluster)
-    client.connection.writable = True
+    client.connection.output.set_writable(True)
     client.connection.on_room()
     cluster.release("b", "a")
     assert client.methods() == [m.BasicCancel("c", True)]
@@ -340,12 +340,12 @@ def test_a_queue_whose_home_is_down_can_be_given_up(cluster: Cluster) -> None:
 def test_cancel_under_way_when_the_link_breaks(cluster: Cluster) -> None:
     client, other = client_with_queue(cluster), cluster["b"].client()
     client.consume("q")
-    client.connection.writable = False
+    client.connection.output.set_writable(False)
     other.publish("q", b"1")
     cluster.hold("a", "b")
     client.send(m.BasicCancel("c"))
     cut_and_join(cluster)
-    client.connection.writable = True
+    client.connection.output.set_writable(True)
     client.connection.on_room()
     cluster.release("a", "b")
     assert client.methods() == [m.BasicCancelOk("c")]
@@ -433,12 +433,12 @@ def test_a_client_that_waits_for_an_answer_and_for_room_waits_for_both(cluster: 
 
 def test_an_answer_is_there_and_still_no_room(cluster: Cluster) -> None:
     client = client_with_queue(cluster)
-    client.connection.writable = False
+    client.connection.output.set_writable(False)
     client.feed(publish(1, "", "none", bytes(100_000), mandatory=True) * RETURNS)
     client.feed(m.encode(1, m.QueueDeclare(queue="q", passive=True)) + m.encode(1, m.BasicQos(prefetch_count=1)))
     cluster.run()
     assert types(client) == [m.BasicReturn] * RETURNS
-    client.connection.writable = True
+    client.connection.output.set_writable(True)
     client.connection.on_room()
     cluster.run()
     assert types(client) == [m.QueueDeclareOk, m.BasicQosOk]

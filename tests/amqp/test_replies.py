@@ -104,7 +104,7 @@ def test_one_who_does_not_read_loses_answers(monkeypatch: pytest.MonkeyPatch) ->
     world = World()
     asker, server = world.client(), world.client()
     address = asking(asker)
-    asker.connection.writable = False
+    asker.connection.output.set_writable(False)
     for number in range(20):
         server.publish(address, bytes([number]) * 300)
     assert asker.take() == []
@@ -112,7 +112,7 @@ def test_one_who_does_not_read_loses_answers(monkeypatch: pytest.MonkeyPatch) ->
         "connection 127.0.0.1:40000 -> 127.0.0.1:5672, channel 1: does not read its replies, and further ones are "
         "dropped"
     ]
-    asker.connection.writable = True
+    asker.connection.output.set_writable(True)
     assert asker.connection.on_room()
     world.turn()
     bodies = asker.bodies()
@@ -127,7 +127,7 @@ def test_many_answers_in_one_turn_are_written_in_several() -> None:
     asker, server = world.client(), world.client()
     address = asking(asker)
     server.feed(publish(1, "", address, bytes(100_000)) * 30)
-    assert asker.connection.out_bytes < 1_300_000
+    assert asker.connection.output.size < 1_300_000
     world.turn()
     assert len(asker.bodies()) == 30
 
@@ -136,9 +136,9 @@ def test_nothing_is_left_of_an_asker() -> None:
     world = World()
     asker, server = world.client(), world.client()
     address = asking(asker)
-    asker.connection.writable = False
+    asker.connection.output.set_writable(False)
     server.publish(address, b"answer")
-    asker.connection.writable = True
+    asker.connection.output.set_writable(True)
     asker.send(m.ChannelClose(200, ""))
     assert not world.broker.replies.inboxes and not asker.connection.inboxes
 

@@ -78,7 +78,7 @@ class _Session:
     def feed(self, data: bytes) -> None:
         connection = self.client.connection
         connection.receive(data)
-        self.out = connection.out  # Kept until the end: deliveries come in the turn.
+        self.out = connection.output.pieces  # Kept until the end: deliveries come in the turn.
         assert len(connection.rest) <= 3 * (LIMITS.frame_max + 8), "the input piles up"
         for channel in connection.channels.values():
             assert sum(map(len, channel.body)) <= 2 * LIMITS.message_bytes_max + LIMITS.frame_max
@@ -108,7 +108,10 @@ class _Session:
         closes = [method for method in methods if isinstance(method, m.ConnectionClose)]
         assert len(closes) == (1 if connection.closing else 0)
         self.client.lose()
-        assert connection.closed and not connection.channels and not connection.exclusive_queues
+        assert connection.closed and not connection.channels
+        assert connection.login is None or not connection.login.exclusive_queues
+        assert connection not in world.broker.clients
+        assert all(session.client is not connection for session in world.broker.sessions)
         assert connection not in world.broker.connections
         self.other.lose()
         for name in world.broker.vhosts["/"].queues:

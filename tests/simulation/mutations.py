@@ -74,7 +74,7 @@ ALONE: Final = (
     Mutation(
         "does not take back what a channel had",
         1,
-        "Channel.release_all",
+        "Session.close",
         "self.take_back(self.unacked.take_all())",
         "",
     ),

@@ -158,8 +158,8 @@ SPECIAL: Final = (
         "a rollback acknowledges",
         1,
         "Transaction.rollback",
-        "self.settlings = []\nself.channel.unacked.put_back()",
-        "self.channel.unacked.forget_aside()\n"
+        "self.settlings = []\nself.channel.session.unacked.put_back()",
+        "self.channel.session.unacked.forget_aside()\n"
         "for action, taken in self.settlings:\n"
         "    action(taken)\n"
         "self.settlings = []",

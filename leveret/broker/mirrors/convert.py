@@ -119,11 +119,10 @@ def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
     """What clients have, of this node and of others; and leases, as far as it is in memory."""
     if queue.leases is not None:
         yield from queue.leases.held()
-    for connection in broker.connections:
-        for channel in connection.channels.values():
-            for one in channel.unacked.all_out():
-                if one.queue is queue:
-                    yield one.batch, one.lo, one.hi
+    for session in broker.sessions:
+        for one in session.unacked.all_out():
+            if one.queue is queue:
+                yield one.batch, one.lo, one.hi
     for home in broker.homes.values():
         for one in home.unacked:
             if one.queue is queue:

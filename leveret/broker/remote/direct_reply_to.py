@@ -28,10 +28,10 @@ from leveret.protocol.frames import METHOD, BadContent, frame, reframe, split
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.session.session import Client
     from leveret.sessions.amqp.channel import Channel
 
 INBOX_BYTES_MAX: Final = 64 << 20
-TURN_BYTES_MAX: Final = 1 << 20  # Written to one connection in one turn.
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
@@ -61,12 +61,12 @@ class Inbox:
 
     def deliver(self, key: bytes, content: bytes) -> None:
         connection = self.channel.connection
-        if not self.waiting and connection.writable and connection.out_bytes <= TURN_BYTES_MAX:
+        if not self.waiting and connection.output.has_room:
             self._send(key, content)
         elif not self.waiting or self.waiting_bytes + len(content) <= INBOX_BYTES_MAX:
             self.waiting.append((key, content))
             self.waiting_bytes += len(content)
-            connection.inboxes[self] = None
+            connection.await_room(self)
         elif not self.overflown:
             self.overflown = True
             text = f"connection {connection.describe()}, channel {self.channel.number}: does not read its replies, "
@@ -75,24 +75,22 @@ class Inbox:
     def on_room(self) -> None:
         """The socket takes more."""
         connection, waiting = self.channel.connection, self.waiting
-        while waiting and connection.writable and connection.out_bytes <= TURN_BYTES_MAX:
+        while waiting and connection.output.has_room:
             key, content = waiting.popleft()
             self.waiting_bytes -= len(content)
             self._send(key, content)
         if not waiting:
-            connection.inboxes.pop(self, None)
+            connection.forget_inbox(self)
             self.overflown = False
 
     def _send(self, key: bytes, content: bytes) -> None:
         """The delivery tag is the next one, and stays that: there is nothing to acknowledge."""
         channel, connection = self.channel, self.channel.connection
         tag = self.tag.encode("utf-8", "surrogateescape")
-        next_tag = (channel.delivery_tag + 1).to_bytes(8, "big")
+        next_tag = (channel.session.delivery_tag + 1).to_bytes(8, "big")
         method = b"".join((_DELIVER, bytes((len(tag),)), tag, next_tag, b"\0", key))
         shown = reframe(content, channel.number, connection.frame_max)
-        connection.out += (frame(METHOD, channel.number, method), shown)
-        connection.out_bytes += len(content)
-        connection.broker.writers[connection] = None
+        connection.output.put([frame(METHOD, channel.number, method), shown], len(content))
 
 
 class Replies:
@@ -111,22 +109,22 @@ class Replies:
 
     def close(self, inbox: Inbox) -> None:
         del self.inboxes[inbox.address]
-        inbox.channel.connection.inboxes.pop(inbox, None)
+        inbox.channel.connection.forget_inbox(inbox)
 
-    def answer(self, channel: Channel | None, keys: Iterable[str], key: bytes, content: bytes) -> None:
+    def answer(self, sender: Client | None, keys: Iterable[str], key: bytes, content: bytes) -> None:
         """A message to the default exchange: deliver it wherever one of its keys is an address. `key`: its exchange and
-        its routing key, as deliveries show them. `channel`: who has sent it, and waits where a link is busy; if it is
-        nobody who could wait (a dead letter), the answer is dropped there."""
+        its routing key, as deliveries show them. `sender`: who waits where a link is busy; if it is nobody (of a
+        dead letter), the answer is dropped there."""
         for address in dict.fromkeys(keys):
             if not address.startswith(PREFIX):
                 continue
             peer = _node_of(address)
             if peer == self.broker.node_name:
                 self._deliver(address, key, content)
-            elif peer in self.broker.edges and (channel is not None or self.broker.shell.is_writable(peer)):
+            elif peer in self.broker.edges and (sender is not None or self.broker.shell.is_writable(peer)):
                 self.broker.shell.send(peer, frame_types.REPLY, [*_texts(address), w.U16.pack(len(key)), key, content])
-                if channel is not None and not self.broker.shell.is_writable(peer):
-                    channel.connection.crowding = BusyLink(self.broker, peer)
+                if sender is not None and not self.broker.shell.is_writable(peer):
+                    sender.on_crowded(BusyLink(self.broker, peer))
 
     def _deliver(self, address: str, key: bytes, content: bytes) -> None:
         inbox = self.inboxes.get(address)

@@ -131,9 +131,8 @@ def unmark(queue: Queue, verdicts: list[tuple[int, ...]]) -> None:
 
 def _all_unacked(broker: Broker) -> Iterator[tuple[Unacked, bool]]:
     """What is out; the second is whether with clients of other nodes."""
-    for connection in broker.connections:
-        for channel in connection.channels.values():
-            yield channel.unacked, False
+    for session in broker.sessions:
+        yield session.unacked, False
     for home in broker.homes.values():
         yield home.unacked, True
         for unacked in home.inherited.values():

@@ -244,12 +244,11 @@ def take_back(broker: Broker, queue: Queue) -> list[tuple[Batch, int, int]]:
     nowhere = Edge(broker, "")
     nowhere.is_up = False
     void = RemoteBatch(nowhere, 0, w.Messages([], [], bytearray()))
-    for connection in broker.connections:
-        for channel in connection.channels.values():
-            for one in channel.unacked.all_out():
-                if one.queue is queue:
-                    pieces.append((one.batch, one.lo, one.hi))
-                    one.queue, one.batch = RemoteQueue(queue.spec, broker), void
+    for session in broker.sessions:
+        for one in session.unacked.all_out():
+            if one.queue is queue:
+                pieces.append((one.batch, one.lo, one.hi))
+                one.queue, one.batch = RemoteQueue(queue.spec, broker), void
     for home in broker.homes.values():
         for one in list(home.unacked):
             if one.queue is queue:

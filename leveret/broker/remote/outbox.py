@@ -445,12 +445,8 @@ class Outboxes:
         """Refuse what nobody can say anything about in time."""
         looks, late = (self.answer_ms + GRACE_MS) // SWEEP_MS - 1, 0
         self.looks += 1
-        for connection in list(self.broker.connections):
-            for channel in list(connection.channels.values()):
-                if channel.confirms is not None:
-                    late += channel.confirms.overdue(looks)
-                elif channel.transaction is not None:
-                    late += channel.transaction.overdue(looks)
+        for session in list(self.broker.sessions):
+            late += session.overdue(looks)
         if late:
             self.late += late
             text = f"{late} publishes are refused: nothing is known of them after {looks * SWEEP_MS} ms"

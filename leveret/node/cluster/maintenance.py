@@ -204,7 +204,7 @@ class Maintenance:
     def users(self) -> Users:
         connections, producers, consumers = [], 0, 0
         for connection in self.node.broker.connections:
-            count = sum(len(channel.consumers) for channel in connection.channels.values())
+            count = sum(len(channel.session.consumers) for channel in connection.channels.values())
             if count or connection.has_published:
                 connections.append(connection)
                 producers += connection.has_published

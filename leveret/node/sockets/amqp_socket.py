@@ -77,8 +77,6 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         connection, node = self.connection, self.node
         node.set_clock()
-        connection.received_bytes += len(data)
-        connection.received_count += 1
         try:
             connection.receive(data)
         except Exception:  # A fault of ours must cost this client only, and be seen.
@@ -100,11 +98,11 @@ class Client(asyncio.Protocol):
         node.schedule()
 
     def pause_writing(self) -> None:
-        self.connection.writable = False
+        self.connection.output.set_writable(False)
 
     def resume_writing(self) -> None:
         connection = self.connection
-        connection.writable = True
+        connection.output.set_writable(True)
         self.resume(DEAF)
         if connection.closed:
             self.flush()  # Its last answer first, if that is not written yet.
@@ -152,28 +150,25 @@ class Client(asyncio.Protocol):
     def flush(self) -> None:
         """Write what the machine has for the client."""
         connection = self.connection
-        out = connection.out
-        if out:
-            connection.sent_count += 1
-            if connection.out_bytes > APART_BYTES * len(out):
-                self.transport.writelines(out)
-                connection.sent_bytes += sum(map(len, out))
-                connection.out = []
+        output = connection.output
+        if output.pieces:
+            is_apart = output.size > APART_BYTES * len(output.pieces)
+            pieces = output.take()
+            if is_apart:
+                self.transport.writelines(pieces)
+                output.on_written(sum(map(len, pieces)))
             else:
-                data = b"".join(out)
+                data = b"".join(pieces)
                 self.transport.write(data)
-                connection.sent_bytes += len(data)
-                out.clear()
-            connection.out_bytes = 0
-            connection.sent_since_tick = True
-            if not connection.writable and self.transport.get_write_buffer_size() > UNHEARD_BYTES_MAX:
+                output.on_written(len(data))
+            if not output.is_writable and self.transport.get_write_buffer_size() > UNHEARD_BYTES_MAX:
                 self.pause(DEAF)
-        if connection.closed and connection.writable:
+        if connection.closed and output.is_writable:
             self._linger()
         elif (connection.closed or connection.closing) and self.closing_at is None:
             self.closing_at = self.node.loop.time()
             self.resume(~HELD)  # The answer to the close is read, and all before it is overheard.
-        elif connection.writable and connection.on_room():
+        elif output.is_writable and connection.on_room():
             self.node.schedule()
 
     def _linger(self) -> None:

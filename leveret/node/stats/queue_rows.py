@@ -264,7 +264,7 @@ def _out(queue: Queue) -> _Measure:
     """Of those that consumers have in hand, as far as they are easily found."""
     found = _Measure()
     for consumer in list(queue.consumers)[:ENTRIES]:
-        holder = getattr(consumer, "channel", None) or getattr(consumer, "home", None)
+        holder = getattr(consumer, "session", None) or getattr(consumer, "home", None)
         if holder is None:
             continue
         head = holder.unacked.head

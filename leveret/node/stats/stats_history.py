@@ -34,9 +34,9 @@ from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.node.system.time_slices import Slices
 
 if TYPE_CHECKING:
+    from leveret.broker.session.session import Session
     from leveret.metadata.model.records import QueueSpec
     from leveret.node.node import Node
-    from leveret.sessions.amqp.channel import Channel
     from leveret.sessions.amqp.connection import Connection
 
 logger = logging.getLogger("leveret")
@@ -92,12 +92,12 @@ def row_at(rows: Rows, tick: int) -> bytes | None:
     return rows[at - 1] if at else None
 
 
-def counted(channel: Channel) -> tuple[int, ...]:
-    """The counters of a channel. What it was given is in its delivery tag, and what was confirmed in its confirms."""
-    traffic, confirms = channel.traffic, channel.confirms
+def counted(session: Session) -> tuple[int, ...]:
+    """The counters of a session. What it was given is in its delivery tag, and what was confirmed in its confirms."""
+    traffic, confirms = session.traffic, session.confirms
     values = [*_TRAFFIC(traffic), 0 if confirms is None else confirms.published]
     values[1] = 0 if confirms is None else confirms.confirmed
-    values[4] = channel.delivery_tag - traffic.delivered_no_ack - traffic.got - traffic.got_no_ack
+    values[4] = session.delivery_tag - traffic.delivered_no_ack - traffic.got - traffic.got_no_ack
     return tuple(values)
 
 
@@ -113,7 +113,7 @@ class Samples:
         self.interval_ms = node.settings.statistics_interval_ms
         self.tick = 0  # The last interval that was sampled.
         self.queues: dict[Queue, Rows] = {}
-        self.channels: dict[Channel, Rows] = {}
+        self.sessions: dict[Session, Rows] = {}
         self.connections: dict[Connection, Rows] = {}
         self.exchanges: dict[tuple[str, str], Rows] = {}
         self.vhosts: dict[str, Rows] = {}
@@ -224,36 +224,35 @@ class Samples:
         slices, broker = Slices(), self.node.broker
         for connection in list(broker.connections):
             rows = self.connections.setdefault(connection, [])
-            values = (connection.received_bytes, connection.sent_bytes)
+            values = (connection.received_bytes, connection.output.sent_bytes)
             before = OF_CONNECTION.unpack(rows[-1])[1:] if rows else (0, 0)
             more = [new - old for new, old in zip(values, before, strict=True)]
             self.octets = [old + new for old, new in zip(self.octets, more, strict=True)]
             if connection.vhost is not None:
                 _raise(self.octets_by_vhost, connection.vhost.name, more)
             self._note(rows, OF_CONNECTION, tick, values)
-            for channel in list(connection.channels.values()):
-                if not channel.closing:
-                    self._take_channel(channel, tick)
             if slices.is_over():
                 await slices.rest()
         for connection in [one for one in self.connections if one not in broker.connections]:
             del self.connections[connection]
+        async for session in slices.each(list(broker.sessions)):
+            if not session.is_closed:  # While the others were sampled.
+                self._take_session(session, tick)
 
-    def _take_channel(self, channel: Channel, tick: int) -> None:
-        rows = self.channels.setdefault(channel, [])
-        values = counted(channel)
-        self._add_channel(channel, values, rows)
+    def _take_session(self, session: Session, tick: int) -> None:
+        rows = self.sessions.setdefault(session, [])
+        values = counted(session)
+        self._add_session(session, values, rows)
         self._note(rows, OF_CHANNEL, tick, values)
 
-    def _add_channel(self, channel: Channel, values: tuple[int, ...], rows: Rows) -> None:
-        """What channels know and queues do not: what was published, and what of it was confirmed or reached nobody."""
+    def _add_session(self, session: Session, values: tuple[int, ...], rows: Rows) -> None:
+        """What sessions know and queues do not: what was published, and what of it was confirmed or reached nobody."""
         before = OF_CHANNEL.unpack(rows[-1])[1:] if rows else (0,) * len(CHANNEL)
         self.published_to_confirm += values[-1] - before[-1]
         more = [new - old for new, old in zip(values[:4], before, strict=False)]
-        vhost = channel.connection.vhost
-        if vhost is not None and any(more):
+        if any(more):
             more += [0] * (len(QUEUE) - 4)
-            _raise(self.by_vhost, vhost.name, more)
+            _raise(self.by_vhost, session.login.vhost.name, more)
             self.sums = [old + new for old, new in zip(self.sums, more, strict=True)]
 
     async def _take_ended(self) -> None:
@@ -268,7 +267,7 @@ class Samples:
                     self._add(one.spec, values, before)
                 one.totals = Traffic()  # Nothing of it counts twice.
             else:
-                self._add_channel(one, counted(one), self.channels.pop(one, []))
+                self._add_session(one, counted(one), self.sessions.pop(one, []))
 
     async def _take_exchanges(self, tick: int) -> None:
         there, slices = set(), Slices()

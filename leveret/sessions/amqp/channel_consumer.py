@@ -6,7 +6,8 @@ A delivery is the method frame, then the content as it is stored:
     └──────────── head ─────────────┘ └────── packed per message ─┘ └──────── tail ───────┘
 
 For messages of one key, head and tail are made once; per message there is one `struct` call and the content, and the
-list of pieces is filled by slices, so that no Python code runs per message.
+list of pieces is filled by slices, so that no Python code runs per message. For the same reason a delivery is noted in
+the session here, and not by a call of it (`Session.on_delivered`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.delivery.offsets import Start
-    from leveret.protocol.tables import Table
+    from leveret.broker.session.wanted import ConsumerWanted
     from leveret.sessions.amqp.channel import Channel
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -34,37 +35,30 @@ class ChannelConsumer:
 
     __slots__ = (
         "arguments", "as_stored", "begins_at", "cancels_on_failover", "channel", "exclusive", "head", "key", "no_ack",
-        "pack", "prefetch", "priority", "queue", "tag", "tag_bytes", "tail", "timeout_ms", "unacked",
+        "output", "pack", "prefetch", "priority", "queue", "session", "tag", "tag_bytes", "tail", "timeout_ms",
+        "unacked",
     )
 
     def __init__(
         self,
         channel: Channel,
         queue: AnyQueue,
-        tag: str,
-        no_ack: bool,
-        exclusive: bool,
-        prefetch: int,
-        arguments: Table,
+        wanted: ConsumerWanted,
         start: Start | None = None,
     ) -> None:
         self.channel = channel
+        self.session = channel.session
+        self.output = channel.connection.output
         self.queue = queue
-        self.tag = tag
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.prefetch = prefetch  # 0 is no limit.
-        self.arguments = arguments
+        self.tag = wanted.tag
+        self.no_ack = wanted.no_ack
+        self.exclusive = wanted.exclusive
+        self.prefetch = 0 if wanted.no_ack else wanted.prefetch  # 0 is no limit.
+        self.arguments = wanted.arguments
         self.begins_at = start
-        cancels = arguments.get("x-cancel-on-ha-failover")
-        self.cancels_on_failover = cancels is not None and cancels.value is True
-        priority, timeout = arguments.get("x-priority"), arguments.get("x-consumer-timeout")
-        self.priority: int = 0 if priority is None else priority.value
-        self.timeout_ms: int | None = None if timeout is None else timeout.value
-        if timeout is not None:
-            channel.broker.policies.on_consumer_timeout()
+        self.cancels_on_failover, self.priority, self.timeout_ms = self.session.consumer_options(wanted.arguments)
         self.unacked = 0
-        raw = tag.encode("utf-8", "surrogateescape")
+        raw = wanted.tag.encode("utf-8", "surrogateescape")
         self.tag_bytes = bytes((len(raw),)) + raw
         # Stored contents are on channel 1, in frames within the node's frame_max: most consumers take them as they are.
         connection = channel.connection
@@ -79,12 +73,12 @@ class ChannelConsumer:
         return f"{self.channel.who} {self.tag}"
 
     def room(self, average_bytes: int) -> int:
-        channel = self.channel
-        room = channel.connection.room(self.queue, average_bytes)
+        session = self.session
+        room = self.output.room(self.queue, average_bytes)
         if room <= 0:
             return room
-        if channel.prefetch:
-            shared = channel.prefetch - channel.consumed
+        if session.prefetch:
+            shared = session.prefetch - session.consumed
             # Consumers without acknowledgements use up nothing of it, yet wait with the others while it is used up.
             if shared <= 0 or not self.no_ack:
                 room = min(room, shared)
@@ -93,16 +87,16 @@ class ChannelConsumer:
         return room
 
     def limit(self) -> int:
-        limits = [limit for limit in (self.prefetch, self.channel.prefetch) if limit]
+        limits = [limit for limit in (self.prefetch, self.session.prefetch) if limit]
         return min(limits, default=0) if not self.no_ack else 0
 
     def shares_prefetch(self) -> bool:
-        return bool(self.channel.prefetch)
+        return bool(self.session.prefetch)
 
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
-        channel, count = self.channel, hi - lo
-        first_tag = channel.delivery_tag + 1
-        channel.delivery_tag += count
+        session, count = self.session, hi - lo
+        first_tag = session.delivery_tag + 1
+        session.delivery_tag += count
         whole = count == len(batch.contents)
         contents = batch.contents if whole else batch.contents[lo:hi]
         keys = batch.keys if whole else batch.keys[lo:hi]
@@ -120,22 +114,21 @@ class ChannelConsumer:
             if batch.redelivered and queue.is_local and queue.returns is not None:  # Else its own node has done so.
                 contents = queue.returns.labelled(batch, lo, hi)
             pieces = self._one_by_one(first_tag, contents, keys, kinds)
-        if channel.prefetch:
-            channel.last_served = self
-        connection = channel.connection
-        connection.out += pieces
-        connection.out_bytes += batch.average_bytes() * count  # A delivery's method is about as long as our overhead.
-        channel.broker.writers[connection] = None
+        if session.prefetch:
+            session.last_served = self
+        # A delivery's method is about as long as our overhead.
+        self.output.put(pieces, batch.average_bytes() * count)
         if not self.no_ack:
             self.unacked += count
-            channel.consumed += count
-            channel.unacked.add(first_tag, count, self.queue, self, batch, lo, channel.broker.now_ms)
+            session.consumed += count
+            session.unacked.add(first_tag, count, self.queue, self, batch, lo, session.broker.now_ms)
         else:
-            channel.traffic.delivered_no_ack += count
+            session.traffic.delivered_no_ack += count
         if batch.redelivered:
-            channel.traffic.redelivered += batch.redelivered_within(lo, hi)
-        if connection.vhost.firehose is not None:  # type: ignore[union-attr]
-            connection.vhost.firehose.on_delivered(channel, self.queue, batch, lo, hi)  # type: ignore[union-attr]
+            session.traffic.redelivered += batch.redelivered_within(lo, hi)
+        firehose = session.login.vhost.firehose
+        if firehose is not None:
+            firehose.on_delivered(session, self.queue, batch, lo, hi)
 
     def _one_by_one(self, tag: int, contents: list[bytes], keys: list[bytes], kinds: bytearray) -> list[bytes]:
         pieces: list[bytes] = []
@@ -157,4 +150,4 @@ class ChannelConsumer:
         self.key, self.head, self.tail = key, head, key + END_BYTE
 
     def on_queue_deleted(self) -> None:
-        self.channel.on_consumer_ended(self)
+        self.channel.on_consumer_ended(self.tag)

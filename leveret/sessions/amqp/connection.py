@@ -2,7 +2,7 @@
 
     AMQP header ─▶ start ─▶ start-ok ─▶ tune ─▶ tune-ok ─▶ open ─▶ running ─▶ closing ─▶ closed
 
-The machine does no I/O. `receive` takes whatever arrived and appends answers to `out`; the shell writes `out` once a
+The machine does no I/O. `receive` takes whatever arrived and puts answers into `output`, which the shell writes once a
 turn. Time comes in with `on_tick`.
 
 The hot path, from bytes to publishes, is in `intake`.
@@ -47,18 +47,20 @@ from leveret.protocol.tables import to_python
 from leveret.sessions.amqp.change_backlog import Backlog
 from leveret.sessions.amqp.channel import Channel
 from leveret.sessions.amqp.handshake import Handshake
+from leveret.sessions.amqp.output import Output
 from leveret.sessions.amqp.producer_channel import Producer, ProducerChannel
 from leveret.sessions.amqp.publish_fast_path import Intake, frame_error, octets
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.login import Login
     from leveret.broker.remote.direct_reply_to import BusyLink, Inbox
+    from leveret.broker.session.session import Session
     from leveret.broker.vhost import Vhost
-    from leveret.sessions.amqp.declare import Topology
+    from leveret.metadata.model.refusals import Refusal
     from leveret.sessions.amqp.limits import Limits, Peer
 
 LEAVE_TICKS_MAX: Final = 3  # Without a majority, exclusive queues are deleted when there is one again.
-OUT_BYTES_MAX: Final = 1 << 20  # Deliveries made for one connection in one turn.
 # Methods that change metadata. Those of different channels may be under way at the same time.
 SIDE_BY_SIDE: Final = (
     m.ExchangeDeclare,
@@ -104,13 +106,10 @@ class Connection(Intake):
         self.capabilities: dict[str, object] = {}
         self.producer: Producer | None = None  # Its messages have numbers.
         self.channels: dict[int, Channel] = {}
-        self.exclusive_queues: dict[AnyQueue, None] = {}
+        self.login: Login | None = None  # Once the vhost is open.
 
-        self.out: list[bytes] = []
-        self.out_bytes = 0  # Estimated, since the last write.
-        self.writable = True  # The shell's socket buffer takes more.
+        self.output = Output(self, broker)
         self.inboxes: dict[Inbox, None] = {}  # With answers that the socket did not take.
-        self.stalled: dict[AnyQueue, None] = {}  # Queues that had more for this connection than it could take.
 
         self.rest = b""
         self.held = False
@@ -120,7 +119,7 @@ class Connection(Intake):
         self.backlog = Backlog()  # Further changes that these channels asked for.
         self.is_behind = False  # Held because the next frame must see all of these changes done.
         self.busy = False  # Frames are being processed.
-        self.released: list[Topology] = []  # Channels whose change of metadata is done, which have yet to go on.
+        self.released: list[Channel] = []  # Channels whose change of metadata is done, which have yet to go on.
         self.full = False  # Held because a turn's worth of messages it asked for is made.
         self.on_released: Callable[[], None] | None = None  # Set by the shell.
         self.on_entered: Callable[[], None] | None = None  # Set by the shell: the handshake is over.
@@ -130,16 +129,18 @@ class Connection(Intake):
         self.generation = -1
 
         self.connected_ms = broker.wall_ms
-        self.received_bytes = self.received_count = self.sent_bytes = self.sent_count = 0  # Counted by the shell.
+        self.received_bytes = self.received_count = 0
         self.mechanism = ""  # With which it logged in.
         self.received_ms = self.sent_ms = self.ticked_ms = broker.now_ms  # Of the last tick.
-        self.received_since_tick = self.sent_since_tick = True
+        self.received_since_tick = True
 
     # -- Input ---------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Bytes from the client."""
         self.received_since_tick = True
+        self.received_bytes += len(data)
+        self.received_count += 1
         if self.rest:
             data = self.rest + data
             self.rest = b""
@@ -167,15 +168,14 @@ class Connection(Intake):
         if not self.busy:
             self._go_on()
 
-    def hold_for(self, channel: Topology, method: m.Method) -> None:
+    def hold_for(self, channel: Channel, method: m.Method) -> None:
         """A method takes a while: nothing that may depend on it is processed before `release_from`."""
         if isinstance(method, SIDE_BY_SIDE):
-            self.waiting += not channel.waits
-            channel.waits += 1
+            self.waiting += channel.begin_wait()
         else:
             self.hold()
 
-    def release_from(self, channel: Topology, method: m.Method) -> None:
+    def release_from(self, channel: Channel, method: m.Method) -> None:
         """The method is done. It may have asked for more."""
         if not isinstance(method, SIDE_BY_SIDE):
             self.release()
@@ -209,10 +209,9 @@ class Connection(Intake):
         waits = self.waits > 0 or self.is_behind or self.backlog.is_full
         return waits or self.full or self.spreads or self.leaving or self.blocked
 
-    def _on_changed(self, channel: Topology) -> None:
+    def _on_changed(self, channel: Channel) -> None:
         """A change of metadata that a channel wanted is done: on with the next."""
-        channel.waits -= 1
-        if channel.waits or self.closing:
+        if not channel.end_wait() or self.closing:
             return
         self.waiting -= 1
         while not channel.waits and not self.closing and (payload := self.backlog.take(channel.number)) is not None:
@@ -258,14 +257,14 @@ class Connection(Intake):
 
     def _greet(self, data: bytes) -> bool:
         if not data.startswith(PROTOCOL_HEADERS):
-            self.out.append(PROTOCOL_HEADER)  # "This is what I speak."
+            self.output.send(PROTOCOL_HEADER)  # "This is what I speak."
             self._shut(f"{{bad_header,{octets(data[:8]).removeprefix('all octets = ')}}}")
             self.broker.writers[self] = None
             return False
         self.greeted = True
         self.broker.notes.accepted(self)
         self.handshake = Handshake(self)
-        self.out.append(m.encode(0, self.handshake.start()))
+        self.output.send(m.encode(0, self.handshake.start()))
         return True
 
     def rest_from_spreading(self) -> None:
@@ -439,7 +438,7 @@ class Connection(Intake):
         channels = [channel for channel in self.channels.values() if not channel.closing]
         self.unsubscribing = len(channels) + 1
         for channel in channels:
-            channel.unsubscribe_all(self._on_unsubscribed)
+            channel.session.cancel_all(self._on_unsubscribed)
         self._on_unsubscribed(True)
 
     def _on_unsubscribed(self, _: bool) -> None:
@@ -496,6 +495,12 @@ class Connection(Intake):
         self.broker.notes.channel_error(self, channel.number, fault)
         self.send(channel.number, readable(fault.close()))
 
+    def fail(self, session: Session, refusal: Refusal) -> None:
+        """The broker ends one channel."""
+        channel = self.channels.get(session.number)
+        if channel is not None and channel.session is session:
+            self.close_channel(channel, ChannelFault(refusal.code, refusal.text))
+
     def close_with(self, fault: ConnectionFault) -> None:
         self.close_reason = fault.reply_text
         self.broker.notes.connection_error(self, fault)
@@ -513,37 +518,37 @@ class Connection(Intake):
         """A client that failed to log in is told why only if it said that it understands."""
         return self.handshake is None or self.handshake.may_be_told()
 
-    def room(self, queue: AnyQueue, average_bytes: int) -> int:
-        """How many deliveries of this size may still be made in this turn."""
-        room = (OUT_BYTES_MAX - self.out_bytes) // average_bytes if self.writable else 0
-        if room <= 0:
-            if self.writable and not self.out_bytes:
-                return 1  # One message larger than the budget.
-            self.stalled[queue] = None
-        return room
-
     # -- Output and the end --------------------------------------------------------------------------------------
 
     def send(self, number: int, method: m.Method) -> None:
-        self.out.append(m.encode(number, method))
-        self.broker.writers[self] = None
+        self.output.send(m.encode(number, method))
+
+    def on_crowded(self, queue: AnyQueue | BusyLink) -> None:
+        """This connection fills a queue faster than it empties, or a link."""
+        self.crowding = queue
+
+    def await_room(self, inbox: Inbox) -> None:
+        """Answers wait that the socket does not take."""
+        self.inboxes[inbox] = None
+
+    def forget_inbox(self, inbox: Inbox) -> None:
+        self.inboxes.pop(inbox, None)
 
     def send_content(self, number: int, method: m.Method, content: bytes) -> None:
         """A message that was asked for, or comes back. Who asks for more than a turn's worth is held meanwhile."""
-        self.out += (m.encode(number, method), content)
-        self.out_bytes += len(content)
-        if self.out_bytes > OUT_BYTES_MAX:
+        self.output.put([m.encode(number, method), content], len(content))
+        if self.output.is_full:
             self.full = self.held = True
-        self.broker.writers[self] = None
 
     def on_room(self) -> bool:
         """All that was made is written and the socket takes more. True: there is more to do, have another turn."""
-        if not self.stalled and not self.full and not self.inboxes:
+        stalled = self.output.stalled
+        if not stalled and not self.full and not self.inboxes:
             return False
         for inbox in list(self.inboxes):
             inbox.on_room()
-        if self.stalled:
-            self.broker.touch_stalled(self.stalled)
+        if stalled:
+            self.broker.touch_stalled(stalled)
         if self.full:
             self.full = False
             if not self.busy:
@@ -554,7 +559,9 @@ class Connection(Intake):
         """The handshake is over."""
         self.handshake = None
         self.vhost = vhost
-        self.broker.on_connection_opened(self)
+        self.login = self.broker.enter(self, self.user, vhost.name, self.number)
+        self.broker.on_connection_opened(self, self.login)
+        self.broker.notes.opened(self, vhost.name)
         if self.on_entered is not None:
             self.on_entered()
 
@@ -577,7 +584,10 @@ class Connection(Intake):
                 channel.release_all()
         self.broker.census.on_channels(self.user, -len(self.channels))
         self.channels.clear()
-        self.broker.delete_exclusive(self)
+        queues = [] if self.login is None else self.login.disown()
+        self.deleting += len(queues)
+        for queue in queues:
+            self.broker.give_up(queue, lambda applied: self.on_exclusive_deleted())
 
     def _shut(self, reason: str) -> None:
         if not self.closed:
@@ -586,6 +596,7 @@ class Connection(Intake):
             self.rest = b""
             self.backlog.clear()
             self.broker.on_connection_closed(self)
+            self.broker.notes.closed(self)
 
     def on_tick(self, now_ms: int, listening: bool = True) -> bool:
         """Time for heartbeats. False: the client has been silent for two of its intervals while it was listened to."""
@@ -604,16 +615,15 @@ class Connection(Intake):
             # If the node itself was held up, what the client sent meanwhile has yet to be read: to take that time for
             # silence would cut all clients at once, the living too. So one tick counts for one interval at most.
             self.received_ms += max(now_ms - self.ticked_ms - self.heartbeat_s * 1_000, 0)
-        if self.sent_since_tick:
+        if self.output.was_used():
             # Perhaps right after the last tick. To count from this one could let two intervals pass in silence.
-            self.sent_ms, self.sent_since_tick = self.ticked_ms, False
+            self.sent_ms = self.ticked_ms
         self.ticked_ms = now_ms
         if not self.heartbeat_s or self.handshake is not None:  # Clients are surprised by one before open-ok.
             return True
         # Ticks are a second apart: to leave one out is too much for who wants a beat each second.
         if now_ms - self.sent_ms >= self.heartbeat_s * 500 or self.heartbeat_s == 1:
-            self.out.append(HEARTBEAT_FRAME)
-            self.broker.writers[self] = None
+            self.output.send(HEARTBEAT_FRAME)
             self.sent_ms = now_ms
         return now_ms - self.received_ms < self.heartbeat_s * 2_000
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from leveret import __version__
-from leveret.broker.connection_limits import IN_VHOST, OF_USER
 from leveret.protocol import methods as m
 from leveret.protocol.errors import ConnectionFault, ReplyCode
 from leveret.protocol.frames import FRAME_MIN_SIZE
@@ -203,19 +202,8 @@ class Handshake:
 
     def _on_open(self, method: m.ConnectionOpen) -> None:
         connection, broker = self.connection, self.connection.broker
-        name = method.virtual_host
-        vhost = broker.vhosts.get(name)
-        if vhost is None:
-            text = f"vhost {name} not found"
-        elif (limit := broker.census.limit_reached(IN_VHOST + name)) is not None:
-            text = f"access to vhost '{name}' refused for user '{connection.user}': "
-            text += f"connection limit ({limit}) is reached"
-        elif (limit := broker.census.limit_reached(OF_USER + connection.user)) is not None:
-            text = f"connection refused for user '{connection.user}': user connection limit ({limit}) is reached"
-        elif not broker.permissions.may_enter(connection.user, name):
-            text = f"access to vhost '{name}' refused for user '{connection.user}'"
-        else:
-            connection.send(0, m.ConnectionOpenOk())
-            connection.on_opened(vhost)
-            return
-        raise ConnectionFault(ReplyCode.NOT_ALLOWED, text, method.class_id, method.method_id)
+        refused = broker.refuse_entry(connection.user, method.virtual_host)
+        if refused is not None:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, refused, method.class_id, method.method_id)
+        connection.send(0, m.ConnectionOpenOk())
+        connection.on_opened(broker.vhosts[method.virtual_host])

@@ -95,7 +95,7 @@ class ProducerChannel(Channel):
         return super().is_idle() and self._may_publish()
 
     def _may_publish(self) -> bool:
-        return self.number == 1 and self.confirms is not None and not self.producer.is_spent
+        return self.number == 1 and self.session.confirms is not None and not self.producer.is_spent
 
     def on_method(self, method: m.Method) -> None:
         if self.route is None and isinstance(method, m.BasicPublish):
@@ -117,7 +117,8 @@ class ProducerChannel(Channel):
         return protocol_error(ReplyCode.PRECONDITION_FAILED, text, method)
 
     def release_all(self) -> None:
-        if self.confirms is not None and self.confirms.published:
+        confirms = self.session.confirms
+        if confirms is not None and confirms.published:
             self.producer.is_spent = True
         super().release_all()
 
@@ -144,7 +145,7 @@ class ProducerChannel(Channel):
                 self.through[queue.spec.id] = last
                 origin = Origin(self.producer.name, first, previous)
                 if broker.outboxes.produce(queue, origin, contents, keys, kind, size, pending):
-                    self.connection.crowding = queue
+                    self.connection.on_crowded(queue)
         finally:
             if shared is not None:
                 shared.contents = broker.sharing = None
@@ -164,5 +165,6 @@ class ProducerChannel(Channel):
 
     def _refuse(self, count: int) -> None:
         super()._refuse(count)
-        assert self.confirms is not None
-        self.hole = self.producer.sequence + self.confirms.published
+        confirms = self.session.confirms
+        assert confirms is not None
+        self.hole = self.producer.sequence + confirms.published

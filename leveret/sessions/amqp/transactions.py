@@ -109,13 +109,13 @@ class Transaction:
 
     def settle(self, action: Callable[[list[Delivered]], None], taken: list[Delivered]) -> None:
         """Do this with deliveries at the commit."""
-        self.channel.unacked.set_aside(taken)
+        self.channel.session.unacked.set_aside(taken)
         self.settlings.append((action, taken))
 
     def rollback(self) -> None:
         """Forget the publishes; what was settled is out again. Also the end, if the channel ends."""
         self.settlings = []
-        self.channel.unacked.put_back()
+        self.channel.session.unacked.put_back()
         self.publishes.clear()
         self._let_go(self.size)
 
@@ -187,7 +187,7 @@ class Transaction:
         self.unsafe[part] = None
         self.unsafe_bytes += size
         bundle = (there, [held.content for held in several], [held.route.key for held in several])
-        channel.traffic.published += len(several)
+        channel.session.traffic.published += len(several)
         channel.send([bundle], several[0].kind, part)
 
     def overdue(self, looks: int) -> int:
@@ -214,7 +214,7 @@ class Transaction:
             done(PARTIAL)
             return
         settlings, self.settlings = self.settlings, []  # None, if the channel ended meanwhile.
-        self.channel.unacked.forget_aside()
+        self.channel.session.unacked.forget_aside()
         for action, taken in settlings:
             action(taken)
         done(True)

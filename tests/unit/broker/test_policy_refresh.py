@@ -123,7 +123,7 @@ def test_bytes_are_counted_right_whenever_the_limit_comes(world: World, client: 
 
 def _out(client: Client) -> tuple[Any, int, int]:
     (channel,) = client.connection.channels.values()
-    (one,) = channel.unacked.all_out()
+    (one,) = channel.session.unacked.all_out()
     return one.batch, one.lo, one.hi
 
 

@@ -106,7 +106,8 @@ class _Inner(Connection):
         self.client_properties = {"connection_name": "HTTP API"}
         self.capabilities = {"publisher_confirms": True, "basic.nack": True}
         self.vhost = self.broker.vhosts[vhost]
-        self.broker.connections[self] = f"{self.broker.node_name}.{self.number}"
+        self.login = self.broker.enter(self, user, vhost, self.number, counts=False)
+        self.broker.on_connection_opened(self, self.login)
         self.channels[CHANNEL] = Channel(self, CHANNEL)
         self.broker.census.on_channels(user, 1)  # Taken back with the channel.
 
@@ -115,7 +116,7 @@ class _Inner(Connection):
             self.closed = True
             self.close_reason = reason
             self.rest = b""
-            self.broker.connections.pop(self, None)
+            self.broker.on_connection_closed(self)
 
 
 class Session:

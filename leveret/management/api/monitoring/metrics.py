@@ -193,15 +193,15 @@ OF_ONE_ONLY: Final = frozenset({"queue_head_message_timestamp"})  # A sum of tim
 
 def _count(name: str) -> Callable[[Control, Channel], int]:
     at = s.CHANNEL.index(name)
-    return lambda control, channel: counted(channel)[at]
+    return lambda control, channel: counted(channel.session)[at]
 
 
 OF_CHANNEL, TO_EXCHANGES, OF_QUEUES = "channel_metrics", "channel_exchange_metrics", "channel_queue_metrics"
 CHANNELS: Final = (
     Metric("channel_consumers", GAUGE, "Consumers on a channel", OF_CHANNEL,
-           lambda control, channel: len(channel.consumers)),
+           lambda control, channel: len(channel.session.consumers)),
     Metric("channel_messages_unacked", GAUGE, "Delivered but not yet acknowledged messages", OF_CHANNEL,
-           lambda control, channel: channel.unacked.count),
+           lambda control, channel: channel.session.unacked.count),
     Metric("channel_messages_unconfirmed", GAUGE, "Published but not yet confirmed messages", OF_CHANNEL,
            lambda control, channel: _unconfirmed(channel)),
     Metric("channel_messages_uncommitted", GAUGE, "Messages received in a transaction but not yet committed",
@@ -211,7 +211,7 @@ CHANNELS: Final = (
     Metric("consumer_prefetch", GAUGE, "Limit of unacknowledged messages for each consumer", OF_CHANNEL,
            lambda control, channel: channel.new_consumer_prefetch),
     Metric("channel_prefetch", GAUGE, "Total limit of unacknowledged messages for all consumers on a channel",
-           OF_CHANNEL, lambda control, channel: channel.prefetch),
+           OF_CHANNEL, lambda control, channel: channel.session.prefetch),
 )  # fmt: skip
 CHANNEL_COUNTERS: Final = (
     ("channel_messages_published_total", "publish", TO_EXCHANGES,

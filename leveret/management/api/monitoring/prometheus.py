@@ -230,7 +230,7 @@ class MetricHandlers(Handlers):
         for _, channel in channels:
             one: Channel = channel
             consumers += len(one.consumers)
-            publishers += bool(one.traffic.published)
+            publishers += bool(one.session.traffic.published)
             if slices.is_over():
                 await slices.rest()
         home = sum(self.node.metadata.queue_counts.values())

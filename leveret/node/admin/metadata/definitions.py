@@ -31,6 +31,9 @@ from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
 from leveret.base.json_values import Json, same_json
 from leveret.base.safe_regex import PATTERN_COST_MAX, VHOST_COST_MAX, error_of, too_costly
 from leveret.broker.routing.router import EXCHANGE_TYPES, check_binding, check_exchange
+from leveret.broker.session import checks
+from leveret.broker.session.arguments import check_queue_arguments
+from leveret.broker.session.wanted import QueueWanted
 from leveret.metadata import definitions
 from leveret.metadata.definitions import SECTIONS, BadDefinition, Left, Reader
 from leveret.metadata.model import commands as c
@@ -50,9 +53,6 @@ from leveret.metadata.rules.redeclare import exchange_mismatch, queue_mismatch
 from leveret.metadata.store import PREDECLARED
 from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, Commands, Node, Refused
 from leveret.node.cluster import paced_commands
-from leveret.protocol import methods as m
-from leveret.protocol.errors import ProtocolError
-from leveret.sessions.amqp.queue_arguments import check_queue_arguments
 
 if TYPE_CHECKING:
     from leveret.node.admin.dispatch import Control
@@ -235,16 +235,13 @@ class Import:
         self.queues.add((command.vhost, command.name))
         if (command.vhost, command.name) in self.metadata.queues or (command.durable and not command.arguments):
             return None
-        method = m.QueueDeclare(
-            queue=command.name,
-            durable=command.durable,
-            auto_delete=command.auto_delete,
-            arguments=command.arguments,
+        wanted = QueueWanted(
+            command.name, command.durable, auto_delete=command.auto_delete, arguments=command.arguments
         )
         try:
-            check_queue_arguments(command.vhost, command.name, method)
-        except ProtocolError as error:
-            return error.explanation
+            check_queue_arguments(command.vhost, command.name, wanted)
+        except checks.Refused as refused:
+            return refused.refusal.text
         return None
 
     def _type(self, vhost: str, exchange: str) -> str | None:

@@ -266,15 +266,15 @@ CONNECTION: Final[dict[str, Getter]] = {
     "connected_at": lambda control, one: one.connected_ms,
     "recv_oct": lambda control, one: one.received_bytes,
     "recv_cnt": lambda control, one: one.received_count,
-    "send_oct": lambda control, one: one.sent_bytes,
-    "send_cnt": lambda control, one: one.sent_count,
+    "send_oct": lambda control, one: one.output.sent_bytes,
+    "send_cnt": lambda control, one: one.output.sent_count,
     "send_pend": _unsent_bytes,
     "node": lambda control, one: control.name,
 }
 
 
 def _unconfirmed(channel: Channel) -> int:
-    confirms = channel.confirms
+    confirms = channel.session.confirms
     return 0 if confirms is None else sum(one.last - one.first + 1 for one in confirms.open if one.waiting)
 
 
@@ -286,14 +286,14 @@ CHANNEL: Final[dict[str, Getter]] = {
     "user": lambda control, one: one.connection.user,
     "vhost": lambda control, one: "" if one.connection.vhost is None else one.connection.vhost.name,
     "transactional": lambda control, one: one.transaction is not None,
-    "confirm": lambda control, one: one.confirms is not None,
+    "confirm": lambda control, one: one.session.confirms is not None,
     "consumer_count": lambda control, one: len(one.consumers),
-    "messages_unacknowledged": lambda control, one: one.unacked.count,
+    "messages_unacknowledged": lambda control, one: one.session.unacked.count,
     "messages_uncommitted": lambda control, one: 0 if one.transaction is None else len(one.transaction.publishes),
     "acks_uncommitted": lambda control, one: 0 if one.transaction is None else one.transaction.acks,
     "messages_unconfirmed": lambda control, one: _unconfirmed(one),
     "prefetch_count": lambda control, one: one.new_consumer_prefetch,
-    "global_prefetch_count": lambda control, one: one.prefetch,
+    "global_prefetch_count": lambda control, one: one.session.prefetch,
     "node": lambda control, one: control.name,
 }
 CONSUMER: Final[dict[str, Getter]] = {

@@ -28,6 +28,7 @@ from leveret.broker.delivery.batch import Gap
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.mirrors import status
 from leveret.broker.queue.queue import Queue
+from leveret.broker.session.arguments import CLASSIC
 from leveret.metadata.model.commands import DeleteQueue
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
@@ -46,7 +47,6 @@ from leveret.node.admin.queues.lists import (
 )
 from leveret.node.stats.queue_rows import capacity, head_timestamp, message_count, sizes
 from leveret.node.system.time_slices import Slices, in_order, picked
-from leveret.sessions.amqp.queue_arguments import CLASSIC
 
 if TYPE_CHECKING:
     from leveret.metadata.model.records import QueueSpec

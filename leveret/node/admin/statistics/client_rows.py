@@ -51,9 +51,9 @@ def connection_row(control: Control, connection: Connection, windows: Windows) -
         "recv_oct": connection.received_bytes,
         "recv_oct_details": past.details(("recv_oct",), windows.data),
         "recv_cnt": connection.received_count,
-        "send_oct": connection.sent_bytes,
+        "send_oct": connection.output.sent_bytes,
         "send_oct_details": past.details(("send_oct",), windows.data),
-        "send_cnt": connection.sent_count,
+        "send_cnt": connection.output.sent_count,
         "send_pend": _unsent_bytes(control, connection),
         **_security(control, connection),
     }
@@ -81,8 +81,8 @@ def _security(control: Control, connection: Connection) -> dict[str, Any]:
 
 def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[str, Any]:
     connection, samples, transaction = channel.connection, control.node.samples, channel.transaction
-    past = Past(samples, s.OF_CHANNEL, samples.channels.get(channel))
-    values = dict(zip(s.CHANNEL, counted(channel), strict=True))
+    past = Past(samples, s.OF_CHANNEL, samples.sessions.get(channel.session))
+    values = dict(zip(s.CHANNEL, counted(channel.session), strict=True))
     row = {
         "name": channel.who,
         "number": channel.number,
@@ -91,12 +91,12 @@ def channel_row(control: Control, channel: Channel, windows: Windows) -> dict[st
         "user": connection.user,
         "user_who_performed_action": connection.user,
         "state": "closing" if channel.closing else "running",
-        "confirm": channel.confirms is not None,
+        "confirm": channel.session.confirms is not None,
         "transactional": transaction is not None,
-        "consumer_count": len(channel.consumers),
+        "consumer_count": len(channel.session.consumers),
         "prefetch_count": channel.new_consumer_prefetch,
-        "global_prefetch_count": channel.prefetch,
-        "messages_unacknowledged": channel.unacked.count,
+        "global_prefetch_count": channel.session.prefetch,
+        "messages_unacknowledged": channel.session.unacked.count,
         "messages_unconfirmed": _unconfirmed(channel),
         "messages_uncommitted": 0 if transaction is None else len(transaction.publishes),
         "acks_uncommitted": 0 if transaction is None else transaction.acks,

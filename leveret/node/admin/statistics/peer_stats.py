@@ -233,7 +233,7 @@ async def local_overview(control: Control, past: dict[str, Any] | None) -> Any:
     slices, channels, consumers = Slices(), 0, 0
     for connection in list(control.node.broker.connections):
         channels += len(connection.channels)
-        consumers += sum(len(one.consumers) for one in connection.channels.values())
+        consumers += sum(len(one.session.consumers) for one in connection.channels.values())
         if slices.is_over():
             await slices.rest()
     return {**row, "channels": channels, "consumers": consumers, "mirrored_queues": await mirror_figures(control)}

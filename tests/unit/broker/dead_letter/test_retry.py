@@ -75,7 +75,7 @@ def hold_all(world: World, client: Client, bodies: list[bytes], **properties: An
     client.consume("q", tag="q")
     client.take()
     short_of_memory(world)
-    assert all(one.batch.paged for one in client.connection.channels[1].unacked)
+    assert all(one.batch.paged for one in client.connection.channels[1].session.unacked)
     assert not world.queue("q").memory_bytes
 
 

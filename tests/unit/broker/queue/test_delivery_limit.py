@@ -170,7 +170,7 @@ def test_what_memory_has_forgotten_is_read_to_be_buried(client: Client, world: W
     replies = [get(client) for _ in range(3)]
     world.broker.content_bytes_max = 0
     world.broker.page_out_unacked()
-    assert all(one.batch.paged for one in client.connection.channels[1].unacked)
+    assert all(one.batch.paged for one in client.connection.channels[1].session.unacked)
     world.broker.content_bytes_max = 1 << 40
     limit(world, 0, **{"dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
     client.send(m.BasicNack(delivery_tag=tag(replies[-1]), multiple=True, requeue=True))

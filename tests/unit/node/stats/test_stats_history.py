@@ -24,7 +24,7 @@ class World:
     def __init__(self) -> None:
         self.vhosts = {"/": SimpleNamespace(name="/", passages={})}
         self.broker = SimpleNamespace(
-            queues_by_id={}, connections={}, vhosts=self.vhosts, totals=Totals(), ended={}, now_ms=0
+            queues_by_id={}, connections={}, sessions={}, vhosts=self.vhosts, totals=Totals(), ended={}, now_ms=0
         )
         alarms = SimpleNamespace(memory_used_bytes=1, disk_free_bytes=2)
         storage = SimpleNamespace(log=SimpleNamespace(appended_bytes=3))
@@ -38,15 +38,17 @@ class World:
         self.broker.queues_by_id[number] = queue
         return queue
 
-    def channel(self) -> Any:
-        connection: Any = SimpleNamespace(received_bytes=0, sent_bytes=0, channels={}, vhost=self.vhosts["/"])
-        channel = SimpleNamespace(
-            traffic=Traffic(), confirms=None, delivery_tag=0, closing=False, connection=connection
+    def session(self) -> Any:
+        connection: Any = SimpleNamespace(
+            received_bytes=0, output=SimpleNamespace(sent_bytes=0), vhost=self.vhosts["/"]
         )
-        connection = SimpleHash(connection)
-        connection.channels[1] = SimpleHash(channel)
-        self.broker.connections[connection] = "n.1"
-        return connection.channels[1]
+        login = SimpleNamespace(vhost=self.vhosts["/"])
+        session = SimpleHash(
+            SimpleNamespace(traffic=Traffic(), confirms=None, delivery_tag=0, is_closed=False, login=login)
+        )
+        self.broker.connections[SimpleHash(connection)] = "n.1"
+        self.broker.sessions[session] = None
+        return session
 
     def sample(self, *touched: Queue) -> None:
         self.broker.now_ms += 5_000
@@ -177,21 +179,22 @@ def test_many_that_have_ended_let_others_have_their_turn(world: World, monkeypat
     assert dict(zip(s.QUEUE, world.samples.sums, strict=True))["ack"] == 10 * time_slices.STEPS
 
 
-def test_channels_add_what_they_published(world: World) -> None:
-    channel = world.channel()
-    channel.traffic.published = 3
-    channel.delivery_tag, channel.traffic.delivered_no_ack, channel.traffic.got = 10, 2, 1
+def test_sessions_add_what_they_published(world: World) -> None:
+    session = world.session()
+    session.traffic.published = 3
+    session.delivery_tag, session.traffic.delivered_no_ack, session.traffic.got = 10, 2, 1
     world.sample()
-    channel.traffic.published, channel.traffic.dropped = 5, 1
-    channel.confirms = SimpleNamespace(confirmed=2, published=4)
+    session.traffic.published, session.traffic.dropped = 5, 1
+    session.confirms = SimpleNamespace(confirmed=2, published=4)
     world.broker.connections.clear()
-    world.broker.ended[channel] = None
+    world.broker.sessions.clear()
+    world.broker.ended[session] = None
     world.sample()
     sums = dict(zip(s.QUEUE, world.samples.by_vhost["/"], strict=True))
     assert [sums[name] for name in ("publish", "confirm", "drop_unroutable", "deliver")] == [5, 2, 1, 0]
     assert world.samples.published_to_confirm == 4
-    assert dict(zip(s.CHANNEL, s.counted(channel), strict=True))["deliver"] == 7
-    assert not world.samples.channels and not world.samples.connections
+    assert dict(zip(s.CHANNEL, s.counted(session), strict=True))["deliver"] == 7
+    assert not world.samples.sessions and not world.samples.connections
 
 
 def test_exchanges(world: World) -> None:

@@ -187,7 +187,7 @@ def test_who_asks_for_much_at_once_gets_it_turn_by_turn() -> None:
 
     def watched() -> None:
         nonlocal most
-        most = max(most, sum(map(len, client.connection.out)))
+        most = max(most, sum(map(len, client.connection.output.pieces)))
         flush()
 
     client.flush = watched  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.queue import paging
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field
-from leveret.sessions.amqp.connection import OUT_BYTES_MAX
+from leveret.sessions.amqp.output import OUT_BYTES_MAX
 from tests.machines import Client, Conversation, World, converse, publish, written_conversations
 
 
@@ -77,7 +77,7 @@ def test_a_turn_makes_so_many_bytes_and_the_next_goes_on() -> None:
         client.feed(publish(1, "", "q", bytes(100_000)))
     consumer.feed(m.encode(1, m.BasicConsume(queue="q", consumer_tag="c")))
     world.broker.pump()
-    assert 0 < sum(map(len, consumer.connection.out)) <= OUT_BYTES_MAX
+    assert 0 < sum(map(len, consumer.connection.output.pieces)) <= OUT_BYTES_MAX
     world.turn()
     assert len(consumer.bodies()) == 30
 
@@ -87,11 +87,11 @@ def test_a_consumer_that_does_not_read_gets_no_more() -> None:
     client, consumer = world.client(), world.client()
     client.declare("q")
     consumer.consume("q")
-    consumer.connection.writable = False
+    consumer.connection.output.set_writable(False)
     client.publish("q", b"abc")
-    assert consumer.take() == [] and list(consumer.connection.stalled) == [world.queue("q")]
-    consumer.connection.writable = True
-    world.broker.dirty.update(consumer.connection.stalled)
+    assert consumer.take() == [] and list(consumer.connection.output.stalled) == [world.queue("q")]
+    consumer.connection.output.set_writable(True)
+    world.broker.dirty.update(consumer.connection.output.stalled)
     world.turn()
     assert consumer.bodies() == [b"abc"]
 
@@ -155,7 +155,7 @@ def test_deliveries_of_a_deleted_queue_can_be_settled_in_any_way() -> None:
         assert client.methods()[-1] == m.ChannelFlowOk(True)
         assert world.broker.content_bytes == 0
         channel = client.connection.channels[1]
-        assert (channel.consumed, channel.unacked.count) == (0, 0)
+        assert (channel.session.consumed, channel.session.unacked.count) == (0, 0)
 
 
 # -- Fetching what must be read from the log -----------------------------------------------------------------------

@@ -284,7 +284,7 @@ def test_heartbeats_are_sent_in_silence_and_missed_ones_noticed() -> None:
     world = World()
     client = world.client(heartbeat=10)
     connection = client.connection
-    connection.sent_since_tick = False
+    connection.output.was_used()
     sent_at, alive_until = [], 0
     for now_ms in range(0, 40_000, 1000):
         if not connection.on_tick(now_ms):

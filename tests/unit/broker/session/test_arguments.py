@@ -6,22 +6,23 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.session.arguments import check_consume_arguments, check_queue_arguments
+from leveret.broker.session.checks import Refused
+from leveret.broker.session.wanted import QueueWanted
 from leveret.metadata.model.records import QueueSpec
-from leveret.protocol import methods as m
-from leveret.protocol.errors import ChannelFault
 from leveret.protocol.tables import table_from_python
-from leveret.sessions.amqp.queue_arguments import check_consume_arguments, check_queue_arguments
 
 Q = {"x-queue-type": "quorum"}
 
 
 def refusal(arguments: dict[str, Any], **properties: Any) -> str | None:
-    given: dict[str, Any] = {"queue": "q", "durable": True, **properties}
-    method = m.QueueDeclare(arguments=table_from_python(arguments), **given)
+    given: dict[str, Any] = {"name": "q", "durable": True, **properties}
+    wanted = QueueWanted(arguments=table_from_python(arguments), **given)
     try:
-        check_queue_arguments("/", "q", method)
-    except ChannelFault as fault:
-        return str(fault).partition("PRECONDITION_FAILED - ")[2]
+        check_queue_arguments("/", "q", wanted)
+    except Refused as refused:
+        assert refused.refusal.code == 406
+        return refused.refusal.text
     return None
 
 
@@ -52,7 +53,7 @@ def test_what_is_taken(arguments: dict[str, Any]) -> None:
         (Q, {"durable": False}, "invalid property 'non-durable' for queue 'q' in vhost '/'"),
         (Q, {"exclusive": True}, "invalid property 'exclusive-owner' for queue 'q' in vhost '/'"),
         (Q, {"auto_delete": True, "durable": False}, "invalid property 'auto-delete' for queue 'q' in vhost '/'"),
-        (Q, {"queue": ""}, "Cannot declare a server-named queue for type rabbit_quorum_queue"),
+        (Q, {"name": ""}, "Cannot declare a server-named queue for type rabbit_quorum_queue"),
         (
             {**Q, "x-quorum-initial-group-size": 0},
             {},
@@ -159,10 +160,9 @@ def test_what_is_refused(arguments: dict[str, Any], properties: dict[str, Any], 
 )
 def test_x_cancel_on_ha_failover(queue: dict[str, Any], value: Any, text: str | None) -> None:
     spec = QueueSpec(1, "/", "q", arguments=table_from_python(queue))
-    method = m.BasicConsume(queue="q", arguments=table_from_python({"x-cancel-on-ha-failover": value}))
     try:
-        check_consume_arguments(spec, "tag", method)
-    except ChannelFault as fault:
-        assert str(fault).endswith(str(text))
+        check_consume_arguments(spec, table_from_python({"x-cancel-on-ha-failover": value}))
+    except Refused as refused:
+        assert refused.refusal == (406, text)
     else:
         assert text is None

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.session.checks import Refused
+from leveret.metadata.model.refusals import Refusal, resource
 from leveret.metadata.rules.ha_policy import HA_ARGUMENTS, LEADER_LOCATORS, LOCATORS, MIRROR_ARGUMENTS
 from leveret.metadata.rules.queue_rules import OVERFLOWS, PRIORITY_MAX, is_routing_key, parse_age
-from leveret.protocol.errors import ReplyCode, protocol_error, resource
+from leveret.protocol.errors import ReplyCode
 from leveret.protocol.tables import Field, Table, type_name
 
 if TYPE_CHECKING:
+    from leveret.broker.session.wanted import QueueWanted
     from leveret.metadata.model.records import QueueSpec
-    from leveret.protocol import methods as m
 
 Problem = Callable[[Field], str | None]  # What is wrong with a value, as it stands behind the colon.
 
@@ -51,36 +53,36 @@ _CONSUMERS_OF_OTHER_TYPES: Final = {
 }
 
 
-def check_queue_arguments(vhost: str, name: str, method: m.QueueDeclare) -> None:
-    """`name`: which it will have; in the method there is none if the server is to choose one."""
-    arguments = method.arguments
+def check_queue_arguments(vhost: str, name: str, wanted: QueueWanted) -> None:
+    """`name`: which the queue will have; `wanted` has none if the broker is to make one up."""
+    arguments = wanted.arguments
     where = resource("queue", name, vhost)
     exchange = arguments.get("x-dead-letter-exchange")
     if exchange is not None and exchange.kind != "S":
-        raise _refusal(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {where}", method)
+        raise _refusal(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {where}")
     kind = arguments.get("x-queue-type", CLASSIC)
     problem = _unless_text(kind) or (
         None if kind.value in QUEUE_TYPES else f"\"unsupported queue type '{kind.value}'\""
     )
     if problem is not None:
-        raise _refusal(f"invalid arg 'x-queue-type' for {where}: {problem}", method)
+        raise _refusal(f"invalid arg 'x-queue-type' for {where}: {problem}")
     others = OF_OTHER_TYPES[kind.value]
     for key in arguments:
         if key in others:
-            raise _refusal(f"invalid arg '{key}' for {where} of queue type {QUEUE_TYPES[kind.value]}", method)
+            raise _refusal(f"invalid arg '{key}' for {where} of queue type {QUEUE_TYPES[kind.value]}")
     for key, check in _CHECKS.items():
         if key in arguments and (problem := check(arguments[key])) is not None:
-            raise _refusal(f"invalid arg '{key}' for {where}: {problem}", method)
+            raise _refusal(f"invalid arg '{key}' for {where}: {problem}")
     if "x-dead-letter-routing-key" in arguments and exchange is None:
-        raise _refusal(f"invalid arg 'x-dead-letter-routing-key' for {where}: routing_key_but_no_dlx_defined", method)
+        raise _refusal(f"invalid arg 'x-dead-letter-routing-key' for {where}: routing_key_but_no_dlx_defined")
     wrong = _mirrors_problem(arguments)
     if wrong is not None:
-        raise _refusal(f"invalid arg '{wrong[0]}' for {where}: {wrong[1]}", method)
+        raise _refusal(f"invalid arg '{wrong[0]}' for {where}: {wrong[1]}")
     size = arguments.get("x-stream-max-segment-size-bytes")
     if size is not None and size.value > SEGMENT_BYTES_MAX:
-        raise _refusal("Exceeded max value for x-stream-max-segment-size-bytes", method)
+        raise _refusal("Exceeded max value for x-stream-max-segment-size-bytes")
     if kind.value != "classic":
-        _check_replicated(kind.value, where, method)
+        _check_replicated(kind.value, where, wanted)
 
 
 def _mirrors_problem(arguments: Table) -> tuple[str, str] | None:
@@ -100,21 +102,21 @@ def _mirrors_problem(arguments: Table) -> tuple[str, str] | None:
     return None
 
 
-def _check_replicated(kind: str, where: str, method: m.QueueDeclare) -> None:
+def _check_replicated(kind: str, where: str, wanted: QueueWanted) -> None:
     """Quorum queues and streams last, and belong to nobody."""
-    if not method.queue:
-        raise _refusal(f"Cannot declare a server-named queue for type {QUEUE_TYPES[kind]}", method)
+    if not wanted.name:
+        raise _refusal(f"Cannot declare a server-named queue for type {QUEUE_TYPES[kind]}")
     for what, given in (
-        ("auto-delete", method.auto_delete),
-        ("exclusive-owner", method.exclusive),
-        ("non-durable", not method.durable),
+        ("auto-delete", wanted.auto_delete),
+        ("exclusive-owner", wanted.exclusive),
+        ("non-durable", not wanted.durable),
     ):
         if given:
-            raise _refusal(f"invalid property '{what}' for {where}", method)
+            raise _refusal(f"invalid property '{what}' for {where}")
 
 
-def _refusal(text: str, method: m.Method) -> Exception:
-    return protocol_error(ReplyCode.PRECONDITION_FAILED, text, method)
+def _refusal(text: str) -> Refused:
+    return Refused(Refusal(ReplyCode.PRECONDITION_FAILED, text))
 
 
 def _unless_text(field: Field) -> str | None:
@@ -218,18 +220,18 @@ def expiration_problem(text: str) -> str | None:
     return f"{{value_too_large,{number}}}" if number > EXPIRY_MS_MAX else None
 
 
-def check_consume_arguments(spec: QueueSpec, tag: str, method: m.BasicConsume) -> None:
+def check_consume_arguments(spec: QueueSpec, arguments: Table) -> None:
     where = resource("queue", spec.name, spec.vhost)
     kind = spec.arguments.get("x-queue-type", CLASSIC).value
-    for name in method.arguments:
+    for name in arguments:
         if name in _CONSUMERS_OF_OTHER_TYPES[kind]:
-            raise _refusal(f"invalid arg '{name}' for {where} of queue type {QUEUE_TYPES[kind]}", method)
-    for name, field in method.arguments.items():
+            raise _refusal(f"invalid arg '{name}' for {where} of queue type {QUEUE_TYPES[kind]}")
+    for name, field in arguments.items():
         if name == "x-cancel-on-ha-failover":
             if field.kind != "t":
-                raise _refusal(f"invalid arg '{name}' for {where}: {{unacceptable_type,{type_name(field)}}}", method)
+                raise _refusal(f"invalid arg '{name}' for {where}: {{unacceptable_type,{type_name(field)}}}")
         elif name == "x-priority" and (not isinstance(field.value, int) or field.kind in ("t", "T")):
             found = f'"expected integer, got {type_name(field)}"'
-            raise _refusal(f"invalid arg 'x-priority' for {where}: {found}", method)
+            raise _refusal(f"invalid arg 'x-priority' for {where}: {found}")
         elif name == "x-consumer-timeout" and (problem := _unless_positive(field)) is not None:
-            raise _refusal(f"invalid arg '{name}' for {where}: {problem}", method)
+            raise _refusal(f"invalid arg '{name}' for {where}: {problem}")

@@ -1,0 +1,32 @@
+"""A client that has logged in and entered a vhost: what it may do there, and what is its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import AnyQueue, Broker
+    from leveret.broker.vhost import Vhost
+
+
+class Login:
+    """Who a client is, in one vhost. Its sessions have it in common."""
+
+    __slots__ = ("broker", "counts", "exclusive_queues", "id", "user", "vhost")
+
+    def __init__(self, broker: Broker, user: str, vhost: Vhost, number: int, counts: bool = True) -> None:
+        self.broker = broker
+        self.user = user
+        self.vhost = vhost
+        self.id = f"{broker.node_name}.{number}"  # Outlives the client: exclusive queues are owned by it.
+        self.counts = counts  # Against the limits of its user and vhost.
+        self.exclusive_queues: dict[AnyQueue, None] = {}
+
+    def own(self, queue: AnyQueue) -> None:
+        """The client has declared a queue that only it can use."""
+        self.exclusive_queues[queue] = None
+
+    def disown(self) -> list[AnyQueue]:
+        """The client goes. Gives the queues that nobody can use any more, each to be deleted with `Broker.give_up`."""
+        queues, self.exclusive_queues = self.exclusive_queues, {}
+        return [queue for queue in queues if not queue.deleted]
