@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.queue.lease import LeaseView
-from leveret.broker.queue.leases import ack_lease, lease_views, open_lease, release_lease, take_lease
+from leveret.broker.queue.leases import Leases, ack_lease, lease_views, open_lease, release_lease, take_lease
 from leveret.metadata.model.commands import SetPolicy
 from simulation.clients import Step
 from simulation.plan import STEPS, Plan
@@ -309,7 +309,8 @@ class LeasedWorld(World):
         found = self._leading(LEASED)
         if found is None or found[2].frozen:
             return False
-        if found[2].leases is None or reader.name not in found[2].leases.all:
+        leases = found[2].extension(Leases)
+        if leases is None or reader.name not in leases.all:
             return not found[2].has_changes()
         if not self.lease_dice.randrange(50):
             self._ask(reader, "release")

@@ -33,6 +33,7 @@ from leveret.broker.login_attempts import Logins
 from leveret.broker.mirrors.detachment import Detachment
 from leveret.broker.mirrors.manager import Mirrors
 from leveret.broker.policy_refresh import PolicyRefresh
+from leveret.broker.queue.features import Features
 from leveret.broker.queue.hold import release
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote.client_end import FROM_HOME, Edge
@@ -119,6 +120,7 @@ class Broker:
         self.journaling = Options()
         self.journal: Journal | None = None  # Where some policy asks for it.
         self.letters = Letters(self)
+        self.features = Features()
         self.replies = Replies(self)
         self.census = Census(self)
         self.notes = Notes(shell)
@@ -418,8 +420,7 @@ class Broker:
 
     def unmake_queue(self, queue: Queue) -> None:
         """It was to be one, and will not be."""
-        if queue.journal is not None:
-            queue.journal.end("abandoned")
+        queue.tell_gone("abandoned")
         queue.on_deleted()
         self.dirty.pop(queue, None)
         self.forget(queue)

@@ -176,8 +176,7 @@ class Storage:
                 continue  # Its queue was deleted.
             queue, batch, awaiting = entry
             if batch is not None and not queue.deleted:
-                if queue.journal is not None:
-                    queue.journal.is_safe(batch)
+                queue.tell_safe(batch)
                 queue.on_logged(batch)  # It may let go of the batch.
             for pending in awaiting:
                 confirmed += pending.count

@@ -10,8 +10,9 @@ from leveret.base.range_set import Measured, Wanted
 from leveret.base.timers import Timers
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.kinds.priority_queue import PriorityQueue
+from leveret.broker.queue.features import Features
 from leveret.broker.queue.lease import LeaseView
-from leveret.broker.queue.leases import ack_lease, open_lease, release_lease, take_lease
+from leveret.broker.queue.leases import Leases, ack_lease, open_lease, release_lease, take_lease
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.model.refusals import Refusal
@@ -50,6 +51,7 @@ class Home:
         self.idle: Timers[Queue] = Timers()
         self.wanted: list[Gap] = []
         self.waiting: list[Callable[[], None]] = []
+        self.features = Features()
         self.letters: Any = None
         self.vhosts: dict[str, Any] = {}
         self.log = Log(self.disk, "log", LogOptions(segment_bytes=4000))
@@ -191,7 +193,8 @@ class Home:
         if load is not None:
             self.run(load)
             found = {run.first + at: body_of(one) for run in load.runs for at, one in enumerate(run.contents)}
-        held = self.queue.leases.held() if self.queue.leases is not None else ()
+        leases = self.queue.extension(Leases)
+        held = leases.held() if leases is not None else ()
         for batch, lo, hi in held:
             for at in range(lo, hi):
                 if first <= batch.first + at <= last:
@@ -308,14 +311,16 @@ class Watched(Home):
 
     def check_restored(self) -> None:
         """What was told is known."""
-        leases = {} if self.queue.leases is None else self.queue.leases.all
+        extension = self.queue.extension(Leases)
+        leases = {} if extension is None else extension.all
         for name, view in self.told.items():
             assert name in leases, f"lease {name} is lost"
             assert leases[name].acked >= view.acked and leases[name].next >= view.next
 
     def check_counts(self) -> None:
         queue = self.queue
-        leased = [] if queue.leases is None else [lease.alive().count for lease in queue.leases.all.values()]
+        leases = queue.extension(Leases)
+        leased = [] if leases is None else [lease.alive().count for lease in leases.all.values()]
         assert queue.unacked_count == sum(leased) + len(self.out), "what is out is counted"
         assert queue.ready_count == sum(entry.count for entry in queue.ready), "what waits is counted"
 
@@ -329,7 +334,8 @@ class Watched(Home):
             self.rare("commit")
             self.crash()
             self.check_restored()
-        for name in list(self.queue.leases.all) if self.queue.leases is not None else []:
+        leases = self.queue.extension(Leases)
+        for name in list(leases.all) if leases is not None else []:
             self.release(name)
         self.check_counts()
         assert not self.queue.unacked_count

@@ -9,6 +9,7 @@ from leveret.base.timers import Timers
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, Gap
 from leveret.broker.delivery.offsets import Start
 from leveret.broker.kinds.priority_queue import PriorityQueue
+from leveret.broker.queue.features import Features
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import QueueRules
@@ -36,6 +37,7 @@ class Host:
         self.idle: Timers[Queue] = Timers()
         self.rules = QueueRules(max_priority=5)
         self.ruled = 0
+        self.features = Features()
 
     def rules_of(self, spec: QueueSpec) -> QueueRules:
         return self.rules

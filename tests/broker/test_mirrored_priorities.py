@@ -78,7 +78,7 @@ def a_ring() -> tuple[Rings, int, PriorityQueue]:
 
 def master(rings: Rings, node: str, number: int) -> PriorityQueue:
     queue = rings.copy(node, number).queue
-    assert isinstance(queue, PriorityQueue) and isinstance(queue.claims, ExactClaims)
+    assert isinstance(queue, PriorityQueue) and isinstance(queue.gate, ExactClaims)
     return queue
 
 
@@ -176,7 +176,7 @@ def test_what_is_acknowledged_is_claimed_no_longer() -> None:
         fill(rings, queue, *(seq % 6 for seq in range(10)))
         reader.ack()
         rings.run()
-    claims = queue.claims
+    claims = queue.gate
     assert isinstance(claims, ExactClaims)
     assert len(reader.seen) == 200 and not claims.claims and not claims.sure and not claims.waiting
 
@@ -202,7 +202,7 @@ def test_what_was_claimed_and_forgotten_is_no_redelivery() -> None:
     reader = Reader(queue, 1)
     queue.add_consumer(reader)
     rings.run()
-    assert isinstance(queue.claims, ExactClaims) and queue.claims.waiting
+    assert isinstance(queue.gate, ExactClaims) and queue.gate.waiting
     fill(rings, queue, 5, 5)
     queue.host.content_bytes_max = 0
     queue.page_out()

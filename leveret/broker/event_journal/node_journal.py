@@ -103,15 +103,16 @@ class Options(NamedTuple):
         return {**definition, "journal": self.default}
 
 
-def watch(queue: Queue) -> QueueJournal | None:
-    """What its rules want to be told of a queue from now on."""
-    known, parts, journal = queue.journal, queue.rules.journal, queue.host.journal
+def watch(queue: Queue) -> None:
+    """Tells of a queue what its rules want, from now on."""
+    known, parts, journal = queue.extension(QueueJournal), queue.rules.journal, queue.host.journal
     if known is not None and parts:
-        known.parts = parts
-        return known
+        known.set_parts(parts)
+        return
     if known is not None:
-        known.end("off")
-    return QueueJournal(journal, queue, parts) if parts and journal is not None else None
+        known.on_gone("off")
+    if parts and journal is not None:
+        queue.extend(QueueJournal(journal, queue, parts))
 
 
 def keep(broker: Broker) -> Journal:

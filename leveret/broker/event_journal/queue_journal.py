@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.base.range_set import RangeSet, merged
 from leveret.broker.delivery.confirms import NEVER
+from leveret.broker.delivery.extension import Extension
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.metadata.rules.queue_rules import JOURNAL_WHOLE
 
@@ -139,7 +140,7 @@ def recovered(mark: bytes, through: int) -> list[Run]:
     return [run for run in runs if run.said and run.first <= run.last]
 
 
-class QueueJournal:
+class QueueJournal(Extension):
     """What is to be told of one queue, at its master."""
 
     __slots__ = (
@@ -187,13 +188,17 @@ class QueueJournal:
             self.is_touched = True
             self.since_ms = now_ms
 
+    def set_parts(self, parts: int) -> None:
+        """Of a million messages, so many are told of from now on."""
+        self.parts = parts
+
     def inherit(self, tail: Iterable[Block]) -> None:
         """This node leads the queue from now on, and these blocks wait for the ring's consent."""
         self.inherited = [one for block in tail for one in block.settled]
 
     # -- What the queue tells ------------------------------------------------------------------------------------
 
-    def enqueued(self, count: int, kind: int, pending: Pending | None) -> None:
+    def on_enqueued(self, count: int, kind: int, pending: Pending | None) -> None:
         """The last `count` messages of the queue have just come."""
         run = self.current
         if pending is not None:
@@ -240,11 +245,11 @@ class QueueJournal:
                 journal.is_urgent = True
                 del self.entries[0]
 
-    def refused(self, count: int, pending: Pending | None) -> None:
+    def on_refused(self, count: int, pending: Pending | None) -> None:
         """So many messages were turned away: the queue is full. They have no numbers."""
         self._tell("refused", 0, 0, count, self.journal.publisher(pending))
 
-    def delivered(self, taker: Taker, first: int, last: int) -> None:
+    def on_delivered(self, taker: Taker, first: int, last: int) -> None:
         """None: with basic.get. A name: what is no consumer."""
         if not self.is_touched or not 0 <= self.broker.wall_ms - self.since_ms <= GATHER_MS:
             self._touch()
@@ -255,11 +260,11 @@ class QueueJournal:
             out.append((first, last))
         takers[taker] = takers.get(taker, 0) + last - first + 1
 
-    def returned(self, first: int, last: int) -> None:
+    def on_returned(self, first: int, last: int) -> None:
         self._touch()
         self.requeued.append((first, last))
 
-    def leaves(self, reason: str, first: int, last: int, kind: str = "") -> None:
+    def on_unserved(self, reason: str, first: int, last: int, kind: str = "") -> None:
         """These are about to be settled, and nobody has acknowledged them."""
         self._touch()
         left, kind = self.left, kind or LEFT[reason]
@@ -269,7 +274,7 @@ class QueueJournal:
             left.append((kind, reason, first, last))
         self.explained.add(first, last)
 
-    def settled(self, ranges: Sequence[Range]) -> None:
+    def on_settlement(self, ranges: Sequence[Range]) -> None:
         """These are gone: they were in memory only, or a block that is being taken says so."""
         if self.has_entries:
             self._mark()
@@ -298,7 +303,7 @@ class QueueJournal:
             self.explained.remove(first, last)
         return rest
 
-    def is_safe(self, batch: Batch) -> None:
+    def on_safe(self, batch: Batch) -> None:
         """The block with this batch is where it has to be, and its publishers are being told."""
         unsafe, last = self.unsafe, batch.last
         while unsafe and unsafe[0].first <= last:
@@ -318,12 +323,12 @@ class QueueJournal:
             safe.append((run, run.shown + 1, last))
         run.shown = last
 
-    def end(self, reason: str) -> None:
+    def on_gone(self, reason: str) -> None:
         """The queue is no longer this node's business, or nobody wants to hear of it any more."""
         queue = self.queue
-        if queue.journal is not self:
+        if queue.extension(QueueJournal) is not self:
             return
-        queue.journal = None
+        queue.remove_extension(self)
         self.journal.touched.pop(self, None)
         if self.is_told or self.acked or self.left or self.out:
             self.drain()

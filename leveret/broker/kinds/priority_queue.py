@@ -65,11 +65,11 @@ class PriorityQueue(Queue):
     @property
     def open_through(self) -> int:  # type: ignore[override]  # Nothing sets it.
         """Of the first entry: up to where it may be handed out."""
-        if self.claims is None or not self.levels:
+        if self.gate is None or not self.levels:
             return NEVER
         head = self.levels[0]
-        assert isinstance(self.claims, ExactClaims)
-        return NEVER if isinstance(head, Gap) else self.claims.open_from(head.first)
+        assert isinstance(self.gate, ExactClaims)
+        return NEVER if isinstance(head, Gap) else self.gate.open_from(head.first)
 
     def open_up_to(self, number: int) -> None:
         """There is no such number here: see `open_through`."""
@@ -88,9 +88,9 @@ class PriorityQueue(Queue):
 
     def _note(self, first: int, last: int, stored: bool) -> None:
         """These were handed out."""
-        if self.claims is not None:
-            assert isinstance(self.claims, ExactClaims)
-            self.claims.on_delivered(first, last)
+        if self.gate is not None:
+            assert isinstance(self.gate, ExactClaims)
+            self.gate.on_delivered(first, last)
         elif stored:
             self.show([(first, last)])
 
@@ -142,8 +142,7 @@ class PriorityQueue(Queue):
         for level in reversed(levels.levels()):
             self._page_out_row(levels.rows[level], bytes_max, is_sorted=True)
         self._spill()
-        if self.leases is not None:
-            self.leases.forget_contents(spill=True)
+        self._tell_page_out()
 
     def _spill(self) -> None:
         if self.spilling:
@@ -219,8 +218,7 @@ class PriorityQueue(Queue):
             return
         self.heed()
         self.loading = None
-        if self.returns is not None:
-            self.returns.due = bool(self.returns.overdue)
+        self._tell_loaded()
         if gap.ranges is None:
             self._on_unsorted(gap, runs, next_seq)
         else:
@@ -281,9 +279,9 @@ class PriorityQueue(Queue):
     def _take_in(self, gap: Gap, run: Run) -> Batch:
         """Contents that were read."""
         batch = Batch.loaded(run)
-        if self.claims is not None:
-            assert isinstance(self.claims, ExactClaims)
-            self.claims.unmark(batch)
+        if self.gate is not None:
+            assert isinstance(self.gate, ExactClaims)
+            self.gate.unmark(batch)
         if gap.redelivered:
             batch.mark_redelivered(0, batch.left)
         if batch.expires:

@@ -44,7 +44,6 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.offsets import FIRST, NEXT, OFFSET, TIME, Start, with_offsets
-from leveret.broker.event_journal.node_journal import watch
 from leveret.broker.kinds.delayed_queue import Keeper
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.kinds.retention import Retention
@@ -163,8 +162,9 @@ class StreamQueue(Queue):
                 self.posts.append((self.next_seq - count, count, pending))
         self.totals.published += count
         host.dirty[self] = None
-        if self.journal is not None:
-            self.journal.enqueued(count, PERSISTENT, pending)
+        if self.extensions is not None:
+            for tell in self.extensions.on_enqueued:
+                tell(count, PERSISTENT, pending)
         return self.ready_count > self.crowded_at
 
     def set_rules(self, rules: QueueRules) -> None:
@@ -173,8 +173,7 @@ class StreamQueue(Queue):
             return
         self.said = rules
         self.retention.set_rules(rules)
-        if rules.journal or self.journal is not None:
-            self.journal = watch(self)
+        self.host.features.apply_journal(self, rules)
         self.host.dirty[self] = None
 
     def set_pressed(self, pressed: bool) -> None:
@@ -280,8 +279,9 @@ class StreamQueue(Queue):
             else:
                 self.totals.delivered += hi - lo
             consumer.begins_at = Start(OFFSET, reader.position - 1)
-            if self.journal is not None:
-                self.journal.delivered(consumer, batch.first + lo, reader.position - 1)
+            if self.extensions is not None:
+                for tell in self.extensions.on_delivered:
+                    tell(consumer, batch.first + lo, reader.position - 1)
         return False
 
     def _find(self, reader: Reader) -> StreamBatch | None:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Batch, Gap, Span
 from leveret.broker.queue.hold import go_on
+from leveret.broker.queue.leases import Leases
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -95,8 +96,7 @@ def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
     """The queue is an ordinary one again; the log knows."""
     for _, batch, _ in mirror.in_blocks:
         if batch is not None:
-            if queue.journal is not None:
-                queue.journal.is_safe(batch)  # What it tells of that is written behind these blocks, too.
+            queue.tell_safe(batch)  # What it tells of that is written behind these blocks, too.
             queue.on_logged(batch)
     for _, batch in mirror.unapplied:
         queue.on_logged(batch)
@@ -117,8 +117,9 @@ def _waiting(queue: Queue) -> Iterator[tuple[Batch, int, int]]:
 
 def _out(broker: Broker, queue: Queue) -> Iterator[tuple[Batch, int, int]]:
     """What clients have, of this node and of others; and leases, as far as it is in memory."""
-    if queue.leases is not None:
-        yield from queue.leases.held()
+    leases = queue.extension(Leases)
+    if leases is not None:
+        yield from leases.held()
     for session in broker.sessions:
         for one in session.unacked.all_out():
             if one.queue is queue:

@@ -49,6 +49,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.delivery.confirms import DOUBTED
+from leveret.broker.event_journal.queue_journal import QueueJournal
 from leveret.broker.kinds.priority_queue import claims_of
 from leveret.broker.kinds.stream import StreamQueue, make_queue, restore_stream
 from leveret.broker.mirrors.broadcast import Rounds
@@ -56,6 +57,7 @@ from leveret.broker.mirrors.convert import Adoption, give_back, take_over
 from leveret.broker.mirrors.copy_store import MirrorStore, Reading, restore_queue, stored_marks
 from leveret.broker.mirrors.ha_rules import Governing
 from leveret.broker.mirrors.log_lines import Journal
+from leveret.broker.queue.delivery_limit import Returns
 from leveret.broker.queue.hold import go_on, release
 from leveret.broker.queue.state import Access
 from leveret.broker.remote.outbox import begin_reign, rescue
@@ -489,8 +491,8 @@ class Mirrors:
         batch = queue.open
         block = queue.take_block(time_ms)
         if block is not None:
-            assert queue.claims is not None
-            queue.claims.put_into(block)
+            assert queue.gate is not None
+            queue.gate.put_into(block)
             run = block.enqueued
             if run is not None:
                 # The queue drops contents that are logged or settled; a mirror that is behind needs them still.
@@ -507,8 +509,7 @@ class Mirrors:
         while in_blocks and in_blocks[0][0] <= durable:
             number, batch, awaiting = in_blocks.popleft()
             if batch is not None and queue is not None:
-                if queue.journal is not None:
-                    queue.journal.is_safe(batch)
+                queue.tell_safe(batch)
                 if number <= mirror.member.confirmed:
                     queue.on_logged(batch)
                 else:
@@ -595,7 +596,7 @@ class Mirrors:
 
     def _confirmed(self, mirror: Mirror, effect: f.Confirmed) -> None:
         queue = mirror.queue
-        if queue is not None and queue.claims is not None and queue.claims.on_confirmed(effect.durable):
+        if queue is not None and queue.gate is not None and queue.gate.on_confirmed(effect.durable):
             self.broker.dirty[queue] = None
             self.broker.on_loaded(queue)  # Those who want to get one.
         if self.governing.may_confirm(mirror, effect.durable):
@@ -631,8 +632,9 @@ class Mirrors:
         mirror.forget_blocks()
         if queue is not None:
             queue.note_deliveries()  # The mirrors will have to know what is out with consumers.
-            if queue.returns is not None:
-                queue.returns.tell_all()
+            returns = queue.extension(Returns)
+            if returns is not None:
+                returns.tell_all()
             self.broker.dirty[queue] = None
         else:
             queue = make_queue(mirror.spec, self.broker)
@@ -644,8 +646,9 @@ class Mirrors:
                 self.broker.on_restored(queue)
                 queue.count_bytes()  # What is only in the log is counted when it is read.
             marks = stored_marks(stored, effect.tail)
-            if queue.journal is not None:
-                queue.journal.inherit(effect.tail)
+            told = queue.extension(QueueJournal)
+            if told is not None:
+                told.inherit(effect.tail)
             for number, batch in batches:
                 mirror.add_block(number, batch, [], [])
         before = effect.number - 1
@@ -653,7 +656,7 @@ class Mirrors:
         queue.restore_state(marks) if marks is not None else queue.durable_state.tell_all()
         if marks is not None:
             begin_reign(queue)
-        queue.set_claims(claims_of(queue))
+        queue.set_gate(claims_of(queue))
         if not mirror.member.serving:
             queue.freeze()
         mirror.start(queue)

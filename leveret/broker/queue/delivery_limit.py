@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.base.range_set import stretches
 from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.delivery.extension import Extension
 from leveret.broker.delivery.priority_ready import rows_of
 from leveret.protocol.frames import HEADER_AT, with_header
 from leveret.protocol.properties import body_size, decode_content, encode
@@ -44,18 +45,20 @@ from leveret.storage.format.queue_block import REDELIVERED
 if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Batch
     from leveret.broker.queue.queue import Queue
+    from leveret.storage.format.queue_block import Block
 
 DELIVERY_LIMIT: Final = "delivery_limit"  # Reason of a dead letter, as x-death has it.
 COUNT_HEADER: Final = "x-delivery-count"
 COUNT_MAX: Final = (1 << 32) - 1  # That the log can tell.
 
 
-class Returns:
+class Returns(Extension):
     """Of one queue that counts."""
 
-    __slots__ = ("counts", "due", "overdue", "untold")
+    __slots__ = ("counts", "due", "overdue", "queue", "untold")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
         self.counts: dict[int, int] = {}  # By message number.
         self.untold: dict[int, int] = {}  # Those of which the log has not been told.
         self.overdue: set[int] = set()  # Wait, and must not be handed out any more.
@@ -75,8 +78,9 @@ class Returns:
             return 1 if batch.kinds[at] & REDELIVERED else 0
         return known
 
-    def add(self, batch: Batch, lo: int, hi: int, limit: int | None) -> None:
-        """Messages are given back once more. Not yet marked for it."""
+    def on_failed(self, batch: Batch, lo: int, hi: int) -> None:
+        """Counts that messages are given back once more. They are not yet marked for it."""
+        limit = self.queue.rules.delivery_limit
         for at in range(lo, hi):
             count = min(self.count(batch, at) + 1, COUNT_MAX)
             number = batch.first + at
@@ -87,7 +91,7 @@ class Returns:
                 self.overdue.add(number)
                 self.due = True
 
-    def hold(self, batch: Batch, lo: int, hi: int) -> None:
+    def on_recalled(self, batch: Batch, lo: int, hi: int) -> None:
         """Messages come back and that does not count, but they are about to be marked for it."""
         for at in range(lo, hi):
             number = batch.first + at
@@ -96,8 +100,7 @@ class Returns:
                 if batch.stored:
                     self.untold[number] = 0
 
-    def forget(self, first: int, last: int) -> None:
-        """These are gone."""
+    def on_settled(self, first: int, last: int) -> None:
         counts = self.counts
         if last - first < len(counts):
             for number in range(first, last + 1):
@@ -109,10 +112,17 @@ class Returns:
         """From now on the log has all messages of the queue, those too that it did not have before."""
         self.untold = dict(self.counts)
 
-    def take_untold(self) -> list[tuple[int, int, int]]:
-        """For the next block."""
+    def on_block(self, block: Block) -> None:
+        """Has the log told what it does not know yet."""
         untold, self.untold = self.untold, {}
-        return stretches(untold)
+        block.counts = stretches(untold)
+
+    def before_hand_out(self) -> None:
+        if self.due:
+            bury_overdue(self.queue, self)
+
+    def on_loaded(self) -> None:
+        self.due = bool(self.overdue)
 
     # -- What consumers see --------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from leveret.broker.dead_letter.publisher import Letters
     from leveret.broker.delivery.batch import Gap, Shared
     from leveret.broker.event_journal.node_journal import Journal
+    from leveret.broker.queue.features import Features
     from leveret.broker.queue.queue import Queue
     from leveret.broker.vhost import Vhost
     from leveret.metadata.model.records import QueueSpec
@@ -34,6 +35,7 @@ class Host(Protocol):
     timers: Timers[Any]  # Queues that want a pump at a time of day.
     idle: Timers[Any]  # Queues that go when nobody uses them, and when to look, by `now_ms`.
     letters: Letters
+    features: Features
     journal: Journal | None  # Of the node, if some queue has one.
     vhosts: dict[str, Vhost]
     ruled: int  # How often policies have changed.

@@ -56,7 +56,9 @@ from typing import TYPE_CHECKING, Final
 from leveret.base.range_set import RangeSet, Wanted, merged
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.batch import Gap, Span
+from leveret.broker.delivery.extension import Extension
 from leveret.broker.queue import ttl_and_length
+from leveret.broker.queue.delivery_limit import Returns
 from leveret.broker.queue.lease import (
     HEAD,
     NAME_BYTES_MAX,
@@ -94,7 +96,7 @@ AGAIN_MS: Final = 1_000  # When a lease is overdue and its queue cannot change n
 # -- The leases of a queue -------------------------------------------------------------------------------------------
 
 
-class Leases:
+class Leases(Extension):
     """Of one queue, at its master."""
 
     __slots__ = ("all", "closed", "queue")
@@ -180,10 +182,9 @@ class Leases:
         unread = _Taker(self, lease, count_max, bytes_max, runs_max).run()
         if unread is not None and lease.next == before:
             return unread
-        if queue.journal is not None:
-            for place, first, last in lease.runs:
-                if place + last - first >= before:
-                    queue.journal.delivered(f"lease {name}", max(first, first + before - place), last)
+        for place, first, last in lease.runs:
+            if place + last - first >= before:
+                queue.tell_delivered(f"lease {name}", max(first, first + before - place), last)
         self._touch(lease, changed=lease.next != before)
         return lease
 
@@ -274,6 +275,12 @@ class Leases:
             marks[lease.key] = packed
         return marks
 
+    def on_logged(self) -> None:
+        self.forget_contents()
+
+    def on_page_out(self) -> None:
+        self.forget_contents(spill=True)
+
     def forget_contents(self, spill: bool = False) -> None:
         """Of what the log has; or, if memory is very short, can be given."""
         for lease in self.all.values():
@@ -294,7 +301,7 @@ class Leases:
             self.queue.durable_state.set(lease.key, pack_lease(lease))
         self.queue.host.timers.set(self.queue, lease.touched_ms + lease.timeout_ms)
 
-    def check_time(self) -> None:
+    def on_turn(self) -> None:
         """Release what nobody has used for too long."""
         queue, now_ms = self.queue, self.queue.host.wall_ms
         if self.closed and now_ms - next(iter(self.closed.values())).touched_ms > CLOSED_MS:
@@ -393,7 +400,7 @@ class _Taker:
     def _must_read(self, gap: Gap) -> bool:
         if gap.ranges is None and self.queue.rules.max_priority:
             return True
-        returns = self.queue.returns
+        returns = self.queue.extension(Returns)
         return returns is not None and gap.first in returns.overdue
 
     def _take_span(self, head: Span) -> None:
@@ -407,8 +414,9 @@ class _Taker:
     def _take_gap(self, gap: Gap) -> None:
         queue = self.queue
         last = gap.last
-        if queue.returns is not None and queue.returns.overdue:
-            last = min((one for one in queue.returns.overdue if gap.first <= one <= last), default=last + 1) - 1
+        returns = queue.extension(Returns)
+        if returns is not None and returns.overdue:
+            last = min((one for one in returns.overdue if gap.first <= one <= last), default=last + 1) - 1
         runs_max = self.runs_max - len(self.lease.runs)
         wanted = Wanted(gap.first, last, self.count, self.room, gap.ranges, runs_max)
         found, size = queue.host.measure(queue, wanted)
@@ -470,9 +478,8 @@ def release_lease(queue: Queue, name: str, then: Callable[[LeaseView | Refusal],
 
 def lease_views(queue: Queue) -> list[LeaseView]:
     """What is known of a queue's leases, as far as it is safe."""
-    if queue.leases is None:
-        return []
-    return [lease.shown for lease in queue.leases.all.values() if lease.shown is not None]
+    leases = queue.extension(Leases)
+    return [] if leases is None else [lease.shown for lease in leases.all.values() if lease.shown is not None]
 
 
 def _ask(
@@ -496,10 +503,12 @@ def _ask(
     if refusal is not None:
         then(refusal)
         return
-    if queue.leases is None:
-        queue.leases = Leases(queue)
+    leases = queue.extension(Leases)
+    if leases is None:
+        leases = Leases(queue)
+        queue.extend(leases)
     queue.touch()
-    answer = act(queue.leases)
+    answer = act(leases)
     if isinstance(answer, Gap):
         queue.want(answer)
         queue.host.when_loaded(queue, lambda: go_on(queue))

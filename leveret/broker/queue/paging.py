@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leveret.base.counters import Traffic
-    from leveret.broker.queue.delivery_limit import Returns
     from leveret.broker.queue.host import Host
     from leveret.metadata.rules.queue_rules import QueueRules
     from leveret.storage.format.queue_block import Run
@@ -45,7 +44,6 @@ class Paging:
         "ready",
         "ready_bytes",
         "ready_count",
-        "returns",
         "ruled",
         "said",
         "shared_bytes",
@@ -58,7 +56,6 @@ class Paging:
     totals: Traffic
     said: QueueRules
     ruled: int
-    returns: Returns | None
     durable: bool
     ready: deque[Span | Gap]
     ready_count: int
@@ -225,14 +222,16 @@ class Paging:
             self.loading = gap
             self.host.load(self, gap)  # type: ignore[arg-type]  # Whatever pages is a queue.
 
+    def _tell_loaded(self) -> None:
+        """Contents were read back."""
+
     def on_loaded(self, gap: Gap, runs: list[Run], next_seq: int) -> None:
         """The beginning of a gap was read back: everything of it before `next_seq`."""
         if self.loading is not gap:
             return  # Purged meanwhile.
         self.heed()
         self.loading = None
-        if self.returns is not None:
-            self.returns.due = bool(self.returns.overdue)
+        self._tell_loaded()
         at = self.ready.index(gap)
         del self.ready[at]
         count = 0

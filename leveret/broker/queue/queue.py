@@ -32,13 +32,10 @@ from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, Span
 from leveret.broker.delivery.confirms import NEVER
 from leveret.broker.delivery.consumer_order import Turns
-from leveret.broker.event_journal import node_journal
-from leveret.broker.queue import dedup, ttl_and_length
-from leveret.broker.queue.delivery_limit import Returns
+from leveret.broker.delivery.extension import Extensions
+from leveret.broker.queue import ttl_and_length
 from leveret.broker.queue.durable_state import DurableState
 from leveret.broker.queue.hold import Parked, park
-from leveret.broker.queue.lease import PREFIX as LEASE_PREFIX
-from leveret.broker.queue.leases import Leases
 from leveret.broker.queue.paging import KEEP_BYTES, Paging
 from leveret.broker.queue.state import ACCESS_LEGAL, LIFE_LEGAL, Access, Life
 from leveret.metadata.model.refusals import Refusal, not_found, resource
@@ -52,9 +49,9 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.batch import Shared
     from leveret.broker.delivery.confirms import Pending
     from leveret.broker.delivery.consumer import Consumer, Subscriber
+    from leveret.broker.delivery.extension import E, Extension, Gate
     from leveret.broker.delivery.publish_numbers import Origin
     from leveret.broker.mirrors.manager import Mirror
-    from leveret.broker.queue.delivery_claims import Claims
     from leveret.broker.queue.host import Host
     from leveret.broker.remote.migrate import Departure
     from leveret.broker.remote.outbox import Post
@@ -77,17 +74,16 @@ class Queue(Paging):
         "active_ms",
         "awaiting",
         "born_ms",
-        "claims",
         "consumers",
         "crowded_at",
         "deleted",
         "departure",
         "durable_state",
         "exclusive_consumer",
+        "extensions",
         "frozen",
+        "gate",
         "heritage",
-        "journal",
-        "leases",
         "life",
         "logs",
         "mirror",
@@ -114,7 +110,8 @@ class Queue(Paging):
         # Messages with all these bits of their kind go to the log: persistent ones; `NEVER`: none, nor durable state.
         self.logs = PERSISTENT if spec.durable else NEVER
         self.mirror: Mirror | None = None
-        self.claims: Claims | None = None  # And what its mirrors were told of deliveries.
+        self.gate: Gate | None = None  # While it has mirrors: what of it may be handed out.
+        self.extensions: Extensions | None = None  # What was added to it: see `features`.
         self.open_up_to(NEVER)
         self.born_ms = host.now_ms  # When it was made here, by the host's clock; 0: when the node started.
         self.active_ms = 0  # When it was last touched; 0: not yet.
@@ -137,7 +134,6 @@ class Queue(Paging):
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
         self.durable_state = DurableState(self)
-        self.leases: Leases | None = None  # Where there was one since the queue came to this node.
         self.awaiting: list[Pending] = []  # What its next block is awaited by.
         self.posts: list[Post] | None = None  # Where it has mirrors: which messages of its next block are awaited.
         self.loading: Gap | None = None
@@ -148,15 +144,11 @@ class Queue(Paging):
         self.deleted = False  # It is `Life.GONE`.
         self.turns: Turns | None = None  # Where its consumers are not all alike.
         self.said, self.ruled = PLAIN, host.ruled  # See `ruling`.
-        self.returns: Returns | None = None  # Where it is counted how often messages come back.
         self.timed = False  # Its messages, or some of them, grow old.
         self.tended = False  # It does something with its messages by itself: see `upkeep`.
         self.departure: Departure | None = None  # It is on its way to another node.
         self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions that are put off: see `is_deferring`.
         self.orphans: set[Consumer] = set()  # Who wants to consume is among those that wait.
-        self.journal: node_journal.QueueJournal | None = (
-            None  # While somebody wants to know what becomes of its messages.
-        )
         self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
         self.totals = Traffic()
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
@@ -249,9 +241,9 @@ class Queue(Paging):
         if self.posts is None:
             self.posts = []
 
-    def set_claims(self, claims: Claims) -> None:
-        """From now on nothing is handed out that its mirrors do not know to be."""
-        self.claims = claims
+    def set_gate(self, gate: Gate) -> None:
+        """From now on the gate decides what may be handed out."""
+        self.gate = gate
 
     def open_up_to(self, number: int) -> None:
         """No message with a higher number may be handed out yet."""
@@ -274,14 +266,84 @@ class Queue(Paging):
         with the next block, which is written behind those."""
         self.awaiting[:0] = awaiting
         self.mirror = self.posts = None
-        if self.claims is not None:
-            self.claims.end()
-            self.claims = None
+        if self.gate is not None:
+            self.gate.end()
+            self.gate = None
         self.open_up_to(NEVER)
         self.logs = PERSISTENT if self.durable else NEVER
         self.note_deliveries()  # So that there is a next block.
         self.thaw()
         self.set_pressed(False)
+
+    # -- Extensions ----------------------------------------------------------------------------------------------
+
+    def extension(self, kind: type[E]) -> E | None:
+        """What was added to the queue, of this kind."""
+        return None if self.extensions is None else self.extensions.find(kind)
+
+    def extend(self, extension: Extension) -> None:
+        known = () if self.extensions is None else self.extensions.all.values()
+        self.extensions = Extensions([*known, extension])
+
+    def remove_extension(self, extension: Extension) -> None:
+        known = () if self.extensions is None else self.extensions.all.values()
+        rest = [one for one in known if one is not extension]
+        self.extensions = Extensions(rest) if rest else None
+
+    def tell_delivered(self, taker: Consumer | str | None, first: int, last: int) -> None:
+        """Messages were given to somebody who is not a consumer: to a get, or to a reader with a name."""
+        if self.extensions is not None:
+            for tell in self.extensions.on_delivered:
+                tell(taker, first, last)
+
+    def tell_refused(self, count: int, pending: Pending | None) -> None:
+        """Messages were not taken, because the queue is full."""
+        if self.extensions is not None:
+            for tell in self.extensions.on_refused:
+                tell(count, pending)
+
+    def tell_safe(self, batch: Batch) -> None:
+        """The block with this batch is where it has to be, and its publishers are being told."""
+        if self.extensions is not None:
+            for tell in self.extensions.on_safe:
+                tell(batch)
+
+    def tell_before_hand_out(self) -> None:
+        """What must not be handed out can be taken out."""
+        if self.extensions is not None:
+            for tell in self.extensions.before_hand_out:
+                tell()
+
+    def tell_gone(self, reason: str) -> None:
+        """The queue is no longer this node's business."""
+        if self.extensions is not None:
+            for tell in self.extensions.on_gone:
+                tell(reason)
+
+    def _tell_unserved(self, reason: str, first: int, last: int, kind: str = "") -> None:
+        if self.extensions is not None:
+            for tell in self.extensions.on_unserved:
+                tell(reason, first, last, kind)
+
+    def _tell_settled(self, first: int, last: int) -> None:
+        if self.extensions is not None:
+            for tell in self.extensions.on_settled:
+                tell(first, last)
+
+    def _tell_returned(self, first: int, last: int) -> None:
+        if self.extensions is not None:
+            for tell in self.extensions.on_returned:
+                tell(first, last)
+
+    def _tell_loaded(self) -> None:
+        if self.extensions is not None:
+            for tell in self.extensions.on_loaded:
+                tell()
+
+    def _tell_page_out(self) -> None:
+        if self.extensions is not None:
+            for tell in self.extensions.on_page_out:
+                tell()
 
     # -- Publishing ----------------------------------------------------------------------------------------------
 
@@ -341,8 +403,9 @@ class Queue(Paging):
                     self.posts.append((self.next_seq - count, count, pending))
         self.totals.published += count
         host.dirty[self] = None
-        if self.journal is not None:
-            self.journal.enqueued(count, kind, pending)
+        if self.extensions is not None:
+            for tell in self.extensions.on_enqueued:
+                tell(count, kind, pending)
         return self.ready_count > self.crowded_at
 
     def _share(self, batch: Batch, shared: Shared, count: int, size: int) -> int:
@@ -361,7 +424,7 @@ class Queue(Paging):
         """As `enqueue`, of a producer: what it has sent before is passed over."""
         if self.parked is not None:
             return park(self.parked, contents, keys, kind, size, pending, origin)
-        return dedup.take(self, origin, contents, keys, kind, size, pending)
+        return self.host.features.enqueue_once(self, origin, contents, keys, kind, size, pending)
 
     def _is_refused(self, contents: list[bytes], keys: list[bytes], kind: int, pending: Pending | None) -> bool:
         """Count a publish against the limits; True if it exceeds them, and the publisher is to know."""
@@ -411,13 +474,9 @@ class Queue(Paging):
         self.timed = self.timed or rules.ttl_ms is not None
         limits = (rules.max_length, rules.max_bytes, rules.delivery_limit)
         self.tended = self.timed or any(limit is not None for limit in limits)
-        if rules.counts_returns and self.returns is None:
-            self.returns = Returns()
-            self.returns.restore(self.host.counts_of(self), rules.delivery_limit)
         if rules.max_bytes is not None and not counted:
             self.count_bytes()
-        if rules.journal or self.journal is not None:
-            self.journal = node_journal.watch(self)
+        self.host.features.apply(self, rules)
         self.host.dirty[self] = None
 
     def set_pressed(self, pressed: bool) -> None:
@@ -587,8 +646,7 @@ class Queue(Paging):
 
     def on_deleted(self) -> None:
         """The queue is gone from the metadata: nothing of it counts any longer."""
-        if self.journal is not None:
-            self.journal.end("deleted")
+        self.tell_gone("deleted")
         self._change_life(Life.GONE)
         for consumer in list(self.consumers):
             consumer.on_queue_deleted()
@@ -597,11 +655,10 @@ class Queue(Paging):
 
     def let_go_of_all(self) -> None:
         """No message of it is this object's business any more."""
-        if self.journal is not None:
-            self.journal.end("elsewhere")
+        self.tell_gone("elsewhere")
         if not self.deleted:
             self._change_life(Life.GONE)
-        self.leases = None
+        self.extensions = None
         self.ready.clear()
         self.host.content_bytes -= self.memory_bytes - self.shared_bytes
         self.memory_bytes = self.shared_bytes = self.ready_count = 0
@@ -619,8 +676,9 @@ class Queue(Paging):
         """Hand out what waits, as far as the consumers have room."""
         if self.frozen:
             return
-        if self.leases is not None:
-            self.leases.check_time()
+        if self.extensions is not None:
+            for tell in self.extensions.on_turn:
+                tell()
         if self.tended:
             ttl_and_length.before_pump(self)
             self._hand_out()
@@ -654,12 +712,12 @@ class Queue(Paging):
                 break
         if len(ready) > 1 and ready[1].__class__ is Gap and consumers:
             self.want(ready[1])
-        if self.claims is not None:
-            self.claims.check()
+        if self.gate is not None:
+            self.gate.check()
 
     def _opens(self, head: Span | Gap) -> bool:
         """Whether it may be handed out after all, with what follows it."""
-        return self.claims is not None and self.claims.open_unwritten(head.first)
+        return self.gate is not None and self.gate.open_unwritten(head.first)
 
     def _share_out(self, head: Span) -> bool:
         """Several consumers: in turn, one message each. False if none has room."""
@@ -698,8 +756,9 @@ class Queue(Paging):
         if through > self.delivered_through:
             self.delivered_through = through
         consumer.deliver(batch, lo, hi)
-        if self.journal is not None:
-            self.journal.delivered(consumer, batch.first + lo, through)
+        if self.extensions is not None:
+            for tell in self.extensions.on_delivered:
+                tell(consumer, batch.first + lo, through)
         if batch.redelivered:
             self.totals.redelivered += batch.redelivered_within(lo, hi)
         if consumer.no_ack:
@@ -719,8 +778,8 @@ class Queue(Paging):
             return None
         head = self.ready[0]
         if head.first > self.open_through and not self._opens(head):
-            assert self.claims is not None
-            return self.claims.want(head.first)
+            assert self.gate is not None
+            return self.gate.want(head.first)
         if isinstance(head, Gap):
             self.want(head)
             return head
@@ -732,8 +791,7 @@ class Queue(Paging):
         self.ready_count -= 1
         self.unacked_count += 1
         self.delivered_through = max(self.delivered_through, batch.first + at)
-        if self.journal is not None:
-            self.journal.delivered(None, batch.first + at, batch.first + at)
+        self.tell_delivered(None, batch.first + at, batch.first + at)
         self.host.dirty[self] = None  # The log is to know of it.
         if self.timed:
             ttl_and_length.before_pump(self)  # So that nobody is told of more that would not be given.
@@ -832,17 +890,15 @@ class Queue(Paging):
 
     def settle_numbers(self, first: int, last: int, reason: str = "") -> None:
         """Messages that only the log has are gone; for a reason, if nobody has acknowledged them."""
-        if self.journal is not None and reason:
-            self.journal.leaves(reason, first, last)
+        if reason:
+            self._tell_unserved(reason, first, last)
         self.settled.append((first, last))
-        if self.returns is not None:
-            self.returns.forget(first, last)
+        self._tell_settled(first, last)
         self.host.dirty[self] = None
 
     def settle_unserved(self, batch: Batch, lo: int, hi: int, reason: str, kind: str = "") -> None:
         """These messages are gone, and nobody has acknowledged them."""
-        if self.journal is not None:
-            self.journal.leaves(reason, batch.first + lo, batch.first + hi - 1, kind)
+        self._tell_unserved(reason, batch.first + lo, batch.first + hi - 1, kind)
         self.settle(batch, lo, hi)
 
     def settle(self, batch: Batch, lo: int, hi: int) -> None:
@@ -850,16 +906,17 @@ class Queue(Paging):
         if self.deleted:
             return
         first, last = batch.first + lo, batch.first + hi - 1
-        if self.returns is not None:
-            self.returns.forget(first, last)
+        if self.extensions is not None:
+            self._tell_settled(first, last)
         if batch.stored:
             settled = self.settled
             if settled and settled[-1][1] == first - 1:
                 settled[-1] = (settled[-1][0], last)
             else:
                 settled.append((first, last))
-        elif self.journal is not None:
-            self.journal.settled([(first, last)])
+        elif self.extensions is not None:
+            for tell in self.extensions.on_settlement:
+                tell([(first, last)])
         self._let_go(batch, hi - lo)
         self.host.dirty[self] = None
 
@@ -875,18 +932,16 @@ class Queue(Paging):
         counted = counted and shown
         # Where others were given later ones meanwhile, only the mark tells why this one comes out of order.
         shown = shown or last < self.delivered_through
-        if self.returns is not None and counted:
-            self.returns.add(batch, lo, hi, self.rules.delivery_limit)
-        elif self.returns is not None and shown:
-            self.returns.hold(batch, lo, hi)
+        if self.extensions is not None and shown:
+            for tell in self.extensions.on_failed if counted else self.extensions.on_recalled:
+                tell(batch, lo, hi)
         if shown:
             batch.mark_redelivered(lo, hi)
             if batch.stored:
                 self.requeued.append((first, last))
         elif not batch.paged and not batch.redelivered_within(lo, hi):  # Else somebody was shown them before.
             self.delivered_through = min(first - 1, self.delivered_through)
-        if self.journal is not None:
-            self.journal.returned(first, last)
+        self._tell_returned(first, last)
         self._put_back_again(Span(batch, lo, hi))
         self.host.dirty[self] = None
 
@@ -911,8 +966,7 @@ class Queue(Paging):
         self.unacked_count -= last - first + 1
         if shown:
             self.note_requeued([(first, last)])
-        if self.journal is not None:
-            self.journal.returned(first, last)
+        self._tell_returned(first, last)
         self.revive_numbers(Gap(first, last, last - first + 1, redelivered=shown))
 
     def requeue_many(self, pieces: list[tuple[Batch, int, int]], shown: bool = True, counted: bool = True) -> None:
@@ -955,12 +1009,16 @@ class Queue(Paging):
         self.number += 1
         self.note_due, self.noted_through = False, self.delivered_through
         settled, self.settled = merged(self.settled), []
-        if self.journal is not None:
-            self.journal.settled(settled)
+        if self.extensions is not None:
+            for tell in self.extensions.on_settlement:
+                tell(settled)
         requeued, self.requeued = merged(self.requeued), []
-        counts = None if self.returns is None else self.returns.take_untold()
-        through, marks = self.delivered_through, self.durable_state.take()
-        return Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, counts, marks)
+        through, changes = self.delivered_through, self.durable_state.take()
+        block = Block(self.spec.id, self.epoch, self.number, time_ms, batch, settled, requeued, through, None, changes)
+        if self.extensions is not None:
+            for add_to in self.extensions.on_block:
+                add_to(block)
+        return block
 
     def note_deliveries(self) -> None:
         """There is to be a next block, which says what was delivered."""
@@ -1007,14 +1065,11 @@ class Queue(Paging):
     def restore_state(self, table: dict[bytes, bytes]) -> None:
         """Its durable state has come from its log, or from where it was. All its messages wait."""
         self.durable_state.restore(table)
-        if any(key.startswith(LEASE_PREFIX) for key in table):
-            self.leases = Leases(self)
-            self.leases.restore()
+        self.host.features.restore(self)
 
     def page_out(self) -> None:
         super().page_out()
-        if self.leases is not None:
-            self.leases.forget_contents(spill=True)
+        self._tell_page_out()
 
     def _on_taken(self, batch: Batch) -> None:
         self.host.unlogged_bytes -= batch.unlogged_bytes
@@ -1045,8 +1100,9 @@ class Queue(Paging):
         """The block with this batch is on disk; that of a mirrored queue, on those of all mirrors that count."""
         batch.logged = True
         batch.all_logged = self.mirror is not None or batch.all_persistent()
-        if self.leases is not None:
-            self.leases.forget_contents()
+        if self.extensions is not None:
+            for tell in self.extensions.on_logged:
+                tell()
         held, rules = self.host.content_bytes, self.rules
         if held > self.host.content_bytes_max or rules.wants_disk(self.ready_count, self.memory_bytes):
             self.page_out()

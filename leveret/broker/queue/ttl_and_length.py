@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import Gap, Span
-from leveret.broker.queue.delivery_limit import bury_overdue
 from leveret.metadata.rules.queue_rules import DROP_HEAD, REJECT_TO_DLX
 from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import body_size, expiration
@@ -42,8 +41,8 @@ def before_pump(queue: Queue) -> None:
         queue.open.stamp(now_ms)
     if queue.departure is not None and queue.departure.begun:
         return
-    if queue.returns is not None and queue.returns.due:
-        bury_overdue(queue, queue.returns)
+    if queue.extensions is not None:
+        queue.tell_before_hand_out()
     if queue.timed:
         _expire(queue, now_ms - 1)
 
@@ -210,8 +209,7 @@ def turn_away(
     queue.pump()  # Consumers may have made room in this turn.
     if not _is_full(queue, contents):
         return False
-    if queue.journal is not None:
-        queue.journal.refused(len(contents), pending)
+    queue.tell_refused(len(contents), pending)
     if rules.overflow == REJECT_TO_DLX:
         queue.host.letters.send_refused(queue, contents, keys, kind)
     if pending is not None:

@@ -72,7 +72,7 @@ def bequeath(queue: Queue, successor: AnyQueue) -> bool:
         return False
     former = FormerQueue(queue, heir)
     through = (queue.next_seq if queue.open is None else queue.open.first) - 1  # What is in blocks.
-    unseen = [] if queue.claims is None else queue.claims.spare()
+    unseen = [] if queue.gate is None else queue.gate.spare()
     out: list[tuple[int, int]] = []
     fresh = RangeSet()
     for unacked, is_of_others in _all_unacked(broker):

@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Final, cast
 from leveret.broker.delivery.answers import unreachable
 from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.event_journal.queue_journal import MARK
+from leveret.broker.queue.delivery_limit import Returns
 from leveret.broker.queue.hold import go_on, release
+from leveret.broker.queue.leases import Leases
 from leveret.broker.queue.state import Access
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.client_end import Edge, RemoteBatch
@@ -92,7 +94,7 @@ class Departure:
         self.edge = edge
         self.queue.begin_move(self)
         self.broker.arrivals.leaving[self] = None
-        if self.queue.leases is not None:
+        if self.queue.extension(Leases) is not None:
             self.first = (self.queue.next_seq // LIFE + 1) * LIFE
         edge.ask(self.queue, w.ADOPT, w.U64.pack(self.first), self._on_adopted)
 
@@ -111,8 +113,9 @@ class Departure:
         self.run = answer.decode()
         self.consumers = queue.take_consumers()
         queue.requeue_many(take_back(self.broker, queue), counted=False)  # No consumer has failed.
-        if queue.leases is not None:
-            queue.leases.put_back_all()
+        leases = queue.extension(Leases)
+        if leases is not None:
+            leases.put_back_all()
         self.begun = True  # Nothing dies here any more: it would be in neither of the two places.
         self.broker.letters.take_back(queue)
         queue.add_consumer(self)
@@ -137,7 +140,7 @@ class Departure:
         pending = self.confirms.begin(1)
         pending.waiting = 1
         self.under_way += batch.average_bytes() * (hi - lo)
-        returns = self.queue.returns
+        returns = self.queue.extension(Returns)
         counts = [] if returns is None else returns.within(batch, lo, hi)
         self.edge.stage(self.queue.spec.id, batch, lo, hi, pending, counts)
         self.broker.linked[self.edge] = None
@@ -170,7 +173,8 @@ class Departure:
             return
         self.sealed = True
         queue.seal()
-        marks = queue.durable_state.table if queue.leases is None else queue.leases.moved(self.pieces, self.first)
+        leases = queue.extension(Leases)
+        marks = queue.durable_state.table if leases is None else leases.moved(self.pieces, self.first)
         if marks is None:
             self.end("a lease of it is in too many pieces")
         elif marks:
@@ -216,8 +220,9 @@ class Departure:
         if self in queue.consumers:
             queue.remove_consumer(self)
         queue.requeue_many(self.pieces, shown=False)
-        if queue.leases is not None and self.begun:
-            queue.leases.reserve()
+        leases = queue.extension(Leases)
+        if leases is not None and self.begun:
+            leases.reserve()
         for consumer in self.consumers:
             queue.add_consumer(consumer)
         go_on(queue, queue)

@@ -20,6 +20,7 @@ from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch
 from leveret.broker.delivery.confirms import REFUSED, Confirms
 from leveret.broker.delivery.offsets import NEXT, OFFSET, STARTS, Start
 from leveret.broker.delivery.unacked import Delivered, Unacked
+from leveret.broker.queue.delivery_limit import Returns
 from leveret.broker.queue.reserve import reserve
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.client_end import FEED_BYTES_MAX, FIRST_CREDIT, FLUSH_BYTES
@@ -33,7 +34,7 @@ from leveret.storage.format.queue_marks import unpack_marks
 
 if TYPE_CHECKING:
     from leveret.broker.broker import AnyQueue, Broker
-    from leveret.broker.queue.queue import Queue
+from leveret.broker.queue.queue import Queue
 
 UNLIMITED: Final = 1 << 30
 # Begin with how far the edge's metadata is.
@@ -98,8 +99,9 @@ class RemoteConsumer:
         home.last_tag += count
         whole = count == len(batch.contents)
         contents = batch.contents if whole else batch.contents[lo:hi]
-        if batch.redelivered and self.queue.returns is not None:
-            contents = self.queue.returns.labelled(batch, lo, hi)
+        returns = self.queue.extension(Returns) if batch.redelivered else None
+        if returns is not None:
+            contents = returns.labelled(batch, lo, hi)
         keys = batch.keys if whole else batch.keys[lo:hi]
         size = sum(map(len, contents)) + MESSAGE_OVERHEAD * count
         self.sent_bytes += size
@@ -230,9 +232,10 @@ class Home:
         if staged is None:
             pending.refused = REFUSED
         else:
-            if staged.queue.returns is not None:
+            returns = staged.queue.extension(Returns)
+            if returns is not None:
                 known = [(at, count) for at, count in counts if at < len(contents)]
-                staged.queue.returns.arrive(staged.queue.next_seq, known)
+                returns.arrive(staged.queue.next_seq, known)
             for kind, group in groupby(range(len(kinds)), kinds.__getitem__):
                 places = list(group)
                 cut = slice(places[0], places[-1] + 1)
@@ -442,8 +445,9 @@ class Home:
         batch, at, remaining, queue = got
         self.last_tag += 1
         contents = batch.contents[at : at + 1]
-        if queue.is_local and queue.returns is not None:
-            contents = queue.returns.labelled(batch, at, at + 1, always=True)
+        returns = queue.extension(Returns) if queue.is_local else None
+        if returns is not None:
+            contents = returns.labelled(batch, at, at + 1, always=True)
         run = w.pack_run(contents, batch.keys[at : at + 1], batch.kinds[at : at + 1])
         self._answer(number, [w.GET_ANSWER.pack(self.last_tag, remaining), *run])
         if no_ack:

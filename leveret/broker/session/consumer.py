@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from leveret.broker.queue.delivery_limit import Returns
 from leveret.broker.session.message import Delivery, names_in
 from leveret.storage.format.queue_block import REDELIVERED
 
@@ -68,8 +69,8 @@ class SessionConsumer:
 
     def deliver(self, batch: Batch, lo: int, hi: int) -> None:
         queue, contents = self.queue, batch.contents[lo:hi]
-        if batch.redelivered and queue.is_local and queue.returns is not None:  # Else its own node has done so.
-            contents = queue.returns.labelled(batch, lo, hi)
+        if batch.redelivered and queue.is_local and (returns := queue.extension(Returns)) is not None:
+            contents = returns.labelled(batch, lo, hi)  # Else its own node has done so.
         first = self.session.on_delivered(self, batch, lo, hi)
         self.receiver.receive(
             [

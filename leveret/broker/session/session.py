@@ -9,6 +9,7 @@ from leveret.base.counters import Traffic
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
 from leveret.broker.delivery.confirms import Confirms, Pending
 from leveret.broker.delivery.unacked import Delivered, Unacked
+from leveret.broker.queue.delivery_limit import Returns
 from leveret.broker.routing.delayed_exchange import delay_ms
 from leveret.broker.routing.reply_address import ADDRESS
 from leveret.broker.session.arguments import check_consume_arguments, expiration_problem
@@ -286,8 +287,9 @@ class Session:
         batch, at, remaining, queue = got
         self.delivery_tag += 1
         content = batch.contents[at]
-        if queue.is_local and queue.returns is not None:  # Else its own node has done so.
-            (content,) = queue.returns.labelled(batch, at, at + 1, always=True)
+        returns = queue.extension(Returns) if queue.is_local else None  # Else its own node has done so.
+        if returns is not None:
+            (content,) = returns.labelled(batch, at, at + 1, always=True)
         redelivered = bool(batch.kinds[at] & REDELIVERED)
         delivery = Delivery(self.delivery_tag, *names_in(batch.keys[at]), redelivered, content, remaining=remaining)
         firehose = self.login.vhost.firehose

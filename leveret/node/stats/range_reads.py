@@ -33,6 +33,7 @@ from leveret.base.range_set import RangeSet
 from leveret.broker.delivery.batch import Gap, Span
 from leveret.broker.kinds.priority_queue import PriorityQueue
 from leveret.broker.kinds.stream import StreamQueue
+from leveret.broker.queue.leases import Leases
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.rules.ha_policy import is_stream
 
@@ -157,8 +158,9 @@ class Reads:
         firsts = [] if state is None else [one for one in (state.live.first, state.spilled.first) if one is not None]
         if queue.mirror is None and queue.ready:
             firsts.append(min(entry.first for entry in _fronts(queue)))
-        if queue.mirror is None and queue.leases is not None:
-            firsts += [batch.first + lo for batch, lo, _ in queue.leases.held()]
+        leases = queue.extension(Leases)
+        if queue.mirror is None and leases is not None:
+            firsts += [batch.first + lo for batch, lo, _ in leases.held()]
         stored = 0 if state is None else state.message_bytes
         first = min((one for one in firsts if one < following), default=following)
         return Extent(first, following, queue.ready_count + queue.unacked_count, max(stored, queue.memory_bytes))
@@ -311,7 +313,8 @@ def memory_only(queue: Queue, state: QueueLog | None, first: int, last: int) -> 
             break
         if isinstance(entry, Span) and entry.last >= first:
             runs += _unstored(queue, entry, spilled, first, last)
-    for span in () if queue.leases is None else starmap(Span, queue.leases.held()):
+    leases = queue.extension(Leases)
+    for span in () if leases is None else starmap(Span, leases.held()):
         if span.first <= last and span.last >= first:
             runs += _unstored(queue, span, spilled, first, last)
     runs.sort(key=lambda run: run.first)

@@ -16,6 +16,7 @@ from itertools import repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.queue.delivery_limit import Returns
 from leveret.protocol.frames import END_BYTE, HEAD, METHOD, reframe
 from leveret.storage.format.queue_block import REDELIVERED
 
@@ -111,8 +112,8 @@ class ChannelConsumer:
         else:
             kinds = batch.kinds if whole else batch.kinds[lo:hi]
             queue = self.queue
-            if batch.redelivered and queue.is_local and queue.returns is not None:  # Else its own node has done so.
-                contents = queue.returns.labelled(batch, lo, hi)
+            if batch.redelivered and queue.is_local and (returns := queue.extension(Returns)) is not None:
+                contents = returns.labelled(batch, lo, hi)  # Else its own node has done so.
             pieces = self._one_by_one(first_tag, contents, keys, kinds)
         if session.prefetch:
             session.last_served = self

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from leveret.broker.queue.leases import Leases
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.node.admin.queues.lists import _unconfirmed, _unsent_bytes
 from leveret.node.admin.statistics.node_rows import log_figures
@@ -78,7 +79,7 @@ def is_unused(queue: Queue) -> bool:
         or queue.consumers
         or queue.totals.published
         or queue.spec.view is not None
-        or queue.leases is not None
+        or queue.extension(Leases) is not None
     )
 
 
@@ -123,6 +124,11 @@ def _lag(name: str) -> Callable[[Control, Queue], Number | None]:
         return max(known, default=None if lags else 0)  # Nothing is said where nothing is known.
 
     return value
+
+
+def _leases(control: Control, queue: Queue) -> int | None:
+    leases = queue.extension(Leases)
+    return None if leases is None else len(leases.all)
 
 
 def _traffic(name: str) -> Callable[[Control, Queue], int]:
@@ -183,7 +189,7 @@ QUEUES: Final = (
     Metric("queue_mirror_lag_seconds", GAUGE, "Time by which the slowest mirror is behind", "mirror_metrics",
            _lag("seconds")),
     Metric("queue_leases", GAUGE, "Leases of a queue", "lease_metrics",
-           lambda control, queue: None if queue.leases is None else len(queue.leases.all)),
+           _leases),
 )  # fmt: skip
 OF_ONE_ONLY: Final = frozenset({"queue_head_message_timestamp"})  # A sum of times is none.
 

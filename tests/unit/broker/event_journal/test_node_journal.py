@@ -10,7 +10,15 @@ import pytest
 
 from leveret.base.json_values import Json
 from leveret.broker.event_journal.node_journal import MESSAGE_BYTES, WAITING_BYTES_MAX, WRITE_MS, Journal, Options
-from leveret.broker.event_journal.queue_journal import ENTRIES_MAX, GATHER_MS, MARK, SAMPLE, recovered, sampled
+from leveret.broker.event_journal.queue_journal import (
+    ENTRIES_MAX,
+    GATHER_MS,
+    MARK,
+    SAMPLE,
+    QueueJournal,
+    recovered,
+    sampled,
+)
 from leveret.broker.kinds.stream import StreamQueue
 from leveret.broker.queue.leases import ack_lease, open_lease, release_lease, take_lease
 from leveret.metadata.model import commands as c
@@ -40,8 +48,8 @@ class Watched(World):
 
     def sync(self) -> None:
         for queue, block in self._logged:
-            if queue.journal is not None and block.enqueued is not None:
-                queue.journal.is_safe(block.enqueued)  # type: ignore[arg-type]
+            if block.enqueued is not None:
+                queue.tell_safe(block.enqueued)  # type: ignore[arg-type]
         super().sync()
 
     @property
@@ -249,7 +257,7 @@ def test_streams(world: Watched, client: Client) -> None:
 def test_a_queue_that_is_watched_from_now_on(client: Client, world: Watched) -> None:
     world.policy("off")
     fill(client, 4)
-    assert world.events() == [] and world.queue("q").journal is None
+    assert world.events() == [] and world.queue("q").extension(QueueJournal) is None
     world.policy("full")
     fill(client, 1)
     world.journal.gather()
@@ -287,7 +295,7 @@ def test_where_nobody_asks_there_is_nothing() -> None:
     client = world.client()
     client.declare("q", durable=True)
     fill(client, 1)
-    assert world.broker.journal is None and world.queue("q").journal is None
+    assert world.broker.journal is None and world.queue("q").extension(QueueJournal) is None
 
 
 def test_the_configuration_asks_for_all_queues_but_those_whose_policy_says_no() -> None:
@@ -297,7 +305,8 @@ def test_the_configuration_asks_for_all_queues_but_those_whose_policy_says_no() 
     client = world.client()
     client.declare("loud", durable=True)
     client.declare("quiet", durable=True)
-    assert world.queue("loud").journal is not None and world.queue("quiet").journal is None
+    assert world.queue("loud").extension(QueueJournal) is not None
+    assert world.queue("quiet").extension(QueueJournal) is None
 
 
 # -- Samples -------------------------------------------------------------------------------------------------------
@@ -331,7 +340,7 @@ def test_the_stream_is_declared_and_filled(world: Watched, client: Client) -> No
     world.journal.write()
     world.journal.tick()
     stream = world.queue(STREAM)
-    assert isinstance(stream, StreamQueue) and stream.journal is None and stream.spec.view is None
+    assert isinstance(stream, StreamQueue) and stream.extension(QueueJournal) is None and stream.spec.view is None
     assert stream.retention.max_bytes == 256 << 20
     world.broker.wall_ms = 77
     assert world.journal.write() is stream and stream.open is not None

@@ -163,7 +163,7 @@ def test_a_queue_that_has_moved_is_an_ordinary_one(rings: Rings) -> None:
     assert (spec.node, spec.view) == (TWO, None) and spec.last_version > 1
     assert not any(number in server.world.broker.mirrors.mirrors for server in rings.servers.values())
     queue = rings.servers[TWO].world.queue("q")
-    assert queue.ready_count == 10 and queue.mirror is None and queue.claims is None
+    assert queue.ready_count == 10 and queue.mirror is None and queue.gate is None
     queue.purge()
     queue.enqueue([b"t"], [b""], 0, 1, None)
     assert queue.open is not None and not queue.open.stored, "it is transient, and no business of the disk"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.delivery.batch import Gap, Span
-from leveret.broker.queue.delivery_limit import with_count
+from leveret.broker.queue.delivery_limit import Returns, with_count
 from leveret.broker.remote.migrate import move
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
@@ -93,7 +93,8 @@ def test_a_message_dies_when_it_came_back_more_often_than_the_limit(world: World
     assert (death["reason"], death["queue"], death["count"]) == ("delivery_limit", "q", 1)
     assert headers["x-first-death-reason"] == "delivery_limit" and COUNT not in headers
     queue = world.queue("q")
-    assert queue.returns is not None and not queue.returns.counts and not queue.returns.overdue
+    returns = queue.extension(Returns)
+    assert returns is not None and not returns.counts and not returns.overdue
     assert (queue.ready_count, queue.unacked_count) == (0, 0)
 
 
@@ -118,7 +119,7 @@ def test_consumers_are_told_from_the_first_return_on(world: World, client: Clien
     assert second.properties is not None and second.properties.headers is not None
     assert list(to_python(second.properties.headers).items()) == [("b", 2), (COUNT, 1), ("z", 1)]
     client.send(m.BasicAck(delivery_tag=tag(second)))
-    assert world.queue("q").returns.counts == {}  # type: ignore[union-attr]
+    assert world.queue("q").extension(Returns).counts == {}  # type: ignore[union-attr]
 
 
 def test_a_queue_without_a_limit_counts_nothing(world: World, client: Client) -> None:
@@ -128,7 +129,7 @@ def test_a_queue_without_a_limit_counts_nothing(world: World, client: Client) ->
         reply = get(client)
         assert count(reply) is None
         give_back(client, "nack", reply)
-    assert world.queue("q").returns is None
+    assert world.queue("q").extension(Returns) is None
     assert world.blocks == [] or not any(block.counts for block in world.blocks)
 
 
@@ -189,8 +190,9 @@ def test_a_log_that_knows_of_one_that_was_about_to_leave(world: World, client: C
         client.publish("q", b"%d" % number, delivery_mode=2)
     queue.ready.clear()
     queue.restore(queue.number, 2, 7, 1, 6, 6, 4)
-    assert queue.returns is not None
-    queue.returns.restore({1: 2, 2: 1, 4: 2}, 1)
+    returns = queue.extension(Returns)
+    assert returns is not None
+    returns.restore({1: 2, 2: 1, 4: 2}, 1)
     world.load_messages_max = 2
     assert isinstance(queue.ready[0], Gap)
     client.send(m.BasicConsume(queue="q", consumer_tag="t", no_ack=True))
@@ -268,7 +270,7 @@ def test_purging_and_dropping_forget_counts(world: World, client: Client) -> Non
     declare(client)
     client.publish("q")
     give_back(client, "nack", get(client))
-    returns = world.queue("q").returns
+    returns = world.queue("q").extension(Returns)
     assert returns is not None and returns.counts == {1: 1}
     client.send(m.QueuePurge(queue="q"))
     assert returns.counts == {}
@@ -377,6 +379,6 @@ def test_counts_move_with_their_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     at_b = cluster["b"].client()
     found = [get(at_b) for _ in range(3)]
     assert [(reply.body, count(reply)) for reply in found if reply is not None] == [(b"0", 1), (b"1", 2), (b"2", 0)]
-    assert cluster["b"].queue("q").returns.counts == {1: 1, 2: 2}  # type: ignore[union-attr]
+    assert cluster["b"].queue("q").extension(Returns).counts == {1: 1, 2: 2}  # type: ignore[union-attr]
     assert logged == [(1, 1, 1), (2, 2, 2)]
     cluster.finish()

@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.delivery.batch import Gap
 from leveret.broker.queue import leases
 from leveret.broker.queue.lease import OWNER, Lease, LeaseView, pack_lease, unpack_lease
-from leveret.broker.queue.leases import lease_views, open_lease, take_lease
+from leveret.broker.queue.leases import Leases, lease_views, open_lease, take_lease
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.queue_rules import QueueRules
 from leveret.storage.format.errors import FormatError
@@ -121,7 +121,7 @@ def test_memory_forgets_what_the_log_has() -> None:
     assert 0 < home.content_bytes < before, "the first is in the log; the batch of the others is not, as a whole"
     assert home.read(1, 3) == {1: b"1", 2: b"2", 3: b"3"}
     home.ack(3)
-    assert home.content_bytes == 0 and not list(home.queue.leases.held())  # type: ignore[union-attr]
+    assert home.content_bytes == 0 and not list(home.queue.extension(Leases).held())  # type: ignore[union-attr]
 
 
 # -- Acknowledging ---------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_closed_leases_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> 
     home.crash()
     home.open("c")
     home.open("d")
-    assert list(home.queue.leases.closed) == ["b"]  # type: ignore[union-attr]
+    assert list(home.queue.extension(Leases).closed) == ["b"]  # type: ignore[union-attr]
     home.open("e")
     refused = home.open("f")
     assert refused == Refusal(406, "queue 'q' in vhost '/' has as many leases as it can have")
@@ -424,8 +424,7 @@ def test_a_lease_that_was_released_is_nobodys(by: str) -> None:
         home.release()
     else:
         home.wall_ms += 2_000
-        assert home.queue.leases is not None
-        home.queue.leases.check_time()
+        home.queue.extension(Leases).on_turn()  # type: ignore[union-attr]
     home.commit()
     home.crash()
     assert home.open().owner == "" and home.take(1, owner="two").next == 1

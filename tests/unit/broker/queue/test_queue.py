@@ -16,6 +16,7 @@ from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.delivery.offsets import Start
 from leveret.broker.event_journal.node_journal import Journal
 from leveret.broker.queue import paging
+from leveret.broker.queue.features import Features
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import PLAIN, QueueRules
@@ -44,6 +45,7 @@ class Host:
         self.idle: Timers[Queue] = Timers()
         self.rules = PLAIN
         self.ruled = 0
+        self.features = Features()
         self.letters: Any = None  # No queue here has any.
         self.vhosts: dict[str, Any] = {}  # Nor is any published from here.
         self.journal: Journal | None = None

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from leveret.broker.delivery.batch import Batch
-from leveret.broker.queue.leases import open_lease, take_lease
+from leveret.broker.queue.leases import Leases, open_lease, take_lease
 from leveret.broker.queue.queue import Queue
 from leveret.data.sheet import decode
 from leveret.metadata.model.records import QueueSpec
@@ -200,6 +200,7 @@ async def test_what_is_leased_and_in_memory_alone_belongs_to_the_queue() -> None
     take_lease(desk.queue, "job", 2, 1 << 20, answers.append)
     desk.publish(b"c", kind=0)
     desk.queue.close_batch()
-    assert desk.queue.leases is not None and desk.queue.leases.all["job"].next == 2
+    held = desk.queue.extension(Leases)
+    assert held is not None and held.all["job"].next == 2
     assert desk.reads.extent(SPEC)[:3] == (1, 4, 3)
     assert await desk.found() == ({1: b"a", 2: b"b", 3: b"c"}, 4)
