@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from simulation.apart import Apart
 from simulation.contents import NO_EXTRAS, Extras
 
 
@@ -81,6 +82,7 @@ class QueueFacts:
     lost: bool = False  # Its node's disk is gone, or it was purged or deleted: nothing is promised about what was in.
 
 
+SILENCE_S: Final = 5.0  # For which a link has been silent when it counts as lost.
 MOVED_S: Final = 10.0  # After a move, until everybody knows of it.
 
 
@@ -104,6 +106,7 @@ class Ledger:
         self.under_way: dict[int, float] = {}  # and when it was last seen to be on its way.
         self.redelivered = 0
         self.late = 0
+        self.apart = Apart(fail)
         self.on_heard: Callable[[str, float, str], None] = lambda node, written_at, what: None
 
     # -- What the world tells ------------------------------------------------------------------------------------
@@ -204,6 +207,12 @@ class Ledger:
         if message.settled_at is None and self.was_heard(message, delivery, at):
             message.settled_at = at
 
+    def on_kept(self, delivery: Delivery, at: float) -> None:
+        """The acknowledgement of a delivery is on the disk of the node that it was made to, by way of which it came."""
+        message = self.message_of(delivery.queue, delivery.number)
+        assert message is not None
+        self.apart.on_kept(message, delivery, at)
+
     def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
         """Whether what a client said of a delivery was heard for sure, when something behind it was confirmed."""
         return not self._is_late(message.queue, delivery.node, self.entered_at(message), at)
@@ -229,6 +238,7 @@ class Ledger:
             f"gets {delivery.number} of {delivery.queue} through {delivery.node}, written at "
             f"{delivery.written_at:.6f}{', redelivered' if delivery.redelivered else ''}",
         )
+        self.apart.on_delivered(message, delivery)
         if self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
             self.late += 1
             delivery.redelivered = True  # Excused.
@@ -241,12 +251,19 @@ class Ledger:
     def _check_settled(self, message: Message, delivery: Delivery) -> None:
         settled_at = message.settled_at
         if settled_at is not None and delivery.written_at > settled_at and not self.queue(message.queue).lost:
-            if self.may_come_back(message, delivery.written_at):
+            if self.may_come_back(message, delivery.written_at) or self._may_not_know(message, delivery):
                 return
             self.fail(
                 f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, though "
                 f"its acknowledgement was synced by {settled_at:.6f}"
             )
+
+    def _may_not_know(self, message: Message, delivery: Delivery) -> bool:
+        """Whether the acknowledgement was made at another node since this one, which serves by itself, was cut off."""
+        downs = [at for pair, times in self.downs.items() if delivery.node in pair for at in times]
+        lost_at = max((at for at in downs if at <= delivery.written_at), default=float("inf"))
+        assert message.settled_at is not None
+        return self.apart.is_of_copy(delivery) and message.settled_at > lost_at - SILENCE_S
 
     def may_come_back(self, message: Message, at: float) -> bool:
         """Whether the acknowledgement of a message may be lost, though it was synced."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from simulation.ailing import AILING_FAULTS, draw_ailing
 from simulation.clients import Step
+from simulation.detached import BEFORE_S, DRAWN, QUIET_S, SUNDERED
 from simulation.drained import DRAINED_FAULTS, draw_drain
 from simulation.features import LETTERS, Features, draw_extras, draw_features
 from simulation.paired import NO_PROOFS, PAIRED_FAULTS, Proofs, draw_proofs
@@ -186,7 +187,9 @@ class Plan:
         steps, at = [], 0.0
         for number in range(1, self.steps + 1):
             at += dice.random() * 2 * STEP_S * pace
-            if dice.random() < fault_rate:
+            if self.paired and self.spooled and number in SUNDERED:
+                what, arguments = "sunder", draw_sunder(dice, self.nodes)
+            elif dice.random() < fault_rate:
                 what = pick(dice, faults)
                 arguments = draw_fault(dice, what, self.places(what), self.varied)
                 if self.special:
@@ -447,6 +450,23 @@ def draw_fault(dice: random.Random, what: str, nodes: int, varied: bool) -> dict
     if what == "cut_client":
         return {"client": dice.randrange(CLIENTS), "node": node, "seconds": seconds, "back": dice.random() < 0.5}
     return {"node": node, "seconds": seconds}
+
+
+def draw_sunder(dice: random.Random, nodes: int) -> dict[str, Any]:
+    """Two nodes lose each other for a while, in the last part of which clients do something at both."""
+    lasts_s = round(4.0 + 16.0 * dice.random(), 3)
+    publish = {"count": 8, "padding": 10, "persistent": True, "wait": False}
+    steps: list[tuple[float, str, dict[str, Any]]] = [
+        (BEFORE_S - 1.5 * dice.random(), "publish", {"client": number, "queue": f"d{number}", **publish})
+        for number in range(DURABLE)
+    ]
+    begins_s = BEFORE_S + QUIET_S - 2.0
+    steps += [(begins_s, "go", {"client": client, "node": client % nodes}) for client in range(CLIENTS)]
+    for _ in range(dice.randrange(8, 30)):
+        what = pick(dice, tuple((one, 1) for one in DRAWN))
+        delay = round(begins_s + dice.random() * (lasts_s + 2.0), 3)
+        steps.append((delay, what, {"client": dice.randrange(CLIENTS), **draw_client(dice, what, nodes)}))
+    return {"seconds": BEFORE_S + QUIET_S + lasts_s, "steps": steps}
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -127,6 +127,9 @@ class Channel:
                     self.session.ledger.on_settled(delivery, self.session.loop.scheduler.now)
                 for delivery in returned:
                     self.session.ledger.on_returned(delivery, self.session.loop.scheduler.now)
+            elif message.state == "confirmed":
+                for delivery in settled:
+                    self.session.ledger.on_kept(delivery, self.session.loop.scheduler.now)
         if not self.unconfirmed and self.all_confirmed is not None and not self.all_confirmed.done():
             self.all_confirmed.set_result(None)
 

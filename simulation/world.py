@@ -26,6 +26,7 @@ from simulation.ailing import Ailing
 from simulation.answers import AnswerChecker
 from simulation.clients import Client, Step
 from simulation.consensus import ConsensusChecker
+from simulation.detached import Detached
 from simulation.fates import Fates, MirroredFates
 from simulation.featured import Featured
 from simulation.ledger import Ledger
@@ -55,7 +56,7 @@ class Violation(AssertionError):
     """What must never happen did."""
 
 
-class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnessed):
+class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing, Witnessed):
     """One run."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
@@ -103,6 +104,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnesse
         self.wiping: Machine | None = None
         self.is_healed = False  # Nothing more is done to anybody.
         self.begin_spools()
+        self.begin_detached()
         self.begin_witness()
 
     # -- What happens is noted -----------------------------------------------------------------------------------
@@ -165,6 +167,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnesse
             self.check_apart(machine, machine.server.node)
             self.answers.observe(machine.name, machine.server.node)
             self.observe_spools(machine, machine.server.node.broker.spools)
+            self.observe_detached(machine, machine.server.node.broker.detachment)
             if self.mirrors is not None:
                 self.mirrors.observe(machine.name, machine.server.node)
         if self.pauses is not None:
@@ -216,7 +219,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnesse
             self.scheduler.at(start + step.at, self._take, step)
             last = step.at
         self._run(last + 1.0 if self.plan.taken() else 0.0)
-        self._run(max(0.0, self.calm_until - self.scheduler.now))
+        self._run(max(0.0, max(self.calm_until, self.sundered_until) - self.scheduler.now))
         self._heal()
         if isinstance(self.ledger, SpecialFates):
             self._end_special(self.ledger)
@@ -322,7 +325,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnesse
         arguments = dict(step.arguments)
         fault = getattr(self, f"fault_{step.what}", None)
         if fault is not None:
-            if self.is_calm():
+            if self.is_calm() or self.is_spared(step):
                 return
             self.note("world", str(step))
             self.on_happened()
@@ -541,7 +544,10 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnesse
     def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
         for a, b in ways:
             self.network.cut(a, b)
-        self.scheduler.after(seconds, self.network.mend, ways)
+        self.scheduler.after(seconds, self._mend, ways)
+
+    def _mend(self, ways: list[tuple[str, str]]) -> None:
+        self.network.mend([way for way in ways if not self.is_sundered(way)])
 
     # -- The end -------------------------------------------------------------------------------------------------
 
@@ -678,6 +684,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnesse
         for client in self.clients:
             client.give(Step(0, 0.0, "drop", {}))
         self._run(5.0)
+        self._must(SETTLE_S, lambda: not self.records_left(), lambda: f"nobody was told of {self.records_left()}")
         drained: dict[str, list[int]] = {queue: [] for queue in self.queues}
         for number, (queue, into) in enumerate(drained.items()):
             self.clients[number % CLIENTS].give(Step(0, 0.0, "drain", {"queue": queue, "into": into}))
@@ -723,6 +730,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Ailing, Witnesse
             f"{'' if self.mirrors is None else self.mirrors.summary() + ', '}"
             f"{self.ledger.summary()}, {self.answers.summary(self.ledger)}"
             f"{f', {sum(self.spooled.values())} sent on' if self.spooled else ''}"
+            f"{f', {self.ledger.apart.delivered} apart' if self.ledger.apart.delivered else ''}"
             f"{f', {self.recovered} recovered' if self.recovered else ''}"
             f"{f', two of three seen {self.losses} times' if self.plan.witnessed else ''}"
         )

@@ -299,7 +299,7 @@ class Detachment:
 
     @staticmethod
     def _has_way(target: AnyQueue) -> bool:
-        return target.edge is not None if not target.is_local else not target.frozen and target.parked is None
+        return target.edge is not None if not target.is_local else target.parked is None
 
     def _drop(self, detached: DetachedQueue) -> None:
         """Nobody needs the record any more."""

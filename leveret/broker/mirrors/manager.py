@@ -662,8 +662,7 @@ class Mirrors:
         mirror.start(queue)
         if marks is not None:
             self.broker.detachment.on_started(mirror, queue)
-        if not queue.frozen:
-            self.broker.detachment.tell(queue)
+        self.broker.detachment.tell(queue)
         if mirror in self.adopting:
             self.adopting[mirror].go_on()
 

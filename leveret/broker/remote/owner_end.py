@@ -419,13 +419,15 @@ class Home:
                 del self.apart[queue_id]
             self._answer(number) if done else self._refuse(number, unreachable(queue.spec))
 
-        if not queue.is_local:
+        # Whoever subscribes behind this waits as long as this does, and is given nothing that was settled.
+        is_elsewhere = not queue.is_local and queue.spec.node != self.broker.node_name
+        if is_elsewhere:
             then(False)
         elif not queue.later(lambda found: self._on_apart(number, found, rest) if self.is_up else None):
-            if queue.frozen:
-                then(False)
-            else:
+            if queue.is_local:
                 detachment.heed(queue, self.apart.setdefault(queue_id, Unacked()), said, then)
+            else:
+                then(False)
 
     def _on_cancel(self, number: int, subscription: int, in_order: bool) -> None:
         consumer = self.consumers.pop(subscription, None)
