@@ -23,6 +23,7 @@ class Mutation(NamedTuple):
     strategies: bool = False
     paired: bool = False
     witnessed: bool = False
+    spooled: bool = False
 
     @property
     def change(self) -> Change:

@@ -48,3 +48,31 @@ PAIRED: Final = (
         paired=True,
     ),
 )
+
+# How the one that waits serves its clients with what it has: see `leveret.broker.detached`.
+DETACHED: Final = tuple(
+    Mutation(name, 2, function, old, new, first=first, mirrored=True, paired=True, spooled=True)
+    for name, function, old, new, first in (
+        (
+            "what a copy gives out is not marked",
+            "DetachedQueue.take_in",
+            "gap.redelivered = True",
+            "gap.redelivered = False",
+            3,
+        ),
+        (
+            "acknowledgements to a copy are forgotten when the other node is back",
+            "Detachment.pass_on",
+            "said = Said(detached.anchors, detached.verdicts())",
+            "said = Said(detached.anchors, [])",
+            3,
+        ),
+        (
+            "one message too many is taken for acknowledged",
+            "DetachedQueue.record",
+            "ranges.add(first, last)",
+            "ranges.add(first, last + 1)",
+            3,
+        ),
+    )
+)

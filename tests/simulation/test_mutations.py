@@ -14,7 +14,7 @@ from simulation.world import Violation, run
 
 from .mutations import ALONE, MIRRORED, TOGETHER, VARIED, Mutation, check_code, put
 from .mutations_featured import FEATURED
-from .mutations_paired import PAIRED
+from .mutations_paired import DETACHED, PAIRED
 from .mutations_special import SPECIAL
 from .mutations_strategies import STRATEGIES
 from .mutations_witnessed import WITNESSED
@@ -26,13 +26,14 @@ def failing_seed(mutation: Mutation) -> int | None:
     for seed in range(mutation.first, mutation.first + SEEDS):
         try:
             kind = (mutation.mirrored, mutation.varied, mutation.featured, mutation.special, mutation.strategies)
-            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind, paired=mutation.paired, witnessed=mutation.witnessed))
+            more = {"paired": mutation.paired, "witnessed": mutation.witnessed, "spooled": mutation.spooled}
+            run(Plan(seed, mutation.nodes, STEPS, (), 0, *kind, **more))
         except Violation:
             return seed
     return None
 
 
-KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL, STRATEGIES, PAIRED, WITNESSED)
+KINDS = (ALONE, TOGETHER, MIRRORED, VARIED, FEATURED, SPECIAL, STRATEGIES, PAIRED, DETACHED, WITNESSED)
 ALWAYS = 2  # Of each kind.
 
 

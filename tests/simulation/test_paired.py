@@ -20,6 +20,13 @@ def test_seeds(seed: int) -> None:
     run(plan(seed))
 
 
+@pytest.mark.parametrize("seed", [3, 11])
+def test_seeds_in_which_both_serve(seed: int) -> None:
+    """They lose each other for so long that the one that waits hands out what it has: see `simulation.detached`."""
+    world = run(plan(seed, spooled=True))
+    assert world.ledger.apart.delivered and world.ledger.apart.heard
+
+
 def test_seeds_with_strategies() -> None:
     run(plan(5, strategies=True))
 
