@@ -47,6 +47,7 @@ _NUMBER: Final = struct.Struct(">Q")
 
 INTERNAL_ERROR: Final = 541
 
+WAIT: Final = "Try again when it has, or see leveretctl cluster_status"
 Send = Callable[[str, int, bytes], bool]
 Then = Callable[[Applied], None]
 
@@ -107,6 +108,7 @@ class Proposals:
         self.taken: dict[bytes, Taken] = {}
         self.tell: dict[str, int] = {}  # By member: the last index that it waits for.
         self.told = 0  # The index that members were last told.
+        self.advice: Callable[[], str] = lambda: WAIT  # For whoever is refused.
 
     # -- This node's commands --------------------------------------------------------------------------------------
 
@@ -149,7 +151,7 @@ class Proposals:
             waiting.ticks_left -= 1
             if waiting.ticks_left <= 0:
                 del self.waiting[number]
-                waiting.then(waiting.applied or no_majority())
+                waiting.then(waiting.applied or no_majority(self.advice()))
 
     def on_leader(self) -> None:
         """Note another leader, or none, or another term."""
@@ -210,7 +212,7 @@ class Proposals:
                     data = _HEAD.pack(self.origin, self.last_number) + waiting.data[_HEAD.size :]
                     self.waiting[self.last_number] = Waiting(data, waiting.then, None)
                 else:
-                    waiting.then(no_majority())
+                    waiting.then(no_majority(self.advice()))
 
     def _settle(self, through: int) -> None:
         unsettled = self.unsettled
@@ -293,9 +295,9 @@ class Proposals:
                     del self.tell[member]
 
 
-def no_majority() -> Applied:
+def no_majority(advice: str) -> Applied:
     text = (
         "the metadata store operation timed out: this node has no contact to a majority of the cluster's nodes. "
-        "Try again when it has, or see leveretctl cluster_status"
+        f"{advice}"
     )
     return Applied(0, Refusal(INTERNAL_ERROR, text), ())

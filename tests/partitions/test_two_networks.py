@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
 from tests.clients.consumer import get_all, numbers
@@ -110,6 +111,10 @@ def test_clients_at_both_nodes_go_on(pair: Archipelago, master: str) -> None:
     assert all(redelivered for _, redelivered in reader.seen)
     assert sorted(number for number, _ in reader.seen) == list(range(50))
     reader.channel.connection.close()
+    command = f"leveretctl -n {alone.name} go_on_alone"
+    assert f"This node waits for {leader.name}" in alone.log() and command in alone.log()
+    with pytest.raises(pika.exceptions.AMQPError, match=f"To go on without {leader.name}: {command}"):
+        alone.channel().queue_declare("another", durable=True)
     publish(alone, *range(100, 120))
     publish(leader, *range(200, 220))
     heal(pair)

@@ -97,6 +97,7 @@ class Cluster:
         self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
         self.sights = Sights()
         self.surviving = Surviving(self)
+        self.consensus.proposals.advice = self.surviving.advice
 
     def start(self) -> None:
         self.consensus.start()

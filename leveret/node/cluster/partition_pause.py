@@ -216,12 +216,7 @@ class Pausing:
     def _pause(self) -> None:
         node = self.node
         logger.warning("Cluster minority/secondary status detected - awaiting recovery: %s", self.partitions.reason)
-        waiting = node.cluster.surviving.waiting_for()
-        if waiting is not None and waiting["command"] is not None:
-            logger.warning(
-                "This node waits for %s. If that node has ended and will not return, go on without it by: %s (%s)",
-                ", ".join(waiting["nodes"]), waiting["command"], waiting["cost"],
-            )  # fmt: skip
+        node.cluster.surviving.say()
         self._numbers += 1
         self._contact += 1
         self._caught_up = False

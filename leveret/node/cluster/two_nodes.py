@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.links.frame_types import REST, SIGNS_OF_LIFE
-from leveret.links.proposals import BadFrame
+from leveret.links.proposals import WAIT, BadFrame
 from leveret.metadata.model.witnesses import witness_names
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.cluster.consensus_log import ConsensusLog, read_identity
@@ -77,6 +77,7 @@ class Surviving:
         self.resting: set[str] = set()  # Ids of learners that are about to stop, and must not become voters again now.
         self.doubt = ""  # Why a proof did not do.
         self.last_other: Member | None = None
+        self.has_said = False  # That it waits for the other one, in the log.
 
     # -- Who there is --------------------------------------------------------------------------------------------
 
@@ -124,6 +125,24 @@ class Surviving:
             )
         return told
 
+    def advice(self) -> str:
+        """For somebody who is refused for lack of a majority, in the few words that AMQP has room for."""
+        waiting = self.waiting_for()
+        if waiting is None or waiting["command"] is None:
+            return WAIT
+        return f"To go on without {waiting['nodes'][0]}: {waiting['command']}; what that costs: cluster_status"
+
+    def say(self) -> None:
+        """In the log, once: for whom this node waits, and what to do if that one does not return."""
+        waiting = self.waiting_for()
+        if self.has_said or waiting is None or waiting["command"] is None:
+            return
+        self.has_said = True
+        logger.warning(
+            "This node waits for %s. If that node has ended and will not return, go on without it by: %s (%s)",
+            ", ".join(waiting["nodes"]), waiting["command"], waiting["cost"],
+        )  # fmt: skip
+
     # -- Links ---------------------------------------------------------------------------------------------------
 
     def on_up(self, name: str) -> None:
@@ -132,6 +151,7 @@ class Surviving:
         self.lost_at.pop(member_id, None)
         self.resting.discard(member_id)
         self.doubt = ""
+        self.has_said = False
         for told in (self.trusts, self.places):
             told.pop(member_id, None)
         self._spare()
@@ -180,6 +200,8 @@ class Surviving:
         if missing is None:
             return
         self._dismiss(missing.name, missing.id)
+        if self.has_served and not self.is_hopeful():
+            self.say()
         place = self.places.get(missing.id)
         if place is not None and self.taken is None and self.missing is not None:
             self.taken = cluster.world.take(place)
