@@ -42,7 +42,7 @@ class Side:
         self.cluster = SimpleNamespace(
             raft=SimpleNamespace(membership=membership),
             propose=lambda command, then, patient=False: self.asked.append(then),
-            surviving=SimpleNamespace(is_hopeful=lambda: self.hopeful, waiting_for=lambda: None),
+            surviving=SimpleNamespace(is_hopeful=lambda: self.hopeful, say=lambda: None, waiting_for=lambda: None),
         )
         self.peers = SimpleNamespace(send=self.send)
         self.session: int | None = None  # Of the brokers: its number here.
