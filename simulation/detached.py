@@ -1,6 +1,6 @@
 """Two nodes that are cut from each other for so long that the one that waits serves its clients with what it has.
 
-In a run with `--paired --spooled`, nodes go on in a partition (`leveret.broker.detached`), and are cut
+In a run with `--paired --spooled`, nodes go on in a partition (`leveret.broker.mirrors.detached`), and are cut
 from each other for half a minute, twice, while clients at both publish, consume, get and go. Whatever else strikes, the
 ledger demands what it always does: nothing confirmed is lost, and what comes twice says so the second time, whichever
 node gives it out. And of a node that serves by itself (`apart`):
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulation.clients import Step
 
 if TYPE_CHECKING:
-    from leveret.broker.detachment import Detachment
+    from leveret.broker.mirrors.detachment import Detachment
     from simulation.ledger import Ledger
     from simulation.loop import Scheduler
     from simulation.machine import Machine

@@ -49,7 +49,7 @@ PAIRED: Final = (
     ),
 )
 
-# How the one that waits serves its clients with what it has: see `leveret.broker.detached`.
+# How the one that waits serves its clients with what it has: see `leveret.broker.mirrors.detached`.
 DETACHED: Final = tuple(
     Mutation(name, 2, function, old, new, first=first, mirrored=True, paired=True, spooled=True)
     for name, function, old, new, first in (
