@@ -14,7 +14,7 @@ PROCESSES := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 
 # that runs tests, compiles everything it imports, which takes longer than all else it does to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock versions install run test lint types pytest node-clients debian-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
+.PHONY: lock versions install run test check lint types pure pytest node-clients debian-clients chromium java bench bench-spark demo long soak soak-spark fuzz compare clean
 
 install: $(STAMP)
 
@@ -34,6 +34,13 @@ run: $(STAMP)
 test: lint
 	@$(MAKE) --no-print-directory --jobs=2 types pytest
 
+# What can be had in a few minutes: all but tests/system, whose tests start nodes, clients, browsers and Spark.
+check: lint
+	@$(MAKE) --no-print-directory --jobs=2 types pure
+
+pure: $(STAMP)
+	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal tests/style tests/unit tests/simulation
+
 lint: $(STAMP)
 	$(PY) -m ruff check $(CODE)
 
@@ -47,7 +54,7 @@ types: $(STAMP)
 pytest: $(STAMP) node-clients debian-clients chromium java
 	$(PY) -m pytest -r fEs --numprocesses $(PROCESSES) --dist worksteal
 
-# amqplib, for tests/clients/node. Those tests are skipped where it is missing, and say so.
+# amqplib, for tests/system/clients/node. Those tests are skipped where it is missing, and say so.
 node-clients:
 	@if [ -f $(NODE_CLIENTS) ]; then :; \
 	elif ! command -v npm >/dev/null || ! command -v node >/dev/null; then \
@@ -71,7 +78,7 @@ debian-clients:
 	    echo "debian-clients: not all of $(DEBIAN_CLIENTS) are here, so the tests with those that are missing are skipped"; \
 	fi
 
-# The browser of tests/page. Those tests are skipped where there is none, and say so.
+# The browser of tests/system/page. Those tests are skipped where there is none, and say so.
 chromium:
 	@if [ -n "$$LEVERET_CHROMIUM" ] || command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
@@ -122,21 +129,21 @@ long: $(STAMP) java
 
 MINUTES ?= 10
 soak: $(STAMP) long
-	$(PY) -m tests.soak --minutes $(MINUTES)
+	$(PY) -m tests.system.soak --minutes $(MINUTES)
 
 # The tests of the Spark connector in their long form: drivers killed at each step of each kind of query, a standalone
 # cluster and Spark Connect each by itself.
 soak-spark: $(STAMP) java
-	LEVERET_SPARK_LONG=1 $(PY) -m pytest -m spark tests/spark/test_failures.py tests/spark/test_elsewhere.py
+	LEVERET_SPARK_LONG=1 $(PY) -m pytest -m spark tests/system/spark/test_failures.py tests/system/spark/test_elsewhere.py
 
 fuzz: $(STAMP)
-	$(PY) -m tests.fuzz
-	$(PY) -m tests.attacks
+	$(PY) -m tests.system.fuzz
+	$(PY) -m tests.system.attacks
 
 # The same conversations with RabbitMQ (installed if it is missing and we are root) and with Leveret. RECORD=1 keeps
 # RabbitMQ's answers for the tests; TOPICS="ttl qos" asks for less.
 compare: $(STAMP)
-	$(PY) -m tests.compare $(if $(RECORD),--record) $(TOPICS)
+	$(PY) -m tests.system.compare $(if $(RECORD),--record) $(TOPICS)
 
 clean:
 	rm -rf $(VENV) node_modules build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,10 +21,10 @@ FOLDER = ROOT / ".versions"
 TOOLS = ("aio-pika", "hypothesis", "pika", "pytest", "pytest-asyncio", "pyyaml", "numpy", "pandas", "pyarrow")
 # Protocol, storage, the HTTP server on h11, sockets on uvloop, a real client, TLS, tables.
 CORE = (
-    "tests/amqp", "tests/unit/protocol", "tests/unit/storage", "tests/unit/data",
-    "tests/unit/management/http/test_http_server.py", "tests/management/test_upkeep.py",
-    "tests/unit/node/sockets/test_peer_links.py", "tests/node/test_durability.py",
-    "tests/unit/node/sockets/test_tls_handshakes.py", "tests/clients/test_pika.py",
+    "tests/unit/protocol", "tests/unit/sessions", "tests/unit/storage", "tests/unit/data",
+    "tests/unit/management/http/test_http_server.py", "tests/system/management/test_upkeep.py",
+    "tests/unit/node/sockets/test_peer_links.py", "tests/system/node/test_durability.py",
+    "tests/unit/node/sockets/test_tls_handshakes.py", "tests/system/clients/test_pika.py",
 )  # fmt: skip
 
 

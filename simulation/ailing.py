@@ -11,7 +11,8 @@ hold is what holds of every run: nothing confirmed is lost, nobody is kept waiti
                starts it: it must come back as another voter, and with every message that it had
 
 Damage to stored messages is not among them: what may be lost by it depends on the very bytes. It is looked for where
-the bytes are known, in `tests/log/test_damage.py` and `test_mirror_damage.py`, and with rings in `simulation.ring`.
+the bytes are known, in `test_damage.py` and `test_mirror_damage.py` of `tests/unit/storage`, and with rings in
+`simulation.ring`.
 """
 
 from __future__ import annotations

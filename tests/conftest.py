@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.servers import Server
+from tests.support.servers import Server
 
 Start = Callable[..., Server]
 LOG_CHARACTERS_SHOWN = 8_000

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.mutating import Change, check, replace
+from tests.support.mutating import Change, check, replace
 
 
 class Mutation(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from simulation.ailing import AILING_FAULTS
 from simulation.plan import Plan
 from simulation.world import Violation, run
-from tests.mutating import Change, check, replace
+from tests.support.mutating import Change, check, replace
 
 
 def test_seeds() -> None:

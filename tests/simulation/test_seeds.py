@@ -19,7 +19,7 @@ from simulation.shrink import shrink
 from simulation.specials import KEEPER, draw_streams
 from simulation.specialties import SpecialFates
 from simulation.world import Violation, World, quiet, run
-from tests.soak import APART, KINDS, all_kinds
+from tests.system.soak import APART, KINDS, all_kinds
 
 GROUP = 10
 # Seeds of each size: so many always, so many with the long ones. Those of `make soak` are others each time.

@@ -9,7 +9,7 @@ import pytest
 from simulation.clients import ROLLED_BACK, Client
 from simulation.plan import Plan
 from simulation.world import Violation, run
-from tests.mutating import Change, replace
+from tests.support.mutating import Change, replace
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leveret.protocol import methods as m
 from leveret.sessions.amqp.connection import Connection
 from leveret.sessions.amqp.limits import Limits, Peer
-from tests.machines import World
+from tests.support.machines import World
 
 PEER = Peer("10.0.0.9", 40000, "10.0.0.7", 5672, False)
 CALLED = "10.0.0.9:40000 -> 10.0.0.7:5672"

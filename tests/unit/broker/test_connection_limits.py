@@ -9,8 +9,8 @@ from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
-from tests.brokers import Cluster
-from tests.machines import ALL_CAPABILITIES, Client, World, hello
+from tests.support.brokers import Cluster
+from tests.support.machines import ALL_CAPABILITIES, Client, World, hello
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from leveret.broker import consumer_timeout
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
-from tests.machines import Client, World
+from tests.support.machines import Client, World
 
 
 @pytest.fixture

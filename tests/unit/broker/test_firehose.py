@@ -10,8 +10,8 @@ from leveret.broker.firehose import is_traced, trace
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import DEPTH_MAX, Field, Table, table_from_python, to_python
-from tests.brokers import Cluster
-from tests.machines import Client, Reply, World
+from tests.support.brokers import Cluster
+from tests.support.machines import Client, Reply, World
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from leveret.broker import policy_refresh
 from leveret.metadata.model import commands as c
 from leveret.metadata.rules.queue_rules import QueueRules
 from leveret.protocol import methods as m
-from tests.machines import Client, World
+from tests.support.machines import Client, World
 
 QUEUES = 20
 

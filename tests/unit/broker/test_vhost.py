@@ -8,7 +8,7 @@ from leveret.broker import vhost as vhost_module
 from leveret.broker.vhost import Route
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
-from tests.machines import Client, World, publish
+from tests.support.machines import Client, World, publish
 
 
 def arguments(exchange: bytes, key: bytes, bits: int = 0) -> bytes:

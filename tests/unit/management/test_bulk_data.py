@@ -14,7 +14,7 @@ import pytest
 import leveret.testing
 from leveret.data.client import DataClient, DataError, Refused, Unreachable
 from leveret.data.sheet import REDELIVERED
-from tests.servers import until
+from tests.support.servers import until
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 TRANSIENT = pika.BasicProperties(delivery_mode=1)

@@ -12,7 +12,7 @@ from leveret.metadata.command_codec import BadEncoding, decode_command, encode_c
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.protocol.tables import DEPTH_MAX, Field
-from tests.cluster.strategies import commands, tables
+from tests.unit.metadata.strategies import commands, tables
 
 
 @given(commands)

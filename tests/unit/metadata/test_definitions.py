@@ -22,7 +22,7 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.rules.passwords import MD5, SHA256
 from leveret.metadata.store import Metadata
 from leveret.protocol.tables import DEPTH_MAX, Field
-from tests.rabbitmq import DEFINITIONS
+from tests.support.rabbitmq import DEFINITIONS
 
 EXPORT = DEFINITIONS
 

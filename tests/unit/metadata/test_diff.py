@@ -14,8 +14,8 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.store import Metadata
 from leveret.protocol.tables import Field
-from tests.cluster.strategies import commands, histories
-from tests.machines import World
+from tests.support.machines import World
+from tests.unit.metadata.strategies import commands, histories
 
 KEYS = ("", "k", "#", "q1", "q2", "q3", "other")
 

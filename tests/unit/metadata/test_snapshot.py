@@ -9,7 +9,7 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.snapshot import write_snapshot
 from leveret.metadata.store import Metadata
 from leveret.protocol.tables import Field
-from tests.cluster.strategies import histories
+from tests.unit.metadata.strategies import histories
 
 
 def filled() -> Metadata:

@@ -13,7 +13,7 @@ from leveret.metadata.model import events as e
 from leveret.metadata.model.records import Binding, ExchangeSpec, Permission, QueueSpec
 from leveret.metadata.store import Applied, Metadata, Refusal
 from leveret.protocol.tables import Field
-from tests.cluster.strategies import histories
+from tests.unit.metadata.strategies import histories
 
 PREDECLARED = {"", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match", "amq.rabbitmq.trace"}
 

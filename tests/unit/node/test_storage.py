@@ -11,7 +11,7 @@ from leveret.node import storage
 from leveret.node.storage import Storage
 from leveret.protocol import methods as m
 from leveret.storage.format.queue_block import Block
-from tests.machines import World, publish
+from tests.support.machines import World, publish
 
 
 class Files:

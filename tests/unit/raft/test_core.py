@@ -8,7 +8,7 @@ import pytest
 
 from leveret.raft import AddLearner, Busy, Kind, Member, NotLeader, Options, Proposed, Raft, Update, bootstrap
 from leveret.raft.messages import ENTRY_BYTES_MAX, Append, AppendResponse, HeartbeatResponse
-from tests.cluster.raft.lab import Lab
+from tests.unit.raft.lab import Lab
 
 
 def alone(**options: int) -> Raft:

@@ -27,7 +27,7 @@ from leveret.replication.ring_frames import (
     Standing,
 )
 from leveret.storage.format.queue_block import PERSISTENT, Run
-from tests.mirror.lab import GROUP, block
+from tests.unit.replication.lab import GROUP, block
 
 NUMBER = 1 << 61
 RUNS = (

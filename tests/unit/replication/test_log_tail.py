@@ -8,7 +8,7 @@ from leveret.replication.log_tail import Tail
 from leveret.replication.packed_block import block_bytes
 from leveret.replication.ring_frames import ProtocolError
 from leveret.storage.format.mirror_limits import HISTORY_MAX
-from tests.mirror.lab import block, blocks
+from tests.unit.replication.lab import block, blocks
 
 SIZE = block_bytes(block(1, 1))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.mirror.scenarios import SCENARIOS
+from tests.unit.replication.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)

@@ -12,7 +12,7 @@ from leveret.replication.packed_block import (
 )
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, SHARED, Block, Run
-from tests.mirror.lab import block
+from tests.unit.replication.lab import block
 
 RUN = Run(5, [b"one", b"", b"three"], [b"k", b"k", b"l"], bytearray((PERSISTENT, REDELIVERED, PERSISTENT | SHARED)))
 BLOCKS = [

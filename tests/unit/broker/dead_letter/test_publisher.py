@@ -10,7 +10,7 @@ from leveret.broker.dead_letter.publisher import is_cycle, note_death
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, table_from_python, to_python
-from tests.machines import Client, Reply, World
+from tests.support.machines import Client, Reply, World
 
 START_MS = 5_000_000
 

@@ -12,7 +12,7 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.rules.queue_rules import QueueRules
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python, to_python
-from tests.machines import Client, World
+from tests.support.machines import Client, World
 
 KEEPS = {"dead-letter-strategy": "at-least-once"}
 BODY = b"." * 4_000

@@ -6,7 +6,7 @@ from leveret.broker.delivery.batch import Span
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.storage.format.queue_block import PERSISTENT
-from tests.machines import World
+from tests.support.machines import World
 
 
 def test_average_after_all_was_taken_and_more_came() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
-from tests.machines import Client, World
+from tests.support.machines import Client, World
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import body_size
 from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_block import Block
-from tests.broker.mirrored_brokers import NAMES, Rings
-from tests.machines import Client, World, publish
+from tests.support.machines import Client, World, publish
+from tests.support.mirrored_brokers import NAMES, Rings
 
 WHO = "127.0.0.1:40000 -> 127.0.0.1:5672 (1)"
 STREAM = "leveret.journal.node"

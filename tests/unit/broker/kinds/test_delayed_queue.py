@@ -18,7 +18,7 @@ from leveret.metadata.model.hidden_queues import is_keeper, keeper_name
 from leveret.metadata.store import Metadata
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, Table, table_from_python, to_python
-from tests.machines import Client, MemoryLog, World
+from tests.support.machines import Client, MemoryLog, World
 
 START_MS = 1_700_000_000_000
 LATE_MS = 10 * AHEAD_MS

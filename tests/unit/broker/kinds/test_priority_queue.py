@@ -20,9 +20,9 @@ from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import priority
 from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED
-from tests.broker.priority_queues import UNLIMITED, Host, Taker, a_queue, bodies, content, put, take
 from tests.conftest import Start as StartServer
-from tests.machines import Client, World
+from tests.support.machines import Client, World
+from tests.unit.broker.kinds.priority_queues import UNLIMITED, Host, Taker, a_queue, bodies, content, put, take
 
 
 @pytest.fixture

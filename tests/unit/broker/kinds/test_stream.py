@@ -11,8 +11,8 @@ from leveret.broker.kinds.stream import StreamQueue
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, Table, from_python, table_from_python, to_python
-from tests.machines import Client, Reply, World
-from tests.machines import publish as packed
+from tests.support.machines import Client, Reply, World
+from tests.support.machines import publish as packed
 
 STREAM = {"x-queue-type": "stream"}
 HOUR_MS = 3_600_000

@@ -11,9 +11,9 @@ from leveret.broker.queue import paging
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.storage.format.queue_block import PERSISTENT
-from tests.machines import World
-from tests.node.control_world import cluster
-from tests.node.ring_world import Rings
+from tests.support.control_world import cluster
+from tests.support.machines import World
+from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"
 NAMES = (ONE, THREE, TWO)

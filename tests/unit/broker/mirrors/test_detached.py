@@ -12,10 +12,10 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.metadata.rules.partition_handling import PartitionHandling, Strategy
 from leveret.protocol import methods as m
-from tests.amqp.remote import delivered, depth
-from tests.broker.mirrored_brokers import RingMember
-from tests.brokers import Cluster, Member, Then
-from tests.machines import Client
+from tests.support.brokers import Cluster, Member, Then
+from tests.support.machines import Client
+from tests.support.mirrored_brokers import RingMember
+from tests.support.remote import delivered, depth
 
 IGNORE = PartitionHandling(Strategy.IGNORE)
 PAUSE = PartitionHandling(Strategy.PAUSE_MINORITY)

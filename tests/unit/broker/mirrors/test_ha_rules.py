@@ -1,4 +1,4 @@
-"""What rules mean for the copies of nodes that are played: see `tests.node.ring_world`."""
+"""What rules mean for the copies of nodes that are played: see `tests.support.ring_world`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.model.maintenance_mark import DRAINING, MAINTENANCE, mark
 from leveret.metadata.model.view import View
 from leveret.metadata.rules.ha_policy import FORBID
-from tests.node.control_world import cluster
-from tests.node.ring_world import Rings
+from tests.support.control_world import cluster
+from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"
 HOUR_MS = 3_600_000

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.mirrors import log_lines
-from tests.node.control_world import cluster
-from tests.node.ring_world import Rings
+from tests.support.control_world import cluster
+from tests.support.ring_world import Rings
 
 
 @pytest.fixture

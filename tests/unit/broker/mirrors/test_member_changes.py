@@ -1,4 +1,4 @@
-"""Where copies are, of nodes that are played: see `tests.node.ring_world`."""
+"""Where copies are, of nodes that are played: see `tests.support.ring_world`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from leveret.metadata.model.view import View
 from leveret.metadata.rules.ha_policy import EVERYWHERE, Defaults
 from leveret.metadata.rules.placement import MOVES
 from leveret.protocol.tables import table_from_python
-from tests.node.control_world import cluster
-from tests.node.ring_world import Rings
+from tests.support.control_world import cluster
+from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"
 QUORUM = {"x-queue-type": "quorum"}

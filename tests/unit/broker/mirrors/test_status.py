@@ -7,8 +7,8 @@ import pytest
 from leveret.broker.mirrors.copy_store import MirrorStore
 from leveret.broker.mirrors.status import copy_pid, down, figures, is_syncing, lags, own_copy, state, synchronised
 from leveret.broker.remote.client_end import Edge
-from tests.node.control_world import FakeServer, cluster
-from tests.node.ring_world import Rings
+from tests.support.control_world import FakeServer, cluster
+from tests.support.ring_world import Rings
 
 
 @pytest.fixture

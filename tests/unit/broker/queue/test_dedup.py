@@ -16,9 +16,9 @@ from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
 from leveret.storage.format.queue_marks import VALUE_BYTES_MAX
-from tests.broker.mirrored_brokers import NAMES, Rings
-from tests.brokers import Cluster
-from tests.machines import Client, World, publish
+from tests.support.brokers import Cluster
+from tests.support.machines import Client, World, publish
+from tests.support.mirrored_brokers import NAMES, Rings
 
 answered: WeakKeyDictionary[Client, set[int]] = WeakKeyDictionary()
 

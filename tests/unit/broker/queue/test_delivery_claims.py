@@ -12,8 +12,8 @@ from leveret.broker.queue.delivery_claims import AHEAD_MAX, AHEAD_MIN, Claims
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model import commands as c
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED
-from tests.node.control_world import cluster
-from tests.node.ring_world import Rings
+from tests.support.control_world import cluster
+from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"
 BACKLOG = 50_000

@@ -15,9 +15,9 @@ from leveret.protocol.frames import content
 from leveret.protocol.properties import Properties, decode_content, encode
 from leveret.protocol.tables import Field, table_from_python, to_python
 from leveret.storage.format.queue_block import Block
-from tests.broker.mirrored_brokers import Rings
-from tests.brokers import Cluster
-from tests.machines import Client, Reply, World
+from tests.support.brokers import Cluster
+from tests.support.machines import Client, Reply, World
+from tests.support.mirrored_brokers import Rings
 
 COUNT = "x-delivery-count"
 

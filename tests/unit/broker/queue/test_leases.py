@@ -14,7 +14,7 @@ from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.queue_rules import QueueRules
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_marks import KEYS_MAX, VALUE_BYTES_MAX
-from tests.broker.lease_world import Home
+from tests.unit.broker.queue.lease_world import Home
 
 
 def filled(count: int = 10, **options: Any) -> Home:

@@ -22,7 +22,7 @@ from leveret.metadata.model.records import QueueSpec
 from leveret.metadata.rules.queue_rules import PLAIN, QueueRules
 from leveret.protocol import methods as m
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Block, Run
-from tests.machines import MemoryLog, World
+from tests.support.machines import MemoryLog, World
 
 
 class Host:

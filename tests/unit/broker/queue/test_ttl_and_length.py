@@ -10,7 +10,7 @@ from leveret.broker.queue import paging
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
-from tests.machines import Client, World, publish
+from tests.support.machines import Client, World, publish
 
 START_MS = 1_000_000_000
 

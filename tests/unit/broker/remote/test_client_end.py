@@ -6,9 +6,9 @@ from leveret.broker.broker import MASTERLESS_TICKS_MAX
 from leveret.broker.delivery.batch import Span
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
-from tests.broker.mirrored_brokers import Rings
-from tests.brokers import Cluster
-from tests.machines import Client, publish
+from tests.support.brokers import Cluster
+from tests.support.machines import Client, publish
+from tests.support.mirrored_brokers import Rings
 
 
 def publisher(cluster: Cluster, at: str) -> Client:

@@ -14,9 +14,9 @@ from leveret.broker.queue.reserve import reserve
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.refusals import Refusal
 from leveret.protocol import methods as m
-from tests.amqp.remote import confirming, delivered, depth, types
-from tests.broker.mirrored_brokers import NAMES, Rings
-from tests.machines import Client, World
+from tests.support.machines import Client, World
+from tests.support.mirrored_brokers import NAMES, Rings
+from tests.support.remote import confirming, delivered, depth, types
 
 PERSISTENT: dict[str, Any] = {"delivery_mode": 2}
 

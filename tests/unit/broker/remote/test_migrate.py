@@ -13,10 +13,10 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.model.view import View
 from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
-from tests.amqp.remote import delivered, depth, types
-from tests.broker.mirrored_brokers import Rings
-from tests.brokers import Cluster
-from tests.machines import Client
+from tests.support.brokers import Cluster
+from tests.support.machines import Client
+from tests.support.mirrored_brokers import Rings
+from tests.support.remote import delivered, depth, types
 
 NAMES = ("a", "b", "c")
 

@@ -18,10 +18,10 @@ from leveret.protocol import methods as m
 from leveret.protocol.tables import table_from_python
 from leveret.sessions.amqp import transactions
 from leveret.storage.format.queue_block import REDELIVERED
-from tests.amqp.remote import client_with_queue, confirming, cut, cut_and_join
-from tests.broker.mirrored_brokers import NAMES, Rings
-from tests.brokers import Cluster
-from tests.machines import Client, publish
+from tests.support.brokers import Cluster
+from tests.support.machines import Client, publish
+from tests.support.mirrored_brokers import NAMES, Rings
+from tests.support.remote import client_with_queue, confirming, cut, cut_and_join
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from leveret.broker.remote import peer_frames as w
 from leveret.links import frame_types
 from leveret.links.proposals import BadFrame
 from leveret.protocol import methods as m
-from tests.brokers import Cluster
-from tests.machines import Client
+from tests.support.brokers import Cluster
+from tests.support.machines import Client
 
 KEY = b"\0\x01q"
 

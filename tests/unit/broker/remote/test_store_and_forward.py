@@ -20,9 +20,9 @@ from leveret.metadata.rules.partition_handling import PartitionHandling, Strateg
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field
 from leveret.storage.format.queue_block import KEPT, PERSISTENT, REDELIVERED
-from tests.amqp.remote import client_with_queue, confirming, remote_queue
-from tests.brokers import Cluster
-from tests.machines import Client, publish
+from tests.support.brokers import Cluster
+from tests.support.machines import Client, publish
+from tests.support.remote import client_with_queue, confirming, remote_queue
 
 IGNORE = PartitionHandling(Strategy.IGNORE)
 AUTOHEAL = PartitionHandling(Strategy.AUTOHEAL)

@@ -9,7 +9,7 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.store import Metadata
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field
-from tests.machines import UNLIMITED, Client, World
+from tests.support.machines import UNLIMITED, Client, World
 
 POLICY = c.SetPolicy("/", "p", "^x", "exchanges", 0, {"alternate-exchange": "amq.fanout"})
 

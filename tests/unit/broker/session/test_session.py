@@ -28,9 +28,9 @@ from leveret.metadata.model import commands as c
 from leveret.metadata.model.refusals import Refusal
 from leveret.protocol.properties import Properties
 from leveret.protocol.tables import table_from_python
-from tests.broker.mirrored_brokers import Rings
-from tests.brokers import Cluster
-from tests.machines import World
+from tests.support.brokers import Cluster
+from tests.support.machines import World
+from tests.support.mirrored_brokers import Rings
 
 FRAME_MAX = 131_072
 

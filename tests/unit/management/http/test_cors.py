@@ -11,7 +11,7 @@ import pytest
 import leveret.testing
 from leveret.management.http.cors import Origins
 from leveret.management.http.http_messages import Problem, Request
-from tests.management.watching import CONFIG
+from tests.system.management.watching import CONFIG
 
 TRUSTED = "https://one.example"
 LOGIN = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.metadata.model.view import View, forced, misfit
-from tests.mirror.lab import view
+from tests.unit.replication.lab import view
 
 
 def test_order_is_master_then_in_sync_by_age_then_the_others() -> None:

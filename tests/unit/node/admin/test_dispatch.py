@@ -10,7 +10,7 @@ from leveret.metadata.model.commands import Bind
 from leveret.node.admin import dispatch as control_module
 from leveret.node.admin.common.command import FLAG, NUMBER, OBJECT, TEXT, TEXTS, Kind
 from leveret.node.admin.dispatch import COMMANDS
-from tests.node.control_world import FakeServer, ask, cluster, refusal
+from tests.support.control_world import FakeServer, ask, cluster, refusal
 
 
 @pytest.fixture

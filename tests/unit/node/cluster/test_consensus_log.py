@@ -22,8 +22,8 @@ from leveret.raft.membership import Member, Membership
 from leveret.raft.messages import Entry, HardState, Kind, Snapshot, SnapshotChunk, SnapshotMeta
 from leveret.storage.segments.disk import FileDisk
 from simulation.disk import Crashed, FaultyDisk
-from tests.cluster.raft.mutations import MUTATIONS, Mutation, put
-from tests.mutating import check_meaning
+from tests.support.mutating import check_meaning
+from tests.unit.raft.mutations import MUTATIONS, Mutation, put
 
 FIRST = "raft/log-00000000000000000001"
 US = Membership((Member("a", "node a", "host:1"), Member("b", "node b", "host:2", 3)))

@@ -12,9 +12,9 @@ from leveret.metadata.rules.partition_handling import PartitionHandling, Strateg
 from leveret.node.cluster import drain_spools
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.system.alarms import Alarms
-from tests.amqp.remote import client_with_queue, confirming
-from tests.brokers import Cluster
-from tests.machines import publish
+from tests.support.brokers import Cluster
+from tests.support.machines import publish
+from tests.support.remote import client_with_queue, confirming
 
 
 def test_how_much_room_a_disk_has() -> None:

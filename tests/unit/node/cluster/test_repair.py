@@ -14,7 +14,7 @@ from leveret.node.system.data_folder import METADATA, folder_lock
 from leveret.raft import AddLearner, BadChange, Entry, Kind, Member, Membership, Promote, Replace
 from leveret.raft.membership import encode_membership
 from leveret.storage.segments.disk import FileDisk
-from tests.servers import prepare
+from tests.support.servers import prepare
 
 OWN, OTHER = "0123456789abcdef" * 2, "f" * 32
 

@@ -10,8 +10,8 @@ import pytest
 from leveret.node.config import schema
 from leveret.node.config.load import ConfigError, load
 from leveret.node.config.settings import Discovery, Listener, LogForm, Rotation, Settings, TlsOptions, log_levels
-from tests.node.configuration import HOME, Configuration
-from tests.rabbitmq import KEYS
+from tests.support.rabbitmq import KEYS
+from tests.unit.node.config.configuration import HOME, Configuration
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leveret.metadata.rebalancing import Schedule
-from tests.node.configuration import Configuration
+from tests.unit.node.config.configuration import Configuration
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from leveret.node.sockets.tls_handshakes import Entrance
-from tests.certificates import issue
+from tests.support.certificates import issue
 
 
 @pytest.fixture(scope="module")

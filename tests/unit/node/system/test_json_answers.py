@@ -12,7 +12,7 @@ from leveret.links.frame_types import CONTROL, HELLO, JOIN, LEAVE, RENAME
 from leveret.links.link import Identity
 from leveret.node.sockets.peer_socket import call
 from leveret.node.system.json_answers import read_object
-from tests.members import COOKIE, Member
+from tests.support.members import COOKIE, Member
 
 NESTED = b"[" * 100_000
 

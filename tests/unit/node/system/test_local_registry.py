@@ -13,7 +13,7 @@ import pytest
 from leveret.node.config.settings import Listener, Settings, TlsOptions
 from leveret.node.system import local_registry
 from leveret.node.system.local_registry import Entry, NotFound
-from tests.servers import until
+from tests.support.servers import until
 
 
 @pytest.fixture

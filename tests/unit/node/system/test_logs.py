@@ -17,7 +17,7 @@ from leveret.node.config.settings import LOG_CATEGORIES, LOG_LEVELS, LogForm, Ro
 from leveret.node.system import logs
 from leveret.node.system.logs import FileOutput, Form, NoLogFile, next_rotation
 from tests.conftest import Start
-from tests.servers import until
+from tests.support.servers import until
 
 NOON = datetime(2026, 3, 4, 12, 30, 15)  # A Wednesday.
 

@@ -9,7 +9,7 @@ import pytest
 from leveret.protocol import methods as m
 from leveret.protocol.frames import METHOD, frame
 from leveret.sessions.amqp.change_backlog import BYTES_MAX, Backlog
-from tests.machines import Client, Reply, World, publish
+from tests.support.machines import Client, Reply, World, publish
 
 
 def test_methods_are_put_off_by_channel() -> None:

@@ -7,7 +7,7 @@ import pytest
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field
-from tests.machines import Conversation, World, converse, publish, written_conversations
+from tests.support.machines import Conversation, World, converse, publish, written_conversations
 
 
 @pytest.mark.parametrize("conversation", written_conversations("queues"))

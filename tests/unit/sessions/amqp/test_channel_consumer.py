@@ -10,7 +10,7 @@ from leveret.broker.queue import paging
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field
 from leveret.sessions.amqp.output import OUT_BYTES_MAX
-from tests.machines import Client, Conversation, World, converse, publish, written_conversations
+from tests.support.machines import Client, Conversation, World, converse, publish, written_conversations
 
 
 @pytest.mark.parametrize("conversation", written_conversations("consumers"))

@@ -7,7 +7,7 @@ import pytest
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.frames import HEARTBEAT_FRAME
-from tests.machines import (
+from tests.support.machines import (
     ALL_CAPABILITIES,
     Client,
     Conversation,

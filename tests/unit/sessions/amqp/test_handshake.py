@@ -11,7 +11,7 @@ from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, table_from_python, to_python
 from leveret.sessions.amqp.limits import Limits, Peer
-from tests.machines import (
+from tests.support.machines import (
     ALL_CAPABILITIES,
     LOOPBACK,
     Client,

@@ -10,7 +10,7 @@ from leveret.broker.queue.dedup import ENTRY, PREFIX, SEQUENCE_MAX
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, table_from_python
 from leveret.sessions.amqp import producer_channel
-from tests.machines import Client, World, publish
+from tests.support.machines import Client, World, publish
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from leveret.protocol.properties import Properties, encode
 from leveret.protocol.tables import Field
 from leveret.sessions.amqp.limits import Limits
 from leveret.storage.format.queue_block import PERSISTENT
-from tests.machines import Conversation, World, converse, publish, written_conversations
+from tests.support.machines import Conversation, World, converse, publish, written_conversations
 
 
 @pytest.mark.parametrize("conversation", written_conversations("contents"))

@@ -8,8 +8,8 @@ import pytest
 
 from leveret.protocol import methods as m
 from leveret.sessions.amqp import transactions
-from tests.brokers import Cluster
-from tests.machines import Client, Conversation, World, converse, publish, written_conversations
+from tests.support.brokers import Cluster
+from tests.support.machines import Client, Conversation, World, converse, publish, written_conversations
 
 
 @pytest.mark.parametrize("conversation", written_conversations("transactions"))

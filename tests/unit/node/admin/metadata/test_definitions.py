@@ -14,8 +14,8 @@ from leveret.metadata.rules.passwords import verify_password
 from leveret.node.admin.metadata import definitions
 from leveret.node.admin.metadata.definitions import KEPT_MAX, LINES_MAX, LoadFailed, definition_files, load
 from leveret.protocol.tables import Field
-from tests.node.control_world import FakeServer, ask, cluster, refusal
-from tests.rabbitmq import DEFINITIONS
+from tests.support.control_world import FakeServer, ask, cluster, refusal
+from tests.support.rabbitmq import DEFINITIONS
 
 EXPORT = DEFINITIONS
 

@@ -8,7 +8,7 @@ import pytest
 
 from leveret.metadata.rules.passwords import SHA256, hash_password, verify_password
 from leveret.node.cluster.consensus import AdminError
-from tests.node.control_world import FakeServer, ask, cluster, refusal
+from tests.support.control_world import FakeServer, ask, cluster, refusal
 
 HASH = hash_password("secret", b"salt")
 

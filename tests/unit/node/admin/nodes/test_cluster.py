@@ -5,7 +5,7 @@ import pytest
 from leveret.metadata.model.commands import DeclareQueue, SetGlobalParameter
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.sockets.listeners import StartFailed
-from tests.node.control_world import FakeServer, ask, cluster, refusal
+from tests.support.control_world import FakeServer, ask, cluster, refusal
 
 
 @pytest.fixture

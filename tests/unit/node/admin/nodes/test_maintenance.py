@@ -1,5 +1,5 @@
 """What nodes answer of being in maintenance, on a cluster that is played. How it goes with real ones:
-`tests/clusters/test_maintenance.py`."""
+`tests/system/clusters/test_maintenance.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.metadata.model.commands import DeclareExchange, SetGlobalParameter
 from leveret.metadata.model.maintenance_mark import MAINTENANCE, out_of_service
 from leveret.metadata.model.records import QueueSpec
 from leveret.protocol.tables import table_from_python
-from tests.node.control_world import FakeServer, ask, cluster, refusal
+from tests.support.control_world import FakeServer, ask, cluster, refusal
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from leveret.metadata.model.commands import DeclareQueue
 from leveret.metadata.model.view import View
 from leveret.metadata.rules.partition_handling import PARAMETER, Partitions
 from leveret.node.admin.nodes.partitions import parted
-from tests.node.control_world import FakeServer, ask, cluster, refusal
+from tests.support.control_world import FakeServer, ask, cluster, refusal
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rebalancing among nodes that are played; real ones are in `tests/clusters/test_rebalancing.py`."""
+"""Rebalancing among nodes that are played; real ones are in `tests/system/clusters/test_rebalancing.py`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from leveret.metadata.model.commands import SetPolicy
 from leveret.metadata.rebalancing import Schedule
 from leveret.metadata.rules.placement import REBALANCE
 from leveret.node.admin.nodes.rebalancer import Wanted
-from tests.node.control_world import FakeServer, ask, cluster, refusal
-from tests.node.ring_world import Rings
+from tests.support.control_world import FakeServer, ask, cluster, refusal
+from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"  # The first leads the cluster.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.node.control_world import ask, cluster, refusal
+from tests.support.control_world import ask, cluster, refusal
 
 
 async def test_at_all_nodes_that_run() -> None:

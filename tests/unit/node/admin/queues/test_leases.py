@@ -9,8 +9,8 @@ import pytest
 
 from leveret.broker.queue import leases
 from leveret.broker.queue.queue import Queue
-from tests.node.control_world import ask, cluster, refusal, rows
-from tests.node.ring_world import Rings
+from tests.support.control_world import ask, cluster, refusal, rows
+from tests.support.ring_world import Rings
 
 COLUMNS = ["name", "queue", "acked", "next", "out", "runs", "timeout", "node"]
 

@@ -10,7 +10,7 @@ from leveret.node.admin.queues import lists, queues
 from leveret.node.admin.queues.lists import shown_table
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, table_from_python
-from tests.node.control_world import FakeServer, ask, cluster, refusal, rows
+from tests.support.control_world import FakeServer, ask, cluster, refusal, rows
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from leveret.metadata.model.commands import DeclareQueue, DeleteQueue, SetPolicy
 from leveret.metadata.rules.placement import LINKS, moving_to
 from leveret.node.admin.common import listing_columns
 from leveret.node.admin.queues import mirrors
-from tests.node.control_world import FakeServer, ask, cluster, refusal, rows
-from tests.node.ring_world import Rings
+from tests.support.control_world import FakeServer, ask, cluster, refusal, rows
+from tests.support.ring_world import Rings
 
 ONE, TWO, THREE = "one@host", "two@host", "three@host"
 

@@ -10,7 +10,7 @@ import pytest
 
 import leveret.testing
 from leveret.testing import Broker
-from tests.servers import until
+from tests.support.servers import until
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 
 from leveret.metadata.model.commands import SetPolicy
 from leveret.node.admin.queues import lists
-from tests.node.control_world import FakeServer, ask, cluster, refusal, rows
-from tests.node.ring_world import Rings
+from tests.support.control_world import FakeServer, ask, cluster, refusal, rows
+from tests.support.ring_world import Rings
 
 COLUMNS = ["name", "state", "master_node", "slave_pids", "synchronised_slave_pids", "recoverable_mirrors"]
 
