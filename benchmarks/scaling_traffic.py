@@ -17,8 +17,8 @@ from benchmarks.growth import Point
 from benchmarks.scaling_world import CLIENTS, PREFIX, Costs, Plant, metered
 from leveret.client import amqp
 from leveret.client.amqp import long, method, short, table
-from simulation.loop import NodeLoop
-from simulation.machine import AMQP_PORT
+from simulation.core.loop import NodeLoop
+from simulation.core.machine import AMQP_PORT
 
 QUEUE: Final = f"{PREFIX}000000"
 BODY: Final = b"x" * 100

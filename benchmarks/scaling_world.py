@@ -34,9 +34,9 @@ from leveret.node.config.settings import LogForm, Settings
 from leveret.node.node import Node
 from leveret.node.sockets.peer_links import Peers
 from leveret.node.system.logs import Form
-from simulation.loop import NodeLoop, Scheduler
-from simulation.machine import CLUSTER_PORT, Machine
-from simulation.network import Endpoint, Network
+from simulation.core.loop import NodeLoop, Scheduler
+from simulation.core.machine import CLUSTER_PORT, Machine
+from simulation.core.network import Endpoint, Network
 from simulation.plan import Plan
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulation.plan import STEPS, Plan, from_ranges
+from simulation.raft import world as raft
 from simulation.shrink import shrink
 from simulation.world import Violation, World, quiet
 
@@ -148,8 +149,6 @@ def endless(
 
 def main() -> int:
     if "--raft" in sys.argv:
-        from simulation import raft
-
         sys.argv.remove("--raft")
         return raft.main()
     parser = argparse.ArgumentParser(prog="python -m simulation", description=(__doc__ or "").splitlines()[0])

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.queue.lease import LeaseView
 from leveret.broker.queue.leases import Leases, ack_lease, lease_views, open_lease, release_lease, take_lease
 from leveret.metadata.model.commands import SetPolicy
-from simulation.clients import Step
+from simulation.clients.client import Step
 from simulation.plan import STEPS, Plan
 from simulation.world import START_S, Violation, World, quiet
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from leveret.metadata.model.refusals import Refusal
     from leveret.node.node import Node
     from leveret.storage.format.queue_block import Run
-    from simulation.ledger import Delivery
-    from simulation.machine import Machine
+    from simulation.checkers.ledger import Delivery
+    from simulation.core.machine import Machine
 
 LEASED: Final = "e0"
 SHORT: Final = "short"  # Nobody comes back for this one.

@@ -11,17 +11,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simulation.ailing import AILING_FAULTS, draw_ailing
-from simulation.clients import Step
-from simulation.detached import BEFORE_S, DRAWN, QUIET_S, SUNDERED
-from simulation.drained import DRAINED_FAULTS, draw_drain
-from simulation.features import LETTERS, Features, draw_extras, draw_features
-from simulation.paired import NO_PROOFS, PAIRED_FAULTS, Proofs, draw_proofs
-from simulation.partitioned import STRATEGY_FAULTS, draw_handling, draw_sever
-from simulation.rebalanced import REBALANCED_FAULTS, draw_rebalance
-from simulation.specials import DELAYED_QUEUE, SPECIAL_RATE, draw_special, limit_deliveries, turn_special
-from simulation.spooled import SPOOLED_FAULTS, draw_ambush, draw_keeping, draw_tightening
-from simulation.witnessed import OF_ANY, WITNESSED_FAULTS, draw_deposal, draw_loss, draw_relief
+from leveret.metadata.rebalancing import Schedule
+from leveret.metadata.rules.partition_handling import PartitionHandling, from_json
+from simulation.clients.client import Step
+from simulation.features.broker_features import (
+    DELAYED_QUEUE,
+    SPECIAL_RATE,
+    draw_special,
+    limit_deliveries,
+    turn_special,
+)
+from simulation.features.queue_features import LETTERS, Features, draw_extras, draw_features
+from simulation.scenarios.detached import BEFORE_S, DRAWN, QUIET_S, SUNDERED
+from simulation.scenarios.drained import DRAINED_FAULTS, draw_drain
+from simulation.scenarios.paired import NO_PROOFS, PAIRED_FAULTS, Proofs, draw_proofs
+from simulation.scenarios.partitioned import STEADFAST, STRATEGY_FAULTS, draw_handling, draw_sever
+from simulation.scenarios.rebalanced import REBALANCED_FAULTS, draw_rebalance, draw_schedule
+from simulation.scenarios.resource_faults import AILING_FAULTS, draw_ailing
+from simulation.scenarios.spooled import SPOOLED_FAULTS, draw_ambush, draw_keeping, draw_tightening
+from simulation.scenarios.witnessed import OF_ANY, WITNESSED_FAULTS, draw_deposal, draw_loss, draw_relief
 
 STEPS: Final = 120
 CLIENTS: Final = 4
@@ -225,6 +233,13 @@ class Plan:
         if self.spooled:
             return draw_keeping(random.Random(f"{self.seed}/spooled"))
         return draw_handling(random.Random(f"{self.seed}/handling/{self.nodes}"), self.nodes)
+
+    def partition_handling(self) -> PartitionHandling:
+        return from_json(self.handling()) if self.pauses or self.spooled else STEADFAST
+
+    def schedule(self) -> Schedule:
+        """Returns when the nodes rebalance queues by themselves."""
+        return draw_schedule(self.seed) if self.rebalanced else Schedule()
 
     def opening(self) -> tuple[int, dict[str, Any]]:
         """How many of the durable queues are there before the first policy is, and that policy."""

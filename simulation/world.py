@@ -22,28 +22,29 @@ from typing import Any, Final
 from leveret.broker.queue.queue import Queue
 from leveret.node.cluster.consensus import AdminError
 from leveret.node.cluster.membership import Cluster
-from simulation.ailing import Ailing
-from simulation.answers import AnswerChecker
-from simulation.clients import Client, Step
-from simulation.consensus import ConsensusChecker
-from simulation.detached import Detached
-from simulation.fates import Fates, MirroredFates
-from simulation.featured import Featured
-from simulation.ledger import Ledger
-from simulation.limits import small_limits
-from simulation.loop import NodeLoop, Scheduler
-from simulation.machine import AMQP_PORT, CLUSTER_PORT, Machine
-from simulation.mirrors import MirrorChecker, MirroredLedger
-from simulation.network import Network
-from simulation.operators import Operators
-from simulation.paired import HOPE_S
-from simulation.partitioned import Partitioned, PauseChecker
+from simulation.checkers.answer_checker import AnswerChecker
+from simulation.checkers.broker_features_checker import MirroredSpecialFates, SpecialFates
+from simulation.checkers.ledger import Ledger
+from simulation.checkers.message_checker import Fates, MirroredFates
+from simulation.checkers.metadata_checker import ConsensusChecker
+from simulation.checkers.mirror_checker import MirrorChecker, MirroredLedger
+from simulation.checkers.pause_checker import PauseChecker
+from simulation.clients.broker_features_client import SpecialClient
+from simulation.clients.client import Client, Step
+from simulation.core.loop import NodeLoop, Scheduler
+from simulation.core.machine import AMQP_PORT, CLUSTER_PORT, Machine
+from simulation.core.network import Network
+from simulation.core.small_limits import small_limits
 from simulation.plan import CLIENTS, DURABLE, Plan
-from simulation.special import SPECIAL_QUEUES, Special
-from simulation.special_clients import SpecialClient
-from simulation.specialties import MirroredSpecialFates, SpecialFates
-from simulation.spooled import Spooled
-from simulation.witnessed import WITNESS, Witnessed, WitnessMachine
+from simulation.scenarios.broker_features_world import SPECIAL_QUEUES, Special
+from simulation.scenarios.detached import Detached
+from simulation.scenarios.operators import Operators
+from simulation.scenarios.paired import HOPE_S
+from simulation.scenarios.partitioned import Partitioned
+from simulation.scenarios.queue_features_world import Featured
+from simulation.scenarios.resource_faults import Ailing
+from simulation.scenarios.spooled import Spooled
+from simulation.scenarios.witnessed import WITNESS, Witnessed, WitnessMachine
 
 START_S: Final = 60.0
 SETTLE_S: Final = 150.0  # For nodes to serve and clients to be answered, after all is healed.

@@ -14,7 +14,7 @@ from benchmarks.scaling_world import Plant, declaration, metered, node_of
 from leveret.metadata.store import Applied
 from leveret.node.cluster.consensus import Consensus
 from leveret.node.config.settings import TICK_MS
-from simulation.machine import Machine
+from simulation.core.machine import Machine
 
 CHAINS = 10
 LENGTH = 30

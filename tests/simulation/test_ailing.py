@@ -1,4 +1,4 @@
-"""Whole clusters on machines that are not well: see `simulation.ailing`."""
+"""Whole clusters on machines that are not well: see `simulation.scenarios.resource_faults`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from simulation.ailing import AILING_FAULTS
 from simulation.plan import Plan
+from simulation.scenarios.resource_faults import AILING_FAULTS
 from simulation.world import Violation, run
 from tests.support.mutating import Change, check, replace
 

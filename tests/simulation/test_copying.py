@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.metadata.rules.ha_policy import parse_window
-from simulation.copying import is_within
+from simulation.checkers.sync_checker import is_within
 from simulation.plan import HOURS
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.queue.queue import Queue
-from simulation.clients import Step
-from simulation.machine import Machine
+from simulation.clients.client import Step
+from simulation.core.machine import Machine
 from simulation.plan import Plan
 from simulation.world import World, quiet
 

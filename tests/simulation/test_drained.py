@@ -1,4 +1,4 @@
-"""Whole clusters whose nodes are taken out of service and back: see `simulation.drained`."""
+"""Whole clusters whose nodes are taken out of service and back: see `simulation.scenarios.drained`."""
 
 from __future__ import annotations
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from simulation.contents import Extras, entry, header, properties
-from simulation.fates import Fates
-from simulation.features import HOUR_MS, LETTERS, Features
-from simulation.ledger import Delivery, Message
-from simulation.machine import WALL_MS
+from simulation.amqp.contents import Extras, entry, header, properties
+from simulation.checkers.ledger import Delivery, Message
+from simulation.checkers.message_checker import Fates
+from simulation.core.machine import WALL_MS
+from simulation.features.queue_features import HOUR_MS, LETTERS, Features
 
 
 class Story:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulation.ledger import Delivery, Ledger, Message
-from simulation.mirrors import Beginning, Losses, MirroredLedger, Timeline
+from simulation.checkers.ledger import Delivery, Ledger, Message
+from simulation.checkers.mirror_checker import Beginning, Losses, MirroredLedger, Timeline
 
 
 class Story:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from simulation.loop import Endless, NodeLoop, Scheduler
-from simulation.network import Network
+from simulation.core.loop import Endless, NodeLoop, Scheduler
+from simulation.core.network import Network
 
 
 class Place:

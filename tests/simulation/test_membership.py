@@ -6,7 +6,7 @@ import pytest
 
 from leveret.node.cluster.consensus import TryAgain
 from leveret.raft.membership import Remove
-from simulation.machine import Machine
+from simulation.core.machine import Machine
 from simulation.plan import Plan
 from simulation.world import World, quiet
 

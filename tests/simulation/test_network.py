@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulation.loop import NodeLoop, Scheduler
-from simulation.network import Endpoint, Network
+from simulation.core.loop import NodeLoop, Scheduler
+from simulation.core.network import Endpoint, Network
 
 
 class Peer(asyncio.Protocol):

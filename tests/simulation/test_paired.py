@@ -1,4 +1,4 @@
-"""Two nodes, one of which often is lost: see `simulation.paired`."""
+"""Two nodes, one of which often is lost: see `simulation.scenarios.paired`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulation.paired import draw_proofs
 from simulation.plan import Plan
+from simulation.scenarios.paired import draw_proofs
 from simulation.world import run
 
 
@@ -22,7 +22,7 @@ def test_seeds(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_seeds_in_which_both_serve(seed: int) -> None:
-    """They lose each other for so long that the one that waits hands out what it has: see `simulation.detached`."""
+    """They lose each other for so long that the one that waits hands out what it has (`scenarios.detached`)."""
     world = run(plan(seed, spooled=True))
     assert world.ledger.apart.delivered and world.ledger.apart.heard
 

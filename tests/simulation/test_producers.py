@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from simulation.clients import Client
+from simulation.clients.client import Client
+from simulation.clients.producer import Producer
 from simulation.plan import Plan
-from simulation.producers import Producer
 from simulation.world import Violation, World, run
 
 from .mutations import Mutation, put

@@ -6,7 +6,7 @@ import pytest
 
 from leveret.protocol import methods as m
 from leveret.protocol.codec import encode
-from simulation import protocol as p
+from simulation.amqp import protocol as p
 
 
 def test_methods_are_what_the_broker_takes_them_for() -> None:

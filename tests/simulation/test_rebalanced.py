@@ -1,4 +1,4 @@
-"""Whole clusters whose queues are moved about: see `simulation.rebalanced`."""
+"""Whole clusters whose queues are moved about: see `simulation.scenarios.rebalanced`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from leveret.metadata.rebalancing import TIMER
 from simulation.plan import Plan
-from simulation.rebalanced import draw_schedule
+from simulation.scenarios.rebalanced import draw_schedule
 from simulation.world import run
 
 

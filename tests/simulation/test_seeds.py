@@ -10,14 +10,14 @@ import sys
 import pytest
 
 from leveret.metadata.rules.partition_handling import Strategy
-from simulation.fates import Fates
-from simulation.features import LETTERS
-from simulation.ledger import Ledger
-from simulation.mirrors import MirroredLedger
+from simulation.checkers.broker_features_checker import SpecialFates
+from simulation.checkers.ledger import Ledger
+from simulation.checkers.message_checker import Fates
+from simulation.checkers.mirror_checker import MirroredLedger
+from simulation.features.broker_features import KEEPER, draw_streams
+from simulation.features.queue_features import LETTERS
 from simulation.plan import Plan, from_ranges, ranges
 from simulation.shrink import shrink
-from simulation.specials import KEEPER, draw_streams
-from simulation.specialties import SpecialFates
 from simulation.world import Violation, World, quiet, run
 from tests.system.soak import APART, KINDS, all_kinds
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from simulation.contents import Extras
-from simulation.crowds import Crowds
-from simulation.features import LETTERS, Features
-from simulation.ledger import Delivery, Message
-from simulation.specials import CONNECTIONS_MAX, DELAYED_QUEUE, QUEUES_MAX, Stream
-from simulation.specialties import ROLLED_BACK, SpecialFates, Trade
-from simulation.streams import NAME
+from simulation.amqp.contents import Extras
+from simulation.checkers.broker_features_checker import ROLLED_BACK, SpecialFates, Trade
+from simulation.checkers.ledger import Delivery, Message
+from simulation.checkers.limits_checker import Crowds
+from simulation.checkers.stream_checker import NAME
+from simulation.features.broker_features import CONNECTIONS_MAX, DELAYED_QUEUE, QUEUES_MAX, Stream
+from simulation.features.queue_features import LETTERS, Features
 
 
 class Story:

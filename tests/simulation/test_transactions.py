@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulation.clients import ROLLED_BACK, Client
+from simulation.clients.client import ROLLED_BACK, Client
 from simulation.plan import Plan
 from simulation.world import Violation, run
 from tests.support.mutating import Change, replace
@@ -34,7 +34,7 @@ def test_seeds(nodes: int, mirrored: bool, seeds: int) -> None:
 
 
 def test_a_disk_that_stalls() -> None:
-    """A commit has an answer in time: see `simulation.answers`."""
+    """A commit has an answer in time: see `simulation.checkers.answer_checker`."""
     worlds = [run(Plan(seed, 3, ailing=True)) for seed in (1, 2)]
     assert max(world.answers.longest_s for world in worlds) > 0.5
 

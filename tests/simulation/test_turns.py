@@ -20,7 +20,7 @@ from leveret.metadata.store import Applied
 from leveret.node.cluster import consensus
 from leveret.node.cluster.consensus import Consensus
 from leveret.node.config.settings import TICK_MS
-from simulation.loop import NodeLoop
+from simulation.core.loop import NodeLoop
 
 QUEUES = 40
 APPLIED = 4

@@ -11,7 +11,7 @@ import pytest
 from leveret.broker.mirrors.copy_store import MirrorStore
 from leveret.broker.mirrors.manager import Mirrors
 from leveret.metadata.model.records import QueueSpec
-from simulation.clients import Step
+from simulation.clients.client import Step
 from simulation.plan import Plan
 from simulation.world import World, quiet
 

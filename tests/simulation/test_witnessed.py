@@ -1,4 +1,4 @@
-"""Two nodes and a witness, any one of which often is lost: see `simulation.witnessed`."""
+"""Two nodes and a witness, any one of which often is lost: see `simulation.scenarios.witnessed`."""
 
 from __future__ import annotations
 

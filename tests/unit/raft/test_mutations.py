@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from simulation.raft import Plan, run
-from simulation.raft_checker import Violation
+from simulation.raft.checker import Violation
+from simulation.raft.world import Plan, run
 from tests.support.mutating import failing, missed, only_with_all
 
 from .mutations import MUTATIONS, Mutation, failing_scenario, put

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from simulation.raft import Plan, World, run
-from simulation.raft_checker import Checker, Violation
+from simulation.raft.checker import Checker, Violation
+from simulation.raft.world import Plan, World, run
 
 SEEDS = 300
 GROUP = 10

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from simulation.ring import Plan, run
-from simulation.ring_checker import Violation
+from simulation.ring.checker import Violation
+from simulation.ring.world import Plan, run
 from tests.support.mutating import failing, missed, only_with_all
 
 from .mutations import MUTATIONS, Mutation, failing_scenario, put

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from leveret.replication.ring_frames import Options
-from simulation.ring import Plan, World, run
-from simulation.ring_checker import Checker, Violation
+from simulation.ring.checker import Checker, Violation
+from simulation.ring.world import Plan, World, run
 
 SEEDS = {"safe": 160, "lossy": 80, "async": 20}
 GROUP = 20

@@ -13,9 +13,9 @@ from leveret.replication.member import Member
 from leveret.replication.ring_frames import Apply, Effect, Read, Write
 from leveret.storage.format.queue_block import PERSISTENT
 from leveret.storage.log import Log, LogOptions
-from simulation.disk import FaultyDisk
-from simulation.ring import GROUP, Plan, World
-from simulation.ring_parts import Node, replay
+from simulation.core.disk import FaultyDisk
+from simulation.ring.parts import Node, replay
+from simulation.ring.world import GROUP, Plan, World
 
 OPTIONS = LogOptions(segment_bytes=1500, group_bytes=2000, compact_bytes=400, checkpoint_segments=2)
 

@@ -2,7 +2,7 @@
 
 Each mirrored queue follows a *truth*, the log that its ring agreed on, as a member would: it takes blocks, now and then
 some that never get confirmed and are cut off again, begins anew at a cut and fills up. What must be there after a crash
-is what `simulation.ring_parts.replay` makes of some beginning of its writes, at least of those reported durable: plain
+is what `simulation.ring.parts.replay` makes of some beginning of its writes, at least of those reported durable: plain
 lists and dicts that share nothing with the log.
 """
 
@@ -32,8 +32,8 @@ from leveret.storage.log import Log
 from leveret.storage.segments.disk import Job
 from leveret.storage.segments.disk_jobs import Load
 from leveret.storage.segments.disk_jobs import Write as WriteJob
-from simulation.disk import Crashed
-from simulation.ring_parts import Stored, replay
+from simulation.core.disk import Crashed
+from simulation.ring.parts import Stored, replay
 
 from .world import World, changed_marks, flat, ranges_of
 

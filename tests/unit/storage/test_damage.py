@@ -13,7 +13,7 @@ from leveret.storage.format.errors import LogDamaged
 from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.segments.disk_jobs import Write
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 
 from .world import Message, World, flat
 

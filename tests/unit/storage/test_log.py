@@ -10,7 +10,7 @@ from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.segments.disk import FileDisk
 from leveret.storage.segments.disk_jobs import Checkpoint, Load, Reclaim, Write
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 
 SMALL = LogOptions(segment_bytes=2000)
 

@@ -20,7 +20,7 @@ from leveret.storage.format.queue_block import PERSISTENT, Block, Run
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.segments.block_reader import Place
 from leveret.storage.segments.disk_jobs import Compact, Write
-from simulation.disk import Crashed, FaultyDisk
+from simulation.core.disk import Crashed, FaultyDisk
 
 from .mirror_world import Copy, MirrorWorld
 from .world import flat, ranges_of

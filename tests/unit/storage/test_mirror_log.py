@@ -10,7 +10,7 @@ from leveret.storage.log import Log, LogOptions
 from leveret.storage.mirror_log import outside, without
 from leveret.storage.segments.disk_jobs import Checkpoint, Compact, Write
 from leveret.storage.segments.mirror_copy import Mirror, Unapplied
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 
 Q, PLAIN = 7, 9
 SMALL = LogOptions(segment_bytes=1000, checkpoint_segments=100)

@@ -17,7 +17,7 @@ from leveret.storage.segments import checkpoint as log_checkpoint
 from leveret.storage.segments import segment as log_segment
 from leveret.storage.segments import segment_index as log_sidecar
 from leveret.storage.segments.disk_jobs import Checkpoint, Reclaim, Write
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 
 from .world import World
 

@@ -15,7 +15,7 @@ from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, SHARED, 
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.segments.disk import Job
 from leveret.storage.segments.disk_jobs import Compact, Load, Write
-from simulation.disk import Crashed, FaultyDisk
+from simulation.core.disk import Crashed, FaultyDisk
 
 Message = tuple[bytes, bytes, int]
 

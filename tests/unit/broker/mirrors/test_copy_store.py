@@ -30,7 +30,7 @@ from leveret.replication.ring_frames import (
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.storage.log import Log, LogOptions
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 
 Q = 7
 PLAIN = 9

@@ -21,7 +21,7 @@ from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, Run
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.segments.disk import Job
 from leveret.storage.size_estimate import measure
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 from tests.unit.broker.kinds.priority_queues import body_of, content
 
 Q = 7

@@ -21,7 +21,7 @@ from leveret.raft import Raft, Role
 from leveret.raft.membership import Member, Membership
 from leveret.raft.messages import Entry, HardState, Kind, Snapshot, SnapshotChunk, SnapshotMeta
 from leveret.storage.segments.disk import FileDisk
-from simulation.disk import Crashed, FaultyDisk
+from simulation.core.disk import Crashed, FaultyDisk
 from tests.support.mutating import check_meaning
 from tests.unit.raft.mutations import MUTATIONS, Mutation, put
 

@@ -18,7 +18,7 @@ from leveret.node.stats import range_reads
 from leveret.node.stats.range_reads import BUSY_BYTES_PER_S, Elsewhere, Reads, memory_only
 from leveret.storage.format.queue_block import PERSISTENT, Block
 from leveret.storage.log import Log, LogOptions
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 from tests.unit.broker.queue.test_queue import Host
 
 SPEC = QueueSpec(1, "/", "q", node="n")

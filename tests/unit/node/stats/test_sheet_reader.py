@@ -12,7 +12,7 @@ from leveret.node.stats.sheet_reader import RangeRead
 from leveret.storage.format.errors import LogDamaged
 from leveret.storage.format.queue_block import EXPIRES, PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.storage.log import Log, LogOptions
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 
 KEYS = (b"\x00\x01a", b"\x02ex\x02bb")
 

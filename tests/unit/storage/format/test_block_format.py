@@ -26,7 +26,7 @@ from leveret.storage.format.block_format import (
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_block import PERSISTENT, REDELIVERED, SHARED, Block, Run
 from leveret.storage.log import Log, LogOptions
-from simulation.disk import FaultyDisk
+from simulation.core.disk import FaultyDisk
 
 keys = st.sampled_from([b"\0\0", b"\0\1a", b"\5amq.x\3a.b"]) | st.binary(max_size=40)
 messages = st.lists(st.tuples(st.binary(max_size=60), keys, st.sampled_from([1, 1, 1, 3, 9])), min_size=1, max_size=12)

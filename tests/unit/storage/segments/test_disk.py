@@ -8,7 +8,7 @@ import pytest
 
 from leveret.storage.segments import disk as module
 from leveret.storage.segments.disk import Disk, FileDisk
-from simulation.disk import Crashed, FaultyDisk
+from simulation.core.disk import Crashed, FaultyDisk
 
 
 @pytest.fixture(params=["file", "faulty"])

@@ -1,0 +1,78 @@
+"""Whether publishers hear in time what became of what they sent, and how often a no was none.
+
+    in time     no publish waits for its answer longer than `net_ticktime` and a second, from when its node has read it
+                or its commit has sent it, whatever is cut, lost, stalled or moved: except while an alarm is on, which
+                clients are told of
+    kept        publishes that were refused and are in their queue all the same: their clients publish them again, and
+                have them twice. That is not forbidden, for nobody can always know; it is counted
+
+Time is that of the client's node: while it stands still, nothing can be asked of it. So each node has a clock that goes
+on by no more than `STEP_S` from one pass of its loop to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from leveret.broker.delivery.confirms import Pending
+    from leveret.node.node import Node
+    from leveret.sessions.amqp.channel import Channel
+    from simulation.checkers.ledger import Ledger
+
+STEP_S: Final = 0.1
+SLACK_S: Final = 1.2  # A second, and what it takes to look at the clock and to write.
+
+
+def _unanswered(channel: Channel) -> Iterable[Pending]:
+    """Publishes that wait for a confirm, or for which a commit waits."""
+    if channel.session.confirms is not None:
+        return channel.session.confirms.open
+    return () if channel.transaction is None else channel.transaction.unsafe
+
+
+class AnswerChecker:
+    """Of one run."""
+
+    def __init__(self, fail: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self.fail = fail
+        self.clock = clock
+        self.awake: dict[str, float] = {}  # By node: for how long it has been at work,
+        self.seen: dict[str, float] = {}  # and when it was last seen to be.
+        self.since: dict[str, dict[Pending, float]] = {}  # What has no answer, by node.
+        self.longest_s = 0.0
+
+    def on_started(self, name: str) -> None:
+        self.since[name] = {}
+
+    def observe(self, name: str, node: Node) -> None:
+        now = self.clock()
+        step = min(now - self.seen.get(name, now), STEP_S)
+        self.seen[name] = now
+        awake = self.awake[name] = self.awake.get(name, 0.0) + step
+        before: dict[Pending, float] = self.since.get(name, {})
+        waiting: dict[Pending, float] = {}
+        is_told = node.broker.alarm is not None
+        for connection in node.broker.connections:
+            for channel in connection.channels.values():
+                if channel.closing:
+                    continue
+                for pending in _unanswered(channel):
+                    if pending.waiting and not pending.sent:
+                        waiting[pending] = awake if is_told else before.get(pending, awake)
+        self.since[name] = waiting
+        oldest = min(waiting.values(), default=awake)
+        self.longest_s = max(self.longest_s, awake - oldest)
+        if awake - oldest > node.broker.outboxes.answer_ms / 1000 + SLACK_S:
+            self.fail(f"a publish at {name} has had no answer for {awake - oldest:.3f} s")
+
+    @staticmethod
+    def kept(ledger: Ledger) -> tuple[int, int]:
+        """How many publishes were refused, and how many of these came out of their queues."""
+        refused = [one for one in ledger.messages.values() if one.state == "nacked"]
+        return len(refused), sum(bool(one.deliveries) for one in refused)
+
+    def summary(self, ledger: Ledger) -> str:
+        refused, kept = self.kept(ledger)
+        return f"answers within {self.longest_s:.1f} s, {kept} of {refused} refused and kept"

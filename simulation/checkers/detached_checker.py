@@ -1,0 +1,64 @@
+"""What one of two nodes does by itself while it is cut off, held against what clients were told: see `detached`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulation.checkers.ledger import Delivery, Ledger, Message
+
+GRACE_S: Final = 0.03  # Nodes are looked at once in each pass of their loops.
+
+
+class Apart:
+    """What nodes do by themselves, as the ledger hears of it."""
+
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        self.fail = fail
+        self.spans: dict[tuple[str, str], list[list[float]]] = {}  # By node and queue: from when to when it served.
+        self.kept: dict[int, tuple[str, float]] = {}  # By message: who was told that it is done with, and when.
+        self.heard: set[int] = set()  # Of these, the ones whose master knows.
+        self.delivered = 0
+
+    def on_serving(self, node: str, queue: str, serves: bool, now: float) -> None:
+        spans = self.spans.setdefault((node, queue), [])
+        is_open = bool(spans) and spans[-1][1] == float("inf")
+        if serves and not is_open:
+            spans.append([now - GRACE_S, float("inf")])
+        elif is_open and not serves:
+            spans[-1][1] = now
+
+    def served(self, node: str, queue: str, at: float) -> list[float] | None:
+        return next((span for span in self.spans.get((node, queue), ()) if span[0] <= at < span[1]), None)
+
+    def is_of_copy(self, delivery: Delivery) -> bool:
+        return self.served(delivery.node, delivery.queue, delivery.written_at) is not None
+
+    def on_delivered(self, message: Message, delivery: Delivery) -> None:
+        if self.is_of_copy(delivery):
+            self.delivered += 1
+            if not delivery.redelivered:
+                self.fail(f"{message} came from the copy of {delivery.node} without a mark")
+        if message.number in self.heard and message.settled_at is not None:
+            if not self.is_of_copy(delivery) and delivery.written_at <= message.settled_at:
+                message.settled_at = None  # It was out with somebody else.
+                self.heard.discard(message.number)
+
+    def on_kept(self, message: Message, delivery: Delivery, at: float) -> None:
+        """The node has all that its client said of a delivery on its disk."""
+        span = self.served(delivery.node, delivery.queue, delivery.written_at)
+        is_old = message.confirmed_at is not None and span is not None and message.confirmed_at < span[0]
+        if is_old and span is not None and span[0] <= at < span[1]:
+            self.kept[message.number] = (delivery.node, at)
+
+    def on_told(self, node: str, queue: str, ledger: Ledger, now: float) -> None:
+        """The node has no record of the queue any more."""
+        for number, (keeper, at) in self.kept.items():
+            message = ledger.messages[number]
+            if keeper != node or message.queue != queue or number in self.heard or at >= now:
+                continue
+            if message.settled_at is None and all(self.is_of_copy(one) for one in message.deliveries):
+                message.settled_at = now
+                self.heard.add(number)

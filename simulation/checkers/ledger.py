@@ -1,0 +1,378 @@
+"""What clients were told, and what must follow from it.
+
+The ledger sees only what passes between clients and brokers: which message was published where and confirmed, which
+was delivered to whom and when that was written, which was acknowledged. It knows of the broker's insides nothing but
+what the world did to them: who crashed when, and between whom the link went down.
+
+    kept        a persistent message that was confirmed is there in the end, unless it was acknowledged
+    settled     what was acknowledged is not delivered any more, once something published after it on the same channel
+                to the same queue was confirmed: that sync covered the acknowledgement
+    order       messages of one channel come to one consumer in the order in which they were published
+    flag        whatever is delivered once more says so
+    once        nothing is there twice
+    no reason   a connection is not lost when nothing was done to it
+
+Two things excuse a broker. After a crash it may have forgotten that it delivered something, so the flag may be missing.
+And a delivery may come late: the node that holds the queue has given up the node that a consumer is on, and has given
+the message to somebody else, while the other one does not know yet. Nobody can prevent that. So a delivery through
+another node than the queue's own counts as late if the link between the two went down since the message was published.
+The same goes for messages that were in a queue while it moved to another node.
+
+What a node has kept for a queue out of reach (`leveret.broker.remote.store_and_forward`) is confirmed by that node
+alone. Such a message is in its queue only since it was sent on, so no link that was lost before excuses anything; and
+its confirm says nothing of the acknowledgements before it, which went another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simulation.amqp.contents import NO_EXTRAS, Extras
+from simulation.checkers.detached_checker import Apart
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A message on its way to a client."""
+
+    queue: str
+    number: int
+    consumer: str  # Who got it; "" for basic.get.
+    node: str  # Through whom.
+    redelivered: bool
+    written_at: float
+    body: bytes = b""
+    properties: dict[str, Any] = field(default_factory=dict)
+    asked_at: float | None = None  # When a client asked for it with basic.get: its way was settled then.
+
+
+@dataclass(slots=True)
+class Message:
+    """One that a client has published."""
+
+    number: int
+    queue: str
+    stream: str  # The channel that it was published on.
+    persistent: bool
+    published_at: float
+    body: bytes = b""
+    state: str = "sent"  # confirmed, nacked, returned
+    confirmed_at: float | None = None
+    sent_at: float = 0.0  # Last, while it was not confirmed: what came before may have been lost.
+    acked: bool = False  # Somebody said so; whether it was heard is another question.
+    settled_at: float | None = None  # From here on it must not be delivered.
+    deliveries: list[Delivery] = field(default_factory=list)
+    extras: Extras = NO_EXTRAS
+    rejected: bool = False  # Somebody said so, of a message whose queue has a place for such.
+
+    def __str__(self) -> str:
+        return f"message {self.number} of {self.queue}"
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """What the world knows about a queue."""
+
+    name: str
+    owner: str | None = None  # The node that has it; None: it has been here and there.
+    declared: bool = False  # For good, and a client was told so.
+    moves: list[list[float]] = field(default_factory=list)  # From when to when it was being moved.
+    lost: bool = False  # Its node's disk is gone, or it was purged or deleted: nothing is promised about what was in.
+
+
+SILENCE_S: Final = 5.0  # For which a link has been silent when it counts as lost.
+MOVED_S: Final = 10.0  # After a move, until everybody knows of it.
+
+
+class Ledger:
+    """All messages of a run."""
+
+    def __init__(
+        self, fail: Callable[[str], None], note: Callable[[str, str], None], clock: Callable[[], float]
+    ) -> None:
+        self.fail = fail
+        self.note = note
+        self.clock = clock
+        self.disturbed_until = 0.0
+        self.has_lost_disks = False
+        self.messages: dict[int, Message] = {}
+        self.queues: dict[str, QueueFacts] = {}
+        self.crashes: list[tuple[float, str]] = []
+        self.downs: dict[tuple[str, str], list[float]] = {}  # When a link went down, by its two nodes in order.
+        self.seen: dict[tuple[str, str], int] = {}  # The last number of a stream that a consumer got.
+        self.spooled: dict[int, float] = {}  # What nodes kept, and when it was first sent on (inf: it was not yet),
+        self.under_way: dict[int, float] = {}  # and when it was last seen to be on its way.
+        self.redelivered = 0
+        self.late = 0
+        self.apart = Apart(fail)
+        self.on_heard: Callable[[str, float, str], None] = lambda node, written_at, what: None
+
+    # -- What the world tells ------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueFacts:
+        facts = self.queues.get(name)
+        if facts is None:
+            facts = self.queues[name] = QueueFacts(name)
+        return facts
+
+    def on_crashed(self, node: str, at: float) -> None:
+        self.crashes.append((at, node))
+
+    def on_wiped(self, node: str) -> None:
+        """Its disk is gone, and its queues will go too when the others forget it."""
+        for facts in self.queues.values():
+            if facts.owner in (None, node):
+                facts.lost, facts.declared = True, False
+
+    def on_link_down(self, a: str, b: str, at: float) -> None:
+        self.downs.setdefault((min(a, b), max(a, b)), []).append(at)
+
+    def may_be_missing(self, queue: str, inaccessible: bool) -> bool:
+        """Whether a node may say that it does not know the queue, or that it is on a node that is not there."""
+        return not self.queue(queue).declared or (inaccessible and self.is_disturbed())
+
+    def on_moving(self, queue: str) -> Callable[[], None]:
+        """A queue is being moved, until what is returned is called."""
+        facts = self.queue(queue)
+        facts.owner = None
+        span = [self.clock(), float("inf")]
+        facts.moves.append(span)
+
+        def over() -> None:
+            span[1] = min(span[1], self.clock() + MOVED_S)
+
+        return over
+
+    def in_hand(self, deliveries: Iterable[Delivery], queue: str, node: str) -> int:
+        """How many of the messages that a consumer has in hand count for its prefetch."""
+        return sum(1 for _ in deliveries)
+
+    def on_disturbed(self, until: float) -> None:
+        """Something is done to the world that may cost a connection until then."""
+        self.disturbed_until = max(self.disturbed_until, until)
+
+    def is_disturbed(self) -> bool:
+        return self.clock() <= self.disturbed_until
+
+    def on_spooled(self, number: int) -> None:
+        self.spooled.setdefault(number, float("inf"))
+
+    def on_sent_on(self, number: int, at: float) -> None:
+        """What was kept is on its way to its queue."""
+        self.spooled[number] = min(self.spooled[number], at)
+        self.under_way[number] = at
+
+    def entered_at(self, message: Message) -> float:
+        """Before that it was not in its queue. A node may have died before it was seen that it sent something on."""
+        at = self.spooled.get(message.number, message.published_at)
+        return message.published_at if at == float("inf") else at
+
+    def came_by(self, message: Message) -> float:
+        """When it was in its queue, if it ever was and is confirmed. If a node fell just when it sent on what it had
+        kept, nobody saw it."""
+        assert message.confirmed_at is not None
+        if message.number not in self.spooled:
+            return message.confirmed_at
+        return max(message.confirmed_at, self.under_way.get(message.number, self.clock()))
+
+    # -- What clients tell ---------------------------------------------------------------------------------------
+
+    def on_session_lost(self, session: str, node: str, why: str) -> None:
+        if not self.is_disturbed():
+            self.fail(f"{session} has lost its connection to {node} without any reason: {why}")
+
+    def on_published(self, queue: str, stream: str, persistent: bool, at: float) -> Message:
+        number = len(self.messages) + 1
+        message = self.messages[number] = Message(number, queue, stream, persistent, at)
+        self.queue(queue)
+        return message
+
+    def on_confirmed(self, message: Message, at: float) -> None:
+        message.state, message.confirmed_at = "confirmed", at
+
+    def message_of(self, queue: str, number: int) -> Message | None:
+        """What a queue has under this number."""
+        return self.messages.get(number)
+
+    def on_acked(self, delivery: Delivery, how: str = "ack") -> None:
+        """Its client is done with it, in one way or the other."""
+        self.messages[delivery.number].acked = True
+
+    def on_settled(self, delivery: Delivery, at: float) -> None:
+        """The acknowledgement of a delivery was synced, if the queue's node heard it at all."""
+        message = self.message_of(delivery.queue, delivery.number)
+        assert message is not None
+        if message.settled_at is None and self.was_heard(message, delivery, at):
+            message.settled_at = at
+
+    def on_kept(self, delivery: Delivery, at: float) -> None:
+        """The acknowledgement of a delivery is on the disk of the node that it was made to, by way of which it came."""
+        message = self.message_of(delivery.queue, delivery.number)
+        assert message is not None
+        self.apart.on_kept(message, delivery, at)
+
+    def was_heard(self, message: Message, delivery: Delivery, at: float) -> bool:
+        """Whether what a client said of a delivery was heard for sure, when something behind it was confirmed."""
+        return not self._is_late(message.queue, delivery.node, self.entered_at(message), at)
+
+    def on_returned(self, delivery: Delivery, at: float) -> None:
+        """As `on_settled`, for what was given back."""
+
+    def on_channel_ended(self, queue: str, may_miss: bool) -> None:
+        """A channel has ended that got messages of this queue. `may_miss`: some may have been on their way to it."""
+
+    def on_delivered(self, delivery: Delivery) -> None:
+        message = self.message_of(delivery.queue, delivery.number)
+        if message is None:
+            self.fail(f"a message came out of {delivery.queue} that nobody published: {delivery.number}")
+            return
+        if message.queue != delivery.queue:
+            self.fail(f"{message} came out of {delivery.queue}")
+        if delivery.body != message.body:
+            self.fail(f"{message} came out of {delivery.queue} with another content")
+        self.redelivered += delivery.redelivered
+        self.note(
+            delivery.consumer.partition(".")[0] or "get",
+            f"gets {delivery.number} of {delivery.queue} through {delivery.node}, written at "
+            f"{delivery.written_at:.6f}{', redelivered' if delivery.redelivered else ''}",
+        )
+        self.apart.on_delivered(message, delivery)
+        if self._is_late(delivery.queue, delivery.node, self.entered_at(message), delivery.written_at):
+            self.late += 1
+            delivery.redelivered = True  # Excused.
+        else:
+            self._check_settled(message, delivery)
+            self._check_order(message, delivery)
+            self._check_flag(message, delivery)
+        message.deliveries.append(delivery)
+
+    def _check_settled(self, message: Message, delivery: Delivery) -> None:
+        settled_at = message.settled_at
+        if settled_at is not None and delivery.written_at > settled_at and not self.queue(message.queue).lost:
+            if self.may_come_back(message, delivery.written_at) or self._may_not_know(message, delivery):
+                return
+            self.fail(
+                f"{message} was delivered to {delivery.consumer or 'basic.get'} at {delivery.written_at:.6f}, though "
+                f"its acknowledgement was synced by {settled_at:.6f}"
+            )
+
+    def _may_not_know(self, message: Message, delivery: Delivery) -> bool:
+        """Whether the acknowledgement was made at another node since this one, which serves by itself, was cut off."""
+        downs = [at for pair, times in self.downs.items() if delivery.node in pair for at in times]
+        lost_at = max((at for at in downs if at <= delivery.written_at), default=float("inf"))
+        assert message.settled_at is not None
+        return self.apart.is_of_copy(delivery) and message.settled_at > lost_at - SILENCE_S
+
+    def may_come_back(self, message: Message, at: float) -> bool:
+        """Whether the acknowledgement of a message may be lost, though it was synced."""
+        return False
+
+    def lane(self, message: Message) -> str | None:
+        """Messages with the same one come in the order in which they were published; None: with no other."""
+        return message.stream
+
+    def _check_order(self, message: Message, delivery: Delivery) -> None:
+        lane = self.lane(message)
+        if delivery.redelivered or not delivery.consumer or lane is None:
+            return
+        key = (lane, delivery.consumer)
+        last = self.seen.get(key, 0)
+        if message.number < last:
+            self.fail(f"{message} came to {delivery.consumer} after message {last}, which was published later")
+        self.seen[key] = max(last, message.number)
+
+    def _check_flag(self, message: Message, delivery: Delivery) -> None:
+        for other in message.deliveries:
+            # A client that closes gets what was published before, and at the same moment another gets it, marked.
+            first, second = sorted((other, delivery), key=lambda one: (one.written_at, one.redelivered))
+            at_home = first.node == self.queue(message.queue).owner
+            since = first.written_at if at_home else message.published_at  # It left the queue's node before that.
+            if not second.redelivered and not self._crashed(message.queue, since, second.written_at):
+                self.fail(
+                    f"{message} was delivered at {first.written_at:.6f} and once more at {second.written_at:.6f}, to "
+                    f"{second.consumer or 'basic.get'}, without a word about it"
+                )
+
+    def _crashed(self, queue: str, since: float, until: float) -> bool:
+        owner = self.queue(queue).owner
+        return any(since <= at <= until and owner in (None, node) for at, node in self.crashes)
+
+    def _is_late(self, queue: str, node: str, since: float, until: float) -> bool:
+        """Whether what passes between a queue and a node may belong to what both have left behind."""
+        facts = self.queue(queue)
+        owner = facts.owner
+        if any(since <= end and start <= until for start, end in facts.moves):
+            return True
+        if owner == node:
+            return False
+        if owner is not None:
+            downs = self.downs.get((min(owner, node), max(owner, node)), [])
+        else:
+            downs = [at for pair, times in self.downs.items() if node in pair for at in times]
+        return any(since <= at <= until for at in downs)
+
+    # -- The end -------------------------------------------------------------------------------------------------
+
+    def owed(self, queue: str) -> set[int]:
+        """What must still be in a queue."""
+        facts = self.queue(queue)
+        if facts.lost:
+            return set()
+        return {
+            message.number
+            for message in self.messages.values()
+            if message.queue == queue and message.state == "confirmed" and message.persistent and not message.acked
+            if not self.may_be_lost(message)
+        }
+
+    def may_be_lost(self, message: Message) -> bool:
+        """Whether somebody asked for a way of keeping messages that allows it."""
+        return False
+
+    def on_drained(self, queue: str, numbers: list[int]) -> None:
+        """All that is in a queue, in its order, after everything was healed."""
+        facts = self.queue(queue)
+        missing = sorted(self.owed(queue) - set(numbers))
+        if missing:
+            self.fail(f"confirmed and not there any more, of {queue}: {missing}")
+        if len(set(numbers)) != len(numbers):
+            twice = sorted({number for number in numbers if numbers.count(number) > 1})
+            if not all(self.may_be_twice(queue, number) for number in twice):
+                self.fail(f"twice in {queue}: {twice}")
+        last: dict[str, int] = {}
+        for number in numbers:
+            message = self.message_of(queue, number)
+            if message is None:
+                self.fail(f"in {queue} there is a message that nobody published: {number}")
+                continue
+            lane = self.lane(message)
+            if lane is not None and number < last.get(lane, 0):
+                self.fail(f"{message} is in {queue} behind message {last[lane]}, which was published later")
+            last[lane or ""] = number
+            if message.settled_at is not None and not facts.lost and not self.may_come_back(message, self.clock()):
+                self.fail(f"{message} is still there, though its acknowledgement was synced")
+
+    def takes_turns(self, queue: str) -> bool:
+        """Whether consumers may have to wait until another one goes."""
+        return False
+
+    def may_be_twice(self, queue: str, number: int) -> bool:
+        return False
+
+    def unaccounted(self, found: dict[str, list[int]]) -> list[Message]:
+        """Messages that must be somewhere, and are not in what was found in queues."""
+        return []
+
+    def on_all_drained(self, found: dict[str, list[int]]) -> None:
+        """What was in all of the queues."""
+
+    def summary(self) -> str:
+        states = [message.state for message in self.messages.values()]
+        return (
+            f"{len(states)} published, {states.count('confirmed')} confirmed, {states.count('returned')} returned, "
+            f"{states.count('nacked')} nacked, {sum(len(one.deliveries) for one in self.messages.values())} delivered "
+            f"({self.redelivered} again, {self.late} late), "
+            f"{sum(one.settled_at is not None for one in self.messages.values())} settled for sure"
+        )

@@ -1,0 +1,55 @@
+"""Whether limits hold that count what there is in the whole cluster: of connections, channels and queues.
+
+queues          there are never more than a vhost may have, whoever declares them where at the same time, and what
+                was declared is there: all of it goes through one list of commands
+connections     no node takes more than the limit by itself. Nodes hear of each other's with a delay, and may take
+                too many together meanwhile; that is not checked. But in the end, when all is quiet, there is room
+                for as many as the limit says, no more and no less, whatever has died with how many in its hands
+channels        likewise
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simulation.features.broker_features import CONNECTIONS_MAX, QUEUES_MAX
+
+
+class Crowds:
+    """What clients know of the vhost `tight`."""
+
+    def __init__(self, fail: Callable[[str], None], is_disturbed: Callable[[], bool]) -> None:
+        self.fail = fail
+        self.is_disturbed = is_disturbed
+        self.queues: set[str] = set()  # Declared for sure, and nobody has tried to delete them.
+        self.refused = self.accepted = 0
+
+    def on_taken(self, node: str, there: int) -> None:
+        """A node has taken a connection. `there`: how many of those that it took are open still."""
+        self.accepted += 1
+        if there > CONNECTIONS_MAX and not self.is_disturbed():
+            self.fail(f"{node} has {there} connections in a vhost that may have {CONNECTIONS_MAX}")
+
+    def on_refused(self) -> None:
+        self.refused += 1
+
+    def on_declared(self, queue: str, may_be_lost: bool) -> None:
+        self.queues.add(queue)
+        if len(self.queues) > QUEUES_MAX and not may_be_lost:
+            self.fail(f"in a vhost that may have {QUEUES_MAX} queues there are {sorted(self.queues)}")
+
+    def on_deleting(self, queue: str) -> None:
+        self.queues.discard(queue)
+
+    def on_known(self, node: str, queues: set[str], may_be_lost: bool) -> None:
+        """What a node knows, in the end. `may_be_lost`: with a disk, queues are."""
+        if len(queues) > QUEUES_MAX or (not self.queues <= queues and not may_be_lost):
+            self.fail(f"{node} knows of {sorted(queues)}; {sorted(self.queues)} were declared, {QUEUES_MAX} at most")
+
+    def on_room(self, what: str, taken: int, limit: int) -> None:
+        """In the end, so many were let in."""
+        if taken != limit:
+            self.fail(f"{taken} {what} were let in when all was quiet; the limit is {limit}")
+
+    def summary(self) -> str:
+        return f"{self.refused} of {self.refused + self.accepted} turned away"

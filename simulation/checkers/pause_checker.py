@@ -1,0 +1,116 @@
+"""Whether nodes that must serve nobody in a partition do so.
+
+The checker knows which nodes a node has links with, because it hears of each link as the node does, and how the node
+has to handle partitions, because that is metadata, which other checkers compare. From these it decides by itself when a
+node must pause, and then checks:
+
+    silence      while it is paused, a node writes nothing to clients but the end of their connections
+    listeners    nobody listens at its port, and no connection is left open
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from leveret.node.node import Node
+    from simulation.core.machine import Machine
+
+PARAMETER: Final = "cluster_partition_handling"
+# A turn that was under way when the node noticed is written at its end; and members are looked at every 20 ms.
+GRACE_S: Final = 0.03
+LAST_WORDS: Final = frozenset({"connection.close", "connection.close-ok", "heartbeat"})
+
+
+class PauseChecker:
+    """Checks that a node serves nobody while it must pause."""
+
+    def __init__(
+        self, fail: Callable[[str], None], clock: Callable[[], float], is_open: Callable[[str], bool], configured: Any
+    ) -> None:
+        self.fail = fail
+        self.clock = clock
+        self.is_open = is_open  # Whether somebody listens for clients at that place.
+        self.configured = configured  # What holds until an operator says otherwise.
+        self.sees: dict[str, set[str]] = {}
+        self.spans: dict[str, list[list[float]]] = {}
+        self.begun: set[str] = set()  # Who has served in its present life.
+        self.on_pause: Callable[[str], None] = lambda name: None
+        self.grace_s = GRACE_S
+
+    def on_started(self, name: str) -> None:
+        self.sees[name] = set()
+        self.begun.discard(name)
+        self._put(name, False)
+
+    def on_died(self, name: str) -> None:
+        self.on_started(name)
+
+    def on_link(self, machine: Machine, peer: str, up: bool) -> None:
+        """Told after the node has heard of it."""
+        if up:
+            self.sees[machine.name].add(peer)
+        else:
+            self.sees[machine.name].discard(peer)
+        self.observe(machine)
+
+    def observe(self, machine: Machine) -> None:
+        server = machine.server
+        if server is None or server.node is None or not server.prepared:
+            self.begun.discard(machine.name)
+            self._put(machine.name, False)
+            return
+        if self.is_open(machine.name):
+            self.begun.add(machine.name)
+        due = machine.name in self.begun and self._must_pause(machine.node_name, server.node, self.sees[machine.name])
+        self._put(machine.name, due)
+        since = self.spans[machine.name][-1][0] if due else 0.0
+        if due and self.clock() > since + self.grace_s:
+            if self.is_open(machine.name):
+                self.fail(f"{machine.name} must serve nobody since {since:.6f}, and its port is open")
+            if any(not one.closing and not one.closed for one in server.node.broker.connections):
+                self.fail(f"{machine.name} must serve nobody since {since:.6f}, and has a connection")
+
+    def _must_pause(self, me: str, node: Node, seen: set[str]) -> bool:
+        membership = node.cluster.raft.membership
+        voters = {one.name for one in membership.voters}
+        value: Any = node.metadata.global_parameters.get(PARAMETER, self.configured)
+        if me not in {one.name for one in membership.members} or len(membership.members) == 1:
+            return False
+        there = seen | {me}
+        if value["strategy"] in ("pause_minority", "stop_processing"):
+            return len(voters & there) <= len(voters) // 2
+        if value["strategy"] == "pause_if_all_down":
+            listed = {one.name for one in membership.members} & set(value["nodes"])
+            return bool(listed) and not listed & there
+        return False
+
+    def _put(self, name: str, due: bool) -> None:
+        spans, is_due = self.spans.setdefault(name, []), self.is_due(name)
+        if due and not is_due:
+            spans.append([self.clock(), float("inf")])
+            self.on_pause(name)
+        elif is_due and not due:
+            spans[-1][1] = self.clock()
+
+    def is_due(self, name: str) -> bool:
+        """Whether it must serve nobody now."""
+        spans = self.spans.get(name, [])
+        return bool(spans) and spans[-1][1] == float("inf")
+
+    def on_heard(self, node: str, written_at: float, what: str) -> None:
+        """A client has got something."""
+        if what in LAST_WORDS:
+            return
+        for since, until in reversed(self.spans.get(node, [])):
+            if since + self.grace_s < written_at < until:
+                self.fail(f"{node} must serve nobody since {since:.6f}, and wrote {what} at {written_at:.6f}")
+            if until < written_at:
+                return
+
+    def summary(self) -> str:
+        now = self.clock()
+        spans = [span for one in self.spans.values() for span in one]
+        paused = sum(min(until, now) - since for since, until in spans)
+        return f"{len(spans)} pauses of {paused:.0f} s together"

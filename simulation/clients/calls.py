@@ -1,0 +1,171 @@
+"""Connections of special clients: to ask and to answer without a queue, and to find room where there is little.
+
+A call has two connections of its own, at any two nodes. One asks on two channels, which share nothing but the socket;
+the other answers to the address that each question brings. Answers are kept nowhere, so any may be lost when something
+fails. But none may come twice, or to a channel that did not ask, and when nothing fails all of them come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from simulation.amqp import protocol as p
+from simulation.clients.session import CONNECTION_CODES, Channel, Session
+from simulation.features.broker_features import TIGHT
+
+if TYPE_CHECKING:
+    from simulation.checkers.ledger import Ledger
+    from simulation.core.loop import NodeLoop
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+NOT_ALLOWED: Final = 530
+PATIENCE_S: Final = 10.0
+
+
+class CallSession(Session):
+    """Its deliveries are no messages that the ledger knows."""
+
+    def __init__(self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random) -> None:
+        super().__init__(name, node, loop, ledger, dice)
+        self.got: dict[int, list[p.Received]] = {}  # By channel.
+        self.news: asyncio.Future[None] | None = None
+
+    def _on_method(self, received: p.Received) -> None:
+        if received.name in ("basic.deliver", "basic.return"):
+            self.got.setdefault(received.channel, []).append(received)
+            self._tell()
+        else:
+            super()._on_method(received)
+
+    def _end(self) -> None:
+        super()._end()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
+
+    async def come(self, channel: Channel, count: int) -> list[p.Received]:
+        """Wait until so many have come, or for as long as makes sense."""
+        until = self.loop.scheduler.now + PATIENCE_S
+        while len(self.got.get(channel.number, ())) < count and not self.lost and not channel.closed:
+            self.news = self.loop.create_future()
+            try:
+                async with asyncio.timeout(until - self.loop.scheduler.now):
+                    await self.news
+            except TimeoutError:
+                break
+        return self.got.get(channel.number, [])
+
+    def say(self, channel: Channel, key: str, body: bytes, reply_to: str = "", mandatory: bool = False) -> None:
+        """Publish to the default exchange."""
+        publish = p.method(channel.number, "basic.publish", 0, "", key, mandatory, False)
+        header = p.frame(p.HEADER, channel.number, _header(len(body), reply_to))
+        self.write(publish + header + p.frame(p.BODY, channel.number, body))
+
+
+def _header(size: int, reply_to: str) -> bytes:
+    flags, text = 1 << 9 if reply_to else 0, reply_to.encode()
+    return struct.pack(">HHQH", 60, 0, size, flags) + (bytes([len(text)]) + text if reply_to else b"")
+
+
+class Call:
+    """Some questions and their answers."""
+
+    def __init__(self, name: str, asker: CallSession, server: CallSession, fail: Any) -> None:
+        self.name = name
+        self.asker = asker
+        self.server = server
+        self.fail = fail
+        self.addresses: dict[int, str] = {}  # By channel, as the server sees them.
+
+    async def run(self, count: int) -> int:
+        """How many answers came."""
+        serving = await self.server.open_channel(confirms=False)
+        await serving.ask(
+            "queue.declare-ok", "queue.declare", 0, self.name, False, False, True, False, False, b""
+        )  # It is exclusive.
+        await _consume(serving, self.name)
+        asking = [await self.asker.open_channel(confirms=False) for _ in range(2)]
+        for channel in asking:
+            await _consume(channel, REPLY_TO)
+        for number in range(count):
+            channel = asking[number % 2]
+            self.asker.say(channel, self.name, b"0 %d %d" % (channel.number, number), REPLY_TO)
+        questions = await self.server.come(serving, count)
+        for question in questions:
+            self._answer(serving, question)
+        came = 0
+        for at, channel in enumerate(asking):
+            wanted = list(range(at, count, 2))
+            answers = await self.asker.come(channel, len(wanted))
+            came += len(answers)
+            self._check(channel, wanted, answers)
+        await self._hang_up(serving, asking[0])
+        return came
+
+    def _answer(self, serving: Channel, question: p.Received) -> None:
+        _, asked_on, _ = question.body.split(b" ")
+        address = (question.properties or {}).get("reply_to", "")
+        if not address.startswith(f"{REPLY_TO}."):
+            self.fail(f"{self.name}: a question came with {question.properties}")
+        if self.addresses.setdefault(int(asked_on), address) != address:
+            self.fail(f"{self.name}: channel {asked_on!r} has the addresses {self.addresses} and {address}")
+        if len(set(self.addresses.values())) != len(self.addresses):
+            self.fail(f"{self.name}: two channels have one address: {self.addresses}")
+        self.server.say(serving, address, question.body)
+
+    def _check(self, channel: Channel, wanted: list[int], answers: list[p.Received]) -> None:
+        bodies = [answer.body for answer in answers]
+        expected = [b"0 %d %d" % (channel.number, number) for number in wanted]
+        if bodies != [body for body in expected if body in bodies]:
+            self.fail(f"{self.name}: channel {channel.number} got {bodies}; it has asked {expected}")
+        if len(bodies) < len(expected) and not self.asker.ledger.is_disturbed():
+            self.fail(f"{self.name}: channel {channel.number} got only {bodies}; it has asked {expected}")
+
+    async def _hang_up(self, serving: Channel, channel: Channel) -> None:
+        """Who has gone gets no answer, nor does anybody else: it comes back to where it came from."""
+        address = self.addresses.get(channel.number)
+        if address is None:
+            return
+        before = {number: len(got) for number, got in self.asker.got.items()}
+        await self.asker.close_channel(channel)
+        self.server.say(serving, address, b"0 too late", mandatory=True)
+        await serving.ask("basic.qos-ok", "basic.qos", 0, 0, False)  # The return comes before this answer.
+        if before != {number: len(got) for number, got in self.asker.got.items()}:
+            self.fail(f"{self.name}: an answer came to somebody else than the one who had gone")
+        if not any(one.name == "basic.return" for one in self.server.got[serving.number]):
+            self.fail(f"{self.name}: an answer that led nowhere did not come back")
+
+
+async def _consume(channel: Channel, queue: str) -> None:
+    await channel.ask("basic.consume-ok", "basic.consume", 0, queue, "", False, True, False, False, b"")
+
+
+class TightSession(Session):
+    """A connection to the vhost in which there is little room, or to any other; it may be turned away."""
+
+    def __init__(
+        self, name: str, node: str, loop: NodeLoop, ledger: Ledger, dice: random.Random, vhost: str = TIGHT
+    ) -> None:
+        super().__init__(name, node, loop, ledger, dice)
+        self.vhost = vhost
+        self.refused = False
+
+    def _on_connection(self, received: p.Received) -> None:
+        name, arguments = received.name, received.arguments
+        if name == "connection.tune":
+            self.write(p.method(0, "connection.tune-ok", arguments[0], p.FRAME_MAX, 10))
+            self.write(p.method(0, "connection.open", self.vhost, "", False))
+        elif name == "connection.close" and arguments[0] not in CONNECTION_CODES:
+            if arguments[0] != NOT_ALLOWED or "limit" not in arguments[1]:
+                self.fail(f"the broker closed the connection: {arguments[0]} {arguments[1]}")
+            self.refused = True
+            self.write(p.method(0, "connection.close-ok"))
+            self.transport.close()
+            self._end()
+        else:
+            super()._on_connection(received)

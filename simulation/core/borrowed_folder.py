@@ -1,0 +1,58 @@
+"""How a node takes the data folder of another one on the same machine that has died.
+
+Which nodes see each other's folders, and how long after a death they do, is drawn for a run: see `scenarios.paired`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.node.system.data_folder import Place
+
+if TYPE_CHECKING:
+    from leveret.storage.segments.disk import Disk
+    from simulation.core.loop import NodeLoop
+    from simulation.core.machine import Machine
+
+
+class BorrowedFolder:
+    """The folder of a dead node, while another one has its lock."""
+
+    def __init__(self, machine: Machine, by: NodeLoop) -> None:
+        self.disk: Disk = machine.disk
+        self.machine = machine
+        self.by = by
+
+    @property
+    def is_over(self) -> bool:
+        return not self.by.alive
+
+    def release(self) -> None:
+        if self.machine.borrowed is self:
+            self.machine.borrowed = None
+
+
+def place_of(machine: Machine) -> Place | None:
+    return Place("one machine", machine.name, 0, machine.lives) if machine.world.plan.proofs().is_visible else None
+
+
+def find(machine: Machine, place: Place) -> Machine | None:
+    """Whose place that is."""
+    return next((one for one in machine.world.machines if one.name == place.folder), None)
+
+
+def is_held(machine: Machine, place: Place) -> bool:
+    other = find(machine, place)
+    return other is not None and other.alive and other.lives == place.inode
+
+
+def take(machine: Machine, loop: NodeLoop, place: Place) -> BorrowedFolder | None:
+    """The power of one machine fails for both, so a disk that has lost something is nobody's to read."""
+    other = find(machine, place)
+    if other is None or other.alive or other.borrowed is not None or other.lives != place.inode or other.is_dark:
+        return None
+    if loop.scheduler.now < other.died_at + machine.world.plan.proofs().delay_s:
+        return None
+    machine.world.note(machine.name, f"takes the folder of {other.name}")
+    other.borrowed = BorrowedFolder(other, loop)
+    return other.borrowed

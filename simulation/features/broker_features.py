@@ -1,0 +1,168 @@
+"""What there is in a run beside queues from which each message is taken once, drawn for it.
+
+    s0, s1      streams. Of s0 everything is kept; of s1 only so much, or for so long
+    l0          a queue to which messages come through `late`, an exchange that keeps them back for as long as they say
+    tight       a vhost with room for a few connections and a few queues
+    d0 …        as in any run with features, and some of them send away what comes back too often
+
+Clients read streams from all kinds of places, delay messages, give messages back and get that in writing, take from one
+queue and put into another in transactions, ask each other questions that need no queue, and crowd into `tight`. What
+strikes the masters of the other queues strikes those of streams, and of what is delayed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from simulation.features.queue_features import LETTERS, Features
+
+STREAMS: Final = ("s0", "s1")
+DELAYED_QUEUE: Final = "l0"
+DELAYER: Final = "late"
+KEEPER: Final = f"amq.delayed.{DELAYER}"  # Where the messages of that exchange are until they are due.
+TIGHT: Final = "tight"
+CONNECTIONS_MAX: Final = 3
+QUEUES_MAX: Final = 4
+SPECIAL_RATE: Final = 0.35
+DELAY_MS_MAX: Final = 20_000
+
+STEPS: Final = (
+    ("publish", 10),
+    ("read", 9),
+    ("delay", 8),
+    ("consume", 2),
+    ("get", 2),
+    ("give_back", 5),
+    ("transact", 4),
+    ("trade", 4),
+    ("call", 3),
+    ("crowd", 2),
+    ("settle_in", 3),
+)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a stream keeps."""
+
+    max_bytes: int | None = None
+    max_age_s: int | None = None
+    segment_bytes: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"x-queue-type": "stream"}
+        if self.max_bytes is not None:
+            said["x-max-length-bytes"] = self.max_bytes
+        if self.max_age_s is not None:
+            said["x-max-age"] = f"{self.max_age_s}s"
+        if self.segment_bytes is not None:
+            said["x-stream-max-segment-size-bytes"] = self.segment_bytes
+        return said
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.max_bytes is None and self.max_age_s is None
+
+
+def draw_streams(seed: int, nodes: int) -> dict[str, Stream]:
+    dice = random.Random(f"{seed}/streams/{nodes}")
+    segment_bytes = dice.choice((100, 1_000, 4_000))
+    limited = dice.choice((Stream(4_000, None, segment_bytes), Stream(20_000, None, segment_bytes), Stream(None, 4)))
+    return {"s0": Stream(), "s1": limited}
+
+
+def limit_deliveries(dice: random.Random, found: dict[str, Features]) -> dict[str, Features]:
+    """Some of the queues have a limit, most of the quorum queues do. Other queues than those have it by policies."""
+
+    def limited(name: str, one: Features) -> Features:
+        limit = dice.choice((0, 1, 2, 2, 5))
+        if name == LETTERS or dice.random() < (0.2 if one.quorum else 0.5):
+            return one
+        return replace(one, delivery_limit=limit, by_operator=not one.quorum and not one.by_policy)
+
+    return {name: limited(name, one) for name, one in found.items()}
+
+
+def draw_special(dice: random.Random, nodes: int) -> tuple[str, dict[str, Any]]:
+    """A step of a client."""
+    what = dice.choices([name for name, _ in STEPS], [weight for _, weight in STEPS])[0]
+    return what, globals()[f"_{what}"](dice, nodes)
+
+
+def _publish(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {
+        "queue": dice.choice(STREAMS),
+        "count": dice.choice((1, 1, 2, 5, 20)),
+        "padding": dice.choice((0, 0, 10, 100, 1_000, 5_000)),
+        "persistent": dice.random() < 0.7,  # To a stream it is all the same.
+        "wait": dice.random() < 0.6,
+    }
+
+
+def _read(dice: random.Random, nodes: int) -> dict[str, Any]:
+    start = dice.choice(("first", "first", "last", "next", "offset", "offset", "resume", "time", "interval"))
+    return {
+        "queue": dice.choice(STREAMS),
+        "start": start,
+        "value": dice.randrange(60) if start == "offset" else dice.randrange(1, 15),
+        "prefetch": dice.choice((1, 3, 10, 50)),
+        "style": dice.choice(("ack", "ack", "ack", "late", "hold")),
+    }
+
+
+def _delay(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {
+        "count": dice.choice((1, 1, 2, 5, 20)),
+        "padding": dice.choice((0, 0, 10, 1_000)),
+        "persistent": dice.random() < 0.8,
+        "delay_ms": dice.choice((1, 50, 500, 3_000, 8_000, DELAY_MS_MAX)),
+        "wait": dice.random() < 0.6,
+    }
+
+
+def _consume(dice: random.Random, nodes: int) -> dict[str, Any]:
+    style = dice.choice(("ack", "multiple", "mixed", "late", "hold"))
+    return {"queue": DELAYED_QUEUE, "prefetch": dice.choice((0, 1, 10)), "no_ack": False, "style": style}
+
+
+def _get(dice: random.Random, nodes: int) -> dict[str, Any]:
+    how = dice.choice(("ack", "requeue"))
+    return {"queue": DELAYED_QUEUE, "count": dice.randrange(1, 5), "no_ack": False, "how": how}
+
+
+def _give_back(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {"queue": f"d{dice.randrange(3)}", "count": dice.randrange(1, 4), "times": dice.randrange(1, 4)}
+
+
+def _transact(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {
+        "queue": f"d{dice.randrange(3)}",
+        "count": dice.choice((1, 2, 5)),
+        "padding": dice.choice((0, 100, 2_000)),
+        "persistent": True,
+        "back": dice.random() < 0.3,
+    }
+
+
+def _trade(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {"queue": f"d{dice.randrange(3)}", "count": dice.randrange(1, 5), "back": dice.random() < 0.3}
+
+
+def _call(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {"node": dice.randrange(nodes), "other": dice.randrange(nodes), "questions": dice.randrange(1, 6)}
+
+
+def _crowd(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {"node": dice.randrange(nodes), "count": dice.randrange(1, 6), "seconds": round(dice.random() * 8, 3)}
+
+
+def _settle_in(dice: random.Random, nodes: int) -> dict[str, Any]:
+    return {"node": dice.randrange(nodes), "count": dice.randrange(1, 4), "leave": dice.random() < 0.4}
+
+
+def turn_special(dice: random.Random, what: str, arguments: dict[str, Any]) -> None:
+    """Some faults of masters are for those of special queues."""
+    if what in ("fell_master", "hand_over") and dice.random() < 0.5:
+        arguments["queue"] = dice.choice((*STREAMS, KEEPER, DELAYED_QUEUE))

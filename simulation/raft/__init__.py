@@ -1,0 +1,1 @@
+"""Raft alone, over its real log: `python -m simulation.raft`. Imports `core`."""

@@ -1,0 +1,1 @@
+"""One mirrored queue alone: `python -m simulation.ring`. Imports `core`."""

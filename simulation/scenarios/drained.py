@@ -1,0 +1,70 @@
+"""Nodes are drained, and then revived, stopped, or struck, while everything else happens.
+
+In a run with `--drained` an operator drains nodes, one or several at a time, with what has no mirrors or without it.
+A while later the node is revived, restarts, or dies of something; now and then it falls before it has given away all
+that it led, and now and then it is the others that fall, so that a drained node has to lead. In the end every node is
+revived. What must hold is what holds of every run; and at the end no node is out of service.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from leveret.metadata.model.maintenance_mark import out_of_service
+from simulation.scenarios.rebalanced import Rebalanced
+
+DRAINED_FAULTS: Final = (("drain", 20), ("empty", 6))
+ENDS: Final = ("revive", "revive", "terminate", "restart_app", "kill", "power")
+
+
+def draw_drain(dice: random.Random, what: str, nodes: int) -> dict[str, Any]:
+    """The arguments of a step."""
+    arguments: dict[str, Any] = {
+        "node": dice.randrange(nodes),
+        "move": dice.random() < 0.3,
+        "how": dice.choice(ENDS),
+        "delay": round(dice.choice((0.005, 0.05, 0.5, 3.0)) * (0.5 + dice.random()), 6),
+        "seconds": round(dice.choice((0.01, 0.5, 2.0)) * (0.5 + dice.random()), 3),
+    }
+    if what == "empty":
+        arguments["other"] = dice.randrange(nodes)
+    return arguments
+
+
+class Drained(Rebalanced):
+    """A part of `Operators`."""
+
+    def fault_drain(self, node: int, move: bool, how: str, delay: float, seconds: float) -> None:
+        self._command(node, "drain", {"move_unmirrored": move})
+        if how == "revive":
+            self.scheduler.after(delay, self._revive, node)
+        else:
+            fall = getattr(self, f"fault_{how}")
+            self.scheduler.after(delay, lambda: fall(node=node, seconds=seconds))
+
+    def fault_empty(self, node: int, other: int, move: bool, how: str, delay: float, seconds: float) -> None:
+        """Two are drained at the same time."""
+        self.fault_drain(node, move, how, delay, seconds)
+        if other != node:
+            self.fault_drain(other, move, "revive", 2 * delay, seconds)
+
+    def _revive(self, node: int) -> None:
+        """It has no doors that are open, so it does not count as one that serves."""
+        machine = self.machines[node]
+        if machine.alive and machine.server is not None and machine.server.prepared and machine.loop is not None:
+            machine.loop.create_task(machine.server.control.answer(b'{"command": "revive"}'))
+
+    def end_draining(self) -> None:
+        """An operator takes all of them back, and insists."""
+        drained = self.drained()
+        for number, machine in enumerate(self.machines):
+            if machine.node_name in drained:
+                self._revive(number)
+        if drained or not all(machine.serving for machine in self.machines):
+            self.scheduler.after(2.0, self.end_draining)
+
+    def drained(self) -> set[str]:
+        """Whom some node takes for being out of service."""
+        nodes = [one.server.node for one in self.machines if one.alive and one.server is not None]
+        return {name for node in nodes if node is not None for name in out_of_service(node.metadata)}

@@ -1,0 +1,47 @@
+"""Two nodes, one of which is killed, stopped, cut off: the other goes on where it may, and never else.
+
+In a run with `--paired` there are two nodes, and what can prove the death of one is drawn from the seed. They may be on
+one machine, where the folder of a dead node can be taken: at once, or only a while after it has died, or, as if they
+were on two, never. And they may trust the word of a host that nobody listens there.
+
+A fault of these runs alone: the leader is cut off for so long that it goes on without the other one, dies before the
+way is mended, and is away when it is. Its death proves nothing then.
+
+What must hold is what holds of every run: one leader in a term, one history of the metadata, one master of a queue, and
+nothing confirmed is lost. A node that believes too early that the other one is dead breaks one of them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, NamedTuple
+
+PAIRED_FAULTS: Final = (
+    ("kill", 10),
+    ("kill_leader", 8),
+    ("terminate", 8),
+    ("isolate", 6),
+    ("cut_one_way", 3),
+    ("pause", 4),
+    ("restart_app", 3),
+    ("stop_some", 2),
+    ("abandon", 8),
+)
+HOPE_S: Final = 1.0  # For which a node waits to see whether the other one is dead, before it sends clients away.
+DELAYS_S: Final = (0.0, 0.0, 0.05, 0.5, 3.0)
+
+
+class Proofs(NamedTuple):
+    """By what a node may know that the other one is dead."""
+
+    is_visible: bool  # Its folder, that is.
+    delay_s: float  # After a death, before it can be taken.
+    trusts_refusals: bool
+
+
+def draw_proofs(seed: int) -> Proofs:
+    dice = random.Random(f"{seed}/proofs")
+    return Proofs(dice.random() < 0.7, dice.choice(DELAYS_S), dice.random() < 0.3)
+
+
+NO_PROOFS: Final = Proofs(False, 0.0, False)

@@ -1,0 +1,112 @@
+"""Partitions of all shapes, and what nodes are told to do in them.
+
+In a run with `--strategies`, the nodes begin with a way to handle partitions that is drawn from the seed, an operator
+changes it now and then, and the network parts in groups, in single pairs, and in one direction only.
+
+Whether a node pauses when it must, `checkers.pause_checker` checks. That there is at most one master in an epoch, that
+all serve again when all is healed, and that nothing confirmed is lost, is checked in every run: see
+`checkers.mirror_checker`, `world`, `checkers.ledger`.
+
+In a run without strategies, nodes serve whatever they see, and keep nothing for queues that they cannot reach
+(`STEADFAST`, which no user can choose). That asks most of rings and links: a minority whose clients were sent away
+would try neither.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.metadata.model.commands import ClearGlobalParameter, Command, SetGlobalParameter
+from leveret.metadata.rules.partition_handling import PartitionHandling
+from simulation.checkers.pause_checker import PARAMETER
+
+if TYPE_CHECKING:
+    from simulation.core.loop import Scheduler
+    from simulation.core.machine import Machine
+    from simulation.core.network import Network
+
+STRATEGIES: Final = (
+    "pause_minority", "pause_minority", "pause_minority", "stop_processing", "pause_if_all_down", "pause_if_all_down",
+    "ignore", "ignore", "autoheal", "autoheal", "autoupgrade",
+)  # fmt: skip
+STRATEGY_FAULTS: Final = (("sever", 16), ("handling", 5), ("isolate", 5), ("part", 3), ("cut_one_way", 3))
+SECONDS: Final = (2.0, 6.0, 10.0, 20.0)
+
+
+@dataclass(frozen=True)
+class Steadfast(PartitionHandling):
+    """Serves always, and refuses what cannot be reached."""
+
+    @property
+    def pauses_minority(self) -> bool:
+        return False
+
+    @property
+    def spools(self) -> bool:
+        return False
+
+
+STEADFAST: Final = Steadfast()
+
+
+# -- Drawing -------------------------------------------------------------------------------------------------------
+
+
+def draw_handling(dice: random.Random, nodes: int) -> dict[str, Any]:
+    strategy = dice.choice(STRATEGIES)
+    if strategy != "pause_if_all_down":
+        return {"strategy": strategy}
+    names = [f"leveret@n{one + 1}" for one in sorted(dice.sample(range(nodes), dice.randrange(1, nodes + 1)))]
+    return {"strategy": strategy, "nodes": names, "recover": dice.choice(("ignore", "autoheal"))}
+
+
+def draw_sever(dice: random.Random, nodes: int) -> dict[str, Any]:
+    """Ways that are cut, as pairs of numbers of nodes: between two groups, or some here and there."""
+    pairs = [(a, b) for a in range(nodes) for b in range(a)]
+    shape = dice.choice(("groups", "groups", "one way", "pairs", "hub"))
+    if shape in ("groups", "one way"):
+        group = dice.sample(range(nodes), dice.randrange(1, nodes))
+        ways = [(a, b) if a in group else (b, a) for a, b in pairs if (a in group) != (b in group)]
+    elif shape == "hub":
+        hub = dice.randrange(nodes)
+        ways = [(a, b) for a, b in pairs if hub not in (a, b)]
+    else:
+        ways = [pair for pair in pairs if dice.random() < 0.5] or pairs[:1]
+    if shape != "one way":
+        ways += [(b, a) for a, b in ways]
+    seconds = round(dice.choice(SECONDS) * (0.5 + dice.random()), 3)
+    return {"ways": sorted(ways), "seconds": seconds}
+
+
+# -- Doing ---------------------------------------------------------------------------------------------------------
+
+
+class Partitioned:
+    """A part of `World`: each `fault_…` is a step of a plan."""
+
+    scheduler: Scheduler
+    dice: random.Random
+    machines: list[Machine]
+    everybody: list[Machine]
+    network: Network
+
+    def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
+        raise NotImplementedError
+
+    def fault_sever(self, ways: list[tuple[int, int]], seconds: float) -> None:
+        self._cut([(self.everybody[a].name, self.everybody[b].name) for a, b in ways], seconds)
+
+    def fault_handling(self, value: dict[str, Any] | None) -> None:
+        """An operator asks some node to change what all do in a partition."""
+        asked = [machine for machine in self.machines if machine.serving]
+        if not asked:
+            return
+        machine = self.dice.choice(asked)
+        assert machine.server is not None and machine.server.node is not None and machine.loop is not None
+        command: Command = ClearGlobalParameter(PARAMETER)
+        if value is not None:
+            command = SetGlobalParameter(PARAMETER, value)
+        task = machine.loop.create_task(machine.server.node.cluster.change(command))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,0 +1,117 @@
+"""Queues are moved and rebalanced while everything else happens, and nodes fall in the middle of it.
+
+In a run with `--rebalanced` some clusters do it by themselves, every few seconds, with a strategy that is drawn from
+the seed; and operators ask for it, or for single queues to be moved. Whoever leads a queue, leads the cluster, or is
+where a queue goes to, falls a moment later now and then. What must hold is what holds of every run: nothing confirmed
+is lost, order is kept, one node leads a queue, and in the end every queue has the copies that its policy wants and no
+others, so that no move is left half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.metadata.rebalancing import ON_DEMAND, STRATEGIES, TIMER, Schedule
+from leveret.metadata.rules.placement import MOVES
+from leveret.node.admin.common.command import Refused
+
+if TYPE_CHECKING:
+    from simulation.core.loop import Scheduler
+    from simulation.core.machine import Machine
+
+REBALANCED_FAULTS: Final = (("rebalance", 6), ("appoint", 12), ("unsettle", 12))
+
+
+def draw_schedule(seed: int) -> Schedule:
+    dice = random.Random(f"{seed}/rebalanced")
+    return Schedule(
+        trigger=dice.choice((TIMER, TIMER, ON_DEMAND)),
+        interval_ms=dice.choice((500, 3_000)),
+        strategy=dice.choice(STRATEGIES),
+        threshold=dice.choice((0.01, 0.1)),
+        at_once=dice.choice((1, 4)),
+        rest_ms=dice.choice((0, 5_000)),
+    )
+
+
+def draw_rebalance(dice: random.Random, what: str, queue: str, nodes: int) -> dict[str, Any]:
+    """The arguments of a step."""
+    if what == "rebalance":
+        return {"strategy": dice.choice(STRATEGIES), "node": dice.randrange(nodes)}
+    if what == "appoint":
+        return {"queue": queue, "node": dice.randrange(nodes)}
+    return {
+        "queue": queue,
+        "node": dice.randrange(nodes),
+        "whom": dice.choice(("master", "master", "target", "leader")),
+        "how": dice.choice(("kill", "power", "power", "isolate", "pause", "terminate")),
+        "delay": round(dice.choice((0.002, 0.02, 0.1, 0.5)) * dice.random(), 6),
+        "seconds": round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3),
+    }
+
+
+class Rebalanced:
+    """A part of `Operators`."""
+
+    scheduler: Scheduler
+    dice: random.Random
+    machines: list[Machine]
+    obeyed = 0  # Commands that were carried out.
+
+    def note(self, who: str, what: str) -> None:
+        raise NotImplementedError
+
+    def fault_rebalance(self, strategy: str, node: int) -> None:
+        self._command(node, "rebalance", {"strategy": strategy})
+
+    def fault_appoint(self, queue: str, node: int) -> None:
+        to = self.machines[node].node_name
+        asked = self.dice.randrange(len(self.machines))
+        self._command(asked, "move_queue_master", {"vhost": "/", "name": queue, "node": to})
+
+    def _command(self, node: int, command: str, arguments: dict[str, Any]) -> None:
+        machine = self.machines[node]
+        if not machine.serving or machine.server is None or machine.loop is None:
+            return
+        task: asyncio.Task[Any] = machine.loop.create_task(machine.server.control.run(command, arguments))
+
+        def done(task: asyncio.Task[Any]) -> None:
+            failure = None if task.cancelled() else task.exception()
+            self.obeyed += failure is None and not task.cancelled()
+            self.note("operator", f"{command} {arguments} at {machine.name}: {failure or 'done'}")
+            if failure is not None and not isinstance(failure, Refused):
+                raise failure
+
+        task.add_done_callback(done)
+
+    def fault_unsettle(self, queue: str, node: int, whom: str, how: str, delay: float, seconds: float) -> None:
+        """A queue is moved, and somebody who has to do with it falls."""
+        self.fault_appoint(queue, node)
+        victim = node if whom == "target" else self._who(queue, whom)
+        if victim is not None:
+            fall = getattr(self, f"fault_{how}")
+            self.scheduler.after(delay, lambda: fall(node=victim, seconds=seconds))
+
+    def end_rebalancing(self) -> None:
+        """From now on it is the world that hands queues over, to look at them."""
+        for machine in self.machines:
+            if machine.serving and machine.server is not None and machine.loop is not None:
+                machine.loop.create_task(machine.server.control.rebalancer.stop())
+
+    def is_settled(self) -> bool:
+        """Whether no queue is on its way."""
+        nodes = [one.server.node for one in self.machines if one.serving and one.server is not None]
+        return not any(key[0] == MOVES for node in nodes if node is not None for key in node.metadata.parameters)
+
+    def _who(self, queue: str, whom: str) -> int | None:
+        for number, machine in enumerate(self.machines):
+            node = machine.server.node if machine.serving and machine.server is not None else None
+            if node is None:
+                continue
+            spec = node.metadata.queues.get(("/", queue))
+            leads = node.cluster.raft.is_leader if whom == "leader" else spec and spec.node == machine.node_name
+            if leads:
+                return number
+        return None

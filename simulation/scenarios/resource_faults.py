@@ -1,0 +1,114 @@
+"""Machines that are not well: disks that stall, memory and descriptors that run out, clocks that leap, files that rot.
+
+In a run with `--ailing`, all of it happens beside the faults of the other runs, for as long as half a minute. What must
+hold is what holds of every run: nothing confirmed is lost, nobody is kept waiting for ever, all serve when all is well.
+
+    stall      nothing that is asked of a disk is done before the time is up. (`slow_disk` delays each by a second.)
+    press      a node's process is too large: publishers of all nodes wait
+    cramp      a node has hardly any descriptors: nobody new is let in
+    leap       a clock jumps by up to a day
+    forsake    a node dies, and its metadata is found damaged. An operator runs what `leveret recover` is made of, and
+               starts it: it must come back as another voter, and with every message that it had
+
+Damage to stored messages is not among them: what may be lost by it depends on the very bytes. It is looked for where
+the bytes are known, in `test_damage.py` and `test_mirror_damage.py` of `tests/unit/storage`, and with rings in
+`simulation.ring`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.node.cluster import repair
+from leveret.node.system.data_folder import JOIN_FILE, METADATA, REPLACE_FILE, write_note
+
+if TYPE_CHECKING:
+    from simulation.checkers.mirror_checker import MirrorChecker
+    from simulation.core.loop import Scheduler
+    from simulation.core.machine import Machine
+
+AILING_FAULTS: Final = (("stall", 12), ("press", 4), ("cramp", 3), ("leap", 3), ("forsake", 7))
+DAY_MS: Final = 86_400_000
+TOO_MUCH: Final = 1 << 40
+TOO_FEW: Final = 101
+
+
+def draw_ailing(dice: random.Random, what: str, node: int) -> dict[str, Any]:
+    """The arguments of a step."""
+    if what == "leap":
+        return {"node": node, "ms": dice.choice((-DAY_MS, -60_000, 60_000, DAY_MS))}
+    if what == "forsake":
+        return {
+            "node": node,
+            "power": dice.random() < 0.5,
+            "seconds": round(dice.choice((0.5, 5.0)) * dice.random(), 3),
+        }
+    return {"node": node, "seconds": round(dice.choice((2.0, 6.0, 15.0, 30.0)) * (0.5 + dice.random()), 3)}
+
+
+class Ailing:
+    """A part of `World`: each `fault_…` is a step of a plan."""
+
+    scheduler: Scheduler
+    machines: list[Machine]
+    everybody: list[Machine]
+    mirrors: MirrorChecker | None
+    wiping: Machine | None
+    recovered = 0
+
+    def fail(self, text: str) -> None:
+        raise NotImplementedError
+
+    def fault_skew(self, node: int, ms: int) -> None:
+        raise NotImplementedError
+
+    def _start_later(self, machine: Machine, seconds: float) -> None:
+        raise NotImplementedError
+
+    def _all_serve(self) -> bool:
+        raise NotImplementedError
+
+    def fault_stall(self, node: int, seconds: float) -> None:
+        self.everybody[node].stalled_until = self.scheduler.now + seconds
+
+    def fault_press(self, node: int, seconds: float) -> None:
+        machine = self.machines[node]
+        machine.memory_used = TOO_MUCH
+        self.scheduler.after(seconds, machine.relieve)
+
+    def fault_cramp(self, node: int, seconds: float) -> None:
+        machine = self.machines[node]
+        machine.descriptors_max = TOO_FEW
+        self.scheduler.after(seconds, machine.relieve)
+
+    def fault_leap(self, node: int, ms: int) -> None:
+        self.fault_skew(node, ms)
+
+    def fault_forsake(self, node: int, power: bool, seconds: float) -> None:
+        """Only where a majority of the others is there to take it in: who loses more of the votes has lost."""
+        machine = self.machines[node]
+        if self.wiping is not None or len(self.machines) < 3 or not self._all_serve() or self._alone_in_sync(machine):
+            return
+        assert machine.server is not None
+        former = machine.server.uuid
+        machine.kill(power)
+        disk = machine.disk
+        disk.flip(f"{METADATA}/identity", 3, 0)
+        if repair.check_metadata(disk) is None:
+            self.fail(f"{machine.name} does not see that its metadata is damaged")
+        if self.mirrors is not None:
+            self.mirrors.on_forsaken(former)
+        addresses = repair.others_of(repair.find_members(disk), former)
+        write_note(disk, JOIN_FILE, " ".join(addresses))
+        write_note(disk, REPLACE_FILE, former)
+        repair.set_metadata_aside(disk)
+        self.recovered += 1
+        self._start_later(machine, seconds)
+
+    def _alone_in_sync(self, machine: Machine) -> bool:
+        """Whether a queue has its only copy in sync there. It would need an operator to say who leads it."""
+        if self.mirrors is None or machine.server is None:
+            return False
+        views = self.mirrors.views.values()
+        return any({name for name, _ in view.in_sync} == {machine.node_name} for view in views)

@@ -1,0 +1,216 @@
+"""Nodes that keep publishes for queues that they cannot reach, and what strikes while they send them on.
+
+In a run with `--spooled`, nodes serve on in a partition, and links break more often than in others. A spool is empty a
+few milliseconds after its link is back, so hardly any fault that comes at a time of its own would hit one at work. An
+*ambush* waits until some spool has sent what it does not know to be safe. Then the link breaks, or the node that sends,
+or the one that takes, is gone; or all clients publish to that queue, which must not overtake.
+
+Likewise a disk gets *tight* when some spool has messages for it: there is room for a part of them, or for all. Where
+the strategy says so, nothing is sent to a node that has had room for less than waits for it, for as long as it may take
+until the others know (`checkers.room_checker`).
+
+That nothing is lost, nothing is there twice and all is in order is what the ledger demands of every run. Here it is
+demanded that all spools are empty when all is healed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.delivery.batch import Span
+from simulation.amqp.contents import number_of
+from simulation.checkers.room_checker import RoomChecker
+from simulation.clients.client import Step
+from simulation.core.machine import DISK_RESERVE
+
+if TYPE_CHECKING:
+    from leveret.broker.remote.spool_registry import Spools
+    from leveret.broker.remote.store_and_forward import Spool
+    from simulation.checkers.ledger import Ledger
+    from simulation.clients.client import Client
+    from simulation.core.loop import Scheduler
+    from simulation.core.machine import Machine
+    from simulation.core.network import Network
+
+SPOOLED_FAULTS: Final = (
+    ("ambush", 14),
+    ("tighten", 5),
+    ("part", 8),
+    ("isolate", 8),
+    ("cut_one_way", 4),
+    ("reset_links", 6),
+    ("slow_link", 2),
+    ("kill", 4),
+    ("power", 5),
+    ("strike", 5),
+    ("terminate", 2),
+    ("pause", 3),
+    ("slow_disk", 2),
+    ("fill", 1),
+    ("restart_app", 1),
+    ("move", 3),
+    ("power_all", 1),
+    ("reset", 1),
+    ("skew", 1),
+)
+WAYS: Final = (
+    "publish", "publish", "publish", "reset", "reset", "cut", "kill sender", "power sender", "kill home", "power home",
+    "pause home",
+)  # fmt: skip
+
+
+def draw_keeping(dice: random.Random) -> dict[str, Any]:
+    return {"strategy": dice.choice(("ignore", "ignore", "autoheal"))}
+
+
+def draw_ambush(dice: random.Random) -> dict[str, Any]:
+    return {
+        "how": dice.choice(WAYS),
+        "delay": round(dice.choice((0.0005, 0.001, 0.003, 0.01)) * (0.2 + dice.random()), 6),
+        "seconds": round(dice.choice((0.01, 0.5, 2.0, 8.0)) * (0.5 + dice.random()), 3),
+    }
+
+
+def draw_tightening(dice: random.Random) -> dict[str, Any]:
+    return {
+        "share": dice.choice((0.0, 0.3, 0.9, 3.0)),
+        "seconds": round(dice.choice((5.0, 20.0, 40.0)) * (0.5 + dice.random()), 3),
+    }
+
+
+class Spooled:
+    """A part of `World`."""
+
+    scheduler: Scheduler
+    machines: list[Machine]
+    network: Network
+    clients: list[Client]
+    ledger: Ledger
+
+    def note(self, who: str, text: str) -> None:
+        raise NotImplementedError
+
+    def fail(self, text: str) -> None:
+        raise NotImplementedError
+
+    def _cut(self, ways: list[tuple[str, str]], seconds: float) -> None:
+        raise NotImplementedError
+
+    def _start_later(self, machine: Machine, seconds: float) -> None:
+        raise NotImplementedError
+
+    def begin_spools(self) -> None:
+        self.spooled: dict[tuple[str, int, int], int] = {}  # Messages sent on, by node, life and queue.
+        self.kept: dict[bytes, deque[tuple[int, int]]] = {}  # By name of a spool: its numbers, and those of messages.
+        self.sending: dict[bytes, deque[tuple[int, int]]] = {}  # Likewise: what is on its way.
+        self.last_kept: dict[bytes, int] = {}
+        self.ambushes: list[dict[str, Any]] = []
+        self.tightenings: list[tuple[float, float]] = []
+        self.tight: dict[str, Machine] = {}
+        self.rooms = RoomChecker(self.fail, lambda: self.scheduler.now)
+
+    def fault_ambush(self, how: str, delay: float, seconds: float) -> None:
+        self.ambushes.append({"how": how, "delay": delay, "seconds": seconds})
+
+    def observe_spools(self, machine: Machine, spools: Spools) -> None:
+        for spool in spools.by_target.values():
+            self._follow(spool)
+            self.spooled[machine.name, machine.lives, spool.target] = spool.sent
+            if self.ambushes and spool.flights:
+                self._ambush(machine, spools, spool, **self.ambushes.pop(0))
+            if self.tightenings and spool.count:
+                self._tighten(machine, spools, spool)
+        for receiver in self.tight.values():
+            if spools.heals and receiver is not machine:
+                self._check_room(machine, spools, receiver)
+
+    def _follow(self, spool: Spool) -> None:
+        """Tell the ledger what is kept, before anybody can be told so, and what is sent on."""
+        kept, last = self.kept.setdefault(spool.name, deque()), self.last_kept.get(spool.name, 0)
+        new: list[tuple[int, int]] = []
+        for span in reversed(spool.ready):
+            if span.last <= last:
+                break
+            if isinstance(span, Span):  # What is not in memory has been seen before.
+                batch = span.batch
+                numbers = [(batch.first + at, number_of(batch.contents[at])) for at in range(span.lo, span.hi)]
+                new[:0] = [one for one in numbers if one[0] > last]
+        for seq, number in new:
+            self.ledger.on_spooled(number)
+            self.last_kept[spool.name] = seq
+        kept += new
+        front = spool.ready[0].first if spool.ready else spool.next_seq
+        sending = self.sending.setdefault(spool.name, deque())
+        while sending and sending[-1][0] >= front:
+            kept.appendleft(sending.pop())  # It is to be sent again.
+        while kept and kept[0][0] < front:
+            sending.append(kept.popleft())
+            self.ledger.on_sent_on(sending[-1][1], self.scheduler.now)
+        while len(sending) > spool.flying_count:
+            sending.popleft()
+        for _, number in sending:
+            self.ledger.on_sent_on(number, self.scheduler.now)
+
+    def fault_tighten(self, share: float, seconds: float) -> None:
+        self.tightenings.append((share, seconds))
+
+    def _home(self, spools: Spools, spool: Spool) -> Machine | None:
+        queue = spools.broker.queues_by_id.get(spool.target)
+        return next((one for one in self.machines if queue is not None and one.node_name == queue.spec.node), None)
+
+    def _tighten(self, machine: Machine, spools: Spools, spool: Spool) -> None:
+        home = self._home(spools, spool)
+        if home is None or home is machine or home.name in self.tight:
+            return
+        share, seconds = self.tightenings.pop(0)
+        room = int(share * spool.content_bytes)
+        self.note("world", f"the disk of {home.name} has room for {room} bytes, for {seconds} s")
+        disk = home.disk
+        disk.capacity_bytes += DISK_RESERVE + room - disk.free_bytes()
+        self.tight[home.name] = home
+        self.scheduler.after(seconds, self._loosen, home)
+
+    def _loosen(self, machine: Machine) -> None:
+        machine.disk.capacity_bytes = 1 << 40
+        del self.tight[machine.name]
+
+    def _check_room(self, machine: Machine, spools: Spools, receiver: Machine) -> None:
+        bound = [one for one in spools.by_target.values() if self._home(spools, one) is receiver]
+        due = sum(one.content_bytes - one.flying_bytes for one in bound)
+        launched = sum(one.sent + one.flying_count for one in bound)
+        room = receiver.disk.free_bytes() - DISK_RESERVE
+        knows = receiver.loop is None or not receiver.loop.is_paused
+        self.rooms.observe(f"{machine.name}.{machine.lives}", receiver.name, due, launched, room, knows)
+
+    def _ambush(self, machine: Machine, spools: Spools, spool: Spool, how: str, delay: float, seconds: float) -> None:
+        home = self._home(spools, spool)
+        if home is not None and home is not machine:
+            self.note("world", f"an ambush for {spool} of {machine.name} and {home.name}: {how}")
+            self.scheduler.after(delay, self._spring, spool.spec.name, machine, home, how, seconds)
+
+    def _spring(self, queue: str, machine: Machine, home: Machine, how: str, seconds: float) -> None:
+        what, _, whom = how.partition(" ")
+        struck = home if whom == "home" else machine
+        if what == "publish":
+            for client in self.clients:
+                publish = {"queue": queue, "count": 5, "padding": 10, "persistent": True, "wait": False}
+                client.give(Step(0, 0.0, "publish", publish))
+        elif what == "reset":
+            for endpoint in list(self.network.endpoints):
+                if (endpoint.here[0], endpoint.there[0]) == (machine.name, home.name):
+                    self.network.reset(endpoint)
+        elif what == "cut":
+            self._cut([(machine.name, home.name), (home.name, machine.name)], seconds)
+        elif what == "pause":
+            if struck.loop is not None:
+                struck.loop.pause(seconds)
+        else:
+            struck.kill(power=what == "power")
+            self._start_later(struck, seconds)
+
+    def spools_left(self) -> list[str]:
+        nodes = [one.server.node for one in self.machines if one.server is not None and one.server.node is not None]
+        told = [one for node in nodes for one in node.broker.spools.figures() if one.messages]
+        return [str(one) for one in told if not self.ledger.queue(one.queue).lost]
