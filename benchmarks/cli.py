@@ -16,19 +16,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from benchmarks import cluster, compare, mirrors, results
-from benchmarks.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
-from benchmarks.cluster import Clusters
-from benchmarks.growth import Growth, Point
-from benchmarks.mirrors import Mirrors
-from benchmarks.results import Results
-from benchmarks.workloads import WORKLOADS, Workload, run
+from benchmarks.clusters import cluster, mirrors
+from benchmarks.clusters.cluster import Clusters
+from benchmarks.clusters.mirrors import Mirrors
+from benchmarks.report import docs_page, results
+from benchmarks.report.results import Results
+from benchmarks.ruler.brokers import ROOT, Broker, Leveret, RabbitMQ, installed, prepared, running
+from benchmarks.ruler.workloads import WORKLOADS, Workload, run
+from benchmarks.single import compare
+from benchmarks.single.growth import Growth, Point
 
 SINGLE: Final = ("latency", "backlog", "start")
 GROWTH: Final = ("queues", "connections", "bindings", "waiting")
 NAMES: Final = (*(workload.name for workload in WORKLOADS), *SINGLE, *cluster.PARTS, *mirrors.PARTS, *GROWTH)
 GROUPS: Final = {"cluster": cluster.PARTS, "mirrors": mirrors.PARTS}  # Each stands for its parts.
-MARK, END_MARK = "<!-- results -->", "<!-- end of results -->"
 GROWTH_SECONDS_MAX: Final = 3.0
 
 
@@ -101,24 +102,15 @@ def show(found: Results, output: Path, write_docs: bool) -> None:
     if write_docs:
         folders.append(ROOT / "docs")
         page = ROOT / "docs" / "benchmarks.md"
-        page.write_text(insert(page.read_text(), text))
+        page.write_text(docs_page.insert(page.read_text(), text))
     try:
-        from benchmarks.plots import draw
+        from benchmarks.report.plots import draw
 
         for folder in folders:
             for file in draw(found, folder):
                 tell(f"wrote {file}")
     except ModuleNotFoundError as error:
         tell(f"no plots: {error}; pip install '.[bench]' brings matplotlib")
-
-
-def insert(page: str, text: str) -> str:
-    """The page with `text` between its marks."""
-    before, _, rest = page.partition(MARK)
-    _, mark, after = rest.partition(END_MARK)
-    if not mark:
-        raise ValueError(f"the page has no {MARK} … {END_MARK}")
-    return f"{before}{MARK}\n\n{text}\n{END_MARK}{after}"
 
 
 class Session:

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks import workloads
+from benchmarks.ruler import workloads
 from leveret.client import amqp
 from leveret.client.address import Address
 from leveret.client.connection import Connection

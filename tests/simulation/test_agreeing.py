@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.scaling_world import Plant, declaration, metered, node_of
+from benchmarks.scaling.world import Plant, declaration, metered, node_of
 from leveret.metadata.store import Applied
 from leveret.node.cluster.consensus import Consensus
 from leveret.node.config.settings import TICK_MS

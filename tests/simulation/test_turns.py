@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scaling_world import Plant, metered, node_of
+from benchmarks.scaling.world import Plant, metered, node_of
 from leveret.broker.mirrors import broadcast, manager
 from leveret.broker.mirrors.manager import Mirror, Mirrors
 from leveret.metadata.model.commands import ChangeView, Command

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cli, compare, results
-from benchmarks.brokers import Leveret, prepared, running
-from benchmarks.calls import Connection
-from benchmarks.growth import bind_many, pairs
-from benchmarks.load import Consumer, drive
-from benchmarks.results import Results
-from benchmarks.workloads import WORKLOADS, Workload, encode, run
+from benchmarks import cli
+from benchmarks.report import docs_page, results
+from benchmarks.report.results import Results
+from benchmarks.ruler.brokers import Leveret, prepared, running
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import Consumer, drive
+from benchmarks.ruler.workloads import WORKLOADS, Workload, encode, run
+from benchmarks.single import compare
+from benchmarks.single.growth import bind_many, pairs
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError
 from leveret.perf.publisher import Tally
@@ -207,8 +209,8 @@ def test_earlier_results_are_joined(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_page_keeps_what_is_around_its_results() -> None:
-    page = f"before\n{cli.MARK}\nold\n{cli.END_MARK}\nafter\n"
-    assert cli.insert(page, "new\n") == f"before\n{cli.MARK}\n\nnew\n\n{cli.END_MARK}\nafter\n"
-    assert cli.insert(cli.insert(page, "new\n"), "new\n") == cli.insert(page, "new\n")
+    page = f"before\n{docs_page.MARK}\nold\n{docs_page.END_MARK}\nafter\n"
+    assert docs_page.insert(page, "new\n") == f"before\n{docs_page.MARK}\n\nnew\n\n{docs_page.END_MARK}\nafter\n"
+    assert docs_page.insert(docs_page.insert(page, "new\n"), "new\n") == docs_page.insert(page, "new\n")
     with pytest.raises(ValueError, match="results"):
-        cli.insert("no marks", "new")
+        docs_page.insert("no marks", "new")

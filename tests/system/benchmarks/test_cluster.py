@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cli, results
-from benchmarks.brokers import Leveret, cluster, running
-from benchmarks.calls import Connection
-from benchmarks.cluster import PARTS, PIPELINED, SPREAD, WAYS, declares, pipelined, sizes
-from benchmarks.results import Results
-from benchmarks.workloads import PREFIX, Places, run_at
+from benchmarks import cli
+from benchmarks.clusters.cluster import PARTS, PIPELINED, SPREAD, WAYS, declares, pipelined, sizes
+from benchmarks.report import results
+from benchmarks.report.results import Results
+from benchmarks.ruler.brokers import Leveret, cluster, running
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.workloads import PREFIX, Places, run_at
 from leveret.client.amqp import BrokerError
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import brokers, cli, mirrors, results
-from benchmarks.failover import Gaps
-from benchmarks.mirrors import MEMBERS, PARTS, ROWS, Row, medians_and_worst
-from benchmarks.refill import WAYS, Following, Leading, Timeline
-from benchmarks.results import Results
+from benchmarks import cli
+from benchmarks.clusters import mirrors
+from benchmarks.clusters.failover import Gaps
+from benchmarks.clusters.mirrors import MEMBERS, PARTS, ROWS, Row, medians_and_worst
+from benchmarks.clusters.refill import WAYS, Following, Leading, Timeline
+from benchmarks.report import results
+from benchmarks.report.results import Results
+from benchmarks.ruler import brokers
 from tests.system.benchmarks.test_benchmarks import Answering, delivery
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import scaling
-from benchmarks.growth import Point
-from benchmarks.scaling_clusters import Line, capacity, fitted, loss_s
-from benchmarks.scaling_store import COPIES, LOCATORS
-from benchmarks.scaling_tables import markdown
+from benchmarks.scaling import cli
+from benchmarks.scaling.clusters import Line, capacity, fitted, loss_s
+from benchmarks.scaling.store import COPIES, LOCATORS
+from benchmarks.scaling.tables import markdown
+from benchmarks.single.growth import Point
 
 Found = dict[str, list[Point]]
 
@@ -19,7 +19,7 @@ Found = dict[str, list[Point]]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("scaling")
-    assert scaling.main(["--quick", "--output", str(folder)]) == 0
+    assert cli.main(["--quick", "--output", str(folder)]) == 0
     assert "### A node is lost" in (folder / "scaling.md").read_text()
     result: Found = json.loads((folder / "scaling.json").read_text())
     return result
@@ -119,7 +119,7 @@ def test_tables_need_not_all_be_there() -> None:
 
 def test_earlier_results_can_be_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--quick", "--only", "placement", "--output", str(tmp_path)]
-    assert scaling.main(arguments) == 0
+    assert cli.main(arguments) == 0
     shown = capsys.readouterr().out
-    assert scaling.main(["--from", str(tmp_path / "scaling.json"), "--output", str(tmp_path)]) == 0
+    assert cli.main(["--from", str(tmp_path / "scaling.json"), "--output", str(tmp_path)]) == 0
     assert capsys.readouterr().out == shown

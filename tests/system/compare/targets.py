@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Final
 
-from benchmarks.brokers import CONTROL_TIMEOUT_S, RABBITMQCTL_PROGRAMS, RabbitMQ, prepared
+from benchmarks.ruler.brokers import CONTROL_TIMEOUT_S, RABBITMQCTL_PROGRAMS, RabbitMQ, prepared
 from leveret.cli.ctl import main as ctl
 from leveret.metadata.defaults import first_boot
 from leveret.metadata.model.commands import AddVhost, PutUser, SetPermissions

@@ -13,7 +13,7 @@ from typing import Any
 import pika
 import pytest
 
-from benchmarks.brokers import RabbitMQ
+from benchmarks.ruler.brokers import RabbitMQ
 from pyspark_leveret.jobs import journal
 from tests.conftest import Start
 from tests.support.certificates import issue

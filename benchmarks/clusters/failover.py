@@ -22,12 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks import calls
-from benchmarks.brokers import Broker
-from benchmarks.calls import Connection
-from benchmarks.compare import fill
-from benchmarks.load import Consumer, Publisher
-from benchmarks.workloads import PREFIX
+from benchmarks.ruler import calls
+from benchmarks.ruler.brokers import Broker
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import Consumer, Publisher
+from benchmarks.ruler.workloads import PREFIX
+from benchmarks.single.compare import fill
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import calls
-from benchmarks.brokers import Broker, Leveret, Policy, cluster
-from benchmarks.calls import Connection
-from benchmarks.cluster import converse
-from benchmarks.growth import Point
+from benchmarks.clusters.cluster import converse
+from benchmarks.ruler import calls
+from benchmarks.ruler.brokers import Broker, Leveret, Policy, cluster
+from benchmarks.ruler.calls import Connection
+from benchmarks.single.growth import Point
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError
 

@@ -12,9 +12,9 @@ import random
 import struct
 from typing import Final
 
-from benchmarks import calls
-from benchmarks.growth import Point
-from benchmarks.scaling_world import CLIENTS, PREFIX, Costs, Plant, metered
+from benchmarks.ruler import calls
+from benchmarks.scaling.world import CLIENTS, PREFIX, Costs, Plant, metered
+from benchmarks.single.growth import Point
 from leveret.client import amqp
 from leveret.client.amqp import long, method, short, table
 from simulation.core.loop import NodeLoop

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from benchmarks.growth import Point
-from benchmarks.scaling_world import Plant, metered, node_of
+from benchmarks.scaling.world import Plant, metered, node_of
+from benchmarks.single.growth import Point
 from leveret.links import frame_types
 
 QUEUES: Final = (100, 1_000, 10_000, 100_000)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import leveret
-from benchmarks.cluster import WAYS, Rates
-from benchmarks.growth import Point
-from benchmarks.mirrors import ROWS, Figures
-from benchmarks.workloads import WORKLOADS
+from benchmarks.clusters.cluster import WAYS, Rates
+from benchmarks.clusters.mirrors import ROWS, Figures
+from benchmarks.ruler.workloads import WORKLOADS
+from benchmarks.single.growth import Point
 
 OURS, OTHER = "leveret", "rabbitmq"
 TITLES: Final = {OURS: "Leveret", OTHER: "RabbitMQ"}

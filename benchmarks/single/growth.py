@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from benchmarks import calls
-from benchmarks.brokers import Leveret, running
-from benchmarks.calls import Connection
-from benchmarks.compare import drain, fill
-from benchmarks.load import Driven, drive
-from benchmarks.workloads import PREFIX, WORKLOADS, Workload, consumer, publisher, scene
-from benchmarks.workloads import run as run_workload
+from benchmarks.ruler import calls
+from benchmarks.ruler.brokers import Leveret, running
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import Driven, drive
+from benchmarks.ruler.workloads import PREFIX, WORKLOADS, Workload, consumer, publisher, scene
+from benchmarks.ruler.workloads import run as run_workload
+from benchmarks.single.compare import drain, fill
 from leveret.client import amqp
 
 Point = dict[str, float]

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.calls import Connection
+from benchmarks.ruler.calls import Connection
 from leveret.client import amqp
 from leveret.client.amqp import BrokerError
 from leveret.client.endpoint import Endpoint

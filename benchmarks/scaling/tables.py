@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from benchmarks.growth import Point
-from benchmarks.scaling_clusters import (
+from benchmarks.scaling.clusters import (
     COMMON,
     MEMBERS,
     NET_TICKTIME_S,
@@ -17,7 +16,8 @@ from benchmarks.scaling_clusters import (
     leader_line,
     loss_s,
 )
-from benchmarks.scaling_store import COPIES, LOCATORS
+from benchmarks.scaling.store import COPIES, LOCATORS
+from benchmarks.single.growth import Point
 
 Found = Mapping[str, list[Point]]
 Column = tuple[str, Callable[[Point], str]]

@@ -19,12 +19,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from benchmarks import calls
-from benchmarks.brokers import Broker, Leveret
-from benchmarks.calls import Connection
-from benchmarks.compare import fill
-from benchmarks.failover import PATIENCE_S, PREFETCH, QUEUE, TICK_S, WINDOW, Gaps, Keeping, Paced, Pause, stream
-from benchmarks.load import drive
+from benchmarks.clusters.failover import (
+    PATIENCE_S,
+    PREFETCH,
+    QUEUE,
+    TICK_S,
+    WINDOW,
+    Gaps,
+    Keeping,
+    Paced,
+    Pause,
+    stream,
+)
+from benchmarks.ruler import calls
+from benchmarks.ruler.brokers import Broker, Leveret
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import drive
+from benchmarks.single.compare import fill
 from leveret.client.amqp import BrokerError
 
 PER_S = 10_000

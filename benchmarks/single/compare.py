@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import calls
-from benchmarks.brokers import Broker
-from benchmarks.calls import Connection
-from benchmarks.load import Driven, drive
-from benchmarks.workloads import PREFIX, Workload, consumer, publisher, scene
+from benchmarks.ruler import calls
+from benchmarks.ruler.brokers import Broker
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import Driven, drive
+from benchmarks.ruler.workloads import PREFIX, Workload, consumer, publisher, scene
 from leveret.client import amqp
 
 IDLE_S: Final = 1.0

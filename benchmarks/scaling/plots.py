@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from matplotlib.figure import Figure
 
-from benchmarks.growth import Point
-from benchmarks.plots import _plain, _save
-from benchmarks.scaling_clusters import NODES, capacity
-from benchmarks.scaling_tables import same_queues
+from benchmarks.report.plots import plain_axes, save
+from benchmarks.scaling.clusters import NODES, capacity
+from benchmarks.scaling.tables import same_queues
+from benchmarks.single.growth import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +25,9 @@ COLOURS: Final = ("#2f6f9f", "#d98c3f", "#8a5fa8", "#4f8f5b")
 def draw(found: Found, folder: Path) -> list[Path]:
     files = []
     if found.get("clusters") and found.get("traffic"):
-        files.append(_save(_nodes(found), folder / "scaling-nodes.png"))
+        files.append(save(_nodes(found), folder / "scaling-nodes.png"))
     if found.get("clusters") and found.get("metadata"):
-        files.append(_save(_queues(found), folder / "scaling-queues.png"))
+        files.append(save(_queues(found), folder / "scaling-queues.png"))
     return files
 
 
@@ -88,7 +88,7 @@ def _queues(found: Found) -> Figure:
 
 
 def _panel(axes: Axes, title: str, curves: Sequence[Curve], logarithmic: bool = False) -> None:
-    _plain(axes)
+    plain_axes(axes)
     axes.set_title(title, fontsize=10)
     axes.tick_params(labelsize=8)
     for (label, xs, ys), colour in zip(curves, COLOURS, strict=False):

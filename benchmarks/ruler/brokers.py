@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from benchmarks.calls import HOST, Connection
+from benchmarks.ruler.calls import HOST, Connection
 from leveret.client.amqp import BrokerError
 from leveret.links.frame_types import CONTROL
 from leveret.links.link import Identity
@@ -35,7 +35,7 @@ CONTROL_TIMEOUT_S: Final = 90.0
 FILL_TIMEOUT_S: Final = 600.0
 POLL_S: Final = 0.002
 COPIES_POLL_S: Final = 0.02
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parent.parent.parent
 # Debian's own wrappers in the path would start them as another user, so the programs behind come first.
 RABBITMQ_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 RABBITMQCTL_PROGRAMS: Final = ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl")

@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks import calls
-from benchmarks.brokers import Broker, cluster
-from benchmarks.calls import Connection
-from benchmarks.load import Driven
-from benchmarks.workloads import PREFIX, WORKLOADS, Places, Workload, run_at
+from benchmarks.ruler import calls
+from benchmarks.ruler.brokers import Broker, cluster
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import Driven
+from benchmarks.ruler.workloads import PREFIX, WORKLOADS, Places, Workload, run_at
 from leveret.client import amqp
 
 PARTS: Final = ("away", "spread", "declares")

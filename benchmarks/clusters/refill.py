@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.brokers import Broker, Policy
-from benchmarks.calls import Connection
-from benchmarks.compare import fill, patience_s
-from benchmarks.load import Consumer, Publisher, drive
-from benchmarks.workloads import PREFIX, WORKLOADS, encode, scene
+from benchmarks.ruler.brokers import Broker, Policy
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import Consumer, Publisher, drive
+from benchmarks.ruler.workloads import PREFIX, WORKLOADS, encode, scene
+from benchmarks.single.compare import fill, patience_s
 from leveret.client.amqp import BrokerError
 
 WAYS: Final = ("same", "beside")

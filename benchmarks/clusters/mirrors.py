@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks import handover, refill
-from benchmarks.brokers import Broker, Leveret, Policy, cluster
-from benchmarks.cluster import BY_NAME, QUICK_SETTLE_S, SETTLE_S, Rates
-from benchmarks.failover import AFTER_S, CALM_S, QUICK_AFTER_S, QUICK_CALM_S, pause, promotion
-from benchmarks.load import Driven
-from benchmarks.workloads import PREFIX, Places, Workload, run_at, scene
+from benchmarks.clusters import handover, refill
+from benchmarks.clusters.cluster import BY_NAME, QUICK_SETTLE_S, SETTLE_S, Rates
+from benchmarks.clusters.failover import AFTER_S, CALM_S, QUICK_AFTER_S, QUICK_CALM_S, pause, promotion
+from benchmarks.ruler.brokers import Broker, Leveret, Policy, cluster
+from benchmarks.ruler.load import Driven
+from benchmarks.ruler.workloads import PREFIX, Places, Workload, run_at, scene
 
 PARTS: Final = ("mirrored", "members", "pause", "promotion", "handover", "refill")
 NODES: Final = 3

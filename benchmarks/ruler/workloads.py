@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from benchmarks import calls
-from benchmarks.calls import Connection
-from benchmarks.load import Consumer, Driven, Publisher, drive
+from benchmarks.ruler import calls
+from benchmarks.ruler.calls import Connection
+from benchmarks.ruler.load import Consumer, Driven, Publisher, drive
 
 PREFIX: Final = "benchmark"
 RICH_MESSAGES: Final = 1_000  # As many differ from each other before they repeat.

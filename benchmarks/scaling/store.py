@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from benchmarks.growth import Point
+from benchmarks.single.growth import Point
 from leveret.base.json_values import Json
 from leveret.metadata.command_codec import encode_command
 from leveret.metadata.model.commands import AddVhost, Bind, ChangeView, Command, DeclareExchange, DeclareQueue

@@ -3,16 +3,16 @@
 No machine here has fifty others beside it. What can be known without them comes in three kinds, and each table says of
 which kind it is:
 
-- *Measured*: the pure code with as many queues as there would be (`scaling_store`), and three real processes
-  (`scaling_real`).
+- *Measured*: the pure code with as many queues as there would be (`store`), and three real processes
+  (`real`).
 - *Simulated*: the real nodes, in virtual time, each with a processor to itself whose speed is this machine's
-  (`scaling_world`, `scaling_clusters`, `scaling_traffic`). Counts are exact; times hold as far as the modelled network,
+  (`world`, `clusters`, `traffic`). Counts are exact; times hold as far as the modelled network,
   disk and kernel do. Three nodes are also run for real, and their processor time compared.
 - *Reckoned*: straight lines through what was simulated, for sizes that would take hours. Their formulas stand beside
   the tables.
 
-Results are points, rows of named numbers, as in `growth`. They go to `--output` as JSON and Markdown, with plots where
-there is matplotlib; `--write-docs` puts tables and plots into docs/scaling.md.
+Results are points, rows of named numbers, as in `single.growth`. They go to `--output` as JSON and Markdown, with plots
+where there is matplotlib; `--write-docs` puts tables and plots into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.brokers import ROOT
-from benchmarks.cli import insert
-from benchmarks.growth import Point
-from benchmarks.scaling_clusters import COMMON, MEMBERS, NODES, QUEUES, grown_cluster, model_of_real
-from benchmarks.scaling_real import cross_check
-from benchmarks.scaling_store import LOCATORS, metadata, placement, rebalance
-from benchmarks.scaling_tables import markdown
-from benchmarks.scaling_traffic import traffic
+from benchmarks.report.docs_page import insert
+from benchmarks.ruler.brokers import ROOT
+from benchmarks.scaling.clusters import COMMON, MEMBERS, NODES, QUEUES, grown_cluster, model_of_real
+from benchmarks.scaling.real import cross_check
+from benchmarks.scaling.store import LOCATORS, metadata, placement, rebalance
+from benchmarks.scaling.tables import markdown
+from benchmarks.scaling.traffic import traffic
+from benchmarks.single.growth import Point
 from leveret.client.amqp import BrokerError
 
 Found = dict[str, list[Point]]
@@ -158,14 +158,10 @@ def show(found: Mapping[str, list[Point]], output: Path, write_docs: bool, plots
     if not plots:
         return
     try:
-        from benchmarks.scaling_plots import draw
+        from benchmarks.scaling.plots import draw
     except ModuleNotFoundError as error:
         tell(f"no plots: {error}; pip install '.[bench]' brings matplotlib")
         return
     for folder in folders:
         for file in draw(found, folder):
             tell(f"wrote {file}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

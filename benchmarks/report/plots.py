@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from benchmarks.cluster import Rates
-from benchmarks.growth import Point
-from benchmarks.results import OTHER, OURS, TITLES, Results, away_rows, declare_rows, ratio
-from benchmarks.workloads import WORKLOADS
+from benchmarks.clusters.cluster import Rates
+from benchmarks.report.results import OTHER, OURS, TITLES, Results, away_rows, declare_rows, ratio
+from benchmarks.ruler.workloads import WORKLOADS
+from benchmarks.single.growth import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,13 +23,13 @@ def draw(results: Results, folder: Path) -> list[Path]:
     """Write the pictures there is something for; their files."""
     files = []
     if results.rates:
-        files.append(_save(_rates(results), folder / "benchmarks.png"))
+        files.append(save(_rates(results), folder / "benchmarks.png"))
     if results.growth:
-        files.append(_save(_growth(results), folder / "benchmarks-growth.png"))
+        files.append(save(_growth(results), folder / "benchmarks-growth.png"))
     if results.away or results.spread or results.declares:
-        files.append(_save(_cluster(results), folder / "benchmarks-cluster.png"))
+        files.append(save(_cluster(results), folder / "benchmarks-cluster.png"))
     if results.mirrored or results.members:
-        files.append(_save(_mirrors(results), folder / "benchmarks-mirrors.png"))
+        files.append(save(_mirrors(results), folder / "benchmarks-mirrors.png"))
     return files
 
 
@@ -39,12 +39,12 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(figure: Figure, file: Path) -> Path:
+def save(figure: Figure, file: Path) -> Path:
     figure.savefig(file, dpi=110)
     return file
 
 
-def _plain(axes: Axes) -> None:
+def plain_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
@@ -61,7 +61,7 @@ def _rates(results: Results) -> Figure:
 
 def _bars(axes: Axes, rows: Rates, brokers: Sequence[str], unit: str) -> None:
     """For each row a bar of each broker, with the ratio at ours."""
-    _plain(axes)
+    plain_axes(axes)
     height = 0.8 / len(brokers)
     for place, broker in enumerate(brokers):
         rates = [row[broker] for row in rows.values()]
@@ -117,7 +117,7 @@ def _mirrors(results: Results) -> Figure:
 
 def _curve(axes: Axes, rows: Rates, brokers: Sequence[str], title: str, unit: str) -> None:
     """By a number, which is the name of each row."""
-    _plain(axes)
+    plain_axes(axes)
     sizes = [int(size) for size in rows]
     for broker in brokers:
         rates = [row[broker] for row in rows.values()]
@@ -185,7 +185,7 @@ def _growth(results: Results) -> Figure:
 
 
 def _panel(axes: Axes, title: str, unit: str, lines: Sequence[Line], results: Results) -> None:
-    _plain(axes)
+    plain_axes(axes)
     axes.set_title(title, fontsize=10)
     axes.set_ylabel(unit, fontsize=9)
     axes.tick_params(labelsize=8)

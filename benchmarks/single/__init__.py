@@ -1,0 +1,1 @@
+"""What one node is measured by, beside the workloads. Imports `ruler`."""
