@@ -256,8 +256,7 @@ class Node(consensus.Shell):
         if mirrors.has_work:  # First, for what the ring has confirmed may be delivered.
             mirrors.flush()
             if mirrors.confirmed:
-                confirmed, mirrors.confirmed = mirrors.confirmed, 0
-                self.storage.on_confirmed(broker, confirmed)
+                self.storage.on_confirmed(broker, mirrors.take_confirmed())
         if self.placing.has_work and not self.pausing.paused:
             self.placing.go_on()
         if self.unblocking and broker.alarm is None and not self.storage.is_crowded(broker):
@@ -720,7 +719,7 @@ class Node(consensus.Shell):
         if self.fatal is None:
             await self.cluster.hand_over()
             await self.cluster.surviving.rest()
-            self.broker.mirrors.leaving = True
+            self.broker.mirrors.leave()
             self.broker.mirrors.governing.say_farewell()
             self.peers.flush()
             for peer in list(self.broker.homes):  # What is out with clients of others comes back, and is marked.

@@ -110,7 +110,7 @@ class Rounds:
         """Before anything is done with a copy."""
         missed = self.told - mirror.heard
         if missed:
-            mirror.heard = self.told
+            mirror.hear(self.told)
             self._first.pop(mirror.spec.id, None)
             for tell in list(self._tidings)[-missed:]:
                 tell(mirror)

@@ -102,7 +102,7 @@ def give_back(broker: Broker, queue: Queue, mirror: Mirror) -> None:
         queue.on_logged(batch)
     queue.leave_ring([pending for _, _, awaiting in mirror.in_blocks for pending in awaiting])
     mirror.stop()
-    broker.mirrors.held_back.pop(queue, None)
+    broker.mirrors.on_released(queue)
     broker.dirty[queue] = None
     broker.on_loaded(queue)  # Those who want to get one, and waited for a claim.
     if queue.parked is not None:
@@ -145,7 +145,7 @@ class Adoption:
         assert mirrors.store is not None
         job = mirrors.store.spilled(mirror.spec.id, PIECE_BYTES)
         if job is None:
-            del mirrors.adopting[mirror]
+            mirrors.on_adopted(mirror)
         else:
             mirrors.broker.shell.read(job, lambda done: self._on_read(job, done))
 
@@ -160,7 +160,7 @@ class Adoption:
             run.times = run.times or [(0, self.mirrors.broker.wall_ms)]
             for piece in _pieces(run):
                 self.write = self.mirror.member.adopt(piece)
-        self.mirrors.touched[self.mirror] = None
+        self.mirrors.touch(self.mirror)
 
     def on_synced(self, write: int) -> None:
         if self.write and write >= self.write:

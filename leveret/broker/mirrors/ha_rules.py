@@ -68,7 +68,7 @@ class Governing:
         self.broker.mirrors.block(mirror)
         if options != mirror.member.options:
             mirror.member.change_options(options)
-            self.broker.mirrors.touched[mirror] = None
+            self.broker.mirrors.touch(mirror)
             if mirror.member.master is not None:
                 self.broker.mirrors.journal.on_sync(mirror)
 
@@ -196,7 +196,7 @@ class Governing:
         durable = self.late.pop(mirror, None)
         if durable is not None:
             self.broker.mirrors.on_confirmed(mirror, durable)
-            self.broker.mirrors.touched[mirror] = None
+            self.broker.mirrors.touch(mirror)
 
     # -- Leaving -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Governing:
                 waits = mirrors.hand_over(mirror, heir) or waits
             elif placing.rules_of(mirror.spec).on_shutdown_always:
                 if member.abdicate():
-                    mirrors.touched[mirror] = None
+                    mirrors.touch(mirror)
                     waits = True
                 else:
                     waits = member.may_abdicate_soon() or waits

@@ -97,7 +97,7 @@ class Journal:
         queue, view = mirror.queue, mirror.member.view
         if view is None or queue is None or is_syncing(mirror) == mirror.syncing:
             return
-        mirror.syncing = not mirror.syncing
+        mirror.set_syncing(not mirror.syncing)
         self.broker.mirrors.block(mirror)
         missing = [name for name in view.ring if view.disk_of(name) is None]
         if self.broker.journal is not None:

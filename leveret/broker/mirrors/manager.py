@@ -115,6 +115,26 @@ class Mirror:
         """This node leads the queue."""
         self.queue = queue
 
+    def set_spec(self, spec: QueueSpec) -> None:
+        """The metadata says something else of the same queue."""
+        self.spec = spec
+
+    def hear(self, told: int) -> None:
+        """It has heard so much of what is told to all copies: see `broadcast`."""
+        self.heard = told
+
+    def set_syncing(self, syncing: bool) -> None:
+        """Mirrors are being filled, or are no longer; the log has been told."""
+        self.syncing = syncing
+
+    def hand_on(self, number: int, awaiting: list[Pending]) -> None:
+        """A block was handed over before it was confirmed."""
+        self.handed.append((number, awaiting))
+
+    def forget_posts(self) -> None:
+        """Somebody else sees to the messages that are awaited."""
+        self.posts.clear()
+
     def let_go(self) -> None:
         """This node leads the queue no longer."""
         self.queue = None
@@ -199,6 +219,27 @@ class Mirrors:
         """Whether clients have published to queues of this node, through it, or to those it mirrors, a moment ago."""
         return self.serving > 0
 
+    def touch(self, mirror: Mirror) -> None:
+        """A copy has something to do: see `flush`."""
+        self.touched[mirror] = None
+
+    def on_released(self, queue: Queue) -> None:
+        """A queue is mirrored no longer."""
+        self.held_back.pop(queue, None)
+
+    def on_adopted(self, mirror: Mirror) -> None:
+        """All messages from before a queue was mirrored are stored."""
+        del self.adopting[mirror]
+
+    def leave(self) -> None:
+        """This node stops."""
+        self.leaving = True
+
+    def take_confirmed(self) -> int:
+        """How many messages were confirmed since this was last asked."""
+        confirmed, self.confirmed = self.confirmed, 0
+        return confirmed
+
     # -- Views ---------------------------------------------------------------------------------------------------
 
     def open(self, store: MirrorStore, disk: str, life: int) -> None:
@@ -238,7 +279,7 @@ class Mirrors:
                 return
             mirror = self.mirrors[spec.id] = self._make(spec, born, existing)
         self.rounds.catch_up(mirror)
-        mirror.spec = spec
+        mirror.set_spec(spec)
         self._perform(mirror)  # What was said under the old view is done first.
         old = mirror.member.view
         mirror.member.joined = spec.joined
@@ -263,8 +304,9 @@ class Mirrors:
             member.on_peer_up(peer)
         member.on_majority(self.majority)
         mirror = Mirror(spec, member)
-        mirror.heard = self.rounds.told
-        mirror.queue = existing
+        mirror.hear(self.rounds.told)
+        if existing is not None:
+            mirror.start(existing)
         if existing is not None and store.stored(spec.id).spilled:
             self.adopting[mirror] = Adoption(self, mirror)
         self.governing.refresh(mirror)
@@ -674,7 +716,7 @@ class Mirrors:
         sents = [] if queue is None else rescue(self.broker, mirror, queue)
         for number, _, several in mirror.in_blocks:
             if effect.handed:
-                mirror.handed.append((number, several))
+                mirror.hand_on(number, several)
             else:
                 awaiting += several
         mirror.stop()

@@ -285,7 +285,7 @@ class Placing:
         surplus = [name for name in view.ring if name not in wanted]
         if missing:
             member.change_ring((*view.ring, *missing))
-            self.broker.mirrors.touched[mirror] = None
+            self.broker.mirrors.touch(mirror)
             return False
         in_sync = [name for name, _ in view.in_sync]
         if goal is not None:
@@ -303,7 +303,7 @@ class Placing:
         # While a wanted member is down, a copy that is not wanted may be the only one besides the master's.
         if len(heirs) >= min(2, len(wanted)) and (not lacking or len(heirs) > 1):
             member.change_ring(tuple(name for name in view.ring if name in wanted))
-            self.broker.mirrors.touched[mirror] = None
+            self.broker.mirrors.touch(mirror)
         return False
 
 

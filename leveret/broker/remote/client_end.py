@@ -128,7 +128,7 @@ class Ask(NamedTuple):
                 return  # Its consumer is an orphan.
             if self.again is not None:
                 queue.suspend()
-                queue.waiting.append(self.again)
+                queue.put_off(self.again)
                 return
         self.then(unreachable(self.spec))
 

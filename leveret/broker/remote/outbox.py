@@ -496,7 +496,7 @@ def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
             kind = batch.kinds[lo] & (PERSISTENT | EXPIRES | SHARED)
             found.append(outbox.retain(name, seq, batch.contents[lo:hi], batch.keys[lo:hi], kind, pending))
             taken.add(pending)
-    mirror.posts.clear()
+    mirror.forget_posts()
     queue.take_posts()
     if found:
         _note_reign(queue, queue.epoch, found[-1].last)

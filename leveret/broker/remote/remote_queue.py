@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from leveret.broker.delivery.publish_numbers import Origin
     from leveret.broker.mirrors.detached import DetachedQueue
     from leveret.broker.queue.queue import Queue
+    from leveret.broker.remote.store_and_forward import Spool
     from leveret.metadata.model.records import QueueSpec
     from leveret.metadata.rules.queue_rules import QueueRules
 
@@ -189,6 +190,14 @@ class RemoteQueue:
     def hope(self, spec: QueueSpec) -> None:
         """Somebody sees to the queue again: the next loss of its master is waited out, too."""
         self.spec, self.is_hopeless = spec, False
+
+    def put_off(self, call: Callable[[AnyQueue], None]) -> None:
+        """A question waits until there is a master again."""
+        self.waiting.append(call)
+
+    def set_spool(self, spool: Spool | None) -> None:
+        """This node keeps publishes for the queue, or does no longer."""
+        self.spool = spool
 
     def set_successor(self, queue: AnyQueue) -> None:
         """Another object of this node leads to where the queue is now."""

@@ -110,7 +110,7 @@ class Spools:
             kept.add(number)
             self._make(queue)
             if not queue.is_local:
-                queue.spool = self.attach(queue)
+                queue.set_spool(self.attach(queue))
         return kept
 
     def _make(self, queue: AnyQueue) -> Spool:
@@ -128,7 +128,7 @@ class Spools:
         spool = self.by_target.get(remote.spec.id)
         if spool is None or spool not in self.active:
             return None
-        spool.fronts.append(remote)
+        spool.add_front(remote)
         self.is_surveyed = False
         return spool
 
@@ -150,8 +150,8 @@ class Spools:
         spool = self.by_target.get(remote.spec.id)
         if spool is None:
             spool = self._make(remote)
-        remote.spool = spool
-        spool.fronts.append(remote)
+        remote.set_spool(spool)
+        spool.add_front(remote)
         spool.adopt(self.broker.outboxes.of(remote.spec.id).take_all())  # It came before what is kept from now on.
         return spool
 
@@ -169,7 +169,7 @@ class Spools:
             if queue is None or not queue.frozen or vhost is None or vhost.queues.get(spec.name) is not queue:
                 continue
             front = RemoteQueue(queue.spec, self.broker)
-            front.successor = queue
+            front.set_successor(queue)
             self.broker.replace(queue, front)
             self.broker.queues_by_id[spec.id] = queue  # To all others it is what it was.
             self.fronts.append(front)
@@ -201,9 +201,8 @@ class Spools:
         if self.active.pop(spool, 0) is None:
             queue = resource("queue", spool.spec.name, spool.spec.vhost)
             self._note("info", f"the spool of {queue} is empty: {spool.sent} sent on, {spool.expired} expired")
-        fronts, spool.fronts = spool.fronts, []
-        for front in fronts:
-            front.spool = None
+        for front in spool.take_fronts():
+            front.set_spool(None)
             front.step_aside()
         self._look()
         self.on_progress()

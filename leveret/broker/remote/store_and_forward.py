@@ -166,6 +166,15 @@ class Spool(Queue):
         """What is to be sent and is not under way, as it will be in a log."""
         return max(self.content_bytes - self.flying_bytes, 0) + RECORD_BYTES * self.ready_count
 
+    def add_front(self, front: RemoteQueue) -> None:
+        """Publishers of this node take this for the queue."""
+        self.fronts.append(front)
+
+    def take_fronts(self) -> list[RemoteQueue]:
+        """Publishes go straight to the queue again."""
+        fronts, self.fronts = self.fronts, []
+        return fronts
+
     def set_rules(self, rules: QueueRules) -> None:
         """Those of the queue hold when its messages are there."""
 

@@ -24,6 +24,7 @@ class Copies:
 
     def add(self, number: int) -> Any:
         mirror = SimpleNamespace(spec=SimpleNamespace(id=number), heard=self.rounds.told, news=[])
+        mirror.hear = lambda told: setattr(mirror, "heard", told)
         self.mirrors[number] = mirror
         return mirror
 
