@@ -63,8 +63,7 @@ class Client(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         peer = peer_of(self.transport, self.node.settings.ssl_cert_login_from)
         self.connection = Connection(self.node.broker, peer, self.node.limits)
-        self.connection.on_released = self._on_released
-        self.connection.on_entered = self._on_entered
+        self.connection.attend(self._on_released, self._on_entered)
         if not self.node.on_accepted(self):
             self.transport.abort()
             return
@@ -84,8 +83,7 @@ class Client(asyncio.Protocol):
             connection.close(541, "")
         if connection.held:
             self.pause(HELD)
-        if connection.crowding is not None:
-            queue, connection.crowding = connection.crowding, None
+        if connection.crowding is not None and (queue := connection.take_crowding()) is not None:
             if queue.is_local:
                 self.pause(PACED)
                 node.paced[self] = queue
@@ -189,7 +187,7 @@ class Client(asyncio.Protocol):
             if self.node.loop.time() - self.closing_at > CLOSE_TIMEOUT_S:
                 self.transport.abort()
         elif not self.connection.on_tick(now_ms, listening=not self.paused & ~DEAF):
-            self.connection.close_reason = f"missed heartbeats from client, timeout: {self.connection.heartbeat_s}s"
+            self.connection.blame(f"missed heartbeats from client, timeout: {self.connection.heartbeat_s}s")
             self.transport.abort()
 
     def evict(self) -> None:
@@ -198,7 +196,7 @@ class Client(asyncio.Protocol):
 
     def _on_handshake_timeout(self) -> None:
         if self.connection.vhost is None:
-            self.connection.close_reason = "{handshake_timeout,handshake}"
+            self.connection.blame("{handshake_timeout,handshake}")
             self.transport.abort()
 
 

@@ -403,6 +403,11 @@ class Channel:
             self.transaction.settle(action, taken)
         refuse_return(taken, "basic.nack and basic.reject")
 
+    def end(self) -> None:
+        """The channel is closed, by either side."""
+        self.release_all()
+        self.closing = True
+
     def release_all(self) -> None:
         """The channel ends: its consumers go, what was out comes back."""
         self.route, self.header, self.body = None, b"", []

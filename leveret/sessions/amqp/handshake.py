@@ -126,12 +126,11 @@ class Handshake:
                 self.fault, self.due_ms = fault, broker.now_ms + late_ms
                 connection.hold()
             return
-        connection.user, connection.mechanism = user, method.mechanism
+        connection.on_authenticated(user, method.mechanism)
         try:
-            connection.producer = producer_of(connection.client_properties)
+            connection.set_producer(producer_of(connection.client_properties))
         except BadProducer as error:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, str(error), method.class_id, method.method_id) from None
-        connection.mixes = connection.producer is None
         self.expected = m.ConnectionTuneOk
         connection.send(0, m.ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat_s))
 
@@ -177,9 +176,7 @@ class Handshake:
         connection, limits = self.connection, self.connection.limits
         frame_max = self._negotiated("frame_max", method.frame_max, limits.frame_max, FRAME_MIN_SIZE, method)
         channel_max = self._negotiated("channel_max", method.channel_max, limits.channel_max, 1, method)
-        connection.frame_max = frame_max or (1 << 32) - 1
-        connection.channel_max = channel_max or 65_535
-        connection.heartbeat_s = method.heartbeat
+        connection.on_tuned(frame_max or (1 << 32) - 1, channel_max or 65_535, method.heartbeat)
         self.expected = m.ConnectionOpen
 
     @staticmethod

@@ -26,7 +26,7 @@ from leveret.protocol import methods as m
 from leveret.protocol.frames import BODY, HEAD, HEADER, METHOD, OVERHEAD, content
 from leveret.protocol.properties import Properties, decode, encode
 from leveret.sessions.amqp.channel import Channel
-from leveret.sessions.amqp.connection import Connection
+from leveret.sessions.amqp.connection import Connection, Life
 from leveret.sessions.amqp.limits import Peer
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ class _Inner(Connection):
     """A connection past its handshake, that nobody counts."""
 
     def open(self, user: str, vhost: str) -> None:
-        self.greeted = True
+        self._become(Life.RUNNING)
         self.user = user
-        self.frame_max, self.channel_max, self.heartbeat_s = FRAME_MAX, CHANNEL, 0
+        self.on_tuned(FRAME_MAX, CHANNEL, 0)
         self.client_properties = {"connection_name": "HTTP API"}
         self.capabilities = {"publisher_confirms": True, "basic.nack": True}
         self.vhost = self.broker.vhosts[vhost]
@@ -113,7 +113,7 @@ class _Inner(Connection):
 
     def _shut(self, reason: str) -> None:
         if not self.closed:
-            self.closed = True
+            self._become(Life.CLOSED)
             self.close_reason = reason
             self.rest = b""
             self.broker.on_connection_closed(self)

@@ -7,6 +7,7 @@ import pytest
 from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from leveret.protocol.frames import HEARTBEAT_FRAME
+from leveret.sessions.amqp.connection import Life
 from tests.support.machines import (
     ALL_CAPABILITIES,
     Client,
@@ -465,3 +466,17 @@ def test_who_asked_for_the_end() -> None:
     clients = (asking, crossing, told, stranger)
     assert all(client.connection.closed for client in clients)
     assert [client.connection.was_asked_to_close for client in clients] == [True, True, False, False]
+
+
+def test_the_life_of_a_connection_goes_one_way() -> None:
+    connection = World().client().connection
+    lives = [connection.life]
+    connection.close(320, "bye")
+    lives.append(connection.life)
+    assert connection.closing and not connection.closed
+    connection.on_socket_lost()
+    lives.append(connection.life)
+    assert connection.closed and lives == [Life.RUNNING, Life.CLOSING, Life.CLOSED]
+    for life in Life:
+        with pytest.raises(AssertionError):
+            connection._become(life)
