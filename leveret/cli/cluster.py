@@ -67,7 +67,7 @@ NOT_FOR_CHILDREN: Final = ("LEVERET_JOIN", "LEVERET_CLUSTER_FORMATION_")
 
 
 class Wrong(Exception):
-    """What was asked for cannot be done; the text says why."""
+    """The command cannot be carried out; the text says why."""
 
     def __init__(self, text: str, code: int = USAGE) -> None:
         super().__init__(text)
@@ -148,7 +148,7 @@ def make_plan(
     cluster_base: str | None,
     management_base: str | None = None,
 ) -> Plan:
-    """What the options say, beside what the folder remembers."""
+    """The options of the command line, together with those that the data folder remembers."""
     known = () if before is None else before.nodes
     count = _number("--nodes", nodes, 1, NODES_MAX, len(known) or DEFAULT_NODES)
     if count < len(known):
@@ -395,7 +395,7 @@ class Cluster:
         print("\n".join(self.welcome()), flush=True)
 
     async def mirror_all(self) -> bool:
-        """Whether the policy is set. If not, the cluster is not what it is said to be, and stops."""
+        """Set the policy that mirrors all queues, and return whether that worked; without it the cluster stops."""
         asked = [sys.executable, "-m", "leveret.cli.ctl", *self.plan.reached_at(self.plan.nodes[0]), "--quiet"]
         asking = await asyncio.create_subprocess_exec(
             *asked, "set_policy", *MIRROR_ALL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -448,7 +448,7 @@ class Cluster:
                 print(f"waiting for {', '.join(child.node.name for child in late)}; see {logs}", flush=True)
 
     def fate(self) -> str:
-        """What becomes of the queue when the first node is killed."""
+        """Say what becomes of the queue when the first node is killed."""
         first, *others = (node.name for node in self.plan.nodes)
         if not others:
             return f"{first}: the queue is back with it, when it is started again"
@@ -492,7 +492,7 @@ def _beside_python(name: str) -> str:
 
 
 def _tool(path: str) -> str:
-    """What to type for a program: its name, if that finds it, else the shorter one of its paths."""
+    """Return what a person types to run a program: its name if that finds it, else its shorter path."""
     name = os.path.basename(path)
     found = shutil.which(name)
     if found is None or os.path.abspath(found) != os.path.abspath(path):
@@ -553,7 +553,7 @@ def _entry(plan: Plan, node: Planned) -> local_registry.Entry | None:
 
 
 def _is_running(plan: Plan, node: Planned) -> bool:
-    """Who works in a folder has locked it, which holds also where the registry's entry is lost."""
+    """Tell whether a running node has locked the folder, which is so even if its registry entry is lost."""
     if not os.path.isdir(plan.data(node)):
         return False
     try:

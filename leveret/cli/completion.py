@@ -20,7 +20,7 @@ PROGRAMS: Final = ("leveretctl", "leveret")
 
 
 class Follow(NamedTuple):
-    """What may come at one place."""
+    """The words that may come at one place of a command line."""
 
     words: tuple[tuple[str, str], ...]  # each with what it is about
     options: tuple[str, ...]
@@ -254,7 +254,7 @@ def _fish_option(tree: Tree, option: str) -> str:
 
 
 def _asked(tree: Tree, where: str, shell: str = "bash") -> str:
-    """What a shell runs for the names that are due there."""
+    """Return the command that a shell runs to get the names for one place."""
     if where not in tree.names:
         return ""
     asked = f"leveretctl autocomplete --names {tree.names[where]} 2>/dev/null"

@@ -64,7 +64,7 @@ def _recover(disk: FileDisk, folder: str, members: Sequence[str]) -> int:
 
 
 def _recover_messages(disk: FileDisk, folder: str, queues: list[QueueSpec]) -> bool:
-    """Whether there was nothing to do."""
+    """Return whether there was nothing to do."""
     names = repair.names_of(queues)
     report, aside = repair.recover_messages(disk, queues)
     if report.good:

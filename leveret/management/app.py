@@ -146,8 +146,10 @@ class Management:
     # -- Other nodes ---------------------------------------------------------------------------------------------
 
     async def urls_of(self, names: Iterable[str], is_tls: bool) -> dict[str, str | None]:
-        """Where the management ports of these nodes are; None of those that do not run, or have none. Whoever asked
-        with TLS (`is_tls`) is not sent to a port without: it would send its password there."""
+        """Return the addresses of the nodes' management ports; None for a node that is down or has none.
+
+        A client that uses TLS (`is_tls`) is not sent to a port without: it would send its password there.
+        """
         wanted = list(dict.fromkeys(names))
         found = await asyncio.gather(*map(self._urls_of, wanted))
         schemes = ("https",) if is_tls else ("http", "https")

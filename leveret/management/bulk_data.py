@@ -83,7 +83,7 @@ class DataHandlers:
         return spec
 
     async def _named(self, request: Request, vhost: str) -> list[QueueSpec]:
-        """Those that the query asks for by name, or by pattern, and that the user may read; all if it asks for none."""
+        """Return the queues that the query names, or all, as far as the user may read them."""
         names = [value for key, value in request.query if key == "name"]
         pattern = request.asked("pattern")
         queues = self.node.metadata.queues
@@ -232,7 +232,7 @@ class DataHandlers:
     # -- Leases --------------------------------------------------------------------------------------------------
 
     async def leases(self, request: Request) -> Response:
-        """Of all queues that the user may read, or of those of a vhost, or of one."""
+        """List leases: of one queue, of a vhost, or of all queues that the user may read."""
         if "queue" in request.parameters:
             specs = [self._spec(request)]
         else:
@@ -316,7 +316,7 @@ class DataHandlers:
 
 
 def _shift(spec: QueueSpec) -> int:
-    """What to add to a message's number for what clients see: of a stream, offsets, which begin with 0."""
+    """Return what turns a message's number into what clients see: offsets of a stream begin with 0."""
     return -1 if is_stream(spec.arguments) else 0
 
 
@@ -332,7 +332,7 @@ def _number(asked: dict[str, Any], name: str, default: int | None, low: int, hig
 
 
 def _owner(asked: dict[str, Any]) -> str:
-    """Whose the lease is, or is to be; "": nobody says so."""
+    """Return the owner of the lease that the request names; "" if it names none."""
     owner = asked.get("owner", "")
     if not isinstance(owner, str):
         raise bad_request("owner is text")

@@ -70,7 +70,7 @@ class PageHandlers:
         router.add("GET", "/page/{file}", self.file)
 
     def is_open(self, request: Request) -> bool:
-        """Whether this is asked of the page, which needs no credentials."""
+        """Tell whether the request is for a file of the page, which needs no credentials."""
         path = request.path.removeprefix(self._prefix)
         return request.method in ("GET", "HEAD") and (path in ("", "/") or path.startswith("/page/"))
 
@@ -92,5 +92,5 @@ def _answer(request: Request, name: str) -> Response:
 
 
 def _is_known(tag: str, wanted: str) -> bool:
-    """Whether a client that sent this If-None-Match has the file; proxies may have made the tag a weak one."""
+    """Tell from If-None-Match whether the client has the file. Proxies may have made the tag a weak one."""
     return any(one.strip().removeprefix("W/") in (tag, "*") for one in wanted.split(","))

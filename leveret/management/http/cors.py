@@ -36,7 +36,7 @@ PORTS: Final = {"http": 80, "https": 443}
 
 
 class Origins:
-    """Who may look in from elsewhere."""
+    """Origins of other sites whose pages may read from this node."""
 
     def __init__(self, allowed: tuple[str, ...], max_age_s: int) -> None:
         self.allowed = frozenset(allowed)
@@ -56,7 +56,7 @@ class Origins:
         raise Problem(403, "forbidden", "pages of other origins must not change anything")
 
     def headers(self, request: Request) -> list[tuple[str, str]]:
-        """Of the answer, whatever that is."""
+        """Return the CORS headers of any answer to this request."""
         if not self.allowed:
             return []
         origin = request.headers.get("origin", "")
@@ -74,7 +74,7 @@ class Origins:
 
 
 def _is_own(headers: Mapping[str, str]) -> bool:
-    """Whether a request came from the node's own page, or from no page at all."""
+    """Tell whether a request came from the node's own page, or from no page at all."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")

@@ -22,7 +22,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(slots=True)
 class Request:
-    """What a client asked. `path` is without the query, and still quoted: a vhost may be called `/`."""
+    """A request of a client. `path` is without the query, and still quoted: a vhost may be called `/`."""
 
     method: str
     path: str

@@ -65,7 +65,7 @@ class Limits:
 
 
 class Service(Protocol):
-    """Who answers."""
+    """Answers requests; the server knows nothing else of what it serves."""
 
     def admit(self, request: Request) -> Response | None:
         """By its head: an answer that needs no body to be read, or None. Must not wait. Sets `body_bytes_max`."""
@@ -102,7 +102,7 @@ class HttpServer:
         return HttpConnection(self)
 
     async def close(self, seconds: float) -> None:
-        """Who waits for an answer gets it within that time; the others go at once."""
+        """Close all connections: those that wait for an answer within that time, the others at once."""
         tasks = []
         for connection in list(self.connections):
             connection.finish()

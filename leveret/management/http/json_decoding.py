@@ -265,7 +265,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_no_number, parse_float=_finit
 
 
 def _check(value: Any, text: str, depth: int) -> None:
-    """That a value, which was read from this text at some depth, is none that is refused. Raises BadJson."""
+    """Check a value that was read from this text at some depth. Raises BadJson if it is nested too deeply."""
     _check_halves(value, text)
     if depth + text.count("[") + text.count("{") <= DEPTH_MAX:
         return

@@ -23,7 +23,7 @@ BODY_BYTES_MAX: Final = 256 << 10  # What becomes metadata is kept in the memory
 
 
 class Branch:
-    """What can follow after some words of a path."""
+    """A node of the tree of routes: what may follow after some words of a path."""
 
     __slots__ = ("any", "handlers", "words")
 

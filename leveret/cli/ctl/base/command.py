@@ -26,7 +26,7 @@ class Failed(Exception):
 
 
 class Given(NamedTuple):
-    """What stands on the command line."""
+    """The words and options of a command line."""
 
     words: list[str]  # after the command's name
     switches: dict[str, str | bool]  # by long name without dashes: the command's own and those all have

@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 
 class NodeAddress(NamedTuple):
-    """What `join_cluster` is given: `name@host`, `name@host:port` or `host:port`."""
+    """Parse the argument of `join_cluster`: `name@host`, `name@host:port` or `host:port`."""
 
     host: str
     port: int
@@ -116,7 +116,7 @@ def _tls(given: Given) -> tuple[str, str, str] | None:
 
 
 def _default_cookie(name: str | None) -> str:
-    """That of a node of this user; else the one that Erlang's nodes have, which a node without its own takes."""
+    """Return the cookie file of a node of this user; else Erlang's, which a node without its own uses."""
     own = os.path.join(os.path.expanduser(DATA_FOLDER), name or local_registry.DEFAULT_NAME, FILE_NAME)
     theirs = os.path.join(os.path.expanduser("~"), ERLANG_FILE)
     return theirs if os.path.exists(theirs) and not os.path.exists(own) else own

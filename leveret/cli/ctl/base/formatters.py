@@ -25,7 +25,7 @@ Style = Callable[[str], str]
 
 
 def lines(output: Output, formatter: str, node: str, headers: bool, bold: Style) -> Iterator[str]:
-    """What to print, line by line."""
+    """Yield the lines to print."""
     if isinstance(output, Rows):
         yield from _rows(output, formatter, headers, bold)
     elif formatter in ("json", "json_stream"):

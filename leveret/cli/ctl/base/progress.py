@@ -38,7 +38,7 @@ class Count:
         self.began_s, self.began = now_s, done
 
     def told(self, now_s: float, done: int, total: int) -> str:
-        """What is to be added to "done of total"."""
+        """Text to add to "done of total"."""
         share = f" ({100 * done // total} %)" if total > 0 else ""
         passed_s = now_s - self.began_s
         if done >= total or done <= self.began or passed_s < RATE_S:
@@ -67,7 +67,7 @@ class Progress:
         self._moving = False  # A line on the terminal has no end yet.
 
     def tell(self, text: str, of: str = "") -> None:
-        """How far it is: of one of several things, if they are named. A count in the text is followed by its rate."""
+        """Show how far the work is, of one of several things if they are named; a count is followed by its rate."""
         self._latest[of] = self._with_rate(text, of)
         every_s = LINES_S if self._terminal is None else MOVES_S
         if self._clock() - self._shown_s >= every_s:
@@ -101,7 +101,7 @@ class Progress:
         self._moving = True
 
     def end(self) -> None:
-        """It is over, well or not: the last figures stay to be read."""
+        """End the line; the last figures stay to be read."""
         if self._latest and (self._terminal is None or self._moving):
             self._show()
         self.make_room()

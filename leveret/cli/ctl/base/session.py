@@ -96,7 +96,7 @@ class Session:
         return default_s if self.given_s is None else self.given_s
 
     def left_s(self, default_s: float) -> float:
-        """Of the time that the whole command has."""
+        """Return the seconds that are left of the command's timeout."""
         return self.started_s + self.timeout_s(default_s) - time.monotonic()
 
     def ask(self, command: str, arguments: dict[str, Any] | None = None, patience_s: float = PATIENCE_S) -> Any:
@@ -149,7 +149,7 @@ class Session:
         time.sleep(min(POLL_S, left_s))
 
     def learn_name(self) -> None:
-        """Whom are we talking to? Raises Failed."""
+        """Return the name of the node. Raises Failed."""
         name = self.ask("ping")["node"]
         wanted = self.target.name
         # The host in a name with a port is where it was looked for; the node may call itself by another of its host.

@@ -348,7 +348,7 @@ def _planned(rolling: Rolling, order: list[str]) -> Output:
 
 
 def _with_rest(failed: Failed, left: list[str], given: Given) -> Failed:
-    """What to do about it: the nodes that are left, as a command."""
+    """Return the command that goes on with the nodes that are left."""
     words = [f"--{name}" for name in ("move-unmirrored", "sync", "rebalance", "force") if given.flag(name)]
     if "command" in given.switches:
         words += ["--command", given.text("command", "")]

@@ -30,7 +30,7 @@ def lost_text(lost: dict[str, Any]) -> str:
 
 
 def waiting_lines(waiting: dict[str, Any]) -> list[str]:
-    """What a node without a majority waits for, and the way out."""
+    """Say what a node without a majority waits for, and how to go on."""
     lines = [f"Waits for: {', '.join(waiting['nodes'])}"]
     if waiting["doubt"]:
         lines.append(f"Does not go on by itself: {waiting['doubt']}")

@@ -202,7 +202,7 @@ def erlang_cookie_hash(session: Session, given: Given) -> Output:
 
 
 def erlang_cookie_sources(session: Session, given: Given) -> Output:
-    """Where this tool has the cookie from; a node that does not take it would not have been reached."""
+    """Say which file the cookie was read from; a node with another cookie could not have been reached."""
     session.banner("Listing where this tool found its cookie...")
     session.ask("ping")
     return Report({"used": session.target.cookie_from}, session.target.cookie_from)

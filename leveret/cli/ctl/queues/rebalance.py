@@ -69,12 +69,12 @@ def _plan(path: str) -> Any:
 
 
 def is_cut_short(answer: dict[str, Any]) -> bool:
-    """Whether the plan ends because a run moves only so many."""
+    """Tell whether the plan stops at the limit of moves for one run."""
     return bool(len(answer["moves"]) >= answer["moves_max"])
 
 
 def summary(answer: dict[str, Any], moved: int) -> str:
-    """What a rebalance came to, without each move: the loads, what was moved, and why the rest stays."""
+    """Summarize a rebalance: the loads, the number of moves, and why the rest stays."""
     lines = _loads(answer)
     lines.append(f"{moved} queues moved; strategy: {answer['strategy']}")
     whys = Counter(one["why"] for one in (*answer["failed"], *answer["stays"]))
@@ -85,7 +85,7 @@ def summary(answer: dict[str, Any], moved: int) -> str:
 
 
 def _after(answer: dict[str, Any]) -> dict[str, float]:
-    """What the nodes lead now: as planned, without the moves that failed."""
+    """Return the masters of each node now: as planned, without the moves that failed."""
     after = dict(answer["after"])
     if answer["unit"] == MASTERS:
         planned = {(one["vhost"], one["queue"]): one for one in answer["moves"]}

@@ -54,7 +54,7 @@ class TopologyHandlers(Handlers):
             refuse(closed)
 
     def _vhost_to_change(self, request: Request) -> str:
-        """Of something to be made. Raises Problem."""
+        """Return the vhost in which something is to be declared. Raises Problem."""
         vhost = request.parameters["vhost"]
         self.rights.check(request)
         self.check_vhost_exists(vhost)

@@ -215,7 +215,7 @@ class PolicyHandlers(Handlers):
         return json_response({"value": self.metadata.global_parameters[name], "name": name})
 
     def _writable_name(self, request: Request) -> str:
-        """Whoever asks may set and clear the parameter. Raises Problem."""
+        """Return the parameter's name if the user may set and clear it. Raises Problem."""
         name = request.parameters["name"]
         if needs_administrator(name):
             self.rights.check_administrator(request)

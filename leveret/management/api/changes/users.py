@@ -66,11 +66,11 @@ class UserHandlers(Handlers):
         return json_response({"name": request.user, "tags": list(self.rights.tags(request))})
 
     async def auth(self, request: Request) -> Response:
-        """How to log in; for everybody."""
+        """Tell anybody how to log in."""
         return json_response({"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
 
     async def login(self, request: Request) -> Response:
-        """Whether a form's credentials are good. RabbitMQ sets a cookie that holds the password; this does not."""
+        """Check the credentials of a form. RabbitMQ sets a cookie that holds the password; this does not."""
         try:
             form = parse_qs(request.body.decode("utf-8", "replace"), max_num_fields=FORM_FIELDS_MAX)
         except ValueError:
@@ -271,7 +271,7 @@ def _shown(spec: UserSpec) -> dict[str, Any]:
 
 
 def _hash_of(body: dict[str, Any]) -> tuple[str, str]:
-    """What to keep of what a body says of a password. Raises Problem, which says nothing of it."""
+    """Return the password hash and its algorithm from a request body. Raises Problem, without the password."""
     if "password" in body and "password_hash" in body:
         raise bad_request("both_password_and_password_hash_are_provided")
     hashing = body.get("hashing_algorithm", SHA256)

@@ -72,7 +72,7 @@ class VhostHandlers(Handlers):
         return json_response(query_of(request).shown(row))
 
     async def _with_figures(self, request: Request, rows: list[Row]) -> list[Row]:
-        """What all nodes have counted. Nobody looks at the figures of very many vhosts at once."""
+        """Add the statistics of all nodes, unless there are very many vhosts."""
         if request.asked("disable_stats") == "true" or len(rows) > FIGURES_MAX:
             return rows
         asked = {"vhosts": [row["name"] for row in rows], "past": past_of(request)}
@@ -85,7 +85,7 @@ class VhostHandlers(Handlers):
         return rows
 
     async def put(self, request: Request) -> Response:
-        """Who makes a vhost may use it: RabbitMQ gives them all permissions in it."""
+        """Create a vhost, and give its creator all permissions in it, as RabbitMQ does."""
         self.rights.check_administrator(request)
         name = request.parameters["vhost"]
         body = await request_body.object_of(request)

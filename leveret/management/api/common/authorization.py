@@ -47,7 +47,7 @@ class Rights:
         return not {ADMINISTRATOR, POLICYMAKER}.isdisjoint(self.tags(request))
 
     def may_see(self, request: Request, vhost: str) -> bool:
-        """Whether lists show what is in the vhost."""
+        """Tell whether lists show the user what is in the vhost."""
         return self.is_monitor(request) or self.broker.permissions.may_enter(request.user, vhost)
 
     def check(self, request: Request) -> None:
@@ -73,7 +73,7 @@ class Rights:
             raise refused("User not authorised to access object")
 
     def vhosts(self, request: Request) -> list[str]:
-        """Whose things a list shows: the vhost that the path names, or all that the user may see."""
+        """Return the vhosts that a list covers: the one that the path names, or all that the user may see."""
         vhost = request.parameters.get("vhost")
         if vhost is not None:
             self.check_vhost(request, vhost)

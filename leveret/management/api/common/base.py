@@ -66,7 +66,7 @@ class Handlers:
             raise not_found() if applied.refused.code == 404 else bad_request(applied.refused.text)
 
     async def ask(self, command: str, /, **arguments: Any) -> Any:
-        """What leveretctl would be answered by this node. Raises Problem: 400 with the reason."""
+        """Run a command of leveretctl at this node. Raises Problem: 400 with the reason."""
         try:
             return await self.management.server.control.run(command, arguments)
         except Refused as error:
@@ -104,7 +104,7 @@ def done() -> Response:
 
 
 def refuse(closed: Closed) -> NoReturn:
-    """What a channel said no to, where something was to be declared, bound or deleted."""
+    """Raise the Problem for a declaration, binding or deletion that closed the channel."""
     if closed.code == 403:
         raise refused("Access refused.") from None
     if closed.code == 404:

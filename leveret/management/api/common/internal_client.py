@@ -62,7 +62,7 @@ class Got(NamedTuple):
 
 
 class _Wire(asyncio.Transport):
-    """What stands for the socket: whatever is written goes to the session."""
+    """Stands in for the socket: hands what the broker writes to the session."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Session:
             self._answer = None
 
     async def publish(self, exchange: str, key: str, properties: Properties, body: bytes) -> bool:
-        """Whether it was routed, when it is as safe as it will be. Raises Closed; Problem if it is refused."""
+        """Publish with a confirm, and return whether it was routed. Raises Closed; Problem if it is refused."""
         await self.ask(m.ConfirmSelect(), m.ConfirmSelectOk)
         frames = _encoded_content(properties, body)
         answer = await self._ask(_encoded(m.BasicPublish(0, exchange, key, mandatory=True)) + frames)
@@ -190,7 +190,7 @@ class Session:
         return Got(answer, decode(header), body)
 
     def say(self, method: m.Method) -> None:
-        """What has no answer, as an ack."""
+        """Send a method that has no answer, such as an ack."""
         self._client.data_received(_encoded(method))
 
     # -- What comes ----------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ Fetch = Callable[[Sequence[_T]], Awaitable[list[Row]]]
 
 
 class Query(NamedTuple):
-    """What a client wants of a list."""
+    """Columns, order, filter and page that a request asks of a list."""
 
     columns: list[list[str]] | None = None
     sort: list[str] | None = None
@@ -96,7 +96,7 @@ def _matcher(request: Request) -> Callable[[str], bool] | None:
 
 
 def past_of(request: Request) -> dict[str, list[int]]:
-    """Which charts are wanted: age and step in seconds, by what nodes call them. What is no number is overlooked."""
+    """Return age and step in seconds of each chart that the request asks for; ignores what is no number."""
     found = {}
     for theirs, ours in WINDOWS:
         age, step = request.asked(f"{theirs}_age") or "", request.asked(f"{theirs}_incr") or ""
@@ -158,8 +158,10 @@ class Listing:
         figures: Callable[[list[_T], list[str]], Awaitable[Callable[[_T], Any]]],
         is_ordered: bool = False,
     ) -> tuple[list[_T], int, int]:
-        """Those to be shown, how many there were, and how many after the filter. `figures` gets the values of a column
-        for all that are left; `is_ordered`: by name they are in order already."""
+        """Return the items to be shown, the number of all, and the number after the filter.
+
+        `figures` gets the values of a column for the filtered ones; `is_ordered`: they are sorted by name already.
+        """
         total = len(there)
         matches = query.matches
         if matches is not None:

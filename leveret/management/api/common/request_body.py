@@ -54,7 +54,7 @@ def reason(*words: object) -> Problem:
 
 
 def check_name(what: str, name: str) -> None:
-    """That AMQP can say it. Raises Problem."""
+    """Check that a name fits into AMQP's short string. Raises Problem."""
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES_MAX:
         raise bad_request(f"{what} should be less than {NAME_BYTES_MAX} bytes, actually was {size}\n")
@@ -107,7 +107,7 @@ def _has_null(value: Any, depth: int) -> bool:
 
 
 def tags(value: Any) -> tuple[str, ...]:
-    """Of a user or a vhost: a list, or words with commas between. Raises Problem."""
+    """Return the tags of a user or a vhost from a list, or from words with commas between. Raises Problem."""
     if isinstance(value, str):
         return tuple(dict.fromkeys(word for one in value.split(",") if (word := one.strip())))
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):

@@ -20,7 +20,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.management.api.extensions.mirror_rings import Office
+from leveret.management.api.extensions.mirror_rings import OwnPathHandlers
 from leveret.management.http.http_messages import Request, Response, bad_request, json_response, not_found
 from leveret.metadata.model.commands import ClearParameter, SetParameter
 from leveret.metadata.rules.placement import JOBS
@@ -39,7 +39,7 @@ FIGURES_MAX: Final = 20
 NUMBER_MAX: Final = 1 << 63
 
 
-class JobHandlers(Office):
+class JobHandlers(OwnPathHandlers):
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/leveret/jobs", self.jobs)
         router.add("PUT", "/api/leveret/jobs/{vhost}/{name}", self.report)

@@ -34,8 +34,8 @@ TRIES: Final = 3  # To count them while all the same nodes run.
 NODE_CHARACTERS_MAX: Final = 255
 
 
-class Office(Handlers):
-    """What the handlers of our own paths share."""
+class OwnPathHandlers(Handlers):
+    """Base of the handlers of paths that RabbitMQ does not have."""
 
     def spec(self, request: Request) -> QueueSpec:
         """The queue that the path names. Raises Problem."""
@@ -55,7 +55,7 @@ class Office(Handlers):
         return frozenset(one.name for one in self.node.cluster.members() if one.running)
 
 
-class RingHandlers(Office):
+class RingHandlers(OwnPathHandlers):
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/leveret/cluster", self.cluster)
         router.add("GET", "/api/leveret/rings", self.rings)
@@ -100,7 +100,7 @@ class RingHandlers(Office):
     # -- Rings ---------------------------------------------------------------------------------------------------
 
     async def rings(self, request: Request) -> Response:
-        """How many there are and how they are, and the first of those with `name` in theirs; troubled first."""
+        """Count rings by their health, and list the first whose queue's name contains `name`, unhealthy ones first."""
         self.rights.check(request)
         wanted, vhost = request.asked("name") or "", request.asked("vhost")
         most = request.number("limit", 50, 1, RINGS_MAX)
@@ -187,7 +187,7 @@ class RingHandlers(Office):
         return Response(204)
 
     async def promote(self, request: Request) -> Response:
-        """What would be lost; with `confirmed`, it is done."""
+        """Tell what a forced promotion would lose; with `confirmed`, promote."""
         spec, node, asked = await self._target(request)
         confirmed = asked.get("confirmed", False)
         if not isinstance(confirmed, bool):
@@ -197,7 +197,7 @@ class RingHandlers(Office):
 
 
 def _outline(spec: QueueSpec, running: frozenset[str]) -> dict[str, Any]:
-    """What the metadata says of a queue's copies."""
+    """Return what the metadata knows about a queue's copies."""
     in_sync = {spec.node} if spec.view is None else dict(spec.view.in_sync).keys()
     return {
         "vhost": spec.vhost,

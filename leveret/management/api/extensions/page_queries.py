@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.safe_regex import BadPattern, Pattern, compiled
-from leveret.management.api.extensions.mirror_rings import Office
+from leveret.management.api.extensions.mirror_rings import OwnPathHandlers
 from leveret.management.http.http_messages import Request, Response, bad_request, json_response
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.metadata.rules.policies import APPLIES, EXCHANGE, is_applicable, queue_kind
@@ -32,7 +32,7 @@ LEASES_MAX: Final = 1_000
 APPLY_TO: Final = frozenset().union(*APPLIES.values())
 
 
-class DeskHandlers(Office):
+class DeskHandlers(OwnPathHandlers):
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/leveret/peek/{vhost}/{queue}", self.peek)
         router.add("GET", "/api/leveret/matches/{vhost}", self.matches)
@@ -86,7 +86,7 @@ class DeskHandlers(Office):
     # -- Leases --------------------------------------------------------------------------------------------------
 
     async def leases(self, request: Request) -> Response:
-        """Of all queues that the user may see. A node that does not answer is named, and the others' are shown."""
+        """List leases of all queues that the user may see, and name the nodes that did not answer."""
         self.rights.check(request)
         wanted = request.asked("vhost")
         found: list[dict[str, Any]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.management.api.extensions.mirror_rings import Office
+from leveret.management.api.extensions.mirror_rings import OwnPathHandlers
 from leveret.management.http.http_messages import Request, Response, json_response
 from leveret.node.admin.common.listing_columns import SPOOLS
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 SPOOLS_MAX: Final = 1_000
 
 
-class SpoolHandlers(Office):
+class SpoolHandlers(OwnPathHandlers):
     def add_to(self, router: Router) -> None:
         router.add("GET", "/api/leveret/spools", self.spools)
 
     async def spools(self, request: Request) -> Response:
-        """Those of queues that the user may see. The alarms are this node's own."""
+        """List spools of queues that the user may see, with the alarms of this node."""
         self.rights.check(request)
         found: list[dict[str, Any]] = []
         missing: set[str] = set()

@@ -46,7 +46,7 @@ class BindingHandlers(Handlers):
         return await self.listing.of_rows(query_of(request), rows, is_paged=False)
 
     async def _all(self, vhosts: set[str]) -> AsyncIterator[Row]:
-        """Of each source what it had when it was come to: others may bind meanwhile."""
+        """Yield the bindings of one source after the other; bindings may change meanwhile."""
         slices = Slices()
         for spec in list(self.metadata.queues.values()):
             if spec.vhost in vhosts and not is_keeper(spec.name):

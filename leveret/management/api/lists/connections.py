@@ -50,7 +50,7 @@ class ConnectionHandlers(Handlers):
     # -- Who is there --------------------------------------------------------------------------------------------
 
     async def _clients(self, request: Request, channels: bool) -> list[Client]:
-        """Those that the user may see, of the vhost that the path names or of all."""
+        """Return connections or channels that the user may see, of the vhost that the path names or of all."""
         self.rights.check(request)
         vhost = request.parameters.get("vhost")
         if vhost is not None:

@@ -117,7 +117,7 @@ class OverviewHandlers(Handlers):
         return [told.get(name) or {"name": name, "type": "disc", "running": False, "partitions": []} for name in names]
 
     def _witnesses(self) -> list[Row]:
-        """As nodes that are down are told: a witness has no broker, so there is nothing to be measured."""
+        """Return rows of witnesses, short as those of nodes that are down: a witness has no broker to measure."""
         return [
             {"name": one.name, "type": "witness", "running": one.running, "voter": one.voter, "partitions": []}
             for one in self.node.cluster.attending()

@@ -94,7 +94,7 @@ class QueueHandlers(Handlers):
         ]
 
     async def _bare(self, specs: Sequence[QueueSpec], totals: bool) -> list[Row]:
-        """What needs no statistics: `disable_stats`."""
+        """Return rows without statistics, as `disable_stats` asks for."""
         counts: dict[int, Any] = {}
         if totals:
             counts, _ = await ask_homes(self.control, list(specs), "local_queue_totals", {})
@@ -111,7 +111,7 @@ class QueueHandlers(Handlers):
         return rows
 
     async def _figures(self, specs: list[QueueSpec], path: list[str]) -> Callable[[QueueSpec], Any]:
-        """How to get the values of a column."""
+        """Return a function that gives a queue's value of a column."""
         if path[0] in HEAD:
             if len(path) == 1 and path[0] in QUICK:
                 return attrgetter(path[0])

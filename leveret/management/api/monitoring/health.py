@@ -117,7 +117,7 @@ class HealthHandlers(Handlers):
         return _failed("There are alarms in effect on the node", alarms=_shown(alarms)) if alarms else _fine()
 
     async def virtual_hosts(self, request: Request) -> Response:
-        """They run where the node runs, which it does: it answers."""
+        """Always succeeds: a node that answers serves all its vhosts."""
         self.rights.check(request)
         return _fine()
 

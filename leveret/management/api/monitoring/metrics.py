@@ -43,7 +43,7 @@ Number = int | float
 
 
 class Metric(NamedTuple):
-    """Of a thing of some kind."""
+    """A metric that each thing of a kind has (each queue, each connection), and how to read it."""
 
     name: str
     type: str
@@ -59,7 +59,7 @@ class Sample(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Of the node itself: with all its values."""
+    """A metric of the node itself, with its values."""
 
     name: str
     type: str
@@ -72,7 +72,7 @@ class Figure(NamedTuple):
 
 
 def is_unused(queue: Queue) -> bool:
-    """Whether there is nothing to tell of it but that it is there."""
+    """Tell whether a queue has never been used, so that all its metrics are zero."""
     return not (
         queue.ready_count
         or queue.unacked_count
@@ -98,7 +98,7 @@ def _share(control: Control, queue: Queue, part: int) -> int:
 
 
 def _in_memory(control: Control, queue: Queue) -> int:
-    """Of those that wait, as many as fit: the memory they take says how many of what is stored it holds."""
+    """Estimate how many ready messages are in memory, from the share of their bytes that is."""
     stored, size = _stored(control, queue)
     if not queue.ready_count or not size or queue.memory_bytes >= size:
         return queue.ready_count
@@ -277,7 +277,7 @@ def _one(value: Number, labels: str = "") -> list[Sample]:
 
 
 def node_figures(control: Control, http_logins: tuple[int, int], turns: Turns) -> list[Figure]:
-    """What is at hand, whatever there is of it."""
+    """Return all metrics of the node itself."""
     return [
         *_resources(control),
         *_churn(control),
@@ -474,7 +474,7 @@ def _log(control: Control) -> list[Figure]:
 
 
 def _partitions(control: Control) -> list[Figure]:
-    """Whom this node misses, and whether it serves."""
+    """Return metrics about unreachable nodes, and whether this node is paused."""
     seen, now_ms = control.node.pausing.partitions, time.time() * 1000
     paused_s = 0 if seen.paused_ms is None else max(0.0, now_ms - seen.paused_ms) / 1000
     lost = [(f'peer="{_label(name)}"', max(0.0, now_ms - loss.since_ms) / 1000) for name, loss in seen.lost.items()]
@@ -500,7 +500,7 @@ def _maintenance(control: Control) -> list[Figure]:
 
 
 def _turns(turns: Turns) -> list[Figure]:
-    """How long the event loop's turns take: as long as one lasts, nobody else is served."""
+    """Return the histogram of turn lengths: during a turn nothing else is served."""
     samples, count = [], 0
     for bound, there in zip((*map(str, BOUNDS_S), "+Inf"), turns.counts, strict=True):
         count += there
@@ -548,7 +548,7 @@ def _spools(control: Control) -> list[Figure]:
 
 
 def _balance(control: Control) -> list[Figure]:
-    """Of the moves that this node has made; where it leads the cluster, these are all."""
+    """Return metrics of queue moves that this node has made: all of them, if it is the Raft leader."""
     did = control.rebalancer
     last = did.remembered().get("last") or {}
     found = (
@@ -564,7 +564,7 @@ def _balance(control: Control) -> list[Figure]:
 
 
 def mirror_figures(figures: dict[str, Number]) -> list[Figure]:
-    """What `mirror_status.figures` says."""
+    """Return metrics of mirrored queues."""
     found = []
     for name, value in figures.items():
         is_counter = name in ("view_changes", "promotions", "forced_promotions")

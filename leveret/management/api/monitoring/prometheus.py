@@ -224,7 +224,7 @@ class MetricHandlers(Handlers):
                     await slices.rest()
 
     async def _counts(self, channels: Things, endpoint: str) -> list[str]:
-        """How many there are, and who the node is."""
+        """Return counts of objects, and the node's identity."""
         broker = self.node.broker
         slices, consumers, publishers = Slices(), 0, 0
         for _, channel in channels:
@@ -251,7 +251,7 @@ class MetricHandlers(Handlers):
         return list(self._figures(PREFIX, [*found, *self._identity(endpoint)]))
 
     def _identity(self, endpoint: str) -> list[m.Figure]:
-        """What dashboards join everything with; by `endpoint`, those of later versions tell answers apart."""
+        """Return the series that dashboards join all others with. Newer dashboards tell answers apart by `endpoint`."""
         python = platform.python_version()
         build = (
             f'rabbitmq_version="{COMPATIBLE_VERSION}",prometheus_plugin_version="{COMPATIBLE_VERSION}",'
@@ -311,7 +311,7 @@ def _escaped(text: str) -> str:
 
 
 class Exporter:
-    """What the port for Prometheus answers: metrics, to anybody."""
+    """Serves metrics at the Prometheus port, without a login."""
 
     def __init__(self, handlers: MetricHandlers) -> None:
         self.router = Router()
