@@ -66,6 +66,7 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
         self.scheduler = Scheduler()
         self.dice = random.Random(f"{self.seed}/world")
         self.network = Network(self.scheduler, random.Random(f"{self.seed}/network"))
+        self.network.is_rejecting = plan.proofs().is_rejecting
         self.traced = traced
         self.trace: deque[str] = deque(maxlen=TRACE_MAX)
         self.failure: str | None = None
@@ -369,17 +370,36 @@ class World(Featured, Special, Operators, Partitioned, Spooled, Detached, Ailing
 
     def fault_abandon(self, cut: float, seconds: float) -> None:
         """The leader goes on alone, and dies before the other one can see it again: see `paired`."""
-        for machine in self.everybody:
-            if self.consensus.leads(machine.name):
-                others = [other.name for other in self.everybody if other is not machine]
-                self._cut([way for name in others for way in ((name, machine.name), (machine.name, name))], cut)
-                self.scheduler.after(cut - 0.5, self._abandon, machine, 3.5 + seconds)
-                return
+        leader = next((machine for machine in self.everybody if self.consensus.leads(machine.name)), None)
+        if leader is None:
+            return
+        others = [other for other in self.everybody if other is not leader]
+        if not self.plan.proofs().trusts_refusals:
+            self._cut([way for one in others for way in ((one.name, leader.name), (leader.name, one.name))], cut)
+            self.scheduler.after(cut - 0.5, self._abandon, leader, 3.5 + seconds)
+            return
+        for other in others:  # It does not go on, unless the other one has died.
+            other.kill(power=False)
+            self._start_later(other, cut)
+            if self.dice.random() < 0.5:
+                self.scheduler.after(cut, self._abandon_met, leader, other, 3.5 + seconds)
+            else:
+                self.scheduler.after(cut - 0.5, self._abandon, leader, 3.5 + seconds)
 
     def _abandon(self, machine: Machine, seconds: float) -> None:
         if not self.is_healed:
             machine.kill(power=False)
             self._start_later(machine, seconds)
+
+    def _abandon_met(self, leader: Machine, other: Machine, seconds: float) -> None:
+        """As soon as the other one is linked again, before it can hear what it has missed."""
+        node = None if other.server is None else other.server.node
+        if self.is_healed or not (leader.alive and other.alive):
+            return
+        if node is not None and node.cluster.surviving.trusts:
+            self._abandon(leader, seconds)
+        else:
+            self.scheduler.after(0.001, self._abandon_met, leader, other, seconds)
 
     def fault_terminate(self, node: int, seconds: float) -> None:
         self.everybody[node].terminate()

@@ -1,6 +1,7 @@
 """How a node takes the data folder of another one on the same machine that has died.
 
-Which nodes see each other's folders, and how long after a death they do, is drawn for a run: see `scenarios.paired`.
+Which nodes see each other's folders, and how long after a death they do, is drawn for a run: see `scenarios.paired`. So
+is whether a folder is one that nobody locks, and can be taken while its node lives.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class BorrowedFolder:
 
 
 def place_of(machine: Machine) -> Place | None:
-    return Place("one machine", machine.name, 0, machine.lives) if machine.world.plan.proofs().is_visible else None
+    proofs = machine.world.plan.proofs()
+    return Place("one machine", machine.name, 0, machine.lives) if proofs.is_visible or proofs.is_unlocked else None
 
 
 def find(machine: Machine, place: Place) -> Machine | None:
@@ -43,12 +45,16 @@ def find(machine: Machine, place: Place) -> Machine | None:
 
 def is_held(machine: Machine, place: Place) -> bool:
     other = find(machine, place)
-    return other is not None and other.alive and other.lives == place.inode
+    is_seen = other is not None and other.alive and other.lives == place.inode
+    return is_seen and machine.world.plan.proofs().is_visible
 
 
 def take(machine: Machine, loop: NodeLoop, place: Place) -> BorrowedFolder | None:
     """The power of one machine fails for both, so a disk that has lost something is nobody's to read."""
     other = find(machine, place)
+    if other is not None and machine.world.plan.proofs().is_unlocked:
+        machine.world.note(machine.name, f"takes the folder of {other.name}, which nobody locks")
+        return BorrowedFolder(other, loop)
     if other is None or other.alive or other.borrowed is not None or other.lives != place.inode or other.is_dark:
         return None
     if loop.scheduler.now < other.died_at + machine.world.plan.proofs().delay_s:

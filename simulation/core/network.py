@@ -15,7 +15,8 @@ everybody has long gone on. Both ends of a connection may differ for a while on 
     kill(place)      a process died: the kernel ends its connections, after what it had taken over
     off(place)       a machine died: silence. When it is back it answers with resets to what it has never heard of
 
-An attempt to connect waits while there is no way there and back, or no machine; where nobody listens it is refused.
+An attempt to connect waits while there is no way there and back, or no machine; where nobody listens it is refused, and
+so it is where the way is cut, if what cuts it rejects connections (`is_rejecting`).
 """
 
 from __future__ import annotations
@@ -395,6 +396,7 @@ class Network:
         self.endpoints: dict[Endpoint, None] = {}  # With an open socket.
         self.off: set[str] = set()  # Places whose machine is off.
         self.cuts: set[tuple[str, str]] = set()
+        self.is_rejecting = False  # What cuts a way refuses connections in the name of the other end.
         self.stalled: dict[Pipe, None] = {}
         self.lost_to: dict[Pipe, None] = {}
         self.slow: dict[tuple[str, str], float] = {}  # Times slower than usual.
@@ -464,6 +466,8 @@ class Network:
                 return
             if self.scheduler.now - began > CONNECT_S_MAX:
                 answer.set_exception(TimeoutError(110, "Connection timed out"))
+            elif self.is_rejecting and self.is_cut(loop.place, host):
+                self._refuse(answer)
             elif self.is_cut(loop.place, host) or self.is_cut(host, loop.place) or host in self.off:
                 self._waiting.append(attempt)
             else:

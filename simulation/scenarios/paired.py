@@ -4,8 +4,15 @@ In a run with `--paired` there are two nodes, and what can prove the death of on
 one machine, where the folder of a dead node can be taken: at once, or only a while after it has died, or, as if they
 were on two, never. And they may trust the word of a host that nobody listens there.
 
+What looks like a proof and is none is drawn as well. The folder may be on a file system that knows no locks: whoever
+looks finds it free, and can take it while its node lives. And where nobody trusts refusals, a way that is cut may be
+one that rejects connections, as a firewall does: so a node is refused by one that lives and has gone on alone. (Where
+refusals are trusted, an operator has vouched that only hosts refuse.)
+
 A fault of these runs alone: the leader is cut off for so long that it goes on without the other one, dies before the
-way is mended, and is away when it is. Its death proves nothing then.
+way is mended, and is away when it is. Its death proves nothing then. Where refusals are trusted it would not go on, so
+there the other one is killed, and started again when the leader has died; or before, and the leader dies when the two
+have met, and the other one has not heard yet what it has missed.
 
 What must hold is what holds of every run: one leader in a term, one history of the metadata, one master of a queue, and
 nothing confirmed is lost. A node that believes too early that the other one is dead breaks one of them.
@@ -37,11 +44,15 @@ class Proofs(NamedTuple):
     is_visible: bool  # Its folder, that is.
     delay_s: float  # After a death, before it can be taken.
     trusts_refusals: bool
+    is_unlocked: bool = False  # Its folder can be seen, and nobody ever has the lock of it.
+    is_rejecting: bool = False  # Ways that are cut refuse connections.
 
 
 def draw_proofs(seed: int) -> Proofs:
     dice = random.Random(f"{seed}/proofs")
-    return Proofs(dice.random() < 0.7, dice.choice(DELAYS_S), dice.random() < 0.3)
+    is_visible, delay_s, trusts_refusals = dice.random() < 0.7, dice.choice(DELAYS_S), dice.random() < 0.3
+    is_unlocked = not is_visible and dice.random() < 0.6
+    return Proofs(is_visible, delay_s, trusts_refusals, is_unlocked, not trusts_refusals and dice.random() < 0.5)
 
 
 NO_PROOFS: Final = Proofs(False, 0.0, False)

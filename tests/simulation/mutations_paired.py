@@ -47,6 +47,51 @@ PAIRED: Final = (
         mirrored=True,
         paired=True,
     ),
+    Mutation(
+        "a refused connection is proof, though nobody has said that it is",
+        2,
+        "Surviving.on_nobody_listens",
+        "trusts = self.cluster.settings.trusts_refusals and self.has_served",
+        "trusts = self.has_served",
+        first=1,
+        mirrored=True,
+        paired=True,
+    ),
+    Mutation(
+        "a lock is believed that was never seen to be held",
+        2,
+        "Surviving.on_signs",
+        "place is not None and self.cluster.world.is_held(place)",
+        "place is not None",
+        first=24,
+        mirrored=True,
+        paired=True,
+    ),
+    Mutation(
+        "a node that was just started believes the first refusal",
+        2,
+        "Surviving.on_nobody_listens",
+        "trusts = self.cluster.settings.trusts_refusals and self.has_served\n"
+        "if missing is None or missing.name != name or missing.id not in self.lost_at or not trusts:\n"
+        "    return\n"
+        "if self.taken is None and missing.id in self.trusts: ...",
+        "if missing is None or missing.name != name or not self.cluster.settings.trusts_refusals:\n"
+        "    return\n"
+        "if self.taken is None: ...",
+        first=13,
+        mirrored=True,
+        paired=True,
+    ),
+    Mutation(
+        "a node believes a refusal before it has heard what it has missed",
+        2,
+        "Surviving.on_nobody_listens",
+        "trusts = self.cluster.settings.trusts_refusals and self.has_served",
+        "trusts = self.cluster.settings.trusts_refusals",
+        first=13,
+        mirrored=True,
+        paired=True,
+    ),
 )
 
 # How the one that waits serves its clients with what it has: see `leveret.broker.mirrors.detached`.

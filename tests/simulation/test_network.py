@@ -177,3 +177,18 @@ def test_connecting() -> None:
     hanging = pair.connect()
     pair.run(200.0)
     assert isinstance(hanging.exception(), TimeoutError)
+
+
+def test_what_cuts_a_way_may_refuse_connections() -> None:
+    """In the name of one that lives, and hears nothing of it."""
+    pair = Pair(1)
+    pair.network.cut("a", "b")
+    waiting = pair.connect()
+    assert not waiting.done()
+    pair.network.is_rejecting = True
+    refused = pair.connect()
+    assert isinstance(refused.exception(), ConnectionRefusedError)
+    assert pair.b.transport is None
+    pair.network.heal()
+    pair.run()
+    assert waiting.done() and pair.b.transport is not None

@@ -42,6 +42,8 @@ def test_proofs_of_all_kinds_are_tried() -> None:
     proofs = [draw_proofs(seed) for seed in range(40)]
     assert {one.is_visible for one in proofs} == {one.trusts_refusals for one in proofs} == {True, False}
     assert {0.0, 3.0} <= {one.delay_s for one in proofs if one.is_visible}
+    assert {one.is_visible for one in proofs if one.is_unlocked} == {False}
+    assert {one.trusts_refusals for one in proofs if one.is_rejecting} == {False}
 
 
 def test_plans_of_other_runs_are_what_they_were() -> None:
