@@ -20,7 +20,7 @@ STRATEGIES: Final = (
         "a paused node keeps its clients",
         3,
         "Pausing._pause",
-        "client.connection.close(FORCED, SHUTDOWN)",
+        "client.connection.close(ReplyCode.CONNECTION_FORCED, SHUTDOWN)",
         "pass",
         first=5,
         strategies=True,
