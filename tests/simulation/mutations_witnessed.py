@@ -61,4 +61,14 @@ WITNESSED: Final = (
         mirrored=True,
         witnessed=True,
     ),
+    Mutation(
+        "a deposed master confirms what its own clients published",
+        2,
+        "Outboxes.parked",
+        "for sent in sents: ...",
+        "for sent in sents:\n    outbox._drop(sent)\n    sent.answer(0)",
+        first=12,
+        mirrored=True,
+        witnessed=True,
+    ),
 )

@@ -481,7 +481,9 @@ def _note_reign(queue: Queue, epoch: int, through: int) -> None:
 
 def rescue(broker: Broker, mirror: Mirror, queue: Queue) -> list[Sent]:
     """What clients of this node have published to a queue that it leads, or led, and that the ring has not confirmed.
-    The queue will not answer them any more."""
+    The queue will not answer them any more: whoever leads it next does, by way of the outbox. So what a master that is
+    deposed refuses afterwards (`Mirrors._stopped`) are publishes of other nodes, which send them again themselves, and
+    those whose contents are not here any more."""
     found: list[Sent] = []
     taken: set[Pending] = set()
     outbox, name = broker.outboxes.of(queue.spec.id), reign(queue.epoch)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from leveret.broker.remote.migrate import demote
+from leveret.broker.remote.outbox import AGAIN_MS
 from leveret.broker.remote.remote_queue import RemoteQueue
+from leveret.metadata.model import commands as c
 from leveret.protocol import methods as m
 from tests.support.machines import Client, publish
 from tests.support.mirrored_brokers import Rings
+from tests.support.mutating import Change
+from tests.support.mutating import replace as replace_code
+
+Scenario = Callable[[Rings], tuple[int, int]]
 
 
 def publisher(rings: Rings, at: str) -> Client:
@@ -45,3 +54,81 @@ def test_who_left_and_came_back_without_hearing_of_it_has_led_in_vain() -> None:
     assert client.methods() == []
     (sent,) = rings["a"].broker.outboxes.of(spec.id).open
     assert (sent.name, sent.first, len(sent.contents)) == (b"epoch 1", 1, 1)
+
+
+# -- Nothing is confirmed by who leads no longer -----------------------------------------------------------------------
+
+
+def acked(client: Client) -> int:
+    """How many publishes were confirmed just now; none was refused."""
+    answers = client.methods()
+    assert all(isinstance(one, m.BasicAck) for one in answers), answers
+    return len(answers)
+
+
+def own_clients(rings: Rings) -> tuple[int, int]:
+    """A client of the master publishes what gets to nobody, and the others elect another one. Gives how many publishes
+    were confirmed, and how many messages the new master has."""
+    client = publisher(rings, "a")
+    for other in "bc":
+        rings.hold("a", other)
+    client.publish("q", b"1", delivery_mode=2)
+    rings.held.clear()
+    rings.lose("a")
+    rings.pass_time(20)
+    assert rings.master in "bc" and client.take() == []
+    rings.mend()
+    return _confirmed(rings, client)
+
+
+def clients_of_others(rings: Rings) -> tuple[int, int]:
+    """Likewise by way of another node, whose link to the master is there all the time."""
+    client = publisher(rings, "c")
+    rings.hold("a", "b")
+    client.publish("q", b"1", delivery_mode=2)
+    spec = rings["a"].metadata.queues["/", "q"]
+    assert spec.view is not None
+    view = spec.view._replace(version=spec.view.version + 1, epoch=2, master="b")
+    rings.apply(c.ChangeView("/", "q", spec.id, view))
+    rings.held.clear()
+    rings.run()
+    return _confirmed(rings, client)
+
+
+def _confirmed(rings: Rings, client: Client) -> tuple[int, int]:
+    for _ in range(10):
+        rings.pass_time(5)
+        for member in rings.members.values():
+            member.broker.now_ms += AGAIN_MS
+            member.broker.outboxes.tick()
+        rings.run()
+    return acked(client), rings[rings.master].queue("q").ready_count
+
+
+@pytest.mark.parametrize("scenario", [own_clients, clients_of_others])
+def test_what_a_deposed_master_had_in_blocks_is_confirmed_by_the_next_one(scenario: Scenario) -> None:
+    assert scenario(Rings()) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "change"),
+    [
+        pytest.param(
+            own_clients,
+            Change(
+                "Outboxes.parked",
+                "for sent in sents: ...",
+                "for sent in sents:\n    outbox._drop(sent)\n    sent.answer(0)",
+            ),
+            id="a deposed master confirms what its own clients published",
+        ),
+        pytest.param(
+            clients_of_others,
+            Change("Mirrors._stopped", "_doubt(awaiting)", "[pending.on_safe() for pending in awaiting]"),
+            id="a deposed master confirms what clients of other nodes published",
+        ),
+    ],
+)
+def test_that_is_noticed(scenario: Scenario, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_code(monkeypatch, "confirmed by who leads no longer", change)
+    assert scenario(Rings()) == (1, 0)
