@@ -1,23 +1,23 @@
-"""How many messages went which way: counters that somebody else reads now and then.
+"""Counters of messages.
 
-They are raised where messages are handled in bundles, so a bundle costs an addition whatever its size; a rate, a sum
-over queues or a chart is made of them by whoever wants one (`leveret.node.stats.stats_history`), every few seconds and
-not here. Each message is counted once at each of three places that know something of their own:
+They are raised where messages are handled in batches, so a batch costs one addition whatever its size.
+`leveret.node.stats.stats_history` reads them every few seconds and computes rates, sums over queues and charts. Each
+message is counted at three places:
 
-- *its channel*, where the client is: what it published, what became of that, what it was given and acknowledged. What
-  was given is not even counted: the delivery tag says it.
-- *its exchange*, likewise: what came in, and how many queues it reached in sum (`Passage`).
-- *its queue*, at its home.
+- *its channel*, on the client's node: publishes and their outcome, deliveries and acknowledgements. Deliveries need no
+  counter: the delivery tag is their number.
+- *its exchange*, on the same node: publishes in, and the queues they were routed to (`ExchangeCounters`).
+- *its queue*, on the queue's node.
 
-Nothing is added up across them in the hot path. What a channel or a queue had counted when it ended goes to
-`Broker.ended`, if somebody samples.
+Nothing is summed across them in the hot path. The counters of a channel or queue that has ended go to `Broker.ended`,
+if statistics are sampled.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Our names, and RabbitMQ's.
+# Our names of the counters, and RabbitMQ's.
 WORDS: Final = {
     "published": "publish",
     "confirmed": "confirm",
@@ -35,8 +35,8 @@ WORDS: Final = {
 }
 
 
-class Traffic:
-    """Messages since a queue or a channel came to be here."""
+class MessageCounters:
+    """Counts the messages of a queue or a channel since it started on this node."""
 
     __slots__ = tuple(WORDS)
 
@@ -46,8 +46,8 @@ class Traffic:
         self.redelivered = self.acked = self.read = self.written = 0
 
 
-class Passage:
-    """Messages that came to an exchange at this node, and the queues they reached, added up."""
+class ExchangeCounters:
+    """Counts the messages published to an exchange on this node, and the queues to which they were routed."""
 
     __slots__ = ("came", "went")
 
@@ -56,8 +56,8 @@ class Passage:
         self.went = 0
 
 
-class Totals:
-    """Of a node since it started."""
+class NodeCounters:
+    """Counts events of a node since it started."""
 
     __slots__ = (
         "channels_closed", "channels_opened", "connections_closed", "connections_opened", "logins", "logins_refused",
@@ -68,4 +68,4 @@ class Totals:
         self.published = self.unroutable = 0
         self.connections_opened = self.connections_closed = self.channels_opened = self.channels_closed = 0
         self.queues_declared = self.queues_created = self.queues_deleted = 0
-        self.logins = self.logins_refused = 0  # Over AMQP; those over HTTP are counted there.
+        self.logins = self.logins_refused = 0  # Over AMQP; the HTTP port counts its own.

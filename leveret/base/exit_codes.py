@@ -1,4 +1,4 @@
-"""Exit codes of all our commands: those of sysexits.h, as RabbitMQ's tools use them.
+"""The exit codes of all commands: those of sysexits.h, as in RabbitMQ's tools.
 
 A node also sends them to leveretctl with an error, and leveretctl exits with the code it is sent.
 """
@@ -15,4 +15,4 @@ UNAVAILABLE: Final = 69
 SOFTWARE: Final = 70
 TIMED_OUT: Final = 75
 CONFIG: Final = 78
-INTERRUPTED: Final = 130  # By Ctrl-C, as shells count it.
+INTERRUPTED: Final = 130  # By Ctrl-C, as in shells.

@@ -1,4 +1,4 @@
-"""JSON values, as policies and parameters hold them, and when two of them are equal."""
+"""JSON values, as in policies and parameters, and their comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 def same_json(one: Json, other: Json) -> bool:
-    """Equality that tells 1 from true and from 1.0, as JSON's readers do and Python's `==` does not."""
+    """Return whether two values are equal; unlike for Python's `==`, 1 differs from true and from 1.0."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict) and isinstance(other, dict):

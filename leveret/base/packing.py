@@ -1,6 +1,6 @@
 """Numbers, texts and byte strings as bytes, read back strictly.
 
-Whatever is wrong with bytes from elsewhere is a `BadMessage`, and nothing else is ever raised.
+Any error in received bytes is a `BadMessage`; nothing else is ever raised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _U64: Final = struct.Struct(">Q")
 
 
 class BadMessage(ValueError):
-    """The bytes are not what a node of this cluster could have written."""
+    """Bytes are not what a node of this cluster could have written."""
 
 
 def pack_text(text: str) -> bytes:
@@ -28,7 +28,7 @@ def pack_text(text: str) -> bytes:
 
 
 class Reader:
-    """Takes one value after the other; `end` says that nothing may be left."""
+    """Reads one value after the other; `end` checks that no bytes are left."""
 
     __slots__ = ("at", "data")
 

@@ -1,9 +1,9 @@
 """Sets of sequence numbers as packed ranges.
 
-A queue's waiting messages are nearly always few ranges, whatever their number: acks come roughly in order. The worst
-case (every second message acked out of millions) must stay bounded too, so ranges lie in packed arrays, 16 bytes each,
-and the arrays are cut into chunks: taking a range out of the middle moves the rest of one chunk, never the rest of the
-set. `_starts` holds the first number of each chunk, so that finding a number is two bisections.
+A queue's messages are nearly always few ranges, whatever their number: acks come roughly in order. The worst case
+(every second of millions of messages acked) must stay bounded too, so ranges are in packed arrays, 16 bytes each, and
+the arrays are split into chunks: removing a range from the middle moves the rest of one chunk, never the rest of the
+set. `_starts` has the first number of each chunk, so that finding a number takes two bisections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHUNK_RANGES_MAX = 1024
 
 
 class RangeSet:
-    """Sorted, disjoint, never touching, inclusive ranges of unsigned 64-bit numbers."""
+    """A set of unsigned 64-bit numbers, stored as sorted inclusive ranges that never touch."""
 
     __slots__ = ("_lows", "_highs", "_starts", "count")
 
@@ -26,7 +26,7 @@ class RangeSet:
         self._lows: list[array[int]] = []  # No chunk is ever empty.
         self._highs: list[array[int]] = []
         self._starts: array[int] = array("Q")
-        self.count = 0  # Numbers, not ranges.
+        self.count = 0  # Of numbers, not ranges.
         for low, high in ranges:
             self.add(low, high)
 
@@ -69,7 +69,7 @@ class RangeSet:
         return self._highs[-1][-1] if self._starts else None
 
     def ranges(self, start: int, end: int | None = None, limit: int | None = None) -> Iterator[tuple[int, int]]:
-        """Ranges that reach into start..end, cut to it. The set must not change while this is read."""
+        """Yield the ranges within start..end, cut to it. The set must not change meanwhile."""
         chunk = max(bisect_right(self._starts, start) - 1, 0)
         given = 0
         for index in range(chunk, len(self._starts)):
@@ -83,7 +83,7 @@ class RangeSet:
                 given += 1
 
     def next(self, start: int) -> int | None:
-        """The first number from `start` on."""
+        """Return the first number from `start` on."""
         for low, _ in self.ranges(start, limit=1):
             return low
         return None
@@ -95,7 +95,7 @@ class RangeSet:
         return high <= self._highs[chunk][bisect_right(self._lows[chunk], low) - 1]
 
     def around(self, number: int) -> tuple[int, int]:
-        """The range that a number is in, which must be in one."""
+        """Return the range that contains a number of the set."""
         assert number in self
         return self._range_at(number)
 
@@ -116,7 +116,7 @@ class RangeSet:
         self._lows, self._highs, self._starts, self.count = [], [], array("Q"), 0
 
     def add(self, low: int, high: int) -> int:
-        """Returns how many numbers are new."""
+        """Add a range. Return how many of its numbers are new."""
         assert 0 <= low <= high
         starts = self._starts
         if not starts:
@@ -127,7 +127,7 @@ class RangeSet:
             return added
         highs = self._highs[-1]
         end = highs[-1]
-        if low == end + 1:  # Usual: the queue grows at its end.
+        if low == end + 1:  # The usual case: a queue grows at its end.
             highs[-1] = high
         elif low > end:
             if len(highs) >= _CHUNK_RANGES_MAX:
@@ -144,7 +144,7 @@ class RangeSet:
         return added
 
     def _add_inside(self, low: int, high: int) -> int:
-        """Swallow what touches or overlaps low..high, then put one range in its place."""
+        """Replace all ranges that touch or overlap low..high by one."""
         before = self.count
         start, end = low, high
         if low > 0 and low - 1 in self:
@@ -162,7 +162,7 @@ class RangeSet:
         return self._lows[chunk][place], self._highs[chunk][place]
 
     def _insert(self, low: int, high: int) -> None:
-        """Put in a range that touches no other. Does not count."""
+        """Insert a range that touches no other, without counting it."""
         if not self._starts:
             self._lows.append(array("Q", (low,)))
             self._highs.append(array("Q", (high,)))
@@ -177,7 +177,7 @@ class RangeSet:
         self._cut_if_large(chunk)
 
     def remove(self, low: int, high: int) -> int:
-        """Returns how many numbers were there."""
+        """Remove a range. Return how many of its numbers were in the set."""
         assert 0 <= low <= high
         removed = 0
         starts = self._starts
@@ -237,7 +237,7 @@ class RangeSet:
     # -- packed form -------------------------------------------------------------
 
     def pack(self) -> bytes:
-        """low, high, low, high, … as little-endian u64."""
+        """Return low, high, low, high, … as little-endian u64."""
         packed = array("Q", bytes(16 * self.range_count))
         at = 0
         for lows, highs in zip(self._lows, self._highs, strict=True):
@@ -251,7 +251,7 @@ class RangeSet:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> RangeSet:
-        """Raises ValueError unless `data` is what `pack` gives."""
+        """Return the set that `pack` wrote. Raises `ValueError` for any other bytes."""
         packed = array("Q")
         packed.frombytes(data)
         if sys.byteorder == "big":
@@ -274,7 +274,7 @@ class RangeSet:
 
 
 def stretches(values: dict[int, int]) -> list[tuple[int, int, int]]:
-    """(first, last, value) for each row of numbers with one value, ascending."""
+    """Return (first, last, value) for each run of consecutive numbers with the same value, ascending."""
     found: list[tuple[int, int, int]] = []
     for number in sorted(values):
         value = values[number]
@@ -286,7 +286,7 @@ def stretches(values: dict[int, int]) -> list[tuple[int, int, int]]:
 
 
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers as ascending ranges that do not touch."""
+    """Return the same numbers as ascending ranges that do not touch."""
     if len(ranges) < 2:
         return ranges
     ranges.sort()
@@ -302,16 +302,19 @@ def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Wanted(NamedTuple):
-    """Stored messages from `first` to `last`, up to any of the limits but at least one: see `measure`."""
+    """A request for the sizes of stored messages from `first` to `last`, up to any of the limits but at least one: see
+    `storage.size_estimate`."""
 
     first: int
     last: int
     count_max: int = 1 << 62
     bytes_max: int = 1 << 62
-    among: RangeSet | None = None  # Only those that are there.
+    among: RangeSet | None = None  # Only messages in this set.
     ranges_max: int = 1 << 62
 
 
 class Measured(NamedTuple):
+    """The answer to a `Wanted`."""
+
     ranges: list[tuple[int, int]]  # Ascending.
     bytes: int

@@ -1,27 +1,26 @@
-"""Patterns of users, searched for in names, in a time that can be told beforehand.
+"""Regular expressions of users, searched for in names within a known time.
 
-Policies, permissions, filters of lists: all of them are regular expressions that somebody sent, and all are searched
-for by the one thread that everything waits for. Python's matcher goes back and tries again, and there are patterns over
-which it would brood for years: `(a+)+$` in a name of forty letters is one. It cannot be interrupted meanwhile.
+Policies, permissions and filters of lists are regular expressions that users send, and the thread of the event loop
+searches for all of them. Python's matcher backtracks, and with some patterns a search would take years: `(a+)+$` in a
+name of forty letters is one. It cannot be interrupted.
 
-So before a pattern is used, it is looked at. `re` tries the ways in which a pattern can be laid over a text one after
-the other, and how many there can be is easily bounded (`Ways`): where a repetition ends is one choice among as many
-places as the text has, choices multiply, and several of them in a row are places in order, thus `comb(length + choices,
-choices)`. As long as that stays below `STEPS_MAX`, which it does for the patterns that people write and the names that
-they give, `re` does the work. For a text that is too long for that, and for a repetition of what can itself match in
-several ways, there is `_Machine`. It tries the same ways, and remembers at which place of the pattern it has been with
-which place of the text: from there it has failed, and would fail again. So it takes no more steps than the pattern has
-parts times the text has letters. It is far slower than `re` for each step, and gives the same answer; whatever does not
-branch is left to `re` in it too.
+So a pattern is analysed before it is used. `re` tries the ways in which a pattern can match a text one after the other,
+and their number is easily bounded (`Ways`): the end of a repetition is one choice among as many places as the text has,
+choices multiply, and several of them in a row are places in order, thus `comb(length + choices, choices)`. If that is
+below `STEPS_MAX`, as for usual patterns and names, `re` does the work. For a text that is too long, and for a
+repetition of something that can itself match in several ways, there is `_Machine`. It tries the same ways, and
+remembers with which place of the text it has been at which place of the pattern: from there it has failed, and would
+fail again. So it takes at most as many steps as the pattern has parts times the text has letters. It is far slower than
+`re` for each step, and gives the same answer; parts that do not branch are left to `re` in it too.
 
-What the machine cannot do (references to groups, atomic groups) and what has too many parts for it is refused, unless
-`re` is quick with it whatever the text. Nothing here looks at a clock: every node comes to the same result.
+Patterns that the machine does not support (references to groups, atomic groups), and those with too many parts for it,
+are refused, unless `re` is quick with them for any text. Nothing here reads a clock: every node gets the same result.
 
-`Pattern.cost` is what a search in the longest name takes at most, in microseconds of a slow machine: the steps of
-whichever of the two is quicker, times what a step was measured to take. Each pattern alone is harmless; a hundred slow
-ones for which every new name is searched are not. So whoever keeps many of them adds up their costs (`VHOST_COST_MAX`).
-A search for nothing but a yes or no need not care how far a repetition at either end of the pattern goes, so those are
-cut to the least they may find (`_trimmed`): `.*orders.*` costs as little as `orders`.
+`Pattern.cost` is the longest time of a search in the longest name, in microseconds of a slow machine: the steps of the
+quicker of the two, times the measured time of a step. Each pattern alone is harmless; a hundred slow ones that are
+searched for in every new name are not. So the costs of a vhost's policies are added up and limited (`VHOST_COST_MAX`).
+A search only says yes or no, so the length of a repetition at either end of the pattern does not matter, and those are
+cut to their minimum (`_trimmed`): `.*orders.*` costs as little as `orders`.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ PARTS_MAX: Final = 256
 STEPS_MAX: Final = 1_000_000  # For `re`: some ten milliseconds.
 RE_STEP_US: Final = 0.03
 MACHINE_STEP_US: Final = 0.6
-VHOST_COST_MAX: Final = 100_000  # Of all policies and operator policies of a vhost.
-PATTERN_COST_MAX: Final = 20_000  # Of a permission.
-FILTER_COST_MAX: Final = 5_000  # Of what any user may have searched for in the names of all queues.
-REMEMBER_COST: Final = 20  # From here on, what was found is remembered.
+VHOST_COST_MAX: Final = 100_000  # For all policies and operator policies of a vhost.
+PATTERN_COST_MAX: Final = 20_000  # For a permission.
+FILTER_COST_MAX: Final = 5_000  # For a filter that any user may apply to the names of all queues.
+REMEMBER_COST: Final = 20  # Results of patterns that cost more are cached.
 NAME_MAX: Final = 255  # Letters of a name or a key.
 CHOICES_MAX: Final = 64
 AROUNDS_MAX: Final = 8
@@ -56,11 +55,12 @@ _STARTS: Final = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
 
 
 class BadPattern(ValueError):
-    """The text says why."""
+    """A pattern cannot be used; the text says why."""
 
 
 class Ways(NamedTuple):
-    """In how many ways a part of a pattern can be laid over a text: `factor` times the places of so many choices."""
+    """The number of ways in which a part of a pattern can match a text: `factor` times the places of so many choices.
+    """
 
     factor: int = 1
     choices: int = 0
@@ -73,14 +73,14 @@ class Ways(NamedTuple):
 
 
 class Pattern:
-    """A pattern that is searched for in texts."""
+    """A pattern that can be searched for in texts."""
 
     __slots__ = ("_machine", "_quick", "_search", "cost")
 
     def __init__(self, compiled: re.Pattern[str], ways: Ways | None, machine: _Machine | None, whole: bool) -> None:
         self._search = compiled.fullmatch if whole else compiled.search
         self._machine = machine
-        self._quick = -1  # Up to this length, `re` is quick.
+        self._quick = -1  # `re` is used for texts up to this length.
         if machine is not None:
             self.cost = machine.cost(NAME_MAX)
             lengths = (NAME_MAX, 128, 64, 32, 16, 8) if ways is not None else ()
@@ -97,7 +97,7 @@ class Pattern:
 
 @lru_cache(maxsize=4_096)
 def compiled(pattern: str, ignore_case: bool = False, whole: bool = False) -> Pattern:
-    """Ready to be searched for; with `whole` a text has to match from its beginning to its end. Raises BadPattern."""
+    """Return a pattern to search for; with `whole` it must match a text from beginning to end. Raises `BadPattern`."""
     if len(pattern) > CHARACTERS_MAX:
         raise BadPattern(f"a pattern has at most {CHARACTERS_MAX} characters")
     try:
@@ -122,7 +122,7 @@ def compiled(pattern: str, ignore_case: bool = False, whole: bool = False) -> Pa
 
 
 def filter_of(pattern: str, ignore_case: bool = False, whole: bool = False) -> Pattern:
-    """As `compiled`, for who asks for a list. Raises BadPattern."""
+    """Return a pattern for the filter of a list, with a lower limit of cost. Raises `BadPattern`."""
     found = compiled(pattern, ignore_case, whole)
     if found.cost > FILTER_COST_MAX:
         raise BadPattern(_too_slow(found.cost, FILTER_COST_MAX))
@@ -134,7 +134,7 @@ def _too_slow(cost: int, cost_max: int) -> str:
 
 
 def error_of(pattern: str, cost_max: int = VHOST_COST_MAX) -> str | None:
-    """What is wrong with a pattern; None if it can be used. Where it is one of many, a fold looks at all of them."""
+    """Return what is wrong with a pattern; None if it can be used. The sum over a vhost is checked elsewhere."""
     try:
         cost = compiled(pattern).cost
     except BadPattern as error:
@@ -145,7 +145,7 @@ def error_of(pattern: str, cost_max: int = VHOST_COST_MAX) -> str | None:
 
 
 def too_costly(vhost: str, cost: int) -> str:
-    """Why a policy is refused: every new name in its vhost would be searched for too many slow patterns."""
+    """Return the text for a policy with which the patterns of its vhost would be too slow together."""
     return (
         f"the patterns of all policies of vhost '{vhost}' together could take {cost} microseconds for one name; at "
         f"most {VHOST_COST_MAX} are allowed. Simpler patterns take less: without repetitions inside of repetitions, "
@@ -154,7 +154,8 @@ def too_costly(vhost: str, cost: int) -> str:
 
 
 def cost_of(pattern: str) -> int:
-    """Microseconds, at least one; nought for what is no pattern and is never searched for."""
+    """Return the cost of a pattern in microseconds, at least 1; 0 for an invalid pattern, which is never searched for.
+    """
     try:
         return compiled(pattern).cost
     except BadPattern:
@@ -162,7 +163,8 @@ def cost_of(pattern: str) -> int:
 
 
 def finds(pattern: Pattern, text: str) -> bool:
-    """As the pattern does; but what took long is remembered. For texts that are asked about again and again."""
+    """Return whether a pattern finds a text. Results of slow patterns are cached, for texts that are asked repeatedly.
+    """
     return pattern.finds(text) if pattern.cost < REMEMBER_COST else _found(pattern, text)
 
 
@@ -176,9 +178,10 @@ def _re_cost(ways: Ways, length: int) -> int:
 
 
 def _trimmed(tree: Any) -> Any | None:
-    """The pattern with repetitions of single characters at its ends cut to their least; None if there are none."""
+    """Return the pattern with repetitions of single characters at its ends cut to their minimum; None if it has none.
+    """
     items = list(tree)
-    # What follows a repetition at the beginning can as well be found by a search that begins there.
+    # A search can as well begin after a repetition that is at the start of the pattern.
     for at in {0, len(items) - 1} if items else ():
         kind, value = items[at]
         if kind in _REPEATS and len(value[2]) == 1 and value[2][0][0] in _CHARACTERS and value[0] < value[1]:
@@ -200,7 +203,7 @@ def _is_anchored(tree: Any) -> bool:
 
 
 def _ways(tree: Any) -> Ways | None:
-    """Of a sequence; None if there is no bound worth telling."""
+    """Return the ways of a sequence; None if there is no useful bound."""
     found = Ways()
     for item in tree:
         one = _ways_of(*item)
@@ -230,13 +233,13 @@ def _ways_of(kind: Any, value: Any) -> Ways | None:
     if kind is _constants.ATOMIC_GROUP:
         return _ways(value)
     if kind is _constants.GROUPREF:
-        return Ways(2)  # Not by itself: what the group has found is no part of what the machine remembers.
+        return Ways(2)  # Not 1: `_Machine` does not remember what the group has found.
     return None
 
 
 def _ways_of_repeat(least: int, most: int, body: Any) -> Ways | None:
     once = _ways(body)
-    if once is None or not body.getwidth()[0]:  # How often nothing is found is counted out by `re`.
+    if once is None or not body.getwidth()[0]:  # `re` tries repetitions of an empty match too.
         return None
     if once == Ways():
         if least == most:
@@ -254,7 +257,7 @@ Match = Callable[[str, int], re.Match[str] | None]
 
 
 class _Part(NamedTuple):
-    """Something of a fixed width to be found here; or without it, a fork. Then where it goes on."""
+    """A part of fixed width to match, or a fork; and the parts that follow."""
 
     match: Match | None
     width: int
@@ -262,7 +265,7 @@ class _Part(NamedTuple):
 
 
 class _Machine:
-    """Tries all ways, each pair of places once."""
+    """Searches by trying each pair of a place in the pattern and a place in the text once."""
 
     __slots__ = ("_arounds", "_steps", "parts", "whole")
 
@@ -273,7 +276,7 @@ class _Machine:
         self._add(tree)
 
     def cost(self, length: int) -> int:
-        """Each part is tried at each place at most once, and looking around goes over the whole text."""
+        """Return the cost: each part is tried at each place at most once, and a look-around reads the whole text."""
         places = length + 1
         steps = len(self.parts) * places * MACHINE_STEP_US
         return 1 + int(steps + self._arounds * places * length * RE_STEP_US)
@@ -306,7 +309,7 @@ class _Machine:
         self._steps += 1
         if self._steps > 4 * PARTS_MAX:
             raise BadPattern("a pattern must not repeat that often")
-        straight: list[Any] = []  # What does not branch goes into one part.
+        straight: list[Any] = []  # Consecutive items that do not branch make one part.
         for item in tree:
             if _is_straight(tree.state, item):
                 straight.append(item)
@@ -376,7 +379,7 @@ class _Machine:
 
 
 def _is_straight(state: Any, item: Any) -> bool:
-    """Whether it has one width, and matches in one way or none. Looking around costs no more than the text is long."""
+    """Return whether an item has a fixed width and matches in one way at most. A look-around reads the text once."""
     kind, value = item
     if kind in _AROUND:
         around = _ways(value[1])

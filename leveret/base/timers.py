@@ -1,7 +1,7 @@
-"""When queues want to be looked at again.
+"""Timers of queues.
 
-One time a queue: the earliest that was set counts until it has come, or is cleared. A heap finds what is due; entries
-that were overtaken stay in it until they come up, and are cleared out when they are more than half of it.
+A queue has one timer: the earliest time that was set counts until it is due or cleared. A heap finds the timers that
+are due; outdated entries stay in it until they come up, and are removed when they are more than half of it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ STALE_MIN: Final = 1_000
 
 
 class Timers(Generic[Sleeper]):
-    """Of one clock."""
+    """The timers of many sleepers by one clock."""
 
     def __init__(self) -> None:
         self._due: dict[Sleeper, int] = {}
         self._heap: list[tuple[int, int, Sleeper]] = []
-        self._count = 0  # Breaks ties: sleepers have no order.
+        self._count = 0  # Breaks ties in the heap: sleepers have no order.
 
     def __len__(self) -> int:
         return len(self._due)
 
     def set(self, sleeper: Sleeper, at_ms: int) -> None:
-        """Wake it then, or earlier if that was asked for before."""
+        """Set a timer, unless an earlier time is set."""
         known = self._due.get(sleeper)
         if known is None or at_ms < known:
             self._put(sleeper, at_ms)
 
     def move(self, sleeper: Sleeper, at_ms: int) -> None:
-        """Wake it then, whatever was asked for before."""
+        """Set a timer, whatever was set before."""
         if self._due.get(sleeper) != at_ms:
             self._put(sleeper, at_ms)
 
@@ -47,7 +47,7 @@ class Timers(Generic[Sleeper]):
             heapify(self._heap)
 
     def due(self, now_ms: int) -> list[Sleeper]:
-        """Those whose time has come; they are set no longer."""
+        """Return those whose timers are due, and clear these timers."""
         found: list[Sleeper] = []
         heap = self._heap
         while heap and heap[0][0] <= now_ms:

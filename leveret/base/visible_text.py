@@ -1,8 +1,8 @@
-"""Text that somebody else chose, made fit for a log, a terminal or an answer.
+"""Text from outside, made fit for a log, a terminal or an answer.
 
-A name may hold anything that bytes can say: newlines that would begin a forged entry, escape sequences that a terminal
-obeys, characters that turn the direction of writing, megabytes of any of them. Whatever comes from outside passes
-`visible` before it is written for people.
+A name may contain anything: newlines that would start a forged log entry, escape sequences that a terminal obeys,
+characters that change the direction of writing, megabytes of any of them. All text from outside passes `visible` before
+it is displayed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Final
 
 CHARACTERS_MAX: Final = 1_000
 
-# Controls of ASCII and of C1 (which terminals obey too), ends of lines and paragraphs, marks of direction.
+# Control characters of ASCII and C1 (which terminals obey too), line and paragraph separators, direction marks.
 CONTROLS: Final = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _CONTROL: Final = re.compile(f"[{CONTROLS}]")
 _CONTROL_BUT_NEWLINE: Final = re.compile(f"(?!\n)[{CONTROLS}]")
 
 
 def visible(text: object, characters_max: int = CHARACTERS_MAX) -> str:
-    """The text in one line, without anything that does more than to be seen, and no longer than that."""
+    """Return a text as one line without control characters, shortened to the limit."""
     return _CONTROL.sub(_escaped, shortened(str(text), characters_max))
 
 
 def visible_lines(text: str, characters_max: int, lines_max: int) -> str:
-    """The same for a text whose lines are our own."""
+    """Return a text whose line breaks are our own likewise, line by line."""
     found = shortened(text, characters_max).split("\n")
     if len(found) > lines_max:
         found[lines_max:] = [f"… ({len(found) - lines_max} more lines)"]

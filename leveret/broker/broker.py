@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from leveret.base.counters import Totals
-from leveret.base.random_numbers import Dice
+from leveret.base.counters import NodeCounters
+from leveret.base.random_numbers import RandomNumbers
 from leveret.base.range_set import Wanted
 from leveret.base.timers import Timers
 from leveret.base.visible_text import visible
@@ -45,7 +45,7 @@ from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.broker.remote.spool_registry import Spools
 from leveret.broker.routing.alternate_exchange import Alternates
 from leveret.broker.vhost import Vhost
-from leveret.links.frame_types import CENSUS, FAREWELL, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING
+from leveret.links.frame_types import CONNECTION_COUNTS, LINKED, REPLY, REPLY_ANSWER, REPLY_ASK, RING, STOPPING
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
@@ -102,9 +102,9 @@ class Broker:
         self.python_version = python_version
         self.permissions = Permissions(metadata)
         self.alternates = Alternates(metadata)
-        self.dice = Dice(shell.seed)
+        self.dice = RandomNumbers(shell.seed)
         self.vhosts: dict[str, Vhost] = {}
-        self.totals = Totals()
+        self.totals = NodeCounters()
         self.ended: dict[Queue | Session, None] | None = None  # Ended since the last sample; None: nobody samples.
         self.refusing = False  # Publishes are refused, all of them: a fault that tests can ask for.
         self.now_ms = 0  # Of a clock that never jumps; as of this turn.
@@ -615,9 +615,9 @@ class Broker:
             self.mirrors.on_frame(peer, payload)
         elif kind in (REPLY, REPLY_ASK, REPLY_ANSWER):
             self.replies.on_frame(peer, kind, payload)
-        elif kind == CENSUS:
+        elif kind == CONNECTION_COUNTS:
             self.census.on_frame(peer, payload)
-        elif kind == FAREWELL:
+        elif kind == STOPPING:
             self.mirrors.governing.on_farewell(peer, payload)
         elif kind == LINKED:
             self.mirrors.governing.on_linked(peer, payload)

@@ -97,7 +97,7 @@ class Census:
                 self._send(peer)
 
     def _send(self, peer: str) -> None:
-        self.broker.shell.send(peer, frame_types.CENSUS, [json.dumps(self.told).encode()])
+        self.broker.shell.send(peer, frame_types.CONNECTION_COUNTS, [json.dumps(self.told).encode()])
 
     def on_peer_up(self, peer: str) -> None:
         if self.told:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from leveret.base.counters import Passage
+from leveret.base.counters import ExchangeCounters
 from leveret.broker.routing.reply_address import PREFIX
 from leveret.broker.routing.router import Router, first_of
 from leveret.metadata.model.hidden_queues import is_keeper
@@ -43,7 +43,7 @@ class Route:
         self.mandatory = bool(arguments[-1] & 1)
         self.immediate = bool(arguments[-1] & 2)
         self.queues: tuple[AnyQueue, ...] = ()
-        self.passage = Passage()  # Its exchange's, once it is known.
+        self.passage = ExchangeCounters()  # Its exchange's, once it is known.
         self.varies = False  # Not to be remembered: each message goes its own way.
         self.is_plain = False  # Leads to at least one queue, whatever the message, and nobody watches.
         self.writers: set[str] = set()  # Users whose permission was checked.
@@ -62,7 +62,7 @@ class Vhost:
         self.name = name
         self.queues: dict[str, AnyQueue] = {}
         self.router: Router[AnyQueue] = Router(lambda queue: queue.spec.name, draw)
-        self.passages: dict[str, Passage] = {}  # By exchange: those that were published to at this node.
+        self.passages: dict[str, ExchangeCounters] = {}  # By exchange: those that were published to at this node.
         self.firehose: Firehose | None = None  # While somebody watches the messages of this vhost.
         self.routes: dict[bytes, Route] = {}
         self.targets: dict[tuple[AnyQueue, ...], tuple[AnyQueue, ...]] = {}

@@ -98,7 +98,7 @@ class _Peer:
         self.losses = 0
 
 
-class Detector:
+class FailureDetector:
     """Watches the links to all peers of a node. `now_ms` never goes back."""
 
     def __init__(self, options: DetectorOptions = DetectorOptions()) -> None:  # noqa: B008 (immutable)

@@ -47,15 +47,15 @@ REPLY_ASK: Final = 57
 REPLY_ANSWER: Final = 58
 
 # The numbers of limited connections and channels, in JSON: see `leveret.broker.connection_limits`.
-CENSUS: Final = 59
+CONNECTION_COUNTS: Final = 59
 
 # A node's alarms, as text: the names of the resources, with blanks between.
 ALARM: Final = 50
-ROOM: Final = 67  # How many bytes the node may write until its disk alarm is set, in eight bytes.
+DISK_ROOM: Final = 67  # How many bytes the node may write until its disk alarm is set, in eight bytes.
 
 # A node stops as planned: it will lead its queues again, except those that it has handed over. The index of the
 # metadata that it has applied, in eight bytes.
-FAREWELL: Final = 53
+STOPPING: Final = 53
 
 # The nodes to which the sender has links, as text: names, one in a line. See `leveret.broker.mirrors.ha_rules`.
 LINKED: Final = 55

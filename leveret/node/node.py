@@ -468,7 +468,7 @@ class Node(consensus.Shell):
         for peer in self.cluster.connected:
             if self.told_room.get(peer) != room:
                 self.told_room[peer] = room
-                self.peers.send(peer, frame_types.ROOM, room.to_bytes(8, "big"))
+                self.peers.send(peer, frame_types.DISK_ROOM, room.to_bytes(8, "big"))
             if self.told_alarms.get(peer, frozenset()) != own:
                 self.told_alarms[peer] = own
                 self.peers.send(peer, frame_types.ALARM, " ".join(sorted(own)).encode())
@@ -634,7 +634,7 @@ class Node(consensus.Shell):
         self.set_clock()
         if kind == frame_types.ALARM:
             self._on_alarm_of(peer, frozenset(payload.decode("ascii", "replace").split()))
-        elif kind == frame_types.ROOM:
+        elif kind == frame_types.DISK_ROOM:
             self._on_room_of(peer, payload)
         elif self.pausing.admits(peer, kind, payload):
             self.broker.on_peer_frame(peer, kind, payload)

@@ -2,5 +2,5 @@
 
 Bytes become values and values become bytes; nothing here keeps state. Connections and channels are in
 `leveret.sessions.amqp`. The broker uses this package too, since a message stays the bytes that its publisher sent.
-Everybody may import it; it imports nothing of Leveret.
+Every package may import it; it imports nothing of Leveret.
 """

@@ -1,8 +1,8 @@
 """CC and BCC: further routing keys of a message, in its headers.
 
-Both are arrays of strings; what in them is no string is passed over. The message goes wherever any of its keys leads,
-once. Receivers see whom else it went to by CC; BCC is cut out of the headers before anybody gets the message, the
-publisher included to whom it is returned.
+Both are arrays of strings; other values in them are ignored. The message is routed by each of its keys, once to each
+queue. Consumers see CC; BCC is removed from the headers before delivery, also from a message that is returned to its
+publisher.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ HEADER: Final = 2
 
 
 class BadCopies(ValueError):
-    """Its text is RabbitMQ's."""
+    """A CC or BCC header is invalid. The text is RabbitMQ's."""
 
 
 def further_keys(headers: Table) -> list[str]:
-    """The keys besides the publish's own."""
+    """Return the routing keys besides that of the publish."""
     keys: list[str] = []
     for name in (CC, BCC):
         field = headers.get(name)
@@ -36,7 +36,7 @@ def further_keys(headers: Table) -> list[str]:
 
 
 def without_bcc(content: bytes) -> bytes:
-    """The content as it is stored and delivered."""
+    """Return a content without its BCC header, as it is stored and delivered."""
     second = OVERHEAD + int.from_bytes(content[3:7], "big")
     properties = decode(content, HEADER_AT, second - 1)
     if properties.headers is None or BCC not in properties.headers:

@@ -1,4 +1,4 @@
-"""How a method is declared, decoded and encoded; the methods themselves are in `methods`.
+"""Declaration, decoding and encoding of methods; the methods themselves are in `methods`.
 
 A method is declared once, as a dataclass whose annotations are wire types in wire order:
 
@@ -8,16 +8,16 @@ A method is declared once, as a dataclass whose annotations are wire types in wi
         message_count: Long
         consumer_count: Long
 
-For the type checker the wire types are plain `str`, `int`, `bool`; for the codec their *names* say how a field is
-read and written. Neighbouring integers become one `struct`, neighbouring bits one octet whose spare bits are ignored.
+For the type checker the wire types are plain `str`, `int`, `bool`; for the codec their *names* determine how a field is
+read and written. Neighbouring integers become one `struct`, neighbouring bits one octet whose unused bits are ignored.
 The declaring module must import its annotations as strings (`from __future__ import annotations`), which is checked.
 
 Dataclasses, not named tuples: as tuples, `BasicAck(7, False)` would equal `BasicReject(7, False)`.
 
-What is refused, and how it is told, follows RabbitMQ 3.10:
+Errors and their texts are those of RabbitMQ 3.10:
 
-- Arguments that are too short, too long, or hold a broken table: `cannot decode <<0,0,1,113>>` with the method's ids.
-  (On a broken table or an unknown method RabbitMQ drops the connection without a word; here the client is told.)
+- Arguments that are too short, too long, or contain an invalid table: `cannot decode <<0,0,1,113>>` with the method's
+  ids. (On an invalid table or an unknown method RabbitMQ drops the connection silently; here the client gets an error.)
 - A short string that is not UTF-8: `Malformed UTF-8 in shortstr`, without ids. Methods that carry content are exempt,
   a routing key may be any bytes; `surrogateescape` keeps them as they came.
 
@@ -51,9 +51,9 @@ BOTH: Final = "both"
 
 
 class BadMethod(ValueError):
-    """The bytes are not the method they say they are, or a method cannot be written as bytes.
+    """Bytes are not a valid method, or a method cannot be written as bytes.
 
-    `class_id` and `method_id` are what connection.close shall name (0, 0 where RabbitMQ names none).
+    `class_id` and `method_id` are for connection.close (0, 0 where RabbitMQ names none).
     """
 
     def __init__(self, text: str, class_id: int = 0, method_id: int = 0) -> None:
@@ -68,7 +68,7 @@ class UnknownMethod(BadMethod):
 
 
 class Method:
-    """What all methods have in common."""
+    """The base class of all methods."""
 
     __slots__ = ()
     class_id: ClassVar[int]
@@ -80,7 +80,7 @@ class Method:
 
 METHODS: Final[dict[tuple[int, int], type[Method]]] = {}
 
-# A reader takes the values of one part from the arguments, and returns where the next part starts.
+# A reader appends the values of one part of the arguments, and returns the offset of the next part.
 _Reader: TypeAlias = Callable[[bytes, int, list[Any]], int]
 _Writer: TypeAlias = Callable[[Any, list[bytes]], None]
 
@@ -109,7 +109,7 @@ _CLASS_NAMES: Final = {
 
 @dataclass_transform(field_specifiers=(field,))
 def method(class_id: int, method_id: int, sender: Sender, *, content: bool = False) -> Callable[[type[_M]], type[_M]]:
-    """Makes a method of a class: a slotted dataclass, known to `METHODS` and to the codec."""
+    """Make a class a method: a slotted dataclass, registered in `METHODS` and with the codec."""
 
     def register(declared: type[_M]) -> type[_M]:
         made = dataclass(slots=True)(declared)
@@ -128,7 +128,7 @@ def method(class_id: int, method_id: int, sender: Sender, *, content: bool = Fal
     return register
 
 
-# How the wire types are read and written.
+# Readers and writers of the wire types
 
 _INTEGERS: Final = {"Octet": "B", "Short": "H", "Long": "I", "LongLong": "Q"}
 _BITS: Final = tuple(tuple(bool(byte >> place & 1) for place in range(8)) for byte in range(256))
@@ -258,7 +258,7 @@ def _string_writer(form: str, name: str) -> _Writer:
 
 
 def decode(class_id: int, method_id: int, arguments: bytes) -> Method:
-    """The method with these ids; `arguments` is the frame's payload after the ids."""
+    """Return the method with these ids; `arguments` is the frame's payload after the ids."""
     codec = _CODECS.get((class_id, method_id))
     if codec is None:
         raise UnknownMethod(f"unknown method {class_id}.{method_id}", class_id, method_id)
@@ -277,7 +277,7 @@ def decode(class_id: int, method_id: int, arguments: bytes) -> Method:
 
 
 def decode_payload(payload: bytes) -> Method:
-    """The method in a whole method-frame payload, ids included."""
+    """Return the method in a whole method-frame payload, ids included."""
     if len(payload) < 4:
         raise BadMethod(f"type 1, all octets = {printed(payload)}: unknown_frame")
     class_id, method_id = _IDS.unpack_from(payload)
@@ -289,18 +289,18 @@ def _cannot_decode(class_id: int, method_id: int, arguments: bytes) -> BadMethod
 
 
 def printed(data: bytes) -> str:
-    """Bytes as Erlang prints a binary. No reply has room for more than the first 256, which are not all printed."""
+    """Return bytes as Erlang prints a binary. Only the first 256 are used: no reply text has room for more."""
     return f"<<{','.join(map(str, data[:256]))}>>"
 
 
 def encode(channel: int, method: Method) -> bytes:
-    """The complete frame."""
+    """Return a method as a complete frame."""
     payload = encode_payload(method)
     return _HEAD.pack(_FRAME_METHOD, channel, len(payload)) + payload + _FRAME_END
 
 
 def encode_payload(method: Method) -> bytes:
-    """The method-frame payload: ids and arguments."""
+    """Return a method as a method-frame payload: ids and arguments."""
     codec = _CODECS[method.class_id, method.method_id]
     out = [codec.head]
     try:

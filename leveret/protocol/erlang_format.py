@@ -1,4 +1,4 @@
-"""Table values as RabbitMQ prints them in its texts: strings as they are, all else as Erlang terms."""
+"""Table values as RabbitMQ prints them in its texts: strings as they are, all others as Erlang terms."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from leveret.protocol.tables import Field, type_name
 
 
 def described(field: Field | None) -> str:
-    """`the value '5' of type 'signedint'`, or `none`."""
+    """Return `the value '5' of type 'signedint'`, or `none`."""
     return "none" if field is None else f"the value '{printed_value(field)}' of type '{type_name(field)}'"
 
 
 def printed_value(field: Field) -> str:
-    """A value as RabbitMQ prints it: strings as they are, all else as the Erlang term that it is there.
+    """Return a value as RabbitMQ prints it: strings as they are, all others as Erlang terms.
 
-    Erlang also breaks lines that grow wide; nobody could parse that, and it is not copied.
+    Erlang also breaks long lines; no client could parse that, so it is not imitated.
     """
     if field.kind == "S":
         return str(field.value)
@@ -25,7 +25,7 @@ def printed_value(field: Field) -> str:
 
 
 def printed_field(field: Field) -> str:
-    """With its type, as the pair that it is in Erlang."""
+    """Return a value with its type, as the pair that it is in Erlang."""
     return f"{{{type_name(field)},{_term(field)}}}"
 
 
@@ -59,13 +59,13 @@ def _binary(text: str) -> str:
 
 
 def printed_float(value: float) -> str:
-    """A float as Erlang prints it: the fewest digits that give it back, with an exponent where that is shorter."""
+    """Return a float as Erlang prints it: the fewest exact digits, with an exponent where that is shorter."""
     if value == 0:
         return "-0.0" if str(value).startswith("-") else "0.0"
     sign = "-" if value < 0 else ""
     mantissa, exponent = f"{abs(value)!r}e0".split("e")[:2]
     whole, _, fraction = mantissa.partition(".")
-    place = len(whole) + int(exponent)  # Where the point stands in the digits.
+    place = len(whole) + int(exponent)  # The position of the point in the digits.
     stripped = (whole + fraction).lstrip("0")
     place -= len(whole + fraction) - len(stripped)
     digits = stripped.rstrip("0")

@@ -1,13 +1,12 @@
 """Reply codes, reply texts, and the errors that close a channel or a connection.
 
-Clients show reply texts to people, and some parse them, so a text is built as RabbitMQ builds it, byte for byte:
-`NAME - explanation`, at most 255 bytes. RabbitMQ cuts a longer one to 252 bytes and `...`, through the middle of a
-character if need be; here the cut moves back to the character's start, since clients that decode strictly fail on
-RabbitMQ's.
+Clients display reply texts, and some parse them, so a text is the same as RabbitMQ's, byte for byte: `NAME -
+explanation`, at most 255 bytes. RabbitMQ cuts a longer one to 252 bytes and `...`, even in the middle of a character;
+here the cut moves back to the character's start, since clients that decode strictly fail on RabbitMQ's.
 
-A code is *soft* (it closes the channel) or *hard* (it closes the connection). A soft error where no channel is, as in
-a refused login, closes the connection too; the reverse, a hard code that closes only a channel, does not exist.
-`protocol_error` picks the class by the code; whoever catches it asks the error for its close method.
+A code is *soft* (it closes the channel) or *hard* (it closes the connection). A soft error without a channel, as in a
+refused login, closes the connection too; a hard code never closes only a channel. `protocol_error` chooses the class by
+the code; the error has the close method to send.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TEXT_BYTES_MAX: Final = 255
 
 
 class ReplyCode(IntEnum):
-    """AMQP's reply codes; `name` is what stands at the start of a reply text."""
+    """AMQP's reply codes; a reply text starts with the `name`."""
 
     REPLY_SUCCESS = 200
     CONTENT_TOO_LARGE = 311
@@ -62,7 +61,7 @@ _SOFT: Final = frozenset(
 
 
 class ProtocolError(Exception):
-    """Something a client is told by closing its channel or connection."""
+    """An error that closes a channel or a connection."""
 
     def __init__(self, code: int, explanation: str = "", class_id: int = 0, method_id: int = 0) -> None:
         super().__init__(code, explanation, class_id, method_id)
@@ -80,7 +79,7 @@ class ProtocolError(Exception):
 
 
 class ChannelFault(ProtocolError):
-    """Closes the channel. Its code is a soft one."""
+    """An error with a soft code, which closes the channel."""
 
     def __init__(self, code: int, explanation: str = "", class_id: int = 0, method_id: int = 0) -> None:
         super().__init__(code, explanation, class_id, method_id)
@@ -91,7 +90,7 @@ class ChannelFault(ProtocolError):
 
 
 class ConnectionFault(ProtocolError):
-    """Closes the connection."""
+    """An error that closes the connection."""
 
     def close(self) -> ConnectionClose:
         return ConnectionClose(self.code, self.reply_text, self.class_id, self.method_id)
@@ -100,20 +99,21 @@ class ConnectionFault(ProtocolError):
 def protocol_error(
     code: ReplyCode, explanation: str = "", method: Method | type[Method] | None = None
 ) -> ChannelFault | ConnectionFault:
-    """The error that RabbitMQ's `protocol_error` ends in: it closes what the code says, and names the failed method."""
+    """Return the error that RabbitMQ's `protocol_error` raises: its class follows from the code; it names the method.
+    """
     ids = (0, 0) if method is None else (method.class_id, method.method_id)
     return ChannelFault(code, explanation, *ids) if code.is_soft else ConnectionFault(code, explanation, *ids)
 
 
 def reply_text(code: ReplyCode, explanation: str = "") -> str:
-    """`NAME - explanation`, or the bare name where there is nothing to explain, in at most 255 bytes."""
+    """Return `NAME - explanation`, or the name alone without an explanation, in at most 255 bytes."""
     text = f"{code.name} - {explanation}" if explanation else code.name
-    # `replace` also takes lone surrogates that JSON brought into a name: a text for people must not fail.
+    # `replace` also accepts lone surrogates in a name from JSON: encoding an error text must not fail.
     data = text.encode("utf-8", "surrogateescape") if _encodable(text) else text.encode("utf-8", "replace")
     if len(data) <= TEXT_BYTES_MAX:
         return data.decode("utf-8", "surrogateescape")
     end = TEXT_BYTES_MAX - 3
-    # A character has at most three continuation bytes; more of them are no character, and are cut like RabbitMQ does.
+    # A character has at most three continuation bytes; more are no character, and are cut as by RabbitMQ.
     for start in range(end, end - 4, -1):
         if data[start] & 0xC0 != 0x80:
             end = start
@@ -125,11 +125,11 @@ def _encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" and not "\udc80" <= character <= "\udcff" for character in text)
 
 
-# The wording of explanations that several parts of the broker share.
+# Texts that several parts of the broker share.
 
 
 def resource(kind: str, name: str, vhost: str) -> str:
-    """`queue 'q' in vhost '/'`; a topic is printed without its kind, as in RabbitMQ."""
+    """Return `queue 'q' in vhost '/'`; a topic has no kind in front, as in RabbitMQ."""
     if kind == "topic":
         return f"'{name}' in vhost '{vhost}'"
     return f"{kind} '{name}' in vhost '{vhost}'"

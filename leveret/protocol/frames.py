@@ -1,15 +1,15 @@
-"""Frames, and *contents*: a message's header frame and body frames as one run of bytes.
+"""Frames, and *contents*: a message's header frame and body frames as one byte string.
 
     frame:    type 1 | channel 2 | payload size 4 | payload | 0xCE
-    content:  header frame, then body frames until their payloads make up the size that the header announces
+    content:  header frame, then body frames until their payloads have the size in the header
 
-Contents are stored and replicated as if on channel 1, cut into body frames as their publisher cut them, and within the
-publisher's frame_max. A consumer has another channel and may have a smaller frame_max: `rechannel` rewrites the
-channel numbers, `reframe` also cuts the body anew where it must. Both return the very same object where nothing
-changes, which is the usual case: one channel a connection.
+Contents are stored and replicated as if on channel 1, with the body frames of their publisher, within the publisher's
+frame_max. A consumer has another channel and may have a smaller frame_max: `rechannel` rewrites the channel numbers,
+`reframe` also splits the body again if it must. Both return the same object if nothing changes, which is the usual case
+(one channel per connection).
 
-Contents come from our own memory or from checksummed storage. The walk over their frames is bounds-checked all the
-same and ends in `BadContent`: a wrong size must not become an endless loop or bytes of another message.
+Contents come from our own memory or from checksummed storage. Their frames are bounds-checked all the same, and errors
+are `BadContent`: a wrong size must not cause an endless loop or return bytes of another message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-# A client may also announce AMQP 0-9. It is near enough to 0-9-1 to be served as such, as RabbitMQ does.
+# A client may also announce AMQP 0-9, which is served as 0-9-1, as in RabbitMQ.
 PROTOCOL_HEADERS: Final = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")
 
 METHOD: Final = 1
@@ -32,7 +32,7 @@ FRAME_MIN_SIZE: Final = 4096  # No frame_max may be smaller.
 
 HEAD: Final = struct.Struct(">BHI")  # type, channel, payload size
 OVERHEAD: Final = 8  # Bytes of a frame around its payload.
-HEADER_AT: Final = 7  # Where the header payload starts in a content.
+HEADER_AT: Final = 7  # The offset of the header payload in a content.
 
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
@@ -44,18 +44,18 @@ _SIZE: Final = struct.Struct(">I")
 
 
 class BadContent(ValueError):
-    """The bytes are no content."""
+    """Bytes are not a content."""
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """One complete frame."""
+    """Return a complete frame."""
     return HEAD.pack(kind, channel, len(payload)) + payload + END_BYTE
 
 
 def content(header_payload: bytes, body: bytes, frame_max: int, channel: int = CONTENT_CHANNEL) -> bytes:
-    """The content with this header and body, in frames of at most frame_max bytes (0: no limit).
+    """Return the content with this header and body, in frames of at most frame_max bytes (0: no limit).
 
-    The header is never cut; AMQP has no way to. `header_payload` must announce the size of `body`.
+    AMQP cannot split the header. `header_payload` must contain the size of `body`.
     """
     header = frame(HEADER, channel, header_payload)
     size = len(body)
@@ -74,12 +74,12 @@ def content(header_payload: bytes, body: bytes, frame_max: int, channel: int = C
 
 
 def body_size(content: bytes) -> int:
-    """The size of the body, as the header announces it."""
+    """Return the size of the body by the header."""
     return _announced(content)[1]
 
 
 def split(content: bytes) -> tuple[bytes, bytes]:
-    """The header payload and the body; everything about the frames is checked."""
+    """Return the header payload and the body; all frames are checked."""
     second, announced = _announced(content)
     parts = []
     for at, end in _bodies(content, second):
@@ -95,12 +95,13 @@ def split(content: bytes) -> tuple[bytes, bytes]:
 
 
 def with_header(content: bytes, header_payload: bytes) -> bytes:
-    """The content with other properties; its body frames stay as they are."""
+    """Return the content with other properties; its body frames stay as they are."""
     return frame(HEADER, content[1] << 8 | content[2], header_payload) + content[_second(content) :]
 
 
 def rechannel(content: bytes, channel: int) -> bytes:
-    """The content with every frame on this channel. Its frames must all be on one channel, as they always are."""
+    """Return the content with every frame on this channel. Its frames must all be on one channel, as they always are.
+    """
     second = _second(content)
     if content[1] << 8 | content[2] == channel:
         return content
@@ -121,7 +122,7 @@ def rechannel(content: bytes, channel: int) -> bytes:
 
 
 def reframe(content_: bytes, channel: int, frame_max: int) -> bytes:
-    """The content on this channel, its body cut anew if one of its frames exceeds frame_max (0: no limit)."""
+    """Return the content on this channel, its body split again if a frame exceeds frame_max (0: no limit)."""
     if frame_max == 0 or len(content_) <= frame_max:
         return rechannel(content_, channel)
     if all(end - at <= frame_max for at, end in _bodies(content_, _second(content_))):
@@ -131,7 +132,7 @@ def reframe(content_: bytes, channel: int, frame_max: int) -> bytes:
 
 
 def _second(content: bytes) -> int:
-    """Where the header frame ends."""
+    """Return the end of the header frame."""
     size = len(content)
     if size < OVERHEAD:
         raise BadContent("header frame is cut off")
@@ -146,7 +147,7 @@ def _second(content: bytes) -> int:
 
 
 def _announced(content: bytes) -> tuple[int, int]:
-    """Where the header frame ends, and the body size it announces."""
+    """Return the end of the header frame, and the body size in it."""
     second = _second(content)
     if second < OVERHEAD + _CONTENT_HEADER.size:
         raise BadContent("content header is cut off")
@@ -155,7 +156,7 @@ def _announced(content: bytes) -> tuple[int, int]:
 
 
 def _bodies(content: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each frame after the header."""
+    """Yield the start and end of each frame after the header."""
     size = len(content)
     while at < size:
         if at + OVERHEAD > size:

@@ -4,11 +4,11 @@ Fields stand in wire order; those of requests have the defaults that clients use
 matters to it. In connection.close and channel.close the ids of the failed method are `failed_class_id` and
 `failed_method_id`, because `class_id` and `method_id` are every method's own.
 
-These classes serve the rare methods and the tests. Publish, deliver, get-ok and ack have shorter ways through the
-connection machine, which uses the same ids and the same layout.
+These classes are for the rare methods and for tests. Publish, deliver, get-ok and ack have faster paths in
+`leveret.sessions.amqp`, with the same ids and layout.
 
-`ticket`, `realm`, `insist`, `out_of_band`, `known_hosts`, `capabilities` and `cluster_id` are fossils of AMQP 0-8:
-on the wire they must be, and nobody looks at them.
+`ticket`, `realm`, `insist`, `out_of_band`, `known_hosts`, `capabilities` and `cluster_id` are left over from AMQP 0-8:
+they are on the wire and have no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeAlias
 from leveret.protocol import codec, tables
 from leveret.protocol.codec import BOTH, CLIENT, SERVER, Bit, Long, LongLong, LongStr, Octet, Short, ShortStr, method
 
-# What users of the methods need besides them.
+# Names that users of this module need besides the methods.
 Table: TypeAlias = tables.Table
 METHODS = codec.METHODS
 Method = codec.Method
@@ -157,7 +157,7 @@ class ChannelCloseOk(Method):
     pass
 
 
-# Access: of AMQP 0-8, still sent by old clients and answered with a ticket that nobody looks at
+# Access: of AMQP 0-8, still sent by old clients and answered with a ticket that has no effect
 
 
 @method(30, 10, CLIENT)

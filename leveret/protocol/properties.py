@@ -1,20 +1,20 @@
 """Basic properties, read in place from a content header.
 
-A message passes through the broker as bytes. What a feature needs of its properties (delivery mode, priority,
-expiration, headers …) is looked up where it lies: the flags say which properties are present, and those in front of
-the wanted one are stepped over. Nothing is decoded to be thrown away, nothing is encoded to be the same again.
+A message passes through the broker as bytes. A property that a feature needs (delivery mode, priority, expiration,
+headers …) is read in place: the flags say which properties are present, and those in front of the wanted one are
+skipped. Nothing is decoded that is not needed, and nothing is encoded again.
 
 The payload of a content header:
 
     class id 2 | weight 2 | body size 8 | flags 2 | the properties whose flag is set, in the order of the flags
 
-`check` is called once for each message that comes in, and then the look-ups can be trusted. On bytes that were not
-checked a look-up may give nonsense, but raises nothing other than `BadProperties`. All functions take the offset of
-the payload in the data, so that a stored content can be looked into without cutting out its header (`start=7`).
-Where only the part from the flags on is at hand, its start is -12.
+`check` is called once for each published message; after that the look-ups can be trusted. On unchecked bytes a look-up
+may return nonsense, but raises nothing other than `BadProperties`. All functions take the offset of the payload in the
+data, so that properties can be read from a stored content without copying its header (`start=7`). For data that begins
+with the flags, start is -12.
 
-As RabbitMQ, `check` ignores the flag 2, which means nothing. Flag 1 says that more flags follow; no property has such
-a flag, RabbitMQ fails on what would follow, and a client would misread the rest, so it is refused.
+Like RabbitMQ, `check` ignores the flag 2, which has no meaning. Flag 1 says that more flags follow; no property has
+such a flag, RabbitMQ fails on it, and a client would misread the rest, so it is refused.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ FLAGS_AT: Final = 12
 PROPERTIES_AT: Final = 14
 KIND_PERSISTENT: Final = 1  # Bits of a stored message's kind byte.
 KIND_EXPIRES: Final = 8
-DELICATE: Final = 256  # No bit of a kind byte: has a property that may be refused or changed, or looks like it.
+DELICATE: Final = 256  # Not in a kind byte: the message may have a property that is refused or changed.
 
 _TRANSIENT: Final = 1  # Delivery modes.
 _PERSISTENT: Final = 2
 _ASKS: Final = (
-    b"\x15amq.rabbitmq.reply-to"  # To be replaced by an address: see `leveret.broker.remote.direct_reply_to`.
+    b"\x15amq.rabbitmq.reply-to"  # Replaced by an address: see `leveret.broker.remote.direct_reply_to`.
 )
 
 _HEAD: Final = struct.Struct(">HHQH")
@@ -61,7 +61,7 @@ _LONGLONG: Final = struct.Struct(">Q")
 # Forms of a property: a positive number is a fixed size.
 _SHORTSTR: Final = 0
 _TABLE: Final = -1
-_MODE: Final = -2  # One byte too; in plans only.
+_MODE: Final = -2  # One byte too; used in plans only.
 _FORMS: Final = {
     CONTENT_TYPE: _SHORTSTR,
     CONTENT_ENCODING: _SHORTSTR,
@@ -81,7 +81,7 @@ _FORMS: Final = {
 
 
 class BadProperties(ValueError):
-    """The content header is malformed."""
+    """A content header is malformed."""
 
 
 @dataclass(slots=True)
@@ -107,11 +107,11 @@ class Properties:
 _NAMES: Final = dict(zip(_FORMS, (each.name for each in fields(Properties)), strict=True))
 
 
-# The check at the door
+# Checking
 
 
 def check(data: bytes, start: int = 0, end: int | None = None) -> None:
-    """Raises `BadProperties` unless data[start:end] is a well-formed content header of class basic."""
+    """Raise `BadProperties` unless data[start:end] is a well-formed content header of class basic."""
     stop = len(data) if end is None else end
     if start < 0 or stop > len(data) or stop - start < PROPERTIES_AT:
         raise BadProperties("content header is cut off")
@@ -124,9 +124,9 @@ def check(data: bytes, start: int = 0, end: int | None = None) -> None:
 
 
 def survey(data: bytes, start: int, stop: int) -> int:
-    """Check the properties of a header payload, and tell in one pass what every publish is asked for.
+    """Check the properties of a header payload, and return in the same pass what every publish needs.
 
-    The result has KIND_PERSISTENT set if the message is, and DELICATE if it has a property that has to be looked at.
+    The result has KIND_PERSISTENT set if the message is, and DELICATE if it has a property that must be examined.
     """
     at = start + PROPERTIES_AT
     if at > stop:
@@ -161,7 +161,7 @@ _PLANS: Final[dict[int, tuple[int, ...]]] = {}
 
 
 def _plan(flags: int) -> tuple[int, ...]:
-    """The forms of the properties that are present. Publishers use few different sets, and there are 16,384."""
+    """Return the forms of the properties that are present. Cached: of 16,384 possible sets publishers use few."""
     if flags & CONTINUATION:
         raise BadProperties("more property flags than there are properties")
     plan = _PLANS[flags] = tuple(
@@ -181,7 +181,7 @@ def _table_end(data: bytes, at: int, stop: int) -> int:
 
 
 def body_size(data: bytes, start: int = 0) -> int:
-    """The size of the body that the header announces."""
+    """Return the size of the body by the header."""
     try:
         size: int = _LONGLONG.unpack_from(data, start + 4)[0]
     except struct.error:
@@ -190,7 +190,7 @@ def body_size(data: bytes, start: int = 0) -> int:
 
 
 def is_persistent(data: bytes, start: int = 0) -> bool:
-    """Whether the delivery mode is 2. Asked for every message, hence without a loop: most often two looks."""
+    """Return whether the delivery mode is 2. Called for every message, hence without a loop."""
     try:
         flags = data[start + FLAGS_AT]
         if not flags & 0x10:
@@ -254,7 +254,7 @@ def reply_to(data: bytes, start: int = 0) -> str | None:
 
 
 def with_reply_to(content: bytes, start: int, address: str) -> bytes:
-    """A content that has the property, with another one. Its header payload is at `start`, behind its size."""
+    """Return a content with another reply_to, which it must have. Its header payload is at `start`, after its size."""
     at = _find(content, start, REPLY_TO)
     assert at is not None
     end, raw = at + 1 + content[at], address.encode("utf-8", "surrogateescape")
@@ -264,7 +264,7 @@ def with_reply_to(content: bytes, start: int, address: str) -> bytes:
 
 
 def has(data: bytes, flags: int, start: int = 0) -> bool:
-    """Whether any of the properties with these flags is present: `has(content, HEADERS | USER_ID, 7)`."""
+    """Return whether any of the properties with these flags is present: `has(content, HEADERS | USER_ID, 7)`."""
     try:
         return bool((data[start + FLAGS_AT] << 8 | data[start + FLAGS_AT + 1]) & flags)
     except IndexError:
@@ -272,7 +272,7 @@ def has(data: bytes, flags: int, start: int = 0) -> bool:
 
 
 def _find(data: bytes, start: int, wanted: int) -> int | None:
-    """Where the wanted property lies, within the data; None if it is absent."""
+    """Return the offset of a property in the data; None if it is absent."""
     try:
         flags = data[start + FLAGS_AT] << 8 | data[start + FLAGS_AT + 1]
         if not flags & wanted:
@@ -308,22 +308,22 @@ def _read_shortstr(data: bytes, at: int) -> tuple[str, int]:
 
 def _read_table(data: bytes, at: int) -> tuple[Table, int]:
     try:
-        return decode_table(data, at, 2 * FIELDS_MAX)  # With what the broker has added to it (x-death).
+        return decode_table(data, at, 2 * FIELDS_MAX)  # The broker may have added fields (x-death).
     except BadTable as error:
         raise BadProperties(f"headers: {error}") from None
 
 
-# All of them
+# All properties
 
 
 def decode(data: bytes, start: int = 0, end: int | None = None) -> Properties:
-    """All properties of data[start:end], which is checked."""
+    """Return all properties of data[start:end], after a check."""
     check(data, start, end)
     return decode_content(data, start)
 
 
 def decode_content(data: bytes, start: int) -> Properties:
-    """All properties of a content that was checked, and whose header payload is at `start`."""
+    """Return all properties of a checked content whose header payload is at `start`."""
     flags = data[start + FLAGS_AT] << 8 | data[start + FLAGS_AT + 1]
     at = start + PROPERTIES_AT
     found: dict[str, Any] = {}
@@ -341,7 +341,7 @@ def decode_content(data: bytes, start: int) -> Properties:
 
 
 def encode(properties: Properties, body_size: int) -> bytes:
-    """The content-header payload for a body of this size."""
+    """Return the content-header payload for a body of this size."""
     flags = 0
     out = []
     try:

@@ -1,26 +1,26 @@
 """Field tables: AMQP's typed dictionaries, as RabbitMQ reads and writes them.
 
-A table value keeps its wire type (`Field.kind`), because the type is visible to users: RabbitMQ prints it
-(`the value '5' of type 'signedint'`), compares by it when a queue is declared again, and a header must leave
-the broker with the type it came with. Converting to plain Python values at the door would lose that.
+A table value keeps its wire type (`Field.kind`), because the type is visible to users: RabbitMQ prints it (`the value
+'5' of type 'signedint'`), compares by it when a queue is declared again, and a header must be delivered with the type
+with which it was published. Plain Python values would lose that.
 
-The type letters are those of RabbitMQ, not of the AMQP 0-9-1 grammar, which every client has given up:
+The type letters are those of RabbitMQ, not of the AMQP 0-9-1 grammar, which no client follows:
 
     t bool    b byte (signed)   B unsigned byte   s short   u unsigned short   I int   i unsigned int
     l long    f float           d double          D decimal T timestamp        S string
     x bytes   F table           A array           V void    L long, read as (and never written except as) l
 
-Choices that follow RabbitMQ where the grammar leaves them open:
+Where the grammar leaves a choice, it is RabbitMQ's:
 
-- A key that occurs twice: the first wins, as in a look-up in RabbitMQ's list of pairs.
-- NaN and the infinities are refused: Erlang has no such floats, its parser fails on them, and neither does JSON.
+- If a key occurs twice, the first counts, as in a look-up in RabbitMQ's list of pairs.
+- NaN and the infinities are refused: neither Erlang nor JSON has such floats, and Erlang's parser fails on them.
 - The decimal's integer is unsigned.
 
-Strings come from strangers and need not be UTF-8; `surrogateescape` makes a str of any bytes and gives the same
-bytes back. A str with other lone surrogates (only JSON can bring one) cannot be encoded, which is a `BadTable` too.
+Strings of clients need not be UTF-8; `surrogateescape` makes a str of any bytes and returns the same bytes. A str with
+other lone surrogates (only from JSON) cannot be encoded, which is a `BadTable` too.
 
-Whatever is wrong with the bytes raises `BadTable` and nothing else. Nesting is limited, so that a frame full of
-nested tables ends in `BadTable` and not in a `RecursionError` somewhere in the caller.
+Any error in the bytes raises `BadTable` and nothing else. Nesting is limited, so that a frame full of nested tables
+raises `BadTable` and not a `RecursionError` somewhere in the caller.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-DEPTH_MAX: Final = 64  # Tables within tables; real ones (x-death, capabilities) stop at three.
-FIELDS_MAX: Final = 4096  # Each takes about a microsecond to read, while everybody else waits.
+DEPTH_MAX: Final = 64  # Tables within tables; real ones (x-death, capabilities) have at most three levels.
+FIELDS_MAX: Final = 4096  # Each takes about a microsecond of the event loop to read.
 
 
 class BadTable(ValueError):
-    """The bytes are no table, or the table cannot be written as bytes."""
+    """Bytes are not a table, or a table cannot be written as bytes."""
 
 
 class Field(NamedTuple):
@@ -50,7 +50,7 @@ Table = dict[str, Field]
 _SIZE: Final = struct.Struct(">I")
 _DECIMAL: Final = struct.Struct(">BI")
 
-# Kinds of one struct each: letter on the wire -> (kind, size, unpack_from). `L` is read as `l`.
+# Kinds that are one struct: letter on the wire -> (kind, size, unpack_from). `L` is read as `l`.
 _FORMATS: Final = {"b": "b", "B": "B", "s": "h", "u": "H", "I": "i", "i": "I", "l": "q", "T": "Q"}
 _STRUCTS: Final = {kind: struct.Struct(">" + form) for kind, form in _FORMATS.items()}
 _FLOATS: Final = {"f": struct.Struct(">f"), "d": struct.Struct(">d")}
@@ -64,7 +64,7 @@ _FIXED: Final[dict[int, tuple[str, int, Callable[[bytes, int], tuple[Any, ...]]]
 
 
 def decode_table(data: bytes, offset: int = 0, fields_max: int = FIELDS_MAX) -> tuple[Table, int]:
-    """The table whose length prefix is at `offset`, and the offset after it."""
+    """Return the table whose length prefix is at `offset`, and the offset after it."""
     start, end = _bounds(data, offset, len(data))
     if end - start > fields_max:
         _check_count(data, start, end, fields_max)
@@ -72,7 +72,7 @@ def decode_table(data: bytes, offset: int = 0, fields_max: int = FIELDS_MAX) -> 
 
 
 def table_end(data: bytes, offset: int, limit: int) -> int:
-    """The offset after the table, which is checked but not decoded: every message's headers pass here."""
+    """Return the offset after a table, which is checked but not decoded: this is done for every message's headers."""
     at, end = _bounds(data, offset, limit)
     if end - at > FIELDS_MAX:
         _check_count(data, at, end, FIELDS_MAX)
@@ -93,7 +93,7 @@ def table_end(data: bytes, offset: int, limit: int) -> int:
 
 
 def _bounds(data: bytes, at: int, limit: int) -> tuple[int, int]:
-    """Where the bytes after the length prefix at `at` start and end."""
+    """Return the start and end of the bytes after the length prefix at `at`."""
     start = at + 4
     if start > limit:
         raise BadTable(f"length at {at} is cut off")
@@ -104,8 +104,8 @@ def _bounds(data: bytes, at: int, limit: int) -> tuple[int, int]:
 
 
 def _check_count(data: bytes, at: int, end: int, fields_max: int) -> None:
-    """Refuse a table with too many fields, nested ones included, before time is spent on each of them. A field takes a
-    byte at least, so short tables need no look."""
+    """Refuse a table with too many fields, nested ones included, before it is read. A field takes at least one byte, so
+    short tables need no check."""
     left, todo = fields_max, [(at, end, True)]
     while todo:
         at, end, is_table = todo.pop()
@@ -150,7 +150,7 @@ def _read_array(data: bytes, at: int, end: int, depth: int) -> list[Field]:
 
 
 def _read_field(data: bytes, at: int, end: int, depth: int) -> tuple[Field, int]:
-    """The value whose type letter is at `at`, which is below `end`."""
+    """Return the value whose type letter is at `at`, which is below `end`, and the offset after it."""
     letter = data[at]
     at += 1
     if letter == 83:  # S
@@ -242,7 +242,7 @@ _NESTED: Final = (ord("F"), ord("A"))
 
 
 def encode_table(table: Mapping[str, Field]) -> bytes:
-    """The table's bytes with their length prefix."""
+    """Return a table's bytes with their length prefix."""
     try:
         return _table_bytes(table, 1)
     except (struct.error, OverflowError, UnicodeEncodeError) as error:
@@ -311,16 +311,16 @@ _TYPE_NAMES: Final = {
     "A": "array",
     "V": "void",
 }
-_INTEGERS: Final = frozenset("bBsuIilD")  # RabbitMQ counts the decimal among them.
+_INTEGERS: Final = frozenset("bBsuIilD")  # In RabbitMQ the decimal is one of them.
 
 
 def type_name(field: Field) -> str:
-    """What RabbitMQ calls the value's type."""
+    """Return RabbitMQ's name of a value's type."""
     return _TYPE_NAMES[field.kind]
 
 
 def equivalent(one: Field | None, other: Field | None) -> bool:
-    """Whether RabbitMQ takes two arguments for the same: equal values of one class of types, 5 as byte or as long."""
+    """Return whether two arguments are the same for RabbitMQ: equal values of one class of types, 5 as byte or long."""
     if one is None or other is None:
         return one is other
     return _type_class(one.kind) == _type_class(other.kind) and canonical_field(one)[1] == canonical_field(other)[1]
@@ -331,12 +331,12 @@ def _type_class(kind: str) -> str:
 
 
 def canonical(table: Mapping[str, Field]) -> tuple[tuple[str, str, Any], ...]:
-    """A hashable form, the same for equal tables whatever their order of keys."""
+    """Return a hashable form, the same for equal tables whatever their order of keys."""
     return tuple((name, *canonical_field(table[name])) for name in sorted(table))
 
 
 def canonical_field(field: Field) -> tuple[str, Any]:
-    """A hashable form of one value."""
+    """Return a hashable form of one value."""
     kind, value = field
     if kind == "F":
         return kind, canonical(value)
@@ -346,7 +346,7 @@ def canonical_field(field: Field) -> tuple[str, Any]:
 
 
 def from_python(value: object) -> Field:
-    """The field for a plain value, typed as RabbitMQ types what comes as JSON: integers are longs, floats doubles."""
+    """Return the field for a plain value, with RabbitMQ's types for JSON: integers are longs, floats doubles."""
     if isinstance(value, Field):
         return value
     if value is None:
@@ -369,17 +369,17 @@ def from_python(value: object) -> Field:
 
 
 def table_from_python(values: Mapping[str, object]) -> Table:
-    """A table of plain values."""
+    """Return a table of plain values."""
     return {name: from_python(value) for name, value in values.items()}
 
 
 def to_python(table: Mapping[str, Field]) -> dict[str, Any]:
-    """Plain values, for people and JSON (except that `x` stays bytes); types are lost, a decimal becomes a float."""
+    """Return plain values, for display and JSON (but `x` stays bytes); types are lost, a decimal becomes a float."""
     return {name: field_to_python(field) for name, field in table.items()}
 
 
 def field_to_python(field: Field) -> Any:
-    """The plain value of one field."""
+    """Return the plain value of one field."""
     kind, value = field
     if kind == "F":
         return to_python(value)

@@ -257,4 +257,4 @@ class Governing:
 
     def say_farewell(self) -> None:
         for peer in self.broker.edges:
-            self.broker.shell.send(peer, frame_types.FAREWELL, [U64.pack(self.broker.metadata.index)])
+            self.broker.shell.send(peer, frame_types.STOPPING, [U64.pack(self.broker.metadata.index)])

@@ -18,7 +18,7 @@ from leveret.broker.queue import ttl_and_length
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leveret.base.counters import Traffic
+    from leveret.base.counters import MessageCounters
     from leveret.broker.queue.host import Host
     from leveret.metadata.rules.queue_rules import QueueRules
     from leveret.storage.format.queue_block import Run
@@ -53,7 +53,7 @@ class Paging:
     )
 
     host: Host
-    totals: Traffic
+    totals: MessageCounters
     said: QueueRules
     ruled: int
     durable: bool

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Literal, cast
 
-from leveret.base.counters import Traffic
+from leveret.base.counters import MessageCounters
 from leveret.base.range_set import merged
 from leveret.broker.delivery.answers import Got, Status, unreachable
 from leveret.broker.delivery.batch import PLACE_BYTES, Batch, Gap, Span
@@ -150,7 +150,7 @@ class Queue(Paging):
         self.waiting: list[Callable[[AnyQueue], None]] = []  # Questions that are put off: see `is_deferring`.
         self.orphans: set[Consumer] = set()  # Who wants to consume is among those that wait.
         self.heritage = (0, 0)  # Epoch and number of the last block of the master before: see `bequest`.
-        self.totals = Traffic()
+        self.totals = MessageCounters()
         self.used_ms = host.now_ms  # When somebody last asked for it, or consumed from it.
         self.set_rules(host.rules_of(spec))
 
@@ -226,7 +226,7 @@ class Queue(Paging):
 
     def arrive(self, spec: QueueSpec) -> None:
         """The queue has come to this node. What it brought along was not published now."""
-        self.spec, self.totals = spec, Traffic()
+        self.spec, self.totals = spec, MessageCounters()
 
     def begin_epoch(self, after: int) -> None:
         """Its epoch is later than this one: copies that it had may turn up again, one day."""

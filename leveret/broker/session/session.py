@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from leveret.base.counters import Traffic
+from leveret.base.counters import MessageCounters
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD, Batch, begin_sharing
 from leveret.broker.delivery.confirms import Confirms, Pending
 from leveret.broker.delivery.unacked import Delivered, Unacked
@@ -101,7 +101,7 @@ class Session:
         self.confirms: Confirms | None = None
         self.awaited: dict[int, Callable[[bool], None]] = {}  # By number: whom to tell of a publish.
         self.transaction: Committing | None = None
-        self.traffic = Traffic()
+        self.traffic = MessageCounters()
         self.broker.sessions[self] = None
 
     @property

@@ -1,7 +1,7 @@
 """The sockets between nodes: dials members, listens for them, and moves frames.
 
-`Link` (one connection) and `Detector` (which links make a peer that counts) decide; this module owns sockets, timers
-and dice. What a user of it may rely on:
+`Link` (one connection) and `FailureDetector` (which links make a peer that counts) decide; this module owns sockets,
+timers and dice. What a user of it may rely on:
 
 - `on_up` and `on_down` alternate for each peer. In between, frames sent arrive in order, or `on_down` comes. A frame
   never comes from a peer that is not up, nor from an earlier session.
@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, Protocol
 
 from leveret.links import failure_detector, link
 from leveret.links.compression import BadPacked, Compressor, unpacked
-from leveret.links.failure_detector import IN, OUT, Cut, Detector, DetectorOptions, Down, Pair, Up
+from leveret.links.failure_detector import IN, OUT, Cut, DetectorOptions, Down, FailureDetector, Pair, Up
 from leveret.links.frame_types import PACKED
 from leveret.links.link import Buffer, Failed, Frames, Identity, Link, Paired, Ready
 from leveret.node.sockets.peer_socket import PeersOptions, PeerTls, Wire, call, connect
@@ -139,7 +139,7 @@ class Peers:
         self._link_options = options.of_link()
         # Callers know nothing of this node's options, and beat as the default wants it.
         self._caller_silence_ms = max(options.silence_ms, PeersOptions().silence_ms)
-        self._detector = Detector(
+        self._detector = FailureDetector(
             DetectorOptions(options.silence_ms, 2 * options.tick_ms(), options.stable_ms, options.calm_ms)
         )
         self._members: dict[str, _Member] = {}

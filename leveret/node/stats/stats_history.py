@@ -28,7 +28,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from leveret.base.counters import WORDS, Traffic
+from leveret.base.counters import WORDS, MessageCounters
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.hidden_queues import is_keeper
 from leveret.node.system.time_slices import Slices
@@ -265,7 +265,7 @@ class Samples:
                 values = (*_TRAFFIC(one.totals), 0, 0)
                 if values != before:
                     self._add(one.spec, values, before)
-                one.totals = Traffic()  # Nothing of it counts twice.
+                one.totals = MessageCounters()  # Nothing of it counts twice.
             else:
                 self._add_session(one, counted(one), self.sessions.pop(one, []))
 

@@ -29,7 +29,7 @@ from leveret.protocol.frames import BODY, END, HEAD, HEADER, HEADER_AT, METHOD
 from leveret.protocol.properties import DELICATE, BadProperties, survey
 
 if TYPE_CHECKING:
-    from leveret.base.counters import Passage
+    from leveret.base.counters import ExchangeCounters
     from leveret.broker.broker import AnyQueue, Broker
     from leveret.broker.vhost import Route, Vhost
     from leveret.sessions.amqp.channel import Channel
@@ -222,7 +222,7 @@ class Intake:
         if route.is_plain and channel.transaction is None:  # type: ignore[union-attr]
             self.contents.append(data[end:stop])
             self.keys.append(route.key)  # type: ignore[union-attr]
-            passage: Passage = route.passage  # type: ignore[union-attr]
+            passage: ExchangeCounters = route.passage  # type: ignore[union-attr]
             passage.came += 1
             passage.went += len(route.queues)  # type: ignore[union-attr]
             if known and body_size:  # Seen twice, so it may come a third time.

@@ -176,7 +176,7 @@ def _recorded() -> tuple[list[bytes], list[bytes]]:
     named = w.U16.pack(len(address)) + address
     reply = named + w.U16.pack(3) + key[0] + content(encode(Properties(), 1), b"1", 0)
     to_home.append(packed([(frame_types.REPLY, reply), (frame_types.REPLY_ASK, w.U64.pack(1) + named)]))
-    to_home.append(packed([(frame_types.CENSUS, b'{"uguest": 2}'), (frame_types.REPLY, reply)]))
+    to_home.append(packed([(frame_types.CONNECTION_COUNTS, b'{"uguest": 2}'), (frame_types.REPLY, reply)]))
     return to_home, to_edge
 
 

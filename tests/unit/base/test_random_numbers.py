@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from leveret.base.random_numbers import Dice
+from leveret.base.random_numbers import RandomNumbers
 
 
 def drawn(seed: int, count: int, times: int) -> list[int]:
-    dice = Dice(lambda: seed)
+    dice = RandomNumbers(lambda: seed)
     return [dice.draw(count) for _ in range(times)]
 
 
@@ -27,7 +27,7 @@ def test_the_seed_is_asked_for_once_and_late() -> None:
         asked.append(1)
         return -1
 
-    dice = Dice(seed)
+    dice = RandomNumbers(seed)
     assert not asked
     dice.draw(2)
     dice.draw(2)

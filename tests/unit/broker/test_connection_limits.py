@@ -108,4 +108,4 @@ def test_without_limits_nothing_is_told(cluster: Cluster) -> None:
 )
 def test_bad_frames(cluster: Cluster, payload: bytes) -> None:
     with pytest.raises(BadFrame):
-        cluster["a"].broker.on_peer_frame("b", frame_types.CENSUS, payload)
+        cluster["a"].broker.on_peer_frame("b", frame_types.CONNECTION_COUNTS, payload)

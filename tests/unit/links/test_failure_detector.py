@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from leveret.links.failure_detector import IN, OUT, Cut, Detector, DetectorOptions, Down, Event, Pair, Up, _Peer
+from leveret.links.failure_detector import IN, OUT, Cut, DetectorOptions, Down, Event, FailureDetector, Pair, Up, _Peer
 
 OPTIONS = DetectorOptions(silence_ms=4_000, step_ms_max=500, stable_ms=500, calm_ms=30_000)
 
 
-def up_with_b(now_ms: int = 0, detector: Detector | None = None) -> Detector:
-    detector = detector or Detector(OPTIONS)
+def up_with_b(now_ms: int = 0, detector: FailureDetector | None = None) -> FailureDetector:
+    detector = detector or FailureDetector(OPTIONS)
     detector.on_linked("b", OUT, b"out", now_ms)
     detector.on_linked("b", IN, b"in", now_ms)
     detector.on_paired("b", b"out", now_ms)
@@ -22,7 +22,7 @@ def up_with_b(now_ms: int = 0, detector: Detector | None = None) -> Detector:
 
 
 def test_up_needs_both_links_and_the_peers_word() -> None:
-    detector = Detector(OPTIONS)
+    detector = FailureDetector(OPTIONS)
     assert detector.on_linked("b", OUT, b"out", 0) == []
     assert detector.on_linked("b", IN, b"in", 5) == [Pair("b", b"in")]
     assert not detector.is_up("b")
@@ -33,7 +33,7 @@ def test_up_needs_both_links_and_the_peers_word() -> None:
 
 
 def test_the_peers_word_may_come_first() -> None:
-    detector = Detector(OPTIONS)
+    detector = FailureDetector(OPTIONS)
     detector.on_linked("b", IN, b"in", 0)
     assert detector.on_paired("b", b"out", 1) == []
     assert detector.on_linked("b", OUT, b"out", 2) == [Pair("b", b"in"), Up("b")]
@@ -48,7 +48,7 @@ def test_closed_link_counts_at_once_and_takes_the_other_with_it(side: int) -> No
 
 
 def test_link_lost_before_a_session_takes_nothing_with_it() -> None:
-    detector = Detector(OPTIONS)
+    detector = FailureDetector(OPTIONS)
     detector.on_linked("b", OUT, b"out", 0)
     assert detector.on_lost("b", OUT, "closed", 1) == []
     detector.on_linked("b", IN, b"in", 2)
@@ -57,7 +57,7 @@ def test_link_lost_before_a_session_takes_nothing_with_it() -> None:
 
 
 def test_the_peers_word_is_lost_with_the_link_it_came_on() -> None:
-    detector = Detector(OPTIONS)
+    detector = FailureDetector(OPTIONS)
     detector.on_linked("b", IN, b"in", 0)
     detector.on_paired("b", b"out", 0)
     detector.on_lost("b", IN, "closed", 1)
@@ -108,13 +108,13 @@ def test_silence_while_this_node_slept_does_not_count() -> None:
 
 
 def test_silent_link_without_a_session_is_cut() -> None:
-    detector = Detector(OPTIONS)
+    detector = FailureDetector(OPTIONS)
     detector.on_linked("b", IN, b"in", 0)
     events = [each for now_ms in range(0, 5_000, 250) for each in detector.tick(now_ms)]
     assert events == [Cut("b", "nothing was heard for 4000 ms")]
 
 
-def relink(detector: Detector, now_ms: int) -> list[Event]:
+def relink(detector: FailureDetector, now_ms: int) -> list[Event]:
     """Lose the links and have them again at once."""
     detector.on_lost("b", OUT, "closed", now_ms)
     events = detector.on_linked("b", OUT, b"out", now_ms)
@@ -174,7 +174,7 @@ class Wire:
 class World:
     """Two nodes whose links break at either end at any moment. Checks what a frame may find where it arrives."""
 
-    def __init__(self, seed: int, kind: type[Detector]) -> None:
+    def __init__(self, seed: int, kind: type[FailureDetector]) -> None:
         self.random = Random(seed)
         options = OPTIONS._replace(stable_ms=self.random.choice((0, 20)))
         self.detectors = [kind(options), kind(options)]
@@ -288,7 +288,7 @@ class World:
 def test_frames_only_within_a_session() -> None:
     got = ups = 0
     for seed in range(300):
-        world = World(seed, Detector)
+        world = World(seed, FailureDetector)
         world.run(400)
         world.settle()
         assert world.up == [True, True], f"seed {seed}: not up again after all faults ended"
@@ -297,7 +297,7 @@ def test_frames_only_within_a_session() -> None:
     assert got > 1_000 and ups > 1_000  # Else nothing was tried.
 
 
-class Careless(Detector):
+class Careless(FailureDetector):
     """Takes the peer's word for whichever link there is."""
 
     def _settle(self, peer: str, state: _Peer, now_ms: int) -> list[Event]:

@@ -11,7 +11,7 @@ from leveret.broker.delivery.confirms import Confirms
 from leveret.broker.mirrors.manager import Mirror
 from leveret.broker.queue.state import Access
 from leveret.broker.remote.peer_frames import U64
-from leveret.links.frame_types import FAREWELL, LINKED
+from leveret.links.frame_types import LINKED, STOPPING
 from leveret.links.proposals import BadFrame
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.maintenance_mark import DRAINING, MAINTENANCE, mark
@@ -347,15 +347,15 @@ def test_a_farewell_counts_once_all_is_known_that_came_before_it(rings: Rings) -
     stopping, broker = rings.servers[ONE].world, rings.servers[TWO].world.broker
     stopping.broker.on_peer_up(TWO)
     stopping.metadata.index = broker.metadata.index + 1  # A view, perhaps, that the other one has not heard of.
-    stopping.send = lambda peer, kind, parts: told.append(b"".join(parts)) if kind == FAREWELL else None  # type: ignore[method-assign]
+    stopping.send = lambda peer, kind, parts: told.append(b"".join(parts)) if kind == STOPPING else None  # type: ignore[method-assign]
     stopping.broker.mirrors.governing.say_farewell()
-    broker.on_peer_frame(ONE, FAREWELL, told[0])
+    broker.on_peer_frame(ONE, STOPPING, told[0])
     spec = broker.metadata.queues["/", "q"]
     assert not broker.mirrors.governing.is_down(spec)
     broker.metadata.index += 1
     assert broker.mirrors.governing.is_down(spec)
     with pytest.raises(BadFrame):
-        broker.on_peer_frame(ONE, FAREWELL, b"")
+        broker.on_peer_frame(ONE, STOPPING, b"")
 
 
 def test_one_that_leaves_hands_over(rings: Rings) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.base.counters import Passage, Totals, Traffic
+from leveret.base.counters import ExchangeCounters, MessageCounters, NodeCounters
 from leveret.broker.queue.queue import Queue
 from leveret.metadata.model.records import QueueSpec
 from leveret.node.stats import stats_history as s
@@ -24,7 +24,7 @@ class World:
     def __init__(self) -> None:
         self.vhosts = {"/": SimpleNamespace(name="/", passages={})}
         self.broker = SimpleNamespace(
-            queues_by_id={}, connections={}, sessions={}, vhosts=self.vhosts, totals=Totals(), ended={}, now_ms=0
+            queues_by_id={}, connections={}, sessions={}, vhosts=self.vhosts, totals=NodeCounters(), ended={}, now_ms=0
         )
         alarms = SimpleNamespace(memory_used_bytes=1, disk_free_bytes=2)
         storage = SimpleNamespace(log=SimpleNamespace(appended_bytes=3))
@@ -44,7 +44,7 @@ class World:
         )
         login = SimpleNamespace(vhost=self.vhosts["/"])
         session = SimpleHash(
-            SimpleNamespace(traffic=Traffic(), confirms=None, delivery_tag=0, is_closed=False, login=login)
+            SimpleNamespace(traffic=MessageCounters(), confirms=None, delivery_tag=0, is_closed=False, login=login)
         )
         self.broker.connections[SimpleHash(connection)] = "n.1"
         self.broker.sessions[session] = None
@@ -198,7 +198,7 @@ def test_sessions_add_what_they_published(world: World) -> None:
 
 
 def test_exchanges(world: World) -> None:
-    passage = world.vhosts["/"].passages["x"] = Passage()
+    passage = world.vhosts["/"].passages["x"] = ExchangeCounters()
     passage.came, passage.went = 2, 4
     world.sample()
     passage.came = 12
