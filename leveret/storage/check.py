@@ -1,8 +1,8 @@
-"""Checking a log that is not in use, and repairing it.
+"""Check and repair of a log that is not in use.
 
-`check` reads every byte and changes nothing. `repair` goes on without what is damaged: it takes up the log as far as it
-is good, writes what lives in damaged segments to a new one, puts a new checkpoint in place and lets the damaged
-segments go, all by the log's own means. A repair that is interrupted is simply run again.
+`check` reads every byte and changes nothing. `repair` drops what is damaged: it loads the log as far as it is good,
+writes the live messages of damaged segments to a new one, writes a checkpoint and deletes the damaged segments, all
+with the functions of the log itself. A repair that was interrupted can be run again.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from leveret.storage.segments.disk import Disk
 
 @dataclass
 class Report:
+    """The result of a check or a repair."""
+
     segments: int = 0
     blocks: int = 0
     bytes: int = 0
     queues: int = 0
     messages: int = 0
-    notes: list[str] = field(default_factory=list)  # What a start puts right by itself.
+    notes: list[str] = field(default_factory=list)  # Problems that a start corrects by itself.
     damages: list[Damage] = field(default_factory=list)
     # Of a repair:
-    lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # By queue: messages nobody else may have.
-    refilled: list[int] = field(default_factory=list)  # Mirrored queues whose other members have what is lost here.
-    is_blind: bool = False  # Some damaged places do not say which queues they belong to.
+    lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # By queue: messages without any copy.
+    refilled: list[int] = field(default_factory=list)  # Mirrored queues that other members will fill.
+    is_blind: bool = False  # The queues of some damaged places are unknown.
 
     @property
     def good(self) -> bool:
@@ -45,17 +47,17 @@ class Report:
 
 
 def check(disk: Disk, folder: str) -> Report:
-    """Verify all segments, their indexes and the checkpoint, of all queues. Reads only."""
+    """Verify all segments, their indexes and the checkpoint. Only reads."""
     recovery, _, report = _read(disk, folder)
     report.notes += recovery.weak
     return report
 
 
 def repair(disk: Disk, folder: str, mirrored: Collection[int]) -> Report:
-    """Drop just what is damaged. The report's `damages` say what that was; messages counted are those that remain.
+    """Drop what is damaged. The report's `damages` list it; it counts the messages that remain.
 
-    `mirrored`: the queues of which this node may have had a copy. Which others there are is not asked: the messages of
-    those that are not go at the next start.
+    `mirrored`: the queues of which this node may have had a copy. Messages of deleted queues are kept: the next start
+    removes them.
     """
     recovery, log, report = _read(disk, folder)
     if report.good:
@@ -84,7 +86,7 @@ def _lost(recovery: Recovery, is_mirrored: Callable[[int], bool]) -> dict[int, l
 def _read(disk: Disk, folder: str) -> tuple[Recovery, Log, Report]:
     report = Report()
     recovery = Recovery(disk, folder, report.notes.append)
-    recovery.run(use_sidecars=False)
+    recovery.run(use_indexes=False)
     log = Log(disk, folder, LogOptions())
     report.segments = len(recovery.segments)
     report.blocks = sum(found.index.blocks for found in recovery.segments)

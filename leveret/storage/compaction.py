@@ -1,12 +1,12 @@
-"""What the log does beside writing: index full segments, take checkpoints, free dead segments, empty sparse ones.
+"""Compaction of the log: indexes full segments, takes checkpoints, frees dead segments, empties sparse ones.
 
-One job at a time, each bounded, the most urgent first. `log` tells why the order of their effects is safe; here it is
-decided when each is worth its cost.
+There is one job at a time, each of limited size, the most urgent first. `log` says why the order of their effects is
+safe; this module decides when each is worth its cost.
 
-A checkpoint costs in proportion to what it holds, so it is taken only when as many bytes would come free, or have been
-appended since the last one. A segment that has just become sparse is often about to be dead: its messages are being
-consumed in order. So it is emptied only if it still holds at least half of that after a quarter of a segment has been
-appended, or when the node is idle.
+The cost of a checkpoint is proportional to its size, so it is taken only when it frees as many bytes, or as many have
+been appended since the last one. A segment that has just become sparse is often dead soon: its messages are being
+consumed in order. So it is emptied only if at least half of its live bytes are still live after a quarter of a segment
+has been appended, or when the node is idle.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ _LOOK_EVERY = 64
 _RECLAIM_SEGMENTS = 16
 
 
-class Maintenance:
+class Compaction:
+    """Chooses the next job that frees disk space."""
+
     def __init__(self, log: Log) -> None:
         self._log = log
         self._busy: Job | None = None
-        self._snapshot: Checkpoint | None = None  # Taken, and waiting until all it contains is durable.
-        self.through = 0  # Of the checkpoint in place.
+        self._snapshot: Checkpoint | None = None  # Waits until all blocks in it are durable.
+        self.through = 0  # The `through` of the present checkpoint.
         self.checkpoint_bytes = 0
-        self._checkpoint_at = 0  # The log's appended bytes then.
-        self._doomed: list[int] = []  # Segments the checkpoint in place does not name.
-        self._moving = 0  # Copies that are gathered and not written yet.
-        self._sparse: dict[int, tuple[int, int]] = {}  # Live and appended bytes when first seen sparse.
+        self._checkpoint_at = 0  # The log's `appended_bytes` at the last checkpoint.
+        self._doomed: list[int] = []  # Segments that the present checkpoint does not name.
+        self._moving = 0  # Copies that are not written yet.
+        self._sparse: dict[int, tuple[int, int]] = {}  # By segment: live and appended bytes when first seen sparse.
         self._calls = 0
         self._release = False
-        self._looked_at = 0  # Current segment then; 0: look again.
-        # For repair: a checkpoint whatever it costs, and segments to be emptied however much lives in them.
+        self._looked_at = 0  # The current segment at the last look at all segments; 0: look again.
+        # For repair: a checkpoint at any cost, and segments to be emptied however much of them is live.
         self.checkpoint_due = False
         self.forced: set[int] = set()
 
@@ -59,7 +61,7 @@ class Maintenance:
         return job
 
     def _time_to_look(self, idle: bool) -> bool:
-        """Looking costs a pass over the table of segments, which is not to be paid for every write."""
+        """Return whether to look at all segments: that is too expensive for every write."""
         self._calls += 1
         current = self._log.current.number if self._log.current else 0
         if not idle and current == self._looked_at and self._calls % _LOOK_EVERY:
@@ -74,7 +76,7 @@ class Maintenance:
         if self._snapshot is not None or current is None or not self._checkpoint_wanted(current.number):
             return None
         if log.mirrors.voiding:
-            return None  # It has to name the places of these.
+            return None  # Their places, which a checkpoint must contain, are unknown yet.
         segments = {
             number: segment.length if segment.sealed else segment.synced
             for number, segment in log.segment_table.items()
@@ -98,7 +100,7 @@ class Maintenance:
         return max(dead_bytes, log.appended_bytes - self._checkpoint_at) >= self.checkpoint_bytes
 
     def _checkpoint(self) -> Checkpoint | None:
-        """The snapshot, once all it contains is durable."""
+        """Return the checkpoint to write, once all blocks in it are durable."""
         job, current = self._snapshot, self._log.current
         if job is None or current is None or self._log.written_serial < job.serial:
             return None
@@ -111,13 +113,13 @@ class Maintenance:
         return self._snapshot.serial if self._snapshot is not None else 0
 
     def drop_snapshot(self) -> None:
-        if self._snapshot is not self._busy:  # One that is being put in place waits for no block any more.
+        if self._snapshot is not self._busy:  # One that is being written waits for no block any more.
             self._snapshot = None
 
     # -- freeing ---------------------------------------------------------------------
 
     def release_spares(self) -> None:
-        """The disk is full: give back what is only kept for speed."""
+        """Delete the spare files: the disk is full."""
         self._release = True
 
     def _reclaim(self) -> Reclaim | None:
@@ -133,7 +135,7 @@ class Maintenance:
         if not free:
             return None
         for number in free:
-            assert not log.segment_table[number].live  # Liveness only falls, and copies go to later segments.
+            assert not log.segment_table[number].live  # Live messages only get fewer, and copies go to later segments.
         indexed = {number for number in free if log.segment_table[number].indexed}
         job = Reclaim(log.folder, free, indexed, max(log.options.spares_max - len(log.spares), 0))
         job.spare_bytes_max = 2 * log.options.segment_bytes + log.options.group_bytes
@@ -256,12 +258,12 @@ class Maintenance:
             self._doomed.remove(number)
 
     def on_failed(self, job: Job, error: Exception) -> bool:
-        """True if the log can go on whatever the error."""
+        """Note that a job failed. Return whether the log can continue whatever the error."""
         assert job is self._busy
         self._busy = None
         log = self._log
         if isinstance(job, Reclaim):
-            # Files whose new name is not synced are no spares; what is left of them goes at the next start.
+            # Files whose new name is not synced must not be used as spares; the next start deletes them.
             self._on_reclaimed(job)
         if isinstance(job, Compact) or (isinstance(job, Seal) and isinstance(error, LogDamaged)):
             log.segment_table[job.segment].bad = True

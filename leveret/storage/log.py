@@ -1,43 +1,42 @@
 """The durable log of one node: the blocks of all its queues, in common segment files.
 
-Blocks are gathered (`append`) and written as one *group* with one sync (`take` gives the job, `on_done` the blocks that
-are durable now). While one group is being written the next gathers, so batches grow with load and an idle node waits
-for nothing. Memory holds, per queue, the sets of numbers that live and one packed reference a block; contents are read
-back with `load`.
+Blocks are collected (`append`) and written as one *group* with one sync (`take` returns the job, `on_done` the blocks
+that are durable now). While one group is being written the next is collected, so groups grow with load and an idle node
+waits for nothing. Memory has, per queue, the sets of live numbers and one packed reference per block; contents are read
+with `load`.
 
-Nothing here touches the disk except `recover`: `take`, `load` and `maintenance` give jobs (see `jobs`) that a worker
-thread performs, and `on_done` or `on_failed` must be called with each of them afterwards.
+Only `recover` uses the disk: `take`, `load` and `maintenance` return jobs (`segments.disk_jobs`) that a worker thread
+performs, and `on_done` or `on_failed` must be called with each of them afterwards.
 
-**How space comes back.** A segment is dead when no message in it lives. Then a *checkpoint* (all queues' sets, and the
-list of segments that still matter) is put in place, and only after that the segment's file goes, or is kept as a spare
-to be overwritten by a later segment. A segment of which little lives is emptied first: its live messages are written
-again as *moved* blocks, a bounded number of bytes at a time. So one old message pins its own size, not its segment.
+**How space is freed.** A segment is dead when it has no live message. Then a *checkpoint* (all queues' sets, and the
+list of segments that are still needed) is written, and only after that the segment's file is deleted, or kept as a
+spare to be overwritten by a later segment. A segment with few live messages is emptied first: they are written again as
+*moved* blocks, a limited number of bytes at a time. So one old message keeps its own size on disk, not its segment.
 
-**Why no settle is ever forgotten while a copy of its message is on disk.** Let `through` be the checkpoint's segment
-number, and say a place is *before* or *behind* by comparing its segment with it.
+**Why no settle is ever lost while a copy of its message is on disk.** Let `through` be the checkpoint's segment number;
+a place is *before* or *behind* it by its segment.
 
 1. Only two things make a message live at start: the checkpoint's live set, and a NORMAL block in a segment not before
-   `through`. Moved blocks say where contents are, never that they live. So copies before `through`, in whatever
-   number and order, original or moved, dead file or spare, count for nothing.
-2. Segments not before `through` are never deleted: a segment dies only by a checkpoint with a higher `through` that
-   does not name it. So every settle written there is there still, next to every enqueue written there.
+   `through`. Moved blocks say where contents are, never that they are live. So copies before `through`, in any number
+   and order, original or moved, in a dead file or a spare, have no effect.
+2. Segments not before `through` are never deleted: that takes a checkpoint with a higher `through` that does not name
+   them. So every settle written there is still there, next to every enqueue written there.
 3. A settle written before `through` is in the checkpoint's gone set, since the set was taken after the settle was
    appended and only grows. live = enqueued − gone whatever the order, so neither a message of the checkpoint nor one
    found behind it comes back.
-4. The sets are taken at any moment, with blocks gathered that are not written yet. Therefore the checkpoint is put in
-   place only when all of those are durable: it would otherwise know of messages without contents, and of block numbers
-   that never were. Blocks that are contained in the sets and read again behind `through` change nothing.
-5. Contents of what the sets call live are on disk when the checkpoint is: references move to a copy only when the copy
-   is durable, segments are left out of the list only when no reference points there, and where writes are not synced
-   one by one, the current segment is synced before the checkpoint is put in place (all others are synced before their
-   successor is begun).
-6. The checkpoint is replaced by a rename: the old one or the new one. Deletions follow a durable new one, so a crash
-   between leaves files the checkpoint does not name, which recovery removes. A recycled file carries its old name until
-   a synced rename makes it a spare, and a spare counts for nothing until a synced rename makes it a segment; what is
-   inside is valid only for the segment number it was written for.
-7. A forgotten queue whose number comes again (a mirror that leaves and returns) must not see its former life. FORGET
-   voids all before it; `floor` remembers the segment of it in the checkpoint, and a queue the checkpoint does not know
-   has `through` for a floor.
+4. The sets are copied at any moment, when collected blocks may not be written yet. Therefore the checkpoint is written
+   only when all of those are durable: otherwise it would contain messages without contents, and block numbers that do
+   not exist. Blocks that are contained in the sets and read again behind `through` change nothing.
+5. Contents of live messages are on disk when the checkpoint is: references move to a copy only when the copy is
+   durable, segments are left out of the list only when no reference points there, and if not every write is synced, the
+   current segment is synced before the checkpoint is written (all others are synced before the next one is started).
+6. The checkpoint is replaced by a rename: after a crash there is the old one or the new one. Deletions follow a durable
+   new one, so a crash in between leaves files that the checkpoint does not name, which recovery removes. A recycled
+   file has its old name until a synced rename makes it a spare, and a spare has no effect until a synced rename makes
+   it a segment; its contents are valid only for the segment number for which they were written.
+7. A forgotten queue whose number is used again (a mirror that leaves and returns) must not get its former messages.
+   FORGET voids all earlier blocks; `floor` is its segment in the checkpoint, and a queue that the checkpoint does not
+   contain has `through` as its floor.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from itertools import accumulate
 from typing import Literal
 
 from leveret.base.range_set import RangeSet
-from leveret.storage.compaction import Maintenance
+from leveret.storage.compaction import Compaction
 from leveret.storage.format.block_format import (
     CONTENT_BYTES_MAX,
     FORGET,
@@ -64,7 +63,7 @@ from leveret.storage.format.block_format import (
 from leveret.storage.format.errors import LogStopped
 from leveret.storage.format.queue_block import LASTING_KIND, PERSISTENT, SHARED, Block, Run
 from leveret.storage.format.queue_marks import marks_bytes, marks_of
-from leveret.storage.mirror_log import Mirrors, unknown_part
+from leveret.storage.mirror_log import MirrorLog, unknown_part
 from leveret.storage.recovery import Recovery
 from leveret.storage.segments.block_reader import Place, pick
 from leveret.storage.segments.content_index import PENDING, SHORT, Ref, Share
@@ -91,14 +90,16 @@ _PERSISTENT_STRETCH = re.compile(b"\x01+")
 
 @dataclass(frozen=True)
 class LogOptions:
-    segment_bytes: int = 64 << 20  # A segment is full from here on; its last group may reach over.
+    """Sizes and limits of the log."""
+
+    segment_bytes: int = 64 << 20  # A segment of this size is full; its last group may exceed it.
     segment_blocks: int = 65_536
     group_bytes: int = 16 << 20
     sync: Literal["always", "interval", "never"] = "always"
     spares_max: int = 4
-    sparse_percent: int = 25  # Segments of which less lives are emptied.
-    compact_bytes: int = 4 << 20  # What one maintenance job reads and the log writes again.
-    checkpoint_segments: int = 8  # At least one checkpoint for so many new segments.
+    sparse_percent: int = 25  # Segments with a smaller live part are emptied.
+    compact_bytes: int = 4 << 20  # The bytes that one compaction job reads and the log writes again.
+    checkpoint_segments: int = 8  # There is a checkpoint at least every so many new segments.
 
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= 1 << 31 or not 1 <= self.group_bytes <= 1 << 28:
@@ -108,6 +109,8 @@ class LogOptions:
 
 
 class Segment(Share):
+    """A segment file of the log."""
+
     __slots__ = (
         "number", "length", "synced", "blocks", "pins", "created", "recycled", "sealed", "indexed", "bad", "queues",
     )  # fmt: skip
@@ -118,13 +121,13 @@ class Segment(Share):
         self.length = 0
         self.synced = 0
         self.blocks = 0
-        self.pins = 0  # Jobs that read from it.
+        self.pins = 0  # The number of jobs that read from it.
         self.created = False
         self.recycled = False
-        self.sealed = False  # Synced, and nothing more is written to it.
-        self.indexed = False  # Its sidecar is in place.
-        self.bad = False  # Damage was met in it: left alone.
-        self.queues: dict[int, tuple[int, int]] = {}  # Lowest and highest first number of references to here.
+        self.sealed = False  # It is synced, and nothing more is written to it.
+        self.indexed = False  # Its index file exists.
+        self.bad = False  # Damage was found in it: it is left alone.
+        self.queues: dict[int, tuple[int, int]] = {}  # By queue: lowest and highest first number of its references.
 
     def note(self, queue: int, first: int) -> None:
         low, high = self.queues.get(queue, (first, first))
@@ -132,12 +135,14 @@ class Segment(Share):
 
 
 class Log:
+    """The durable log of a node."""
+
     def __init__(self, disk: Disk, folder: str, options: LogOptions) -> None:
         self.disk = disk
         self.folder = folder
         self.options = options
-        self.stopped: str | None = None  # Why nothing is written any more.
-        self.damage: list[str] = []  # Met while running, in segments that are now left alone.
+        self.stopped: str | None = None  # Why the log has stopped writing; None: it has not.
+        self.damage: list[str] = []  # Damage found at run time, in segments that are left alone since.
         self.queues: dict[int, QueueLog] = {}
         self.segment_table: dict[int, Segment] = {}
         self.shares: dict[int, Share] = {PENDING: Share()}
@@ -149,14 +154,14 @@ class Log:
         self.serial = 0
         self.written_serial = 0
         self.gathered_bytes = 0
-        self.shared: tuple[list[bytes], int] = ([], 0)  # Contents of the last run gathered that is shared; their bytes.
-        self.appended_bytes = 0  # Ever; the pace of checkpoints.
+        self.shared: tuple[list[bytes], int] = ([], 0)  # Contents of the last run with shared contents; their bytes.
+        self.appended_bytes = 0  # In all; determines when checkpoints are taken.
         self._writing: Write | None = None
         self._writing_bytes = 0
         self._sync_due = False
-        self.base = 1  # No segment that is begun has a lower number.
-        self.upkeep = Maintenance(self)
-        self.mirrors = Mirrors(self)
+        self.base = 1  # The lowest number for a new segment.
+        self.upkeep = Compaction(self)
+        self.mirrors = MirrorLog(self)
 
     # -- state -------------------------------------------------------------------
 
@@ -184,12 +189,12 @@ class Log:
         known: Collection[int] | None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Read what is on disk. Queues not in `known` are dead; None: who lives is not known yet, keep all. Raises
-        `LogDamaged`, and then has changed nothing."""
+        """Read the log from disk. Queues not in `known` are deleted; None: keep all. Raises `LogDamaged` without having
+        changed anything."""
         assert not self.segment_table and not self.serial, "recover comes first, and once"
         recovery = Recovery(self.disk, self.folder, progress or (lambda text: None))
         self.disk.make_folder(f"{self.folder}/segments")
-        # A process that was killed may have left renames unsynced. What is about to be believed must stay.
+        # A killed process may have left renames unsynced. What is read now must be durable.
         self.disk.sync_folder(self.folder)
         self.disk.sync_folder(f"{self.folder}/segments")
         recovery.run()
@@ -199,12 +204,12 @@ class Log:
             number for number, queue in self.queues.items()
             if not queue.number and not queue.count and queue.mirror is None
         ]:  # fmt: skip
-            del self.queues[number]  # Forgotten, and the log says so already.
+            del self.queues[number]  # It is forgotten in the log already.
 
     # -- gathering -----------------------------------------------------------------
 
     def append(self, block: Block) -> None:
-        """The block must not change any more."""
+        """Collect a block, which must not change any more."""
         if self.stopped:
             raise LogStopped(self.stopped)
         queue = self.queue(block.queue)
@@ -233,7 +238,7 @@ class Log:
             queue.settle(block.settled)
 
     def _append_run(self, entry: Entry, run: Run) -> None:
-        """Make `entry` hold the run, or its last part, with entries gathered before it for the others."""
+        """Put the run into `entry`, or its last part, with entries before it for the other parts."""
         queue = entry.queue
         first, last = run.first, run.last
         assert first > 0 and len(run.contents) == len(run.keys) == len(run.kinds)
@@ -249,8 +254,8 @@ class Log:
             ends = [first + index - 1 for index in _cuts(sizes, self.options.group_bytes)]
             fresh = [part for low, high in fresh for part in _split(low, high, ends)]
         if not run.kinds[0] & PERSISTENT or run.kinds.count(run.kinds[0]) != len(run.kinds):
-            # Should the queue be mirrored one day, its transient messages get blocks of their own, and a reference
-            # must not span messages of another block.
+            # If the queue becomes mirrored later, its transient messages get blocks of their own, and a reference must
+            # not span messages of another block.
             stored = RangeSet(_persistent(run.kinds, first))
             fresh = [part for low, high in fresh for part in stored.ranges(low, high)]
         is_last = bool(fresh) and fresh[-1][1] == last
@@ -266,8 +271,8 @@ class Log:
             entry.first = entry.next = last + 1
 
     def _hold(self, entry: Entry, run: Run, low: int, high: int, whole_bytes: int | None) -> None:
-        """Make `entry` hold low..high of the run, all persistent, and count it in. `whole_bytes`: where that is all of
-        the run."""
+        """Put low..high of the run, all persistent, into `entry`, and count it. `whole_bytes`: its size, if that is all
+        of the run."""
         held = run if whole_bytes is not None else run.cut(low - run.first, high - run.first + 1)
         entry.first, entry.next = low, high + 1
         entry.held = Records.of([held])
@@ -279,12 +284,12 @@ class Log:
 
     def _content_bytes(self, run: Run) -> int:
         contents, content_bytes = self.shared
-        if run.kinds[0] & SHARED and run.contents == contents:  # In a fan-out, they are the same objects.
+        if run.kinds[0] & SHARED and run.contents == contents:  # In a fan-out these are the same objects.
             return content_bytes
         return sum(map(len, run.contents))
 
     def _weigh(self, entry: Entry, run: Run, content_bytes: int) -> None:
-        """What the entry adds to its group: contents that the one before it has are written once."""
+        """Set the bytes that an entry adds to its group: contents shared with the one before are written once."""
         entry.bytes += RECORD_OVERHEAD * len(run.contents)
         if run.kinds[0] & SHARED:
             if run.contents == self.shared[0]:
@@ -296,8 +301,8 @@ class Log:
         entry.bytes += content_bytes
 
     def spill(self, queue: int, runs: Iterable[Run]) -> None:
-        """Put transient messages away so that their memory can be freed once a Write that holds them is done
-        (`Write.spilled`). They can be loaded until the node stops; a restart drops them."""
+        """Write transient messages to disk, so that their memory can be freed once the Write is done (`Write.spilled`).
+        They can be loaded until the node stops; a restart drops them."""
         if self.stopped:
             raise LogStopped(self.stopped)
         owner = self.queue(queue)
@@ -314,8 +319,8 @@ class Log:
             self.gather(entry)
 
     def forget(self, queue: int) -> None:
-        """The queue was deleted, or is no longer mirrored here: all its messages are dead. Blocks of it that are still
-        gathered are dropped, and never reported as durable."""
+        """Drop all messages of a queue: it was deleted, or is no longer mirrored here. Its blocks that are not written
+        yet are dropped, and never reported as durable."""
         found = self.queues.pop(queue, None)
         if found is None:
             found = QueueLog(queue, self.shares)
@@ -324,11 +329,11 @@ class Log:
             self._gather_forget(found)
 
     def drop(self, found: QueueLog) -> None:
-        """Nothing of it counts any longer."""
+        """Remove a queue from memory."""
         found.refs.clear()
         found.spill_refs.clear()
         self.mirrors.clear(found)
-        self.upkeep.drop_snapshot()  # It may count on blocks that are dropped here.
+        self.upkeep.drop_snapshot()  # It may contain blocks that are dropped here.
         if any(entry.queue is found for entry in self.gathered):
             for entry in self.gathered:
                 if entry.queue is found:
@@ -351,7 +356,7 @@ class Log:
         self.entries[entry.serial & SHORT] = entry
 
     def gather_moved(self, entries: Iterable[Entry]) -> int:
-        """Copies of live messages out of a sparse segment. Returns how many are worth writing."""
+        """Collect copies of live messages of a sparse segment. Return how many will be written."""
         count = 0
         for entry in entries:
             if self.queues.get(entry.queue.id) is entry.queue:
@@ -364,12 +369,13 @@ class Log:
     # -- writing -------------------------------------------------------------------
 
     def sync_due(self) -> None:
-        """For sync="interval": the next write is to be synced, or what was written is to be synced without one."""
+        """For sync="interval": sync the next write, or what was written, without one."""
         if self.options.sync == "interval":
             self._sync_due = True
 
     def take(self) -> Write | None:
-        """A job that writes what is gathered, up to one group. None if nothing is, or one is under way."""
+        """Return a job that writes the collected blocks, up to one group. None if there are none, or one is under way.
+        """
         if self._writing is not None or self.stopped:
             return None
         unsynced = self.current is not None and self.current.synced < self.current.length
@@ -397,10 +403,10 @@ class Log:
         return entries
 
     def _live_records(self, entry: Entry) -> Records | None:
-        """What of an entry is worth writing: messages that were settled meanwhile are not, and the block then says by
-        its ranges that it does not hold them. A crash may keep this block and lose the settle: the message is gone all
-        the same, which is right, for it was settled. Only a checkpoint that was taken before the settle and waits for
-        this block must not find it without the message: it would call it live."""
+        """Return the messages of an entry that are written: not those that were settled meanwhile, which the block's
+        ranges leave out. A crash may keep this block and lose the settle: the message is still gone, as it should be.
+        Only a checkpoint that was taken before the settle and waits for this block needs the message: it contains it as
+        live."""
         if entry.type >= MIRRORED:
             return entry.whole()
         held = entry.held
@@ -412,8 +418,8 @@ class Log:
             live = RangeSet(held.ranges)
         low, high = held.ranges[0][0], held.ranges[-1][1]
         if entry.type == MOVED:
-            # A copy replaces its original at the next start, so it lacks only what was settled before it was gathered:
-            # a later settle may be lost, and then the message is to be found here.
+            # A copy replaces its original at the next start, so it leaves out only messages settled before it was
+            # collected: a later settle may be lost, and then the message must be here.
             return held if live.count_within(low, high) else None
         if len(held.ranges) == 1 and live.covers(low, high):
             if (low, high + 1) == (entry.first, entry.next):
@@ -452,10 +458,10 @@ class Log:
 
     def _full(self, segment: Segment) -> bool:
         full = segment.length >= self.options.segment_bytes or segment.blocks >= self.options.segment_blocks
-        return full or segment.sealed  # After a start: it has an index, which knows of nothing that comes later.
+        return full or segment.sealed  # After a start it may have an index, which lacks later blocks.
 
     def _opened(self, write: Write) -> Segment:
-        """The segment of a write whose file exists now."""
+        """Return the segment of a write whose file exists now."""
         segment = self.segment_table.get(write.segment)
         if segment is None:
             segment = Segment(write.segment)
@@ -470,7 +476,7 @@ class Log:
         return segment
 
     def on_done(self, job: Job) -> list[Block]:
-        """Returns the blocks that are durable now, in the order they were appended."""
+        """Note that a job is done. Return the blocks that are durable now, in the order in which they were appended."""
         if isinstance(job, Load):
             self._unpin(job)
             return []
@@ -515,8 +521,9 @@ class Log:
             entry.held = entry.records = None
 
     def on_failed(self, job: Job, error: Exception) -> Literal["retry", "stopped"]:
-        """`retry`: the disk is full, or a read failed. What was to be written is gathered again; take it when there is
-        hope. `stopped`: what the disk holds is unknown. This log confirms nothing any more."""
+        """Note that a job failed. `retry`: the disk is full, or a read failed; blocks that were not written are
+        collected again, to be taken later. `stopped`: the contents of the disk are unknown; this log confirms nothing
+        any more."""
         if isinstance(job, Load):
             self._unpin(job)
             return "retry"
@@ -540,7 +547,7 @@ class Log:
         return "retry"
 
     def take_spares(self) -> list[int]:
-        """All spare files that no write is about to use."""
+        """Return all spare files that no write is about to use."""
         free = [number for number in self.spares if self._writing is None or number != self._writing.spare]
         for number in free:
             del self.spares[number]
@@ -553,8 +560,8 @@ class Log:
     # -- reading -------------------------------------------------------------------
 
     def load(self, queue: int, first: int, last: int, max_bytes: int) -> Load | None:
-        """A job that reads live messages of first..last, in order: whole blocks until `max_bytes` are reached, so at
-        most one block more. None if there are none. Messages settled while it is under way are still among them."""
+        """Return a job that reads live messages of first..last, in order: whole blocks until `max_bytes` are reached,
+        so at most one block more. None if there are none. Messages settled while it is under way are still included."""
         found = self.queues.get(queue)
         if found is None:
             return None
@@ -587,7 +594,7 @@ class Log:
         places: list[Place],
         pending: list[Run],
     ) -> int:
-        """Collect what to read of the stored or of the spilled messages. Returns the last number this covers."""
+        """Plan a read of stored or of spilled messages. Return the last number that it covers."""
         live, refs = (queue.spilled, queue.spill_refs) if spilled else (queue.live, queue.refs)
         if not live:
             return last
@@ -605,7 +612,7 @@ class Log:
         return last
 
     def plan(self, ref: Ref, wanted: list[tuple[int, int]], places: list[Place], pending: list[Run]) -> None:
-        """Where these messages of a block are: on disk, or still to be written."""
+        """Add the places of wanted messages of a block: on disk, or not written yet."""
         if ref.segment == PENDING:
             held = self.entries[ref.offset].contents()
             for run in pick(held, held.ranges, wanted):
@@ -620,18 +627,18 @@ class Log:
             self.segment_table[number].pins -= 1
         load.pinned = []
 
-    # -- upkeep --------------------------------------------------------------------
+    # -- compaction ----------------------------------------------------------------
 
     def maintenance(self, idle: bool = False) -> Seal | Checkpoint | Reclaim | Compact | None:
-        """The next job of upkeep, one at a time. Call it after on_done; then `take` may have something to write too.
-        `idle`: look at every segment, however many there are."""
+        """Return the next compaction job, one at a time. Call it after on_done; then `take` may have something to write
+        too. `idle`: look at every segment, however many there are."""
         if self.stopped:
             return None
         return self.upkeep.next(idle)
 
 
 def _persistent(kinds: bytearray, first: int) -> list[tuple[int, int]]:
-    """The numbers of persistent messages."""
+    """Return the numbers of persistent messages as ranges."""
     marks = kinds.translate(_PERSISTENT_BIT)
     return [(first + match.start(), first + match.end() - 1) for match in _PERSISTENT_STRETCH.finditer(marks)]
 
@@ -648,7 +655,7 @@ def _cut_run(run: Run, last: int) -> Run:
 
 
 def _cuts(sizes: list[int], room: int) -> list[int]:
-    """Where to cut contents of these sizes so that each piece has at most `room` bytes, or is one message."""
+    """Return where to cut contents of these sizes so that each part has at most `room` bytes, or one message."""
     cuts = []
     start = 0
     ends = list(accumulate(sizes))
@@ -660,7 +667,7 @@ def _cuts(sizes: list[int], room: int) -> list[int]:
 
 
 def _split(low: int, high: int, ends: list[int]) -> list[tuple[int, int]]:
-    """low..high in pieces that end at `ends`."""
+    """Return low..high in parts that end at `ends`."""
     parts = []
     for end in ends:
         if low <= end < high:

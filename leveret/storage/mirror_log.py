@@ -1,44 +1,44 @@
-"""Mirrored queues in the log: blocks that do not count yet, and how a start tells which do.
+"""Mirrored queues in the log: blocks that have no effect until they are confirmed.
 
-A queue's own blocks count as soon as they are appended. Those of a mirrored queue are appended and synced in the same
-groups, but take effect (`apply`) only when they are confirmed, and until then may be cut off again. So for a mirrored
-queue, what is in the log and what counts are different things:
+Blocks of other queues take effect as soon as they are appended. Those of a mirrored queue are appended and synced in
+the same groups, but take effect (`apply`) only when they are confirmed, and until then may be cut off. So a mirrored
+queue has blocks in the log that have no effect yet:
 
-    segments:   … 41 42 43 44 45 46 47      44..47: in the log, `Mirror.tail`: where they are, and no more
+    segments:   … 41 42 43 44 45 46 47      44..47: unapplied, `MirrorCopy.tail` has their places
     QueueLog:   the sum of … 43             live, gone, references: as for any queue
 
-**Order.** What other queues' blocks add up to does not depend on their order. Here it does: a block may be cut off, and
-another take its number, and its messages' numbers. So each record has a *note*: the queue's own serial number of it,
-and what was confirmed when it was written. A start goes through them in this order and does again what was done:
-before each record, the blocks up to what it calls confirmed take effect; TRUNCATED drops waiting blocks; RESTARTED
-drops them all, and with FRESH everything; FILLED adds and settles; and the blocks that wait in the end are handed out.
-Nothing is ever written for the sake of a confirmed number alone.
+**Order.** The sum of other queues' blocks does not depend on their order. Here it does: a block may be cut off, and
+another gets its number and its messages' numbers. So each record has a *note*: its serial number within the queue, and
+the number confirmed when it was written. A start replays the records in this order: before each record, the blocks up
+to its confirmed number take effect; TRUNCATED drops unapplied blocks; RESTARTED drops them all, and with FRESH
+everything; FILLED adds and settles; the blocks that are unapplied in the end are given to the member of the ring. A
+confirmed number alone is never a reason to write.
 
-**Serial numbers have no gaps**, which makes loss visible. If a record is missing, all that come after it are void: the
-log ends before the damage (see `replay`). A queue that is forgotten and returns, or begins anew from nothing, goes on
-with higher numbers, and the first of its records says that it is the first. Otherwise, were the record lost that voids
-its former life, the new one could pass for the continuation of the old.
+**Serial numbers have no gaps**, so that loss is noticed. If a record is missing, all later ones are void: the log ends
+before the damage (see `mirror_recovery`). A queue that is forgotten and returns, or starts again from nothing,
+continues with higher numbers, and its first record says that it is the first. Otherwise, if the record that voids the
+earlier ones were lost, the new records could be taken for a continuation of the old.
 
-**Checkpoints.** A checkpoint holds the state after some serial number; records up to it that are read again behind the
-checkpoint only say where blocks lie. The waiting blocks are in it by epoch and number, which name a block for ever. Not
-in it are the references to contents, which a start takes from the segments. Therefore it must know which blocks there
-never were (*void* places): a block cut off may have held messages with the numbers of others that came instead.
+**Checkpoints.** A checkpoint has the state after some serial number; records up to it that are read again behind the
+checkpoint only give the places of blocks. It has unapplied blocks by epoch and number, which identify a block for ever.
+It does not have the references to contents, which a start takes from the segments. Therefore it must have the places of
+blocks that were cut off (*void* places): such a block may have messages with the same numbers as later ones.
 
-**Room.** A waiting block keeps its segment alive. If its segment is emptied, it is written again as it is (COPY), and
-its former place is void. Applied messages are moved as those of any queue, without those that are settled; but what
-settled them is perhaps nowhere noted as confirmed, and after a start that block would wait and those messages live. So
-a copy, too, notes what is applied. It has no serial number of its own and names the last one: if that record is
-missing, its word does not count.
+**Space.** An unapplied block keeps its segment. If its segment is emptied, it is written again as it is (COPY), and its
+former place is void. Applied messages are moved like those of any queue, without settled ones; but the block that
+settled them may not be noted as confirmed anywhere, and after a start that block would be unapplied and those messages
+live. So a copy also notes what is applied. It has no serial number of its own and names the last one: if that record is
+missing, its note is ignored.
 
-**Whole blocks.** Messages that are settled before they are written are left out of other queues' blocks. Here a block
-is one thing, to be sent on and compared; it is written as it is, transient messages included. These stay over a restart
-of one node: a copy that lacked them would no longer be what its numbers say.
+**Whole blocks.** Messages that are settled before they are written are left out of other queues' blocks. Blocks of a
+mirrored queue are sent to other nodes and compared, so they are written whole, transient messages included. These
+survive a restart of one node: a copy without them would not match its block numbers.
 
-**Filling** (a member that lacks messages gets them in pieces) is several records, one for each stretch of contents and
-one that says what lives; the contents count only if that last one is there.
+**Filling** (a member that lacks messages gets them in pieces) writes several records, one for each run of contents and
+a last one with the live messages; the contents have an effect only if the last one is there.
 
 **Spilled messages** of a queue that becomes mirrored are on disk, but in blocks that a start ignores. They are read
-(`spilled`) and stored again, by fillings that say nothing of others; with that they are spilled no longer.
+(`spilled`) and stored again, by pieces that concern only them; then they are no longer spilled.
 """
 
 from __future__ import annotations
@@ -66,53 +66,53 @@ from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.format.queue_marks import Mark, marks_bytes, marks_of
 from leveret.storage.segments.content_index import PENDING, SHORT
 from leveret.storage.segments.disk_jobs import RECORD_OVERHEAD, Load, MirrorEntry, Written
-from leveret.storage.segments.mirror_copy import APPLIED, VOID, WAITING, Mirror, Pairs, Unapplied
+from leveret.storage.segments.mirror_copy import APPLIED, VOID, WAITING, MirrorCopy, Pairs, Unapplied
 from leveret.storage.segments.queue_index import QueueLog
 
 if TYPE_CHECKING:
     from leveret.storage.log import Log, Segment
     from leveret.storage.segments.block_reader import Place
 
-FETCH_RANGES_MAX = 16_384  # In one answer: what a frame can hold.
+FETCH_RANGES_MAX = 16_384  # In one answer: as many as fit into a frame.
 
 
-class Mirrors:
-    """The mirrored queues of a log. `mark`: a number of the caller's, reported by `Write.marks` when all that the call
-    wrote is durable."""
+class MirrorLog:
+    """The mirrored queues of a log. `mark`: a number of the caller's, which `Write.marks` reports when all that the
+    call wrote is durable."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.voiding = 0  # Blocks that were cut off before their place was known.
-        self._top = 0  # No record has a higher serial number.
+        self.voiding = 0  # The number of blocks that were cut off before their place was known.
+        self._top = 0  # The highest serial number of all records.
 
-    def open(self, queue: int) -> tuple[QueueLog, Mirror]:
-        """The queue, which from now on is mirrored if it was not."""
+    def open(self, queue: int) -> tuple[QueueLog, MirrorCopy]:
+        """Return a queue, and make it mirrored if it was not."""
         log = self._log
         if log.stopped:
             raise LogStopped(log.stopped)
         found = log.queue(queue)
         if found.mirror is None:
-            found.mirror = Mirror(found.number, found.epoch)
+            found.mirror = MirrorCopy(found.number, found.epoch)
             found.mirror.serial = self._unused()
         elif found.mirror.released:
             found.mirror.adopt(found.number, found.epoch)
         return found, found.mirror
 
     def is_mirrored(self, queue: int) -> bool:
-        """Whether the log takes it for a queue that is."""
+        """Return whether the log has a queue as mirrored."""
         found = self._log.queues.get(queue)
         return found is not None and found.mirror is not None and not found.mirror.released
 
     def unmark(self, queue: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """Whatever blocks say, nobody was given these. After a start, what they say counts again."""
+        """Take messages as not redelivered, whatever blocks say. After a start, the blocks count again."""
         found = self._log.queues.get(queue)
         if found is not None:
             for low, high in ranges:
                 found.redelivered.remove(low, high)
 
     def _unused(self) -> int:
-        """A serial number above all that an earlier life of some queue had here. Each of them took more than one byte
-        of the log, so its length is one."""
+        """Return a serial number above all that a forgotten queue had here. Each record took more than one byte, so the
+        length of the log is such a number."""
         current = self._log.current
         position = current.number << 32 | current.length if current is not None else 0
         self._top = max(position, self._top)
@@ -121,7 +121,7 @@ class Mirrors:
     # -- writing -----------------------------------------------------------------------
 
     def append(self, block: Block, raw: tuple[bytes, bytes] | None, confirmed: int, mark: int | None = None) -> None:
-        """A block that waits. `raw`: its meta and body, if it came as bytes from another node."""
+        """Append a block, which has no effect yet. `raw`: its meta and body, if it came as bytes from another node."""
         queue, mirror = self.open(block.queue)
         assert block.number == mirror.end + 1, f"block {block.number} behind {mirror.end}"
         entry = MirrorEntry(MIRRORED, 0, queue)
@@ -155,13 +155,13 @@ class Mirrors:
     def _hold_raw(entry: MirrorEntry, block: Block, raw: tuple[bytes, bytes]) -> tuple[int, int]:
         fields = BLOCK_HEAD.unpack_from(raw[0])
         if fields[0] != len(raw[0]) or fields[1] != len(raw[1]):
-            raise FormatError("a block that is not what its head says")  # Its sum was looked at when it came.
+            raise FormatError("a block that is not what its head says")  # Its checksum was checked when it arrived.
         entry.raw, entry.packed = raw, block
         entry.first, entry.next = fields[6], fields[7]
         return fields[1], fields[9]
 
     def truncate(self, queue: int, number: int, confirmed: int, mark: int | None = None) -> None:
-        """Blocks above `number` never were."""
+        """Cut off the blocks above `number`."""
         found, mirror = self.open(queue)
         while mirror.tail and mirror.tail[-1].number > number:
             self._void(mirror, mirror.tail.pop())
@@ -182,8 +182,8 @@ class Mirrors:
         mark: int | None = None,
         delivered: int = 0,
     ) -> None:
-        """The log begins anew behind `cut`; what is stored stays, if it is named in `have`. Messages up to `delivered`
-        may have been."""
+        """Start the queue's log again after `cut`; stored messages stay if they are in `have`. Messages up to
+        `delivered` may have been delivered."""
         found, mirror = self.open(queue)
         flags = 0
         if have:
@@ -195,12 +195,12 @@ class Mirrors:
             log = self._log
             log.drop(log.queues.pop(queue))
             found = log.queue(queue)
-            found.mirror, old = Mirror(), mirror
+            found.mirror, old = MirrorCopy(), mirror
             mirror = found.mirror
             mirror.disk, mirror.serial = old.disk, max(self._unused(), old.serial)
             flags = FRESH
         mirror.begin(cut, history, bound, have, read_at)
-        found.marks.cut(cut)  # They come with the first piece, and in blocks.
+        found.marks.cut(cut)  # The marks come with the first piece, and in blocks.
         found.advance(history[-1][0] if history else 0, cut, bound + 1, delivered)
         entry = MirrorEntry(RESTARTED, flags, found)
         entry.number, entry.delivered_through = cut, delivered
@@ -220,8 +220,8 @@ class Mirrors:
         counts: Sequence[tuple[int, int, int]] = (),
         marks: Sequence[Mark] = (),
     ) -> None:
-        """Of the messages after + 1 to upto only `live` are left; these are contents of some, and how often some were
-        given back. With the first piece also the queue's marks."""
+        """Store a piece: of the messages after + 1 to upto only `live` are left; `runs` are contents of some of them,
+        `counts` how often some were requeued. The first piece also has the queue's marks."""
         found, mirror = self.open(queue)
         found.settle(outside(after + 1, upto, live))
         bundles = _together(found, runs)
@@ -238,7 +238,7 @@ class Mirrors:
         flat = (number for pair in live for number in pair)
         self._gather(entry, mirror, confirmed, (after, upto, read_at, len(bundles), *flat), mark)
 
-    def _store(self, queue: QueueLog, mirror: Mirror, runs: list[Run], confirmed: int) -> None:
+    def _store(self, queue: QueueLog, mirror: MirrorCopy, runs: list[Run], confirmed: int) -> None:
         entry = MirrorEntry(FILLED, PART, queue)
         entry.first, entry.next = runs[0].first, runs[-1].last + 1
         entry.held = Records.of(runs)
@@ -256,15 +256,15 @@ class Mirrors:
         self._gather(entry, mirror, confirmed, (), None)
 
     def begin(self, queue: int, epoch: int) -> None:
-        """Messages that came in no block are stored: as if a first one had held them. Else a member that has no block
-        at all would be given those that follow, and lack nothing that it knows of."""
+        """Count messages that came in no block as a first block. Otherwise a member without any block would get the
+        later blocks only, and not know what it lacks."""
         found, mirror = self.open(queue)
         if not mirror.base:
             mirror.adopt(1, epoch)
             found.advance(epoch, 1, 0, 0)
 
     def drop_spilled(self, queue: int) -> None:
-        """The copy goes on as one of many, and they are no part of it."""
+        """Drop spilled messages: they are not part of a mirrored copy."""
         found, _ = self.open(queue)
         if found.spilled.first is not None and found.spilled.last is not None:
             found.unspill(found.spilled.first, found.spilled.last)
@@ -276,8 +276,8 @@ class Mirrors:
         self._gather(MirrorEntry(COMPLETED, 0, found), mirror, confirmed, (read_at,), mark)
 
     def release(self, queue: int, blocks: Sequence[Block]) -> None:
-        """The queue is no longer mirrored, and this is the copy that goes on: all its blocks count. `blocks`: those
-        that wait. From now on it is written to with `Log.append`."""
+        """End the mirroring of a queue of which this is the remaining copy: all its blocks take effect. `blocks`: the
+        unapplied ones. From now on its blocks are appended with `Log.append`."""
         found, mirror = self.open(queue)
         assert len(blocks) == len(mirror.tail)
         if blocks:
@@ -286,7 +286,7 @@ class Mirrors:
         mirror.released = True
 
     def _gather(
-        self, entry: MirrorEntry, mirror: Mirror, confirmed: int, more: tuple[int, ...], mark: int | None
+        self, entry: MirrorEntry, mirror: MirrorCopy, confirmed: int, more: tuple[int, ...], mark: int | None
     ) -> None:
         mirror.serial += 1
         self._top = max(self._top, mirror.serial)
@@ -299,7 +299,7 @@ class Mirrors:
         entry.mark = mark
         self._log.gather(entry)
 
-    def _void(self, mirror: Mirror, item: Unapplied) -> None:
+    def _void(self, mirror: MirrorCopy, item: Unapplied) -> None:
         item.state = VOID
         if item.segment:
             self._count(item, -1)
@@ -311,7 +311,7 @@ class Mirrors:
     # -- taking effect -----------------------------------------------------------------
 
     def apply(self, blocks: Sequence[Block]) -> None:
-        """The next waiting blocks of a queue are confirmed."""
+        """Let the next unapplied blocks of a queue take effect: they are confirmed."""
         queue = self._log.queues[blocks[0].queue]
         mirror = queue.mirror
         assert mirror is not None
@@ -358,14 +358,14 @@ class Mirrors:
         share.live_bytes += sign * (item.bytes + item.extra)
 
     def keep(self, queue: QueueLog, item: Unapplied) -> None:
-        """It waits where it is: its segment must stay."""
+        """Keep the segment of an unapplied block."""
         self._count(item, 1)
         self._log.segment_table[item.segment].note(queue.id, item.first)
 
-    # -- what the log reports ------------------------------------------------------------
+    # -- events of the log ---------------------------------------------------------------
 
     def on_placed(self, entry: MirrorEntry, place: Written, segment: Segment) -> None:
-        """An entry was written."""
+        """Note where an entry was written."""
         queue, item = entry.queue, entry.item
         if entry.void:
             self.voiding -= 1
@@ -384,7 +384,7 @@ class Mirrors:
             if queue.refs.relocate(item.first, entry.source, *there, place.length, place.overhead):
                 segment.note(queue.id, item.first)
         else:
-            if item.segment:  # This is a copy.
+            if item.segment:  # It is a copy.
                 self._count(item, -1)
                 queue.mirror.void.add(item.place)
             item.segment, item.offset = there
@@ -392,7 +392,8 @@ class Mirrors:
             self.keep(queue, item)
 
     def wants(self, entry: MirrorEntry) -> bool:
-        """Whether a copy is still worth writing. Applied meanwhile: its messages may be, one by one."""
+        """Return whether a copy must still be written. Not if the block was applied meanwhile: then its messages are
+        moved."""
         mirror, item = entry.queue.mirror, entry.item
         assert mirror is not None
         if item is not None:
@@ -403,7 +404,7 @@ class Mirrors:
         return True
 
     def on_dropped(self, entry: MirrorEntry) -> None:
-        """It is not written after all, for its queue was forgotten."""
+        """Note that an entry is not written: its queue was forgotten."""
         if entry.void:
             self.voiding -= 1
 
@@ -417,8 +418,8 @@ class Mirrors:
     def fetch(
         self, queue: int, after: int, bound: int, have: Sequence[tuple[int, int]], bytes_max: int
     ) -> tuple[list[tuple[int, int]], int, Load | None]:
-        """(what lives of after + 1 to upto, upto, a job that reads contents of what lives there and is not in `have`).
-        An `upto` below the bound: there is more."""
+        """Return (the live messages of after + 1 to upto, upto, a job that reads the contents of those not in `have`).
+        If `upto` is below the bound, there are more."""
         found = self._log.queues.get(queue)
         if found is None:
             return [], bound, None
@@ -450,7 +451,7 @@ class Mirrors:
         return live, upto, self._log.make_load(found, places, pending, after + 1, upto)
 
     def spilled(self, queue: int, bytes_max: int) -> Load | None:
-        """A job that reads the first of the messages that are spilled: blocks of about so many bytes, at least one."""
+        """Return a job that reads the first spilled messages: blocks of about so many bytes, at least one."""
         found = self._log.queues.get(queue)
         if found is None or found.spilled.first is None or found.spilled.last is None:
             return None
@@ -461,13 +462,13 @@ class Mirrors:
         return self._log.make_load(found, places, pending, first, last)
 
     def lost(self, queue: int) -> list[tuple[int, int]]:
-        """Message numbers that are not stored, up to the highest that ever was."""
+        """Return the message numbers that are not stored, up to the highest one ever used."""
         found = self._log.queues.get(queue)
         return outside(1, found.next_seq - 1, list(found.live)) if found is not None else []
 
 
 def outside(low: int, high: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of low..high is in none of the ranges, which ascend."""
+    """Return the parts of low..high that are in none of the ascending ranges."""
     found = []
     for first, last in ranges:
         if first > high:
@@ -481,14 +482,14 @@ def outside(low: int, high: int, ranges: Iterable[tuple[int, int]]) -> list[tupl
 
 
 def without(ranges: list[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges less the others. Both ascend."""
+    """Return the ranges without the others. Both are ascending."""
     if not others:
         return ranges
     return [piece for low, high in ranges for piece in outside(low, high, [o for o in others if o[1] >= low])]
 
 
 def _at_most(ranges: list[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], bool]:
-    """The first `count` numbers of some ranges, and whether there are more."""
+    """Return the first `count` numbers of some ranges, and whether there are more."""
     taken: list[tuple[int, int]] = []
     for low, high in ranges:
         if count <= 0:
@@ -501,7 +502,7 @@ def _at_most(ranges: list[tuple[int, int]], count: int) -> tuple[list[tuple[int,
 
 
 def _together(queue: QueueLog, runs: Iterable[Run]) -> list[list[Run]]:
-    """Messages that the queue lacks, in bundles for one reference each: none that is stored elsewhere lies between."""
+    """Return the messages that the queue lacks, in groups for one reference each: no stored message is in between."""
     bundles: list[list[Run]] = []
     for run in runs:
         for low, high in unknown_part(queue, run.first, run.last):
@@ -514,6 +515,6 @@ def _together(queue: QueueLog, runs: Iterable[Run]) -> list[list[Run]]:
 
 
 def unknown_part(queue: QueueLog, first: int, last: int) -> list[tuple[int, int]]:
-    """What of first..last has neither been stored nor settled. A mirror that fills up from below, or is sent a block
-    again, may bring messages a second time."""
+    """Return the part of first..last that is neither stored nor settled. A mirror that is being filled, or gets a block
+    again, may get messages a second time."""
     return outside(first, last, sorted([*queue.live.ranges(first, last), *queue.gone.ranges(first, last)]))

@@ -1,16 +1,16 @@
-"""Mirrored queues at start: their records again, in order (see `mirrored`), and what is left of a damaged one.
+"""Recovery of mirrored queues at start: replays their records in order (see `mirror_log`), and handles damage.
 
-**Damage** stops the start, whichever queue it is in: that a disk rots is something to know of, and what is left is not
-to be written over before somebody has seen it. `check.repair` then goes on without what is damaged. What queues lost
-that only this node has is lost. Of a mirrored queue there are other copies. Its log *ends before the damage*: serial
-numbers show that a record is missing, and those after it are void. What was applied before stays, and so do the waiting
-blocks before it. Where contents of what is applied are lost, the copy is one that has to be filled, and says what it
-still has. In any case it is no longer what its disk once promised to hold: `Mirror.disk` gets another number, by which
-the ring knows it as a copy that has to join anew.
+**Damage** stops the start, whichever queue it is in: an operator must learn that a disk fails before anything is
+overwritten. `check.repair` then drops what is damaged. Messages of a queue that only this node has are lost. A mirrored
+queue has other copies. Its log *ends before the damage*: serial numbers show that a record is missing, and later
+records are void. Applied blocks before it stay, and so do unapplied ones. If contents of applied blocks are lost, the
+copy must be filled, and says what it still has. In any case it no longer has all that its disk once promised:
+`MirrorCopy.disk` gets another number, so that the ring takes it for a new copy.
 
-Damage that hides whose records it was may have hit every queue. One that has a later record, with no serial number
-missing, was not. Of the other mirrored ones the last records may be gone, so they count as damaged. Of some nothing may
-be left at all, and a copy that has never been looks the same: so the metadata have to say which queues are mirrored.
+Damage that hides whose records it hit may concern every queue. A queue that has a later record, with no serial number
+missing, is not concerned. Of the other mirrored queues the last records may be lost, so they count as damaged. Of some
+nothing may be left at all, which looks the same as a copy that never existed: so the metadata must say which queues are
+mirrored.
 """
 
 from __future__ import annotations
@@ -38,50 +38,52 @@ from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.mirror_log import outside, without
 from leveret.storage.segments.block_reader import read_whole
 from leveret.storage.segments.content_index import PENDING, Columns
-from leveret.storage.segments.mirror_copy import Mirror, Unapplied
+from leveret.storage.segments.mirror_copy import MirrorCopy, Unapplied
 from leveret.storage.segments.queue_index import QueueLog
 from leveret.storage.segments.segment import SHARED_DAMAGED, segment_path
 
 if TYPE_CHECKING:
     from leveret.storage.log import Log
 
-EVERYWHERE = (1 << 64, 0)  # Behind all places.
+EVERYWHERE = (1 << 64, 0)  # After all places.
 Row = tuple[int, int, int, int, int, int, int, int]
 
 
 class Part(NamedTuple):
-    """Contents of a filling that is not finished yet."""
+    """Contents of a piece whose last record was not read yet."""
 
     header: Header
     place: tuple[int, int]
 
 
-class Replay:
+class MirrorRecovery:
+    """Replays the records of mirrored queues."""
+
     def __init__(self, log: Log, damages: list[Damage]) -> None:
         self._log = log
         self._damages = damages
         self._parts: dict[int, list[Part]] = {}
-        self.rows: list[Row] = []  # References to what was applied.
+        self.rows: list[Row] = []  # References to applied blocks.
 
     # -- one segment -------------------------------------------------------------------
 
     def run(self, queue: QueueLog, segment: int, records: list[tuple[int, bytes]]) -> set[int]:
-        """Do again what these say. Returns the offsets of blocks that are not to be referred to, or are in `rows`."""
+        """Replay records. Return the offsets of blocks that need no reference, or have one in `rows`."""
         dropped: set[int] = set()
         for offset, meta in records:
             header = parse_meta(memoryview(meta), segment, offset)
             mirror = queue.mirror
             if mirror is None:
                 if not header.note()[0]:
-                    continue  # Moved between two starts of which the first found it mirrored, and nothing came of it.
-                mirror = queue.mirror = Mirror()
+                    continue  # A copy made between two starts, when the queue was still mirrored.
+                mirror = queue.mirror = MirrorCopy()
                 self._parts.pop(queue.id, None)
             if self._takes(queue, mirror, header, (segment, offset)) and header.count:
                 dropped.add(offset)
         return dropped
 
-    def _takes(self, queue: QueueLog, mirror: Mirror, header: Header, place: tuple[int, int]) -> bool:
-        """Whether the contents of this record are dealt with."""
+    def _takes(self, queue: QueueLog, mirror: MirrorCopy, header: Header, place: tuple[int, int]) -> bool:
+        """Return whether a record is the next one, or needs no replay."""
         serial, confirmed, *more = header.note()
         if not serial and not mirror.broken:
             if more[0] > mirror.serial:
@@ -116,7 +118,7 @@ class Replay:
         return True
 
     def _do(
-        self, queue: QueueLog, mirror: Mirror, header: Header, place: tuple[int, int], more: list[int]
+        self, queue: QueueLog, mirror: MirrorCopy, header: Header, place: tuple[int, int], more: list[int]
     ) -> None:
         parts = self._parts.setdefault(queue.id, [])
         if header.type == FILLED:
@@ -153,7 +155,7 @@ class Replay:
         elif header.type == RELEASED:
             mirror.released = True
 
-    def _fill(self, queue: QueueLog, mirror: Mirror, parts: list[Part], more: list[int]) -> None:
+    def _fill(self, queue: QueueLog, mirror: MirrorCopy, parts: list[Part], more: list[int]) -> None:
         after, upto, read_at, count, *flat = more
         live = list(zip(flat[::2], flat[1::2], strict=True))
         settle(queue, outside(after + 1, upto, live))
@@ -169,12 +171,12 @@ class Replay:
         queue.advance(0, 0, upto + 1, 0)
 
     @staticmethod
-    def _leave(mirror: Mirror, parts: list[Part]) -> None:
-        """Contents of a filling of which the last word was never written."""
+    def _leave(mirror: MirrorCopy, parts: list[Part]) -> None:
+        """Void the contents of a piece whose last record was never written."""
         mirror.void.update(part.place for part in parts)
         parts.clear()
 
-    def _confirm(self, queue: QueueLog, mirror: Mirror, number: int) -> None:
+    def _confirm(self, queue: QueueLog, mirror: MirrorCopy, number: int) -> None:
         while mirror.tail and mirror.tail[0].number <= number:
             item = mirror.tail[0]
             header = item.header or self._read(queue, item)
@@ -202,7 +204,7 @@ class Replay:
         return block[0] if block is not None else None
 
     def _read_block(self, queue: QueueLog, item: Unapplied) -> tuple[Header, Run | None] | None:
-        """None: it is not there any more, and the log ends before it."""
+        """Return a block; None: it is damaged, and the log ends before it."""
         log = self._log
         if item.segment == PENDING or item.segment not in log.segment_table:
             self._break(queue, item.place, f"block {item.number} is nowhere in the log")
@@ -219,7 +221,7 @@ class Replay:
         return header, Run(header.first, records.contents, records.keys, bytearray(records.kinds), records.times)
 
     def take_rows(self) -> Columns | None:
-        """References to what was applied since the last call, in order."""
+        """Return the references to blocks applied since the last call, in order."""
         if not self.rows:
             return None
         rows = sorted({row[0]: row for row in self.rows}.values())
@@ -232,7 +234,7 @@ class Replay:
     # -- all of it ---------------------------------------------------------------------
 
     def finish(self, queue: QueueLog) -> None:
-        """All records were seen: read the blocks that wait."""
+        """Read the unapplied blocks, after all records were replayed."""
         mirror = queue.mirror
         assert mirror is not None
         self._leave(mirror, self._parts.pop(queue.id, []))
@@ -255,7 +257,7 @@ class Replay:
 
 
 def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
-    """Before references are counted."""
+    """Settle messages before references are counted."""
     for low, high in ranges:
         queue.gone.add(low, high)
         queue.live.remove(low, high)
@@ -263,7 +265,7 @@ def settle(queue: QueueLog, ranges: list[tuple[int, int]]) -> None:
         queue.uncount(low, high)
 
 
-def _place(mirror: Mirror, item: Unapplied, header: Header, place: tuple[int, int]) -> None:
+def _place(mirror: MirrorCopy, item: Unapplied, header: Header, place: tuple[int, int]) -> None:
     if item.segment and item.place != place:
         mirror.void.add(item.place)
     item.segment, item.offset = place
@@ -274,8 +276,8 @@ def _place(mirror: Mirror, item: Unapplied, header: Header, place: tuple[int, in
 # -- damage ------------------------------------------------------------------------------------
 
 
-class Judgement:
-    """Which queues are no longer what they were."""
+class DamagedMirrors:
+    """Finds the mirrored queues that have lost something."""
 
     def __init__(
         self,
@@ -287,20 +289,20 @@ class Judgement:
     ) -> None:
         self._log = log
         self._damages = damages
-        self._missing = missing  # By queue: messages that live and are nowhere.
+        self._missing = missing  # By queue: live messages without contents.
         self._mirrored = mirrored
         places = [place for damage in damages if (place := _blind_place(damage)) is not None]
-        # Up to where records may be missing of any queue.
+        # Records of any queue may be missing up to here.
         self._furthest = max((place for place in places if place[0] >= through), default=(0, 0))
 
     def is_mirrored(self, queue: int) -> bool:
         found = self._log.queues.get(queue)
         if found is not None and (found.mirror or found.number or found.count):
             return found.mirror is not None and not found.mirror.released
-        return queue in self._mirrored  # There is nothing of it here.
+        return queue in self._mirrored  # The log has nothing of it.
 
     def mark(self) -> list[int]:
-        """Queues that lost something, with another disk number each, and as copies to be filled where they must."""
+        """Give each queue that lost something another disk number, mark it as incomplete if it is, and return them."""
         for number in self._mirrored:
             is_hit = self._furthest > (0, 0) or any(damage.queue == number for damage in self._damages)
             if is_hit and self.is_mirrored(number):
@@ -321,8 +323,8 @@ class Judgement:
             touched.append(queue.id)
         return touched
 
-    def _lacks(self, queue: QueueLog, mirror: Mirror, lost: list[tuple[int, int]]) -> Mirror:
-        """It is to be filled. What lies between lost messages and is settled need not be named as what it has."""
+    def _lacks(self, queue: QueueLog, mirror: MirrorCopy, lost: list[tuple[int, int]]) -> MirrorCopy:
+        """Return the state of a copy that must be filled. Settled messages between lost ones need not be in `have`."""
         bound = queue.next_seq - 1
         holes = [lost[0]]
         for low, high in lost[1:]:
@@ -344,7 +346,7 @@ class Judgement:
         log.drop(log.queues.pop(queue.id))
         fresh = log.queue(queue.id)
         fresh.floor = max(log.segment_table, default=0) + 1
-        fresh.mirror = Mirror()
+        fresh.mirror = MirrorCopy()
         return fresh.mirror
 
 
@@ -359,7 +361,7 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _blind_place(damage: Damage) -> tuple[int, int] | None:
-    """Segment and offset of damage that does not tell whose records it hit. The checkpoint is about all of them."""
+    """Return segment and offset of damage to unknown queues; that of the checkpoint concerns all."""
     if damage.queue is not None or damage.what == SHARED_DAMAGED:
         return None
     stem, _, ending = damage.file.rpartition("/")[2].partition(".")

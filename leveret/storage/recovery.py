@@ -1,8 +1,7 @@
-"""Reading the log at start: checkpoint, then sidecars, then a scan of what has none.
+"""Recovery of the log at start: reads the checkpoint, then segment indexes, then scans segments without one.
 
-First everything is read and judged and nothing is changed (`run`), so that a damaged log is left as it was found.
-`install` then folds what was read into an empty log, and tidies up: cuts off a torn tail, removes files that the
-checkpoint says are dead.
+`run` reads and checks everything and changes nothing, so that a damaged log is left as it was found. `install` then
+fills an empty log, and cleans up: cuts off a torn tail, removes files that are dead by the checkpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from leveret.storage.format.block_format import GROUP_HEAD, parse_group_head
 from leveret.storage.format.errors import Damage, FormatError, LogDamaged
-from leveret.storage.mirror_recovery import Judgement, Replay
+from leveret.storage.mirror_recovery import DamagedMirrors, MirrorRecovery
 from leveret.storage.segments.checkpoint import CheckpointState, checkpoint_path, decode_checkpoint
 from leveret.storage.segments.content_index import Columns
 from leveret.storage.segments.disk import Disk
@@ -26,17 +25,17 @@ from leveret.storage.segments.segment import (
     segment_path,
     spare_path,
 )
-from leveret.storage.segments.segment_index import Entry, decode_sidecar, to_columns
+from leveret.storage.segments.segment_index import Entry, decode_index, to_columns
 
 if TYPE_CHECKING:
     from leveret.storage.log import Log
 
 _PIECE_BYTES = 4 << 20
-_NOBODY = (1 << 64) - 1  # No queue has this number.
+_NOBODY = (1 << 64) - 1  # A number that no queue has.
 
 
 class Found:
-    """One segment as it was found."""
+    """A segment as it was found."""
 
     __slots__ = ("index", "entries", "indexed", "size", "synced", "torn")
 
@@ -52,6 +51,8 @@ class Found:
 
 
 class Recovery:
+    """Reads a log from disk."""
+
     def __init__(self, disk: Disk, folder: str, progress: Callable[[str], None]) -> None:
         self.disk = disk
         self.folder = folder
@@ -61,16 +62,16 @@ class Recovery:
         self.checkpoint_bytes = 0
         self.through = 1
         self.segments: list[Found] = []
-        self.damaged: set[int] = set()  # Segments with bytes that are wrong.
-        self.weak: list[str] = []  # Sidecars that are damaged: no harm, they are made anew.
+        self.damaged: set[int] = set()  # Segments with wrong bytes.
+        self.weak: list[str] = []  # Damaged segment indexes; they are simply made again.
         self.base = 1
-        self.missing: dict[int, list[tuple[int, int]]] = {}  # By queue: messages that live and are nowhere.
+        self.missing: dict[int, list[tuple[int, int]]] = {}  # By queue: live messages without contents.
         self._names: list[str] = []
 
     # -- reading -----------------------------------------------------------------
 
-    def run(self, use_sidecars: bool = True) -> None:
-        """Read all. Damage is collected in `damages`; what is good is taken all the same, for `repair`."""
+    def run(self, use_indexes: bool = True) -> None:
+        """Read all. `damages` lists damage; what is good is kept all the same, for `repair`."""
         self._names = self.disk.names(f"{self.folder}/segments")
         self._read_checkpoint()
         present = set(numbered(self._names, "log"))
@@ -78,12 +79,12 @@ class Recovery:
         newer = {number for number in present if number >= self.through}
         expected = named | set(range(self.through, max(newer, default=0) + 1))
         for number in sorted(expected - present):
-            self.base = number + 1  # Its number is not used again.
+            self.base = number + 1  # The number of a missing segment is not used again.
             path = segment_path(self.folder, number)
             self.damages.append(Damage(path, 0, 0, None, None, None, None, "the segment is missing"))
         numbers = sorted(expected & present)
         for number in numbers:
-            self._read_segment(number, present, use_sidecars)
+            self._read_segment(number, present, use_indexes)
 
     def _read_checkpoint(self) -> None:
         path = checkpoint_path(self.folder)
@@ -101,15 +102,15 @@ class Recovery:
             self.checkpoint_bytes = len(data)
             self.through = self.checkpoint.through
 
-    def _read_segment(self, number: int, present: set[int], use_sidecars: bool) -> None:
+    def _read_segment(self, number: int, present: set[int], use_indexes: bool) -> None:
         path = segment_path(self.folder, number)
         size = self.disk.size(path)
         has_index = f"{number:016x}.index" in self._names
-        if has_index and use_sidecars and self._read_sidecar(number, path, size):
+        if has_index and use_indexes and self._read_index(number, path, size):
             return
         claimed = self.checkpoint.segments.get(number, 0) if self.checkpoint else 0
-        if has_index and not use_sidecars:
-            claimed = max(claimed, self._length_by_sidecar(number))
+        if has_index and not use_indexes:
+            claimed = max(claimed, self._length_by_index(number))
         if number + 1 in present:
             claimed = max(claimed, self._length_by_next(number + 1))
         scan = scan_segment(self.disk, path, number, claimed)
@@ -119,10 +120,10 @@ class Recovery:
         entries = {queue: Entry(fold, to_columns(fold, number)) for queue, fold in scan.index.queues.items()}
         self.segments.append(Found(scan.index, entries, False, size, scan.synced, scan.torn))
 
-    def _read_sidecar(self, number: int, path: str, size: int) -> bool:
+    def _read_index(self, number: int, path: str, size: int) -> bool:
         aside = index_path(self.folder, number)
         try:
-            index, entries = decode_sidecar(self.disk.read(aside, 0, self.disk.size(aside)), number)
+            index, entries = decode_index(self.disk.read(aside, 0, self.disk.size(aside)), number)
         except FormatError as error:
             self.progress(f"{aside}: {error}; made anew from its segment")
             return False
@@ -134,22 +135,22 @@ class Recovery:
         self.segments.append(Found(index, entries, True, size, index.length, None))
         return True
 
-    def _length_by_sidecar(self, number: int) -> int:
+    def _length_by_index(self, number: int) -> int:
         path = index_path(self.folder, number)
         try:
-            index, _ = decode_sidecar(self.disk.read(path, 0, self.disk.size(path)), number)
+            index, _ = decode_index(self.disk.read(path, 0, self.disk.size(path)), number)
         except FormatError as error:
             self.weak.append(f"{path}: {error}")
             return 0
         return index.length
 
     def _length_by_next(self, number: int) -> int:
-        """The length of a segment, as its successor tells it."""
+        """Return the length of a segment by the first group of the next one."""
         try:
             data = self.disk.read(segment_path(self.folder, number), 0, GROUP_HEAD.size)
             return parse_group_head(data, number, 0).previous_length
         except FormatError:
-            return 0  # Nothing was ever written there, or the scan of that one will tell.
+            return 0  # That one has no group, or its own scan will report damage.
 
     def all_queues(self) -> set[int]:
         found = {number for segment in self.segments for number in segment.entries}
@@ -158,7 +159,7 @@ class Recovery:
     # -- folding -----------------------------------------------------------------
 
     def install(self, log: Log, known: Collection[int] | None) -> set[int]:
-        """Fill an empty log and tidy up. Returns queues that are not known, where the log does not say so yet."""
+        """Fill an empty log and clean up. Return the queues that are not known and not yet forgotten in the log."""
         unknown = self.fold_into(log, self.all_queues() if known is None else set(known))
         if self.damages:
             raise LogDamaged(self.damages)
@@ -167,11 +168,11 @@ class Recovery:
         self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
         return unknown
 
-    def judgement(self, log: Log, mirrored: Collection[int]) -> Judgement:
-        return Judgement(log, self.through, self.damages, self.missing, mirrored)
+    def judgement(self, log: Log, mirrored: Collection[int]) -> DamagedMirrors:
+        return DamagedMirrors(log, self.through, self.damages, self.missing, mirrored)
 
     def fold_into(self, log: Log, known: set[int]) -> set[int]:
-        """The part of `install` that changes nothing on disk."""
+        """Fill an empty log without changing anything on disk."""
         from leveret.storage.log import Segment
 
         for found in self.segments:
@@ -187,7 +188,7 @@ class Recovery:
         if log.current is not None:
             log.current.sealed = log.current.indexed
         log.base = max(self.through, self.base)
-        replay = Replay(log, self.damages)
+        replay = MirrorRecovery(log, self.damages)
         unknown = self._fold(log, known, replay)
         for queue in log.queues.values():
             if queue.mirror is not None:
@@ -197,7 +198,7 @@ class Recovery:
         log.upkeep.checkpoint_bytes = self.checkpoint_bytes
         return unknown
 
-    def _fold(self, log: Log, known: set[int], replay: Replay) -> set[int]:
+    def _fold(self, log: Log, known: set[int], replay: MirrorRecovery) -> set[int]:
         unknown = set()
         for number, state in (self.checkpoint.queues if self.checkpoint else {}).items():
             if number not in known:
@@ -220,17 +221,17 @@ class Recovery:
             for number, entry in found.entries.items():
                 if number in known:
                     if found.index.segment < reset.get(number, 0):
-                        continue  # Void, and of a former life: the order of its records means nothing for this one.
+                        continue  # Void: records from before the queue was forgotten.
                     self._fold_queue(log, number, entry, found.index.segment, replay)
                 elif found.index.segment >= self.through:
                     if entry.fold.reset:
                         unknown.discard(number)
                     if entry.fold.number or entry.fold.records or entry.columns is not None:
                         unknown.add(number)
-            found.entries = {}  # The references were copied: a long backlog must not be in memory twice.
+            found.entries = {}  # The references were copied: those of a long queue must not be in memory twice.
         return unknown
 
-    def _fold_queue(self, log: Log, number: int, entry: Entry, segment: int, replay: Replay) -> None:
+    def _fold_queue(self, log: Log, number: int, entry: Entry, segment: int, replay: MirrorRecovery) -> None:
         queue = log.queues.get(number)
         fold = entry.fold
         columns = entry.columns
@@ -243,7 +244,7 @@ class Recovery:
             if queue is None or fold.reset:
                 queue = log.queues[number] = QueueLog(number, log.shares)
                 queue.floor = segment
-            # What is in the checkpoint already, removals included, is not to be said again.
+            # Marks up to this block are in the checkpoint already, removals included.
             queue.marks.fold(mark for mark in fold.marks.all() if mark[0] > queue.number)
             queue.advance(fold.epoch, fold.number, fold.next_seq, fold.delivered_through)
             for low, high in fold.enqueued:
@@ -270,7 +271,7 @@ class Recovery:
                 log.segment_table[place].note(number, first)
 
     def _reconcile(self, log: Log) -> None:
-        """Every live message must have a place."""
+        """Check that every live message has a place."""
         for queue in log.queues.values():
             if queue.refs.reconcile(queue.live) != queue.live.count:
                 missing = queue.live.copy()
@@ -290,34 +291,35 @@ class Recovery:
             if queue.mirror is None or queue.mirror.complete:
                 queue.marks.tidy()
             if queue.counts and (queue.mirror is None or queue.mirror.released):
-                # Those of transient messages, which are no more.
+                # Drop the counts of transient messages, which are gone.
                 queue.counts = {number: count for number, count in queue.counts.items() if number in queue.live}
 
     # -- damage ------------------------------------------------------------------------
 
     def let_go(self, log: Log) -> None:
-        """Write what lives in damaged segments to another one, put a checkpoint in place, and let them go. Interrupted,
-        it is simply done again: until the checkpoint is there, the damage is found and judged as before."""
+        """Write the live messages of damaged segments to another one, write a checkpoint, and delete the damaged ones.
+        It can be interrupted and done again: until the checkpoint is written, the same damage is found."""
         before = log.upkeep.through
         log.upkeep.checkpoint_due = True
         log.upkeep.forced = self.damaged & set(log.segment_table)
         for segment in log.segment_table.values():
             segment.sealed = True
             segment.indexed = segment.number not in self.damaged and segment.indexed
-        log.forget(_NOBODY)  # Something to write, so that a new segment is begun.
+        log.forget(_NOBODY)  # Something must be written to start a new segment.
         while (job := log.take() or log.maintenance(idle=True)) is not None:
             job.perform(self.disk)
             log.on_done(job)
         if log.upkeep.through <= before:
             raise LogDamaged(self.damages)
 
-    # -- tidying -----------------------------------------------------------------
+    # -- cleaning up--------------------------------------------------------------
 
     def _write_again(self, path: str, start: int, end: int) -> None:
-        """Sync what no group claims to have been synced. It was read, so it must stay: the next group will claim it.
+        """Sync bytes that are not synced by any group's evidence. They were read, so they must be durable: the next
+        group will say that they are.
 
-        A process that was killed leaves it in the system's memory. After a failed sync it may even be there as if it
-        had been written, and a second sync would do nothing; so it is written anew."""
+        A killed process leaves them in the system's page cache. After a failed sync they may even be there as if they
+        had been written, and a second sync would do nothing; so they are written again."""
         while start < end:
             data = self.disk.read(path, start, min(end - start, _PIECE_BYTES))
             self.disk.write(path, start, [data])
@@ -350,7 +352,7 @@ class Recovery:
 
 
 def _less(columns: Columns, offsets: set[int]) -> Columns:
-    """References without those to blocks at these offsets."""
+    """Return references without those to blocks at these offsets."""
     if not offsets:
         return columns
     kept = [offset not in offsets for offset in columns.offset]

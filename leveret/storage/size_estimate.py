@@ -1,7 +1,7 @@
-"""How many messages, and how many bytes about, lie between two numbers: without reading any of them.
+"""Estimates of the number and the size of stored messages, without reading them.
 
-A queue's log knows where each block is and what its messages weigh in all. So what a message weighs is the mean of its
-block, which is exact where they are alike and never off by more than a block.
+The index has the total size of each block's messages. So the size of a message is estimated as the mean of its block,
+which is exact for equal messages, and a sum is never off by more than a block.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from heapq import merge
 
 from leveret.base.range_set import Measured, RangeSet, Wanted
-from leveret.storage.segments.content_index import Refs
+from leveret.storage.segments.content_index import ContentIndex
 from leveret.storage.segments.queue_index import QueueLog
 
 
 def measure(queue: QueueLog, wanted: Wanted) -> Measured:
-    """Which of these the log holds."""
+    """Return which of the wanted messages the log has, up to the limits."""
     first, last, count_max, bytes_max, among, ranges_max = wanted
     found: list[tuple[int, int]] = []
     count = size = 0
@@ -33,13 +33,13 @@ def measure(queue: QueueLog, wanted: Wanted) -> Measured:
                 found.append((low, high))
             count += high - low + 1
             size += each * (high - low + 1)
-            if is_cut:  # Smaller ones that follow must not be taken before the rest of these.
+            if is_cut:  # Later, smaller ones must not be taken before the rest of these.
                 return Measured(found, size)
     return Measured(found, size)
 
 
-def _parts(numbers: RangeSet, refs: Refs, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Stretches of one block each, ascending, with what a message of it weighs."""
+def _parts(numbers: RangeSet, refs: ContentIndex, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Yield ranges of one block each, ascending, with the mean size of its messages."""
     if not numbers:
         return
     for ref in refs.from_seq(first):

@@ -3,14 +3,14 @@
 One write of the log is one *group*: a head, then blocks, each a head with packed columns (its *meta*) and a body of raw
 contents. All numbers are little-endian.
 
-Three checks keep stale bytes from being taken for new ones. Segment files are recycled, so behind the last group of a
-file lie the well-formed groups of a segment that died, and after a torn write was cut off, pieces of it may remain.
+Three checks keep stale bytes from being taken for new ones. Segment files are recycled, so the last group of a file is
+followed by well-formed groups of an earlier segment, and pieces of a torn write may remain after it was cut off.
 
-- A group head carries the number of its segment and its own offset; the checksum of a block's meta starts from segment
-  and offset too. Nothing that was written for another segment, or elsewhere in this one, is ever valid.
-- A group head carries the checksum of the group before (the *chain*), and its checksum covers those of all its blocks.
-  So a group that followed a write which was torn, cut off and written anew does not fit on what replaced it.
-- A head is believed only as far as lengths go within the file, and no buffer is allocated from an unchecked length.
+- A group head contains the number of its segment and its own offset; the checksum of a block's meta covers segment and
+  offset too. Bytes that were written for another segment, or elsewhere in this one, are never valid.
+- A group head contains the checksum of the group before (the *chain*), and its checksum covers those of all its blocks.
+  So a group that followed a torn write is not valid after the write that replaced it.
+- Lengths in a head must be within the file, and no buffer is allocated from an unchecked length.
 
 Encoding is the hot path of every persistent publish. The usual block (all messages persistent, none shared) takes a
 fixed number of C-level calls and nothing per message in Python.
@@ -50,37 +50,37 @@ _COUNT = Struct("<QQI")
 
 # Block types.
 NORMAL = 0
-MOVED = 1  # A copy of live messages out of a segment that is to go: says where contents are, changes no state.
-SPILL = 2  # Transient contents put away to free memory; void after a restart.
+MOVED = 1  # A copy of live messages from a segment that is emptied: says where contents are, changes no state.
+SPILL = 2  # Transient contents, written to free memory; void after a restart.
 CONTENTS = 3  # Contents that several blocks of this group refer to.
-FORGET = 4  # All before this in the log about this queue is void.
-# Records of a mirrored queue. Their order matters, and a NOTE gives it; `mirrored` tells what each does.
-MIRRORED = 5  # A block of the ring, whole. It takes effect when a later record says that it is confirmed.
-TRUNCATED = 6  # Blocks above this number never were.
-RESTARTED = 7  # The log begins anew behind this number.
-FILLED = 8  # What lives of a stretch of messages below the cut, and contents of some of them.
-COMPLETED = 9  # Nothing is missing any more.
-RELEASED = 10  # All blocks count, and the queue is mirrored no longer.
+FORGET = 4  # All earlier blocks of this queue are void.
+# Records of a mirrored queue. Their order matters, and a NOTE has it; see `storage.mirror_log` for what each does.
+MIRRORED = 5  # A whole block of the ring. It takes effect when a later record says that it is confirmed.
+TRUNCATED = 6  # Blocks above this number are void.
+RESTARTED = 7  # The queue's log starts again after this number.
+FILLED = 8  # The live messages of a range below the cut, and contents of some of them.
+COMPLETED = 9  # The copy is complete.
+RELEASED = 10  # All blocks take effect, and the queue is no longer mirrored.
 _TYPE_MAX = RELEASED
 
 # Flags.
-PART = 1  # More of the same block, or of the same filling, follows: it is not reached yet.
-COPY = 2  # Of a MIRRORED block that was written before: says where it is, and nothing else.
-FRESH = 4  # With RESTARTED: all before this in the log about this queue is void, as after FORGET.
+PART = 1  # More of the same block or piece follows: it is not complete yet.
+COPY = 2  # A copy of a MIRRORED block that was written before: only says where it is.
+FRESH = 4  # With RESTARTED: all earlier blocks of this queue are void, as after FORGET.
 BEGUN = 8  # The first record of this queue as a mirrored one.
 _FLAGS_KNOWN = PART | COPY | FRESH | BEGUN
 
 # Columns, in the order of their bits.
 SIZES = 1  # u32 a record
 KINDS = 2  # u8 a record; absent: all PERSISTENT
-RANGES = 4  # u64 pairs: which numbers of first..next-1 are stored; absent: all
-KEYS = 8  # (u32 count, u16 length, key) for each stretch of equal keys
+RANGES = 4  # u64 pairs: the numbers of first..next-1 that are stored; absent: all
+KEYS = 8  # (u32 count, u16 length, key) for each run of equal keys
 SETTLED = 16  # u64 pairs
 REQUEUED = 32  # u64 pairs
 SHARES = 64  # u64 distance back to the shared contents, then (u32 position, u32 crc) a record
-NOTE = 128  # u64s of a mirrored queue's record: its place in their order, what is confirmed, and what its type needs
-TIMES = 256  # (u32 index, u64 ms) for each stretch of messages that came at a time; absent: all at the block's
-COUNTS = 512  # (u64 first, u64 last, u32 count) for each stretch of messages that were given back so often
+NOTE = 128  # u64s of a mirrored queue's record: its serial number, what is confirmed, and what its type needs
+TIMES = 256  # (u32 index, u64 ms) for each run of messages that arrived at one time; absent: all at the block's
+COUNTS = 512  # (u64 first, u64 last, u32 count) for each run of messages that were requeued equally often
 MARKS = 1024  # (u64 number, u16 length, u32 length, name, value) for each of the queue's marks that changed
 _COLUMNS_KNOWN = 2047
 _OWN = 0xFFFFFFFF  # In SHARES: this record's content is in the block's own body.
@@ -97,7 +97,7 @@ Marks = Sequence[Mark]
 
 
 class Records:
-    """The stored messages of one block: Run's fields, but the numbers may have holes."""
+    """The stored messages of a block: like a `Run`, but the numbers may have holes."""
 
     __slots__ = ("ranges", "contents", "keys", "kinds", "times")
 
@@ -117,14 +117,14 @@ class Records:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Records:
-        """The messages of these runs, which ascend."""
+        """Return the messages of ascending runs."""
         if len(runs) == 1:
             run = runs[0]
             return cls([(run.first, run.last)], run.contents, run.keys, bytes(run.kinds), run.times)
         times: list[tuple[int, int]] = []
         count = 0
         for run in runs:
-            for at, time in run.times:  # Those at the beginning whose time is not known came before the others.
+            for at, time in run.times:  # The first ones have no time if theirs is unknown.
                 times.append((at + count if times else 0, time))
             count += len(run.contents)
         return cls(
@@ -136,12 +136,12 @@ class Records:
         )
 
     def all_of(self) -> Records:
-        """The same, said to be all there is from the first to the last."""
+        """Return the same messages without ranges: all numbers from the first to the last."""
         return Records([], self.contents, self.keys, self.kinds, self.times)
 
 
 class Header:
-    """The fields of a block's head that the fold needs, and the place of its columns."""
+    """The fields of a block's head, and its columns."""
 
     __slots__ = (
         "meta_length", "body_length", "queue", "epoch", "number", "time_ms", "first", "next", "delivered_through",
@@ -162,7 +162,7 @@ class Header:
     type: int
     flags: int
     columns: dict[int, memoryview]
-    overhead: int  # Bytes of meta that a copy with only the messages would need too.
+    overhead: int  # Bytes of meta that a copy of only the messages needs too.
 
     @property
     def length(self) -> int:
@@ -186,7 +186,7 @@ class Header:
         return unpack_marks(self.columns[MARKS]) if MARKS in self.columns else []
 
     def stored(self) -> list[tuple[int, int]]:
-        """Numbers whose contents this block holds."""
+        """Return the numbers of the messages in this block."""
         if not self.count:
             return []
         if RANGES in self.columns:
@@ -254,7 +254,7 @@ def unpack_ranges(data: memoryview | bytes) -> list[tuple[int, int]]:
 
 def encode_keys(keys: Sequence[bytes]) -> bytes:
     first = keys[0]
-    if keys.count(first) == len(keys):  # Usual: one publisher, one route. Identity makes the comparison free.
+    if keys.count(first) == len(keys):  # The usual case: one publisher, one route, thus one object.
         return _KEY.pack(len(keys), len(first)) + first
     parts = []
     for key, equal in groupby(keys):
@@ -262,7 +262,7 @@ def encode_keys(keys: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-APART_BYTES = 4096  # Contents of this size on average are not joined to be written.
+APART_BYTES = 4096  # Contents with at least this mean size are written without joining them.
 
 
 def encode_block(
@@ -279,8 +279,8 @@ def encode_block(
     counts: Counts = (),
     marks: Marks = (),
 ) -> tuple[bytes, list[bytes], int]:
-    """(meta, body in pieces, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through. An
-    empty `records.ranges` means that all of first..next-1 is stored. `shared`: where the group has contents that
+    """Return (meta, body in parts, overhead). `fields`: queue, epoch, number, time_ms, first, next, delivered_through.
+    An empty `records.ranges` means that all of first..next-1 is stored. `shared`: the contents of the group that
     several blocks share."""
     columns = 0
     lengths: list[int] = []
@@ -292,7 +292,8 @@ def encode_block(
         count = len(contents)
         if shared is None:
             sizes = pack_u32(map(len, contents))
-            # Large contents are written from where they are; of small ones, a system call takes one piece more gladly.
+            # Large contents are written without a copy; small ones are joined, because a system call is faster with
+            # one.
             body = contents if sum(map(len, contents)) >= APART_BYTES * count else [b"".join(contents)]
         else:
             sizes, joined, column = shared.refer(contents, offset)
@@ -356,11 +357,11 @@ def encode_block(
 def encode_again(
     segment: int, offset: int, meta: bytes, type: int, flags: int, note: bytes
 ) -> tuple[bytes, int]:
-    """(meta, overhead) of a block that came as bytes from another node, for its place here. Its columns and its body
-    stay as they are, so that its messages need not be taken apart."""
+    """Return (meta, overhead) of a block that came as bytes from another node, for its offset here. Its columns and its
+    body stay as they are, so that its messages need not be decoded."""
     *fields, columns, _, _, _ = BLOCK_HEAD.unpack_from(meta)
     lengths_end = BLOCK_HEAD.size + 4 * columns.bit_count()
-    # Columns lie in the order of their bits, and of those only these come behind NOTE.
+    # Columns are in the order of their bits; only these come after NOTE.
     after = (columns & (TIMES | COUNTS | MARKS)).bit_count()
     split = lengths_end - 4 * after
     end = len(meta) - sum(_LENGTHS[after].unpack_from(meta, split))
@@ -379,21 +380,21 @@ def stored_kinds(kinds: bytes | bytearray, type: int) -> bytes:
 
 
 class SharedBody:
-    """The contents of one group that several of its blocks have: where they lie, by the object they are."""
+    """The contents of a group that several of its blocks share, and their positions, by the object's id."""
 
     __slots__ = ("_contents", "_numbers", "_own", "_sizes", "places", "start")
 
     def __init__(self, start: int, places: dict[int, tuple[int, int]]) -> None:
-        self.start = start  # Offset of the body in the segment.
-        self.places = places  # Position in it, and checksum, by id of the content.
-        self._contents: list[bytes] = []  # Of the block before: in a fan-out, those of the next are the same.
+        self.start = start  # The offset of the body in the segment.
+        self.places = places  # By id of the content: position in the body, checksum.
+        self._contents: list[bytes] = []  # Those of the block before: in a fan-out, the next block has the same.
         self._sizes = self._own = self._numbers = b""
 
     def has_some(self, contents: list[bytes]) -> bool:
         return contents == self._contents or any(id(content) in self.places for content in contents)
 
     def refer(self, contents: list[bytes], offset: int) -> tuple[bytes, bytes, bytes]:
-        """Column of sizes, own body and column of shares of a block at `offset` with these contents."""
+        """Return the column of sizes, the own body and the column of shares of a block at `offset`."""
         if contents != self._contents:
             own: list[bytes] = []
             numbers: list[int] = []
@@ -410,13 +411,13 @@ class SharedBody:
 
 
 def share_contents(blocks: Iterable[Records]) -> tuple[list[bytes], dict[int, tuple[int, int]]]:
-    """Contents that occur more than once among these, with their place in a common body and checksum, by id."""
+    """Return the contents that occur more than once, and by id their position in a common body and checksum."""
     seen: set[int] = set()
     places: dict[int, tuple[int, int]] = {}
     contents: list[bytes] = []
     at = 0
     before: list[bytes] = []
-    times = 0  # In a row that these were the contents.
+    times = 0  # How often in a row the contents were the same.
     for records in blocks:
         times = times + 1 if records.contents == before else 1
         if times > 2:
@@ -437,7 +438,7 @@ def share_contents(blocks: Iterable[Records]) -> tuple[list[bytes], dict[int, tu
 def encode_group_head(
     segment: int, offset: int, length: int, synced: int, previous_length: int, previous: int, meta_crcs: Sequence[bytes]
 ) -> tuple[bytes, int]:
-    """(head, its checksum: the next group's `previous`)."""
+    """Return (head, its checksum: the next group's `previous`)."""
     blocks = b"".join(meta_crcs)
     head = GROUP_HEAD.pack(
         MAGIC, VERSION, 0, segment, offset, length, synced, previous_length, previous, len(meta_crcs), crc32(blocks), 0
@@ -454,6 +455,8 @@ def meta_crc(meta: bytes | memoryview) -> bytes:
 
 
 class GroupHead:
+    """The decoded head of a group."""
+
     __slots__ = ("segment", "offset", "length", "synced", "previous_length", "previous", "blocks", "blocks_crc", "crc")
 
     def __init__(self, fields: tuple[int, ...]) -> None:
@@ -464,7 +467,7 @@ class GroupHead:
 
 
 def group_start(segment: int) -> bytes:
-    """The bytes every group of this segment starts with: what a scan looks for behind a damaged group."""
+    """Return the bytes with which every group of a segment starts: a scan looks for them after a damaged group."""
     return _GROUP_START.pack(MAGIC, VERSION, 0, segment)
 
 
@@ -487,7 +490,7 @@ def parse_group_head(data: bytes | memoryview, segment: int, offset: int) -> Gro
 
 
 def parse_meta(data: memoryview, segment: int, offset: int) -> Header:
-    """The head and columns at the start of `data`, which must reach to the end of the group or of the block."""
+    """Return the head and columns at the start of `data`, which must reach to the end of the group or the block."""
     if len(data) < BLOCK_HEAD.size:
         raise FormatError("cut off in a block head")
     header = Header()
@@ -533,7 +536,7 @@ def _split_columns(data: memoryview, end: int, columns: int) -> dict[int, memory
 
 
 def _check_columns(header: Header) -> None:
-    """Lengths that fit the count. Contents of columns are behind a checksum and checked when used."""
+    """Check that the lengths of columns fit the count. Their contents are under a checksum and checked when used."""
     columns, count = header.columns, header.count
     if count > _COUNT_MAX or header.first > header.next:
         raise FormatError("counts are impossible")
@@ -584,7 +587,7 @@ def decode_kinds(header: Header) -> bytes:
 
 
 def decode_records(header: Header, body: bytes | memoryview, shares: dict[int, bytes]) -> Records:
-    """All messages of a block. `shares`: content by record index, for those outside the block's own body."""
+    """Return all messages of a block. `shares`: content by record index, for those outside the block's own body."""
     if crc32(body) != header.body_crc:
         raise FormatError("block body checksum is wrong")
     sizes: Sequence[int] = unpack_u32(header.columns[SIZES])
@@ -616,7 +619,7 @@ def decode_times(header: Header) -> list[tuple[int, int]]:
 
 
 def share_places(header: Header, offset: int) -> dict[int, tuple[int, int, int]]:
-    """Where shared contents lie in the segment: record index -> (offset, size, crc)."""
+    """Return the positions of shared contents in the segment: record index -> (offset, size, crc)."""
     if SHARES not in header.columns:
         return {}
     column = header.columns[SHARES]

@@ -1,4 +1,4 @@
-"""What the log says when it cannot go on."""
+"""The errors of the log."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class Damage(NamedTuple):
-    """One place where stored bytes are not what was written and synced there."""
+    """A place where stored bytes are not what was written and synced there."""
 
     file: str
     offset: int
-    length: int  # 0 where unknown.
-    queue: int | None  # None where the bytes that name it are themselves damaged.
+    length: int  # 0: unknown.
+    queue: int | None  # None: the bytes that name it are damaged too.
     number: int | None
-    first: int | None  # Sequence numbers first..last are concerned.
+    first: int | None  # The messages first..last are affected.
     last: int | None
     what: str
 
@@ -31,7 +31,7 @@ class Damage(NamedTuple):
 
 
 class LogDamaged(Exception):
-    """Stored data that was synced is wrong or missing. Going on could lose confirmed messages silently."""
+    """Synced data is wrong or missing. To continue could silently lose confirmed messages."""
 
     def __init__(self, items: Sequence[Damage], advice: str = "") -> None:
         self.items = list(items)
@@ -42,8 +42,8 @@ class LogDamaged(Exception):
 
 
 class LogStopped(Exception):
-    """A sync failed: what the disk holds is unknown, so nothing may be confirmed by this log any more."""
+    """A sync failed: the contents of the disk are unknown, so this log must not confirm anything any more."""
 
 
 class FormatError(ValueError):
-    """Bytes that are no valid group or block. The scan decides whether that is a torn tail or damage."""
+    """Bytes are not a valid group or block. The scan decides whether that is a torn tail or damage."""

@@ -1,6 +1,6 @@
-"""What one queue changed in one flush: the unit that is written, mirrored, replayed and read.
+"""Blocks: the changes of one queue in one flush, the unit that is written, mirrored, replayed and read.
 
-A block is plain data. How it looks on disk is `format`, what a queue's blocks add up to is `queue`.
+A block is plain data. `block_format` has its bytes, `segments.queue_index` what a queue's blocks add up to.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from leveret.base import message_flags
 PERSISTENT = message_flags.PERSISTENT
 REDELIVERED = message_flags.REDELIVERED
 EXPIRES = message_flags.EXPIRES
-SHARED = 4  # The same content object also goes to other queues in this batch: stored once.
-KEPT = 16  # Its publisher was told that it is safe: no limit turns it away. Means nothing once it is in its queue.
-OVERDUE = 32  # Its time was up before it came: its queue only sends its dead letter. Likewise.
+SHARED = 4  # Other queues have the same content object in this batch: it is stored once.
+KEPT = 16  # It is confirmed already, so no limit may reject it. No meaning once it is in its queue.
+OVERDUE = 32  # It expired before it arrived: its queue only dead-letters it. Likewise.
 NOTED = REDELIVERED | EXPIRES | KEPT | OVERDUE
 
-# As a table for `bytes.translate`: what of a kind means something outside the batch in which the message came.
+# A table for `bytes.translate`: keeps the flags that have a meaning outside the batch in which a message arrived.
 LASTING_KIND = bytes(kind & (PERSISTENT | REDELIVERED | EXPIRES) for kind in range(256))
 
 _INDEX = itemgetter(0)
 
 
 class Run:
-    """Messages in a row in one queue. The i-th has the sequence number `first + i`.
+    """Consecutive messages of a queue. The i-th has the sequence number `first + i`.
 
-    `times` says when they came, in milliseconds, as far as that is known: for each stretch the index at which it
-    begins, and the time. It is not part of what makes two runs equal.
+    `times` has the times of arrival in milliseconds, as far as known: the index of the first message with a time, and
+    the time. It does not count for equality.
     """
 
     __slots__ = ("first", "contents", "keys", "kinds", "times")
@@ -48,7 +48,7 @@ class Run:
         self.times = [] if times is None else times
 
     def cut(self, lo: int, hi: int) -> Run:
-        """Those with the indexes lo..hi - 1, by themselves."""
+        """Return the messages with the indexes lo..hi - 1 as a run."""
         times = self.times
         if times:
             before = bisect_right(times, lo, key=_INDEX)
@@ -56,7 +56,7 @@ class Run:
         return Run(self.first + lo, self.contents[lo:hi], self.keys[lo:hi], self.kinds[lo:hi], times)
 
     def join(self, more: Run) -> None:
-        """Append the run that goes on where this one ends."""
+        """Append the run that starts where this one ends."""
         count = len(self.contents)
         self.contents += more.contents
         self.keys += more.keys
@@ -89,17 +89,16 @@ class Run:
 
 
 class Block:
-    """What one queue changed in one flush.
+    """The changes of one queue in one flush.
 
-    `settled` and `requeued` are inclusive ranges of sequence numbers, ascending and apart from each other. A range may
-    cover numbers that are not waiting (settled before, never stored), which changes nothing, but none that are still to
-    be given: what is settled stays settled. Within a block the order is: enqueued, then requeued, then settled.
+    `settled` and `requeued` are inclusive ranges of sequence numbers, ascending and not touching. A range may cover
+    numbers that are not in the queue (settled before, never stored), which has no effect, but none that are not given
+    out yet: a settled number stays settled. Within a block the order is: enqueued, then requeued, then settled.
 
-    `counts` says how often messages have been given back in all, for queues that keep count: (first, last, count) for
-    each stretch. Of two counts of a message the larger one holds, so that a block may be applied twice.
+    `counts` has how often messages have been requeued in all, for queues with a delivery limit: (first, last, count).
+    The larger of two counts of a message is valid, so that a block may be applied twice.
 
-    `marks` are changes to a small table of names that the queue keeps for good; an empty value removes one. See
-    `marks`.
+    `marks` are changes to the queue's marks; an empty value removes one. See `queue_marks`.
     """
 
     __slots__ = (

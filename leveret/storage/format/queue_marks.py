@@ -1,22 +1,22 @@
-"""Marks: a small table of names and values that each queue has in its log, beside its messages.
+"""Marks: a small table of names and values that each queue has in its log beside its messages.
 
-What a queue has to remember for good and what is no message goes here: how far a lease has come, what a producer sent
-last. A block carries the names that changed, with their new values; an empty value takes a name away. So whatever is
-said of a message (settled, enqueued) and the mark that goes with it are one block, and are kept or lost together.
+It has what a queue must remember besides messages: the position of a lease, the last number of a producer. A block
+contains the names that changed, with their new values; an empty value removes a name. So a change of a message
+(settled, enqueued) and the mark that belongs to it are in one block, and are kept or lost together.
 
-**Versions.** Sets of numbers add up whatever the order; a table in which the last word holds does not. So a mark has
-the number of the block that set it, and of two the higher holds. Within one log that is the order of the blocks anyway.
-It matters to a mirror that is being filled: the table that it is given (with the first piece) may be older or newer
-than the blocks which it has applied by then. Until it is complete, it remembers what was taken away, too, so
-that an older table does not bring it back.
+**Versions.** Sets of numbers can be added in any order; a table in which the last value counts cannot. So a mark has
+the number of the block that set it, and the higher of two is valid. Within one log that is the order of the blocks
+anyway. It matters for a mirror that is being filled: the table that it gets (with the first piece) may be older or
+newer than the blocks that it has applied by then. Until it is complete, it also remembers removed names, so that an
+older table does not bring them back.
 
-    block 7: a=1    block 8: a=      table of block 7: a=1 (7)      →  nothing, for 8 is higher
+    block 7: a=1    block 8: a=      table of block 7: a=1 (7)      →  nothing: 8 is higher
 
-What the filled mirror had before it began anew is void: names that were taken away since would stay with it for ever.
-A start goes through a segment's plain blocks before the records of mirrored queues, and sees blocks again that are in
-the checkpoint; there, too, the numbers tell what is the last word, and removed names go when all is read.
+The marks that such a mirror had before are void: names that were removed since would stay with it for ever. At a start,
+a segment's plain blocks are read before the records of mirrored queues, and blocks in the checkpoint are read again;
+there, too, the numbers decide, and removed names are dropped when all is read.
 
-The table is held in memory, in checkpoints and in each segment's index, so it has to be small: the limits below.
+The table is in memory, in checkpoints and in each segment's index, so it must be small: see the limits below.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ KEY_BYTES_MAX: Final = 512
 VALUE_BYTES_MAX: Final = 64 << 10
 KEYS_MAX: Final = 4_096
 TABLE_BYTES_MAX: Final = 1 << 20
-_COLUMN_KEYS_MAX: Final = 2 * KEYS_MAX  # All of a full table may be taken away by a block that fills it anew.
+_COLUMN_KEYS_MAX: Final = 2 * KEYS_MAX  # One block may remove all names of a full table and fill it again.
 
 _MARK: Final = Struct("<QHI")  # number of the block that set it, length of the name, length of the value
 
-Mark = tuple[int, bytes, bytes]  # Number of the block, name, value.
+Mark = tuple[int, bytes, bytes]  # The number of the block that set it, name, value.
 
 
 class Marks:
-    """The table of one queue."""
+    """The marks of a queue."""
 
     __slots__ = ("known",)
 
     def __init__(self) -> None:
-        self.known: dict[bytes, tuple[int, bytes]] = {}  # With empty values: removed.
+        self.known: dict[bytes, tuple[int, bytes]] = {}  # By name: block number and value; an empty value: removed.
 
     def __bool__(self) -> bool:
         return bool(self.known)
@@ -56,11 +56,11 @@ class Marks:
                 known[key] = (number, value)
 
     def cut(self, number: int) -> None:
-        """Forget what was set by blocks up to this one."""
+        """Drop the marks that were set by blocks up to this number."""
         self.known = {key: mark for key, mark in self.known.items() if mark[0] > number}
 
     def tidy(self) -> None:
-        """Nothing older will come any more: forget what was removed."""
+        """Drop removed names: no older marks will be added any more."""
         removed = [key for key, (_, value) in self.known.items() if not value]
         for key in removed:
             del self.known[key]
@@ -73,7 +73,7 @@ class Marks:
 
 
 def fits(table: Mapping[bytes, bytes], key: bytes, value: bytes) -> bool:
-    """Whether the table, with this value for the key, is within the limits."""
+    """Return whether a table with this value for the key is within the limits."""
     if not value or (key in table and len(value) <= len(table[key])):
         return True
     if len(key) > KEY_BYTES_MAX or len(value) > VALUE_BYTES_MAX or (key not in table and len(table) >= KEYS_MAX):
@@ -83,7 +83,7 @@ def fits(table: Mapping[bytes, bytes], key: bytes, value: bytes) -> bool:
 
 
 def marks_of(number: int, changed: Mapping[bytes, bytes]) -> list[Mark]:
-    """What a block with this number says."""
+    """Return the marks of a block with this number."""
     return [(number, key, value) for key, value in changed.items()]
 
 
@@ -99,7 +99,7 @@ def pack_marks(marks: Iterable[Mark]) -> bytes:
 
 
 def unpack_marks(data: bytes | memoryview) -> list[Mark]:
-    """Raises FormatError."""
+    """Return the marks in a column. Raises `FormatError`."""
     marks: list[Mark] = []
     at, end = 0, len(data)
     while at < end:

@@ -1,4 +1,4 @@
-"""Reading single blocks back, checked."""
+"""Reads single blocks from segments, with all checks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from leveret.storage.format.errors import Damage, FormatError, LogDamaged
 from leveret.storage.format.queue_block import Run
 from leveret.storage.segments.disk import Disk
 
-_GAP_BYTES_MAX = 64 << 10  # Reading over a gap of this size costs less than a second call.
+_GAP_BYTES_MAX = 64 << 10  # Reading such a gap between two blocks costs less than a second call.
 _READ_BYTES_MAX = 4 << 20
 
 
 class Place(NamedTuple):
-    """A block on disk, with the numbers wanted of it."""
+    """The position of a block on disk, and the wanted messages of it."""
 
     path: str
     segment: int
@@ -34,13 +34,13 @@ class Place(NamedTuple):
 
 
 def read_blocks(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Header, Records]]:
-    """The blocks at these places, whole, one by one. Neighbours on disk share a call."""
+    """Yield the whole blocks at these places. Neighbours on disk share a call."""
     for place, data in _slices(disk, places):
         yield _read_block(disk, place, data)
 
 
 def read_raw(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Place, tuple[Header, memoryview]]]:
-    """The same, but bodies are not taken apart, nor are they checked yet: see `whole_records`."""
+    """Yield the blocks at these places with bodies that are neither decoded nor checked: see `whole_records`."""
     for place, data in _slices(disk, places):
         try:
             header = _parse(place, data)
@@ -62,7 +62,7 @@ def _slices(disk: Disk, places: Sequence[Place]) -> Iterator[tuple[Place, memory
 def read_whole(
     disk: Disk, path: str, segment: int, offset: int, length: int
 ) -> tuple[Header, Records | None]:
-    """One block, whether it holds messages or not."""
+    """Return a block, with or without messages."""
     data = memoryview(disk.read(path, offset, length))
     place = Place(path, segment, offset, length, [], 0, 0)
     try:
@@ -77,7 +77,7 @@ def read_whole(
 
 
 def _extent(places: Sequence[Place], index: int) -> int:
-    """How far one read should reach to take in the places that follow closely."""
+    """Return the end of a read that includes the places which follow closely."""
     path, start = places[index].path, places[index].offset
     end = start + places[index].length
     for next_index in range(index + 1, len(places)):
@@ -105,7 +105,7 @@ def _parse(place: Place, data: memoryview) -> Header:
 
 
 def whole_records(disk: Disk, place: Place, header: Header, body: memoryview) -> Records:
-    """All messages of a block, those too whose contents lie elsewhere. Raises FormatError."""
+    """Return all messages of a block, including those with shared contents. Raises `FormatError`."""
     shares: dict[int, bytes] = {}
     places = share_places(header, place.offset)
     for group in _together(places):
@@ -120,7 +120,7 @@ def whole_records(disk: Disk, place: Place, header: Header, body: memoryview) ->
 
 
 def _together(places: dict[int, tuple[int, int, int]]) -> Iterator[list[int]]:
-    """Which shared contents, by their indexes, lie one after the other and are read by one call."""
+    """Yield the indexes of shared contents that are contiguous and can be read by one call."""
     group: list[int] = []
     start = end = 0
     for index, (offset, size, _) in places.items():
@@ -141,8 +141,8 @@ def damage_at(place: Place, error: FormatError) -> LogDamaged:
 
 
 def pick(records: Records, ranges: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]) -> list[Run]:
-    """The wanted messages of a block, as runs. `ranges` are the numbers of `records`, ascending as `wanted` is."""
-    if len(ranges) == 1 and wanted == ranges:  # Usual: all of it.
+    """Return the wanted messages of a block as runs. `ranges`: the numbers of `records`, ascending like `wanted`."""
+    if len(ranges) == 1 and wanted == ranges:  # The usual case: all of them.
         kinds = bytearray(records.kinds)
         return [Run(ranges[0][0], records.contents[:], records.keys[:], kinds, records.times[:])]
     whole = Run(0, records.contents, records.keys, bytearray(records.kinds), records.times)
@@ -164,5 +164,5 @@ def pick(records: Records, ranges: Sequence[tuple[int, int]], wanted: Sequence[t
 
 
 def thin(records: Records, wanted: Sequence[tuple[int, int]]) -> Records:
-    """Only the wanted messages of a block."""
+    """Return only the wanted messages of a block."""
     return Records.of(pick(records, records.ranges, wanted))

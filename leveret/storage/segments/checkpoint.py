@@ -1,8 +1,7 @@
-"""The checkpoint: what all queues' logs add up to, and which segments still matter.
+"""The checkpoint: the state of all queues, and the segments that are still needed.
 
-It stands for everything in segments before `through`, and is the only list of those of them that exist: a segment
-before `through` that it does not name is dead, one that it names and that is missing is damage. See `log` for why a
-settle is never forgotten.
+It replaces all blocks in segments before `through`, and is the only list of those segments: one that it does not name
+is dead, one that it names and that is missing is damage. See `storage.log` for why no settle is ever lost.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from leveret.base.range_set import RangeSet, stretches
 from leveret.storage.format.block_format import pack_u64, unpack_u64
 from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_marks import Mark, pack_marks, unpack_marks
-from leveret.storage.segments.mirror_copy import Mirror
+from leveret.storage.segments.mirror_copy import MirrorCopy
 from leveret.storage.segments.queue_index import QueueLog
 
 _MAGIC = b"LVRC"
 _VERSION = 1
-_VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
-_VERSION_COUNTED = 3  # And, before that, one about queues that count how often messages are given back.
-_VERSION_MARKED = 4  # And, between these two, one about marks.
+_VERSION_MIRRORED = 2  # With a part about mirrored queues at the end.
+_VERSION_COUNTED = 3  # And before that a part about queues that count requeues.
+_VERSION_MARKED = 4  # And between these two a part about marks.
 _HEAD = Struct("<4sHHQQII")  # magic, version, flags, file length, through, segments, queues
 _SEGMENT = Struct("<QQ")  # number, length that was synced
 # queue, epoch, number, next_seq, delivered_through, floor, live, gone, redelivered (in ranges)
@@ -38,6 +37,8 @@ def checkpoint_path(folder: str) -> str:
 
 
 class QueueState:
+    """The state of a queue in a checkpoint."""
+
     __slots__ = (
         "epoch", "number", "next_seq", "delivered_through", "floor", "live", "gone", "redelivered", "counts", "marks",
         "mirror",
@@ -53,10 +54,12 @@ class QueueState:
     redelivered: RangeSet
     counts: dict[int, int]
     marks: list[Mark]
-    mirror: Mirror | None
+    mirror: MirrorCopy | None
 
 
 class CheckpointState:
+    """The contents of a checkpoint."""
+
     __slots__ = ("through", "segments", "queues")
 
     def __init__(self, through: int, segments: dict[int, int], queues: dict[int, QueueState]) -> None:
@@ -89,7 +92,7 @@ def encode_checkpoint(through: int, segments: dict[int, int], queues: Collection
         parts.append(pack_u64((len(marked),)))
     for queue in marked:
         packed = pack_marks(queue.marks.all())
-        # Filled up to whole numbers, as all else is.
+        # Padded to a multiple of eight bytes, like all other parts.
         parts += (pack_u64((queue.id, len(packed))), packed, bytes(-len(packed) % 8))
     for queue in queues:
         if queue.mirror is not None:
@@ -149,7 +152,7 @@ def decode_checkpoint(data: bytes) -> CheckpointState:
 
 
 def _decode_counts(numbers: array[int], queues: dict[int, QueueState], at: int) -> int:
-    """Returns where they end."""
+    """Return the end of this part."""
     index = 1
     for _ in range(numbers[0]):
         queue, count = numbers[index], numbers[index + 1]
@@ -163,7 +166,7 @@ def _decode_counts(numbers: array[int], queues: dict[int, QueueState], at: int) 
 
 
 def _decode_marks(view: memoryview, queues: dict[int, QueueState], at: int) -> int:
-    """Returns where they end."""
+    """Return the end of this part."""
     (count,) = unpack_u64(view[at : at + 8])
     at += 8
     for _ in range(count):
@@ -177,11 +180,11 @@ def _decode_marks(view: memoryview, queues: dict[int, QueueState], at: int) -> i
 
 
 def _decode_mirrors(numbers: array[int], queues: dict[int, QueueState], at: int) -> int:
-    """Returns where they end."""
+    """Return the end of this part."""
     index = 0
     while index < len(numbers):
         end = index + 1 + numbers[index]
-        queue, mirror = Mirror.unpack(numbers[index + 1 : end])
+        queue, mirror = MirrorCopy.unpack(numbers[index + 1 : end])
         if end > len(numbers) or queue not in queues:
             raise FormatError("checkpoint is inconsistent: a mirrored queue is cut off, or unknown")
         queues[queue].mirror = mirror

@@ -1,13 +1,13 @@
-"""Where a queue's contents lie: one reference a block, packed, sorted by sequence number.
+"""The index of a queue's contents on disk: one packed reference per block, sorted by sequence number.
 
-A long backlog keeps nothing else in memory, so a reference is 36 bytes in eight parallel arrays, and the arrays are cut
-into chunks: references that are no longer needed are squeezed out of a chunk once they are the larger part of it, and a
-reference that comes late (a copy, a mirror filling up from below) moves at most one chunk.
+A long queue has nothing else in memory, so a reference is 36 bytes in eight parallel arrays, and the arrays are split
+into chunks: dead references are removed from a chunk once they are the larger part of it, and a reference that is
+inserted late (a copy, or a mirror that is being filled) moves at most one chunk.
 
-A reference tells: all messages of `first .. first+span-1` that still live are in this block. `live`, `bytes` and
-`extra` are what remains: how many messages, their content bytes, their share of the block's own overhead. They shrink
-as messages settle; sizes of single messages are not known here, so bytes shrink by the block's average and are exact
-again when a block is wholly live or wholly gone.
+A reference means: all live messages of `first .. first+span-1` are in this block. `live`, `bytes` and `extra` are the
+number of live messages, their content bytes, and their share of the block's own overhead. They shrink as messages are
+settled; sizes of single messages are not known here, so bytes shrink by the block's average and are exact when a block
+is all live or all settled.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 from leveret.base.range_set import RangeSet
 
-PENDING = 0  # Segment of a block that is not written yet; its `offset` is the entry's serial number,
-SHORT = 0xFFFFFFFF  # of which there is room for the low 32 bits: far more than are ever gathered.
+PENDING = 0  # The segment of a block that is not written yet; its `offset` is the entry's serial number.
+SHORT = 0xFFFFFFFF  # The low 32 bits of a serial number: far more blocks than ever wait to be written.
 
 _CHUNK_REFS = 4096
 _TYPES = "QIIIIIII"
 
 
 class Share:
-    """What lives in one segment, or is still to be written."""
+    """Counts the live messages of a segment, or of blocks that are not written yet."""
 
     __slots__ = ("live", "live_bytes")
 
@@ -38,6 +38,8 @@ class Share:
 
 
 class Ref(NamedTuple):
+    """A reference to a block."""
+
     first: int
     span: int
     live: int
@@ -53,7 +55,7 @@ class Ref(NamedTuple):
 
 
 class Columns:
-    """References as arrays. The order of `all` is that of Ref's fields."""
+    """References as arrays. `all` has the order of Ref's fields."""
 
     __slots__ = ("first", "span", "live", "segment", "offset", "length", "bytes", "extra", "all", "dead")
 
@@ -74,14 +76,16 @@ class Columns:
         return Columns(tuple(column[start:end] for column in self.all))
 
 
-class Refs:
+class ContentIndex:
+    """The references to all blocks of a queue that have live messages."""
+
     __slots__ = ("_chunks", "_starts", "_shares", "bytes")
 
     def __init__(self, shares: dict[int, Share]) -> None:
         self._chunks: list[Columns] = []
         self._starts: array[int] = array("Q")
-        self._shares = shares  # By segment; this keeps their live counts.
-        self.bytes = 0  # Content bytes that live.
+        self._shares = shares  # By segment; this object updates their counts.
+        self.bytes = 0  # Content bytes of live messages.
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
@@ -92,7 +96,7 @@ class Refs:
                 yield chunk.at(index)
 
     def from_seq(self, seq: int) -> Iterator[Ref]:
-        """References that reach to `seq` or further, in order. Must not change meanwhile."""
+        """Yield the references that reach to `seq` or further, in order. They must not change meanwhile."""
         at = max(bisect_right(self._starts, seq) - 1, 0)
         for chunk in self._chunks[at:]:
             start = max(bisect_right(chunk.first, seq) - 1, 0) if chunk is self._chunks[at] else 0
@@ -102,7 +106,7 @@ class Refs:
                     yield ref
 
     def within(self, segment: int, first: int, last: int) -> Iterator[Ref]:
-        """Live references into one segment, among those whose first number is in first..last."""
+        """Yield the live references into one segment whose first number is in first..last."""
         at = max(bisect_right(self._starts, first) - 1, 0)
         while at < len(self._chunks) and self._starts[at] <= last:
             chunk = self._chunks[at]
@@ -113,7 +117,7 @@ class Refs:
             at += 1
 
     def pieces(self, piece_bytes: int) -> list[tuple[int, int, int]]:
-        """What lives, in pieces of about so many bytes: the numbers between which it lies, and its content bytes."""
+        """Return live messages in pieces of about so many bytes: first and last number, and content bytes."""
         pieces: list[tuple[int, int, int]] = []
         first, total = 0, 0
         for chunk in self._chunks:
@@ -132,13 +136,13 @@ class Refs:
 
     @property
     def last_first(self) -> int:
-        """The first number of the last block; 0 if there is none."""
+        """Return the first number of the last block; 0 if there is none."""
         return self._chunks[-1].first[-1] if self._chunks else 0
 
     # -- changing --------------------------------------------------------------
 
     def append(self, first: int, span: int, live: int, segment: int, offset: int, content_bytes: int) -> None:
-        """A new block of `live` stored messages."""
+        """Add a new block of `live` stored messages."""
         share = self._shares[segment]
         share.live += live
         share.live_bytes += content_bytes
@@ -151,7 +155,7 @@ class Refs:
             self._insert(one)
             return
         if chunk is None or len(chunk) >= _CHUNK_REFS:
-            if chunk is not None:  # Full: give back what the arrays allocated ahead.
+            if chunk is not None:  # The chunk is full: free the memory that its arrays allocated ahead.
                 dead = chunk.dead
                 chunk = self._chunks[-1] = chunk.slice(0, len(chunk))
                 chunk.dead = dead
@@ -170,8 +174,8 @@ class Refs:
     def relocate(
         self, first: int, old: tuple[int, int], segment: int, offset: int, length: int, extra: int
     ) -> bool:
-        """The block of the reference at `first` lies elsewhere now. False where the reference has gone or has been
-        relocated meanwhile. `extra` is for the live messages."""
+        """Point the reference at `first` to a copy of its block. False if the reference is gone or was relocated
+        meanwhile. `extra`: the overhead of the live messages."""
         at = bisect_right(self._starts, first) - 1
         if at < 0:
             return False
@@ -194,7 +198,7 @@ class Refs:
         return True
 
     def settle(self, low: int, high: int, live: RangeSet) -> None:
-        """Account for low..high before it is removed from `live`."""
+        """Count low..high as settled, before it is removed from `live`."""
         at = max(bisect_right(self._starts, low) - 1, 0)
         while at < len(self._chunks) and self._starts[at] <= high:
             chunk = self._chunks[at]
@@ -238,12 +242,12 @@ class Refs:
             chunk.dead += 1
 
     def clear(self) -> None:
-        """The queue is gone: give back everything."""
+        """Remove all references: the queue is deleted."""
         for chunk in self._chunks:
             for segment, live, content_bytes, extra in zip(
                 chunk.segment, chunk.live, chunk.bytes, chunk.extra, strict=True
             ):
-                if live:  # The segment of a dead reference may be gone.
+                if live:  # The segment of a dead reference may be deleted.
                     share = self._shares[segment]
                     share.live -= live
                     share.live_bytes -= content_bytes + extra
@@ -258,8 +262,8 @@ class Refs:
     # -- at start ----------------------------------------------------------------
 
     def load(self, columns: Columns) -> None:
-        """Take over references sorted by first number. Those of a block known already replace it: a copy is written
-        before the original goes, so the later one is the one that stays. Counts follow with `reconcile`."""
+        """Add references sorted by first number. A reference to the same block replaces the earlier one: a copy is
+        written before the original is deleted, so the later one is valid. `reconcile` sets the counts."""
         if not self._chunks or columns.first[0] > self._chunks[-1].first[-1]:
             self._extend(columns)
             return
@@ -285,7 +289,7 @@ class Refs:
             self._starts.append(columns.first[at])
 
     def _insert(self, columns: Columns) -> None:
-        """Put references where no other lies between their firsts; the first one may replace an equal."""
+        """Insert references between whose first numbers there is no other; the first one may replace an equal one."""
         at = max(bisect_right(self._starts, columns.first[0]) - 1, 0)
         chunk = self._chunks[at]
         index = bisect_right(chunk.first, columns.first[0])
@@ -303,13 +307,13 @@ class Refs:
             self._starts[at : at + 1] = array("Q", [piece.first[0] for piece in pieces])
 
     def reconcile(self, live: RangeSet) -> int:
-        """Set what lives of each reference, drop those of which nothing does, count it for their segments. Returns how
-        many messages are referred to."""
+        """Set the live count of each reference, drop dead ones, and update the counts of segments. Return the number of
+        live messages with a reference."""
         total = 0
         kept = []
         for chunk in self._chunks:
             first, last = chunk.first[0], chunk.first[-1] + chunk.span[-1] - 1
-            # Usual: a long backlog without holes. Then nothing is to be done for the single reference.
+            # The usual case: a long queue without holes. Then single references need no work.
             if not (live.covers(first, last) and sum(chunk.live) == last - first + 1):
                 chunk = self._reconcile_chunk(chunk, live)
             if not len(chunk):

@@ -1,7 +1,7 @@
-"""Every touch of stable storage goes through a Disk.
+"""The interface to files.
 
-The log, the metadata journal and whatever else must survive a crash take a `Disk`, so that the simulator can put its
-own in place: one that forgets what was not synced. `FileDisk` is the real one.
+The log, the metadata log and all else that must survive a crash use a `Disk`, so that the simulation can use its own,
+which loses what was not synced. `FileDisk` is the real one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 _DESCRIPTORS_MAX = 64
-_RESERVE = 8  # Descriptors for when there are no others: each thread that works with files has one or two in use.
+_RESERVE = 8  # Descriptors kept for when there are no others: each thread that uses files needs one or two.
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _BUFFERS_PER_CALL = min(os.sysconf("SC_IOV_MAX"), 1024) if hasattr(os, "sysconf") else 16
 
 
 class Disk(Protocol):
-    """Paths are relative to the node's data folder, separated by "/". Errors are OSError with errno set."""
+    """A disk. Paths are relative to the node's data folder, separated by "/". Errors are OSError with errno set."""
 
     def names(self, folder: str) -> list[str]: ...
 
@@ -47,7 +47,7 @@ class Disk(Protocol):
 
 
 class Job(Protocol):
-    """Work on the disk for a worker thread: touches only the disk and its own fields."""
+    """Work on the disk for a worker thread: uses only the disk and its own fields."""
 
     def perform(self, disk: Disk) -> None: ...
 
@@ -62,14 +62,14 @@ class _Handle:
 
 
 class FileDisk:
-    """Files under `root`. Safe from several threads as long as they use different files or only read."""
+    """Files under `root`. Safe for several threads as long as they use different files or only read."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._lock = threading.Lock()
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         self._reserve: list[int] = []
-        self._is_closed = False  # What is at work then still opens and closes files, and sets nothing aside.
+        self._is_closed = False  # Running jobs may still open and close files, and reserve no descriptors.
         os.makedirs(root, exist_ok=True)
         self._set_aside()
 
@@ -101,7 +101,7 @@ class FileDisk:
 
     @staticmethod
     def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes | memoryview]) -> int:
-        """Returns the offset behind what was written. A call may take less than it was given."""
+        """Write all buffers, and return the offset after them. One system call may write less than it was given."""
         left = list(buffers)
         total = sum(map(len, left))
         while total:
@@ -159,7 +159,7 @@ class FileDisk:
 
     @contextmanager
     def _open(self, path: str, flags: int) -> Iterator[int]:
-        """A descriptor out of the cache, which is not closed under its users by an eviction, a rename or a deletion."""
+        """Yield a cached descriptor, which stays open for its users despite an eviction, a rename or a deletion."""
         with self._lock:
             handle = self._handles.get(path)
             if handle is None:
@@ -196,7 +196,7 @@ class FileDisk:
                     raise
 
     def _make_room(self) -> bool:
-        """Have one descriptor more to open something with."""
+        """Free a descriptor, so that a file can be opened. Return whether that was possible."""
         idle = next((path for path, handle in self._handles.items() if not handle.users), None)
         if idle is not None:
             os.close(self._handles.pop(idle).descriptor)

@@ -1,4 +1,4 @@
-"""What the log does on disk, as jobs for a worker thread. Each touches only the disk and its own fields."""
+"""The jobs of the log for a worker thread. Each uses only the disk and its own fields."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from leveret.storage.segments.disk import Disk
 from leveret.storage.segments.mirror_copy import Unapplied
 from leveret.storage.segments.queue_index import QueueLog
 from leveret.storage.segments.segment import index_path, scan_segment, segment_path, spare_path
-from leveret.storage.segments.segment_index import encode_sidecar
+from leveret.storage.segments.segment_index import encode_index
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-RECORD_OVERHEAD = 16  # What a message takes in a group besides its content, about.
+RECORD_OVERHEAD = 16  # The approximate bytes of a message in a group besides its content.
 
 
 class Entry:
-    """One block to be written: a whole one, or part of one too large for a group."""
+    """A block to be written: a whole one, or part of one that is too large for a group."""
 
     __slots__ = (
         "type", "flags", "queue", "epoch", "number", "time_ms", "first", "next", "delivered_through", "held", "settled",
@@ -54,20 +54,20 @@ class Entry:
         self.epoch = 0
         self.number = 0
         self.time_ms = 0
-        self.first = 0  # first..next-1: the numbers this block is about.
+        self.first = 0  # The block is about the messages first..next-1.
         self.next = 0
         self.delivered_through = 0
-        self.held: Records | None = None  # All its messages.
+        self.held: Records | None = None  # All messages of the block.
         self.settled: list[tuple[int, int]] = []
         self.requeued: list[tuple[int, int]] = []
         self.counts: list[tuple[int, int, int]] = []
-        self.marks: list[Mark] = []  # Of the queue.
-        self.bytes = 0  # That it adds to a group, about.
-        self.leans_bytes = 0  # Contents that the entry before it brings along: in another group they would be its own.
+        self.marks: list[Mark] = []  # Changes of the queue's marks.
+        self.bytes = 0  # The approximate bytes that it adds to a group.
+        self.leans_bytes = 0  # Contents shared with the entry before; in another group they count as its own.
         self.serial = 0
-        self.block: Block | None = None  # Durable once this entry is.
-        self.source = (0, 0)  # Where the reference to its messages points until this is written.
-        self.records: Records | None = None  # What of `held` is written: chosen when the write is made.
+        self.block: Block | None = None  # The block that is durable once this entry is.
+        self.source = (0, 0)  # The place to which the reference points until this is written.
+        self.records: Records | None = None  # The part of `held` that is written, chosen when the write is made.
 
     def contents(self) -> Records:
         assert self.held is not None
@@ -78,18 +78,18 @@ class Entry:
 
 
 class MirrorEntry(Entry):
-    """A record of a mirrored queue, or messages of it that are moved. What it holds is written whole."""
+    """A record of a mirrored queue, or a copy of its messages. It is always written whole."""
 
     __slots__ = ("note", "raw", "packed", "mark", "item", "void")
 
     def __init__(self, type: int, flags: int, queue: QueueLog) -> None:
         super().__init__(type, flags, queue)
         self.note = b""
-        self.raw: tuple[bytes, bytes] | None = None  # Meta and body, where it came as bytes,
-        self.packed: Block | None = None  # of this block.
-        self.mark: int | None = None  # Something that is durable once this entry is.
+        self.raw: tuple[bytes, bytes] | None = None  # Meta and body of a block that came as bytes.
+        self.packed: Block | None = None  # The block that came as bytes.
+        self.mark: int | None = None  # A number of the caller's, reported when this entry is durable.
         self.item: Unapplied | None = None
-        self.void = False  # Cut off before it was written.
+        self.void = False  # It was cut off before it was written.
 
     def contents(self) -> Records:
         if self.held is None:
@@ -108,7 +108,7 @@ class MirrorEntry(Entry):
 
 
 class Written:
-    """Where an entry went."""
+    """The place of a written entry."""
 
     __slots__ = ("offset", "length", "overhead")
 
@@ -119,7 +119,7 @@ class Written:
 
 
 class Write:
-    """Everything gathered, as one group: one write, at most one sync."""
+    """Writes the gathered blocks as one group: one write, at most one sync."""
 
     def __init__(self, folder: str, segment: int, offset: int, entries: list[Entry]) -> None:
         self.folder = folder
@@ -130,10 +130,10 @@ class Write:
         self.previous_length = 0
         self.previous_crc = 0
         self.sync = True
-        self.sync_before: int | None = None  # The segment before, where this is the first group of a new one.
-        self.open = False  # The segment's file is to be created, out of `spare` if given.
+        self.sync_before: int | None = None  # The segment before, if this is the first group of a new one.
+        self.open = False  # Create the segment's file, from `spare` if given.
         self.spare: int | None = None
-        self.overwrites = False  # The file has stale bytes behind `offset`.
+        self.overwrites = False  # The file has stale bytes after `offset`.
         # Results.
         self.opened = False
         self.syncing = False
@@ -147,7 +147,7 @@ class Write:
 
     @property
     def marks(self) -> list[tuple[int, int]]:
-        """(queue, mark) of what mirrored queues wanted to be told of: durable once this is done, in this order."""
+        """Return (queue, mark) for the entries with a mark, in order: they are durable once this is done."""
         return [
             (entry.queue.id, entry.mark)
             for entry in self.entries
@@ -156,7 +156,7 @@ class Write:
 
     @property
     def spilled(self) -> list[tuple[int, int, int]]:
-        """(queue, first, last) of transient messages that are on disk once this is done."""
+        """Return (queue, first, last) of transient messages that are on disk once this is done."""
         return [
             (entry.queue.id, entry.first, entry.next - 1)
             for entry in self.entries
@@ -166,7 +166,7 @@ class Write:
     def perform(self, disk: Disk) -> None:
         path = segment_path(self.folder, self.segment)
         if self.sync_before is not None:
-            # Whoever finds a group of the new segment may rely on all of the old one.
+            # A group in the new segment proves that all of the old one is synced.
             self._sync(disk, segment_path(self.folder, self.sync_before))
         if self.open and self.spare is not None:
             disk.rename(spare_path(self.folder, self.spare), path)
@@ -176,7 +176,7 @@ class Write:
             try:
                 disk.write(path, self.offset, buffers)
             except OSError as error:
-                # Give the space back. Should that fail too, no harm: what remains of this group has no valid follower.
+                # Free the space. It is no problem if that fails: the rest of this group has no valid successor.
                 if error.errno in DISK_FULL and not self.overwrites:
                     with suppress(OSError):
                         disk.truncate(path, self.offset)
@@ -262,8 +262,8 @@ def encode_contents(segment: int, offset: int, contents: list[bytes]) -> tuple[b
 
 
 class Load:
-    """Read messages back. Afterwards `runs` holds them in order; go on with `next`. Must be handed to the log's on_done
-    or on_failed in the end: until then its segments are kept."""
+    """Reads messages. Afterwards `runs` has them in order; continue from `next`. Must be given to the log's on_done or
+    on_failed in the end: until then its segments are kept."""
 
     def __init__(self, queue: int, places: list[Place], pending: list[Run], next: int) -> None:
         self.queue = queue
@@ -280,9 +280,9 @@ class Load:
             if sum(map(len, picked)) != place.messages:
                 raise LogDamaged([_lacking(place)])
             runs += picked
-            if not self.runs and len(runs) > 1:  # In order, and joined at once: a long list of small runs costs.
+            if not self.runs and len(runs) > 1:  # In order, and joined at once: a long list of small runs is slow.
                 runs[-1 - len(picked) :] = _joined(runs[-1 - len(picked) :])
-        runs.sort(key=lambda run: run.first)  # Stored and spilled messages may lie between each other.
+        runs.sort(key=lambda run: run.first)  # Stored and spilled messages may be interleaved.
         self.runs = _joined(runs)
         self._mark()
 
@@ -303,7 +303,7 @@ def _lacking(place: Place) -> Damage:
 
 
 def _joined(more: Sequence[Run]) -> list[Run]:
-    """Neighbours made one."""
+    """Return the runs with neighbours joined."""
     runs: list[Run] = []
     for run in more:
         if runs and runs[-1].first + len(runs[-1].contents) == run.first:
@@ -314,7 +314,7 @@ def _joined(more: Sequence[Run]) -> list[Run]:
 
 
 class Seal:
-    """Write the index of a full segment beside it."""
+    """Writes the index of a full segment."""
 
     def __init__(self, folder: str, segment: int, length: int) -> None:
         self.folder = folder
@@ -325,30 +325,30 @@ class Seal:
         scan = scan_segment(disk, segment_path(self.folder, self.segment), self.segment, self.length)
         if scan.damages:
             raise LogDamaged(scan.damages)
-        replace_file(disk, f"{self.folder}/segments", index_path(self.folder, self.segment), encode_sidecar(scan.index))
+        replace_file(disk, f"{self.folder}/segments", index_path(self.folder, self.segment), encode_index(scan.index))
 
 
 def replace_file(disk: Disk, folder: str, path: str, buffers: Sequence[bytes]) -> None:
-    """The whole new file or the whole old one, whenever the node dies."""
+    """Replace a file atomically: after a crash it is the whole new one or the whole old one."""
     aside = f"{path}.new"
     disk.write(aside, 0, buffers)
-    disk.truncate(aside, sum(map(len, buffers)))  # An earlier attempt may have left a longer one.
+    disk.truncate(aside, sum(map(len, buffers)))  # An earlier attempt may have left a longer file.
     disk.sync(aside)
     disk.rename(aside, path)
     disk.sync_folder(folder)
 
 
 class Checkpoint:
-    """Put a new checkpoint in place."""
+    """Writes a checkpoint."""
 
     def __init__(self, folder: str, through: int, segments: dict[int, int], buffers: list[bytes], serial: int) -> None:
         self.folder = folder
         self.through = through
         self.segments = segments
         self.buffers = buffers
-        self.serial = serial  # Contains the effect of all entries up to this one.
+        self.serial = serial  # The checkpoint contains all entries up to this one.
         self.sync_before: int | None = None
-        self.sync_length = 0  # How much of it was written when this job was made.
+        self.sync_length = 0  # The length of the current segment when this job was made.
 
     @property
     def bytes(self) -> int:
@@ -361,16 +361,16 @@ class Checkpoint:
 
 
 class Reclaim:
-    """Delete dead segments, or keep their files for new ones."""
+    """Deletes dead segments, or keeps their files for new ones."""
 
     def __init__(self, folder: str, segments: list[int], indexed: set[int], keep: int) -> None:
         self.folder = folder
         self.segments = segments
         self.indexed = indexed
         self.keep = keep
-        self.spare_bytes_max = 0  # A file that a huge message blew up is not kept.
-        self.release: list[int] = []  # Spare files to delete, for the disk is full.
-        self.kept: dict[int, int] = {}  # Spare files and their sizes.
+        self.spare_bytes_max = 0  # A larger file, of a huge message, is not kept.
+        self.release: list[int] = []  # Spare files to delete, because the disk is full.
+        self.kept: dict[int, int] = {}  # The spare files kept, and their sizes.
         self.gone: list[int] = []
 
     def perform(self, disk: Disk) -> None:
@@ -388,11 +388,11 @@ class Reclaim:
             else:
                 disk.delete(path)
             self.gone.append(segment)
-        disk.sync_folder(f"{self.folder}/segments")  # No spare is used before its old name is gone for good.
+        disk.sync_folder(f"{self.folder}/segments")  # A spare must not be used before its renaming is synced.
 
 
 class Compact:
-    """Read what still lives in a sparse segment, to be written again."""
+    """Reads the live messages of a sparse segment, to be written again."""
 
     def __init__(
         self, segment: int, path: str, places: list[tuple[QueueLog, Place]], items: list[tuple[QueueLog, Unapplied]]
@@ -419,7 +419,7 @@ class Compact:
             self.entries.append(self._copy(disk, queue, item, offset, length))
 
     def _copy(self, disk: Disk, queue: QueueLog, item: Unapplied, offset: int, length: int) -> MirrorEntry:
-        """A block that has no effect yet, as it is."""
+        """Return a copy of a block that has no effect yet."""
         header, records = read_whole(disk, self.path, self.segment, offset, length)
         entry = MirrorEntry(MIRRORED, COPY, queue)
         entry.epoch, entry.number, entry.time_ms = header.epoch, header.number, header.time_ms

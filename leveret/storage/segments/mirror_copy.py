@@ -1,4 +1,4 @@
-"""What the log remembers of a mirrored queue besides the queue itself. What is done with it: `mirrored`."""
+"""The state of a mirrored queue in the log, besides that of any queue. `storage.mirror_log` uses it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Unapplied:
     def __init__(self, epoch: int, number: int, first: int, count: int, content_bytes: int) -> None:
         self.epoch = epoch
         self.number = number
-        self.first = first  # It holds the messages first..first+count-1.
+        self.first = first  # It has the messages first..first+count-1.
         self.count = count
         self.bytes = content_bytes
-        self.segment = PENDING  # Where it is written, if it is.
+        self.segment = PENDING  # Where it is written; PENDING: it is not yet.
         self.offset = 0
         self.length = 0
         self.extra = 0
         self.state = WAITING
-        self.entry: MirrorEntry | None = None  # It, or a copy of it, is about to be written.
-        self.header: Header | None = None  # At start.
+        self.entry: MirrorEntry | None = None  # It, or a copy of it, is to be written.
+        self.header: Header | None = None  # Used at start only.
 
     @property
     def place(self) -> tuple[int, int]:
@@ -55,35 +55,36 @@ class Unapplied:
 
     @property
     def weight(self) -> int:
-        """What it counts for among what lives in its segment. A block without messages must stay there, too."""
+        """Return its part of the live count of its segment: at least 1, because a block without messages must stay too.
+        """
         return self.count or 1
 
 
-class Mirror:
+class MirrorCopy:
     __slots__ = (
         "serial", "begun", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk", "tail",
         "marked", "void", "blocks", "broken", "reached", "released",
     )  # fmt: skip
 
     def __init__(self, base: int = 0, epoch: int = 0) -> None:
-        self.serial = 0  # Of the last record.
-        self.begun = False  # There was one.
-        self.released = False  # The queue is no longer mirrored. What was void stays void.
+        self.serial = 0  # Of the queue's last record.
+        self.begun = False  # A record was written.
+        self.released = False  # The queue is no longer mirrored. Void places stay void.
         self.base = base  # Blocks up to here have taken effect.
         self.history: list[tuple[int, int]] = [(epoch, 1)] if base else []  # (epoch, number of its first block)
         self.complete = True
         self.read_at = 0
-        self.cut = 0  # What is being filled, and how far, while it is not complete.
+        self.cut = 0  # While the copy is not complete: where its blocks start.
         self.bound = 0
         self.after = 0
         self.have: Pairs = ()
-        self.marked = False  # While it is not complete: it has been given the queue's marks.
-        self.disk = 0  # Another number after each loss of what was once synced.
-        self.tail: deque[Unapplied] = deque()  # base + 1 to the end, without gaps.
-        self.void: set[tuple[int, int]] = set()  # Places of blocks that never were, or are elsewhere now.
-        # At start.
-        self.blocks: list[Block] = []  # Those of `tail`.
-        self.broken = False  # A record is missing: what follows is void.
+        self.marked = False  # While the copy is not complete: it has the queue's marks.
+        self.disk = 0  # Raised after each loss of synced data.
+        self.tail: deque[Unapplied] = deque()  # The blocks base + 1 to the end, without gaps.
+        self.void: set[tuple[int, int]] = set()  # Places of blocks that were cut off, or were moved.
+        # The rest is used at start only.
+        self.blocks: list[Block] = []  # The blocks of `tail`.
+        self.broken = False  # A record is missing: all later ones are void.
         self.reached = (0, 0)  # The place of the last good record.
 
     @property
@@ -91,20 +92,20 @@ class Mirror:
         return self.tail[-1].number if self.tail else self.base
 
     def find(self, epoch: int, number: int) -> Unapplied | None:
-        """The waiting block with this number, if it is of this epoch."""
+        """Return the unapplied block with this number, if it is of this epoch."""
         at = number - self.base - 1
         if 0 <= at < len(self.tail) and self.tail[at].epoch == epoch:
             return self.tail[at]
         return None
 
     def take_blocks(self) -> tuple[Block, ...]:
-        """Those that waited at the start of the node. Once; later only the member has them."""
+        """Return the blocks that were unapplied at start, once; later only the member of the ring has them."""
         blocks, self.blocks = tuple(self.blocks), []
         assert len(blocks) == len(self.tail), "blocks wait that nobody has in memory"
         return blocks
 
     def untold(self, segment: int) -> set[int]:
-        """Offsets of blocks there that the queue does not refer to."""
+        """Return the offsets of blocks in a segment to which the queue must not refer."""
         found = {offset for number, offset in self.void if number == segment}
         found.update(item.offset for item in self.tail if item.segment == segment)
         return found
@@ -120,23 +121,24 @@ class Mirror:
             self.history.pop()
 
     def begin(self, cut: int, history: Iterable[tuple[int, int]], bound: int, have: Pairs, read_at: int) -> None:
-        """The log begins anew behind the cut."""
+        """Start the queue's log again after the cut."""
         self.base, self.history = cut, list(history)
         self.complete, self.read_at = cut == 0, read_at
         self.cut, self.bound, self.after, self.have, self.marked = cut, bound, 0, have, False
 
     def adopt(self, base: int, epoch: int) -> None:
-        """The queue is mirrored again. Its blocks so far are the beginning of its ring's log."""
+        """Make the queue mirrored again. Its blocks so far are the beginning of the ring's log."""
         self.begin(base, [(epoch, 1)] if base else [], 0, (), 0)
         self.complete, self.cut = True, 0
         if self.released:
-            self.disk = 0  # What it lacked once was another ring's business.
+            self.disk = 0  # Losses concerned the earlier ring only.
         self.begun = self.released = False
 
     # -- in a checkpoint ---------------------------------------------------------------
 
     def pack(self, queue: int, segments: Collection[int]) -> array[int]:
-        """As numbers. `segments`: those that the checkpoint names; what is void in others is of no interest."""
+        """Return the state as numbers. `segments`: those that the checkpoint names; void places in others do not
+        matter."""
         self.void = {place for place in self.void if place[0] in segments}
         numbers = array(
             "Q",
@@ -160,8 +162,8 @@ class Mirror:
         return numbers
 
     @classmethod
-    def unpack(cls, numbers: array[int]) -> tuple[int, Mirror]:
-        """(queue, its state)"""
+    def unpack(cls, numbers: array[int]) -> tuple[int, MirrorCopy]:
+        """Return (queue, its state)."""
         if len(numbers) < _HEAD_FIELDS:
             raise FormatError("a mirrored queue is cut off")
         mirror = cls()

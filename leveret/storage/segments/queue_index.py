@@ -1,8 +1,8 @@
-"""What a queue's blocks add up to.
+"""The state of a queue in the log: the sum of its blocks.
 
-The fold is one of sets: live = enqueued − gone. Numbers are never reused, so the order of blocks does not matter, a
-block may be applied twice, and a settle may come before the message it settles (a mirror that fills up from below sees
-that). This is what recovery rests on: see `log`.
+It consists of sets: live = enqueued − gone. Numbers are never reused, so the order of blocks does not matter, a block
+may be applied twice, and a settle may come before the message (as in a mirror that is being filled). Recovery relies on
+that: see `storage.log`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from leveret.base.range_set import RangeSet
 from leveret.storage.format.queue_marks import Marks
-from leveret.storage.segments.content_index import Refs, Share
+from leveret.storage.segments.content_index import ContentIndex, Share
 
 if TYPE_CHECKING:
-    from leveret.storage.segments.mirror_copy import Mirror
+    from leveret.storage.segments.mirror_copy import MirrorCopy
 
 
 class QueueLog:
@@ -27,19 +27,19 @@ class QueueLog:
     def __init__(self, id: int, shares: dict[int, Share]) -> None:
         self.id = id
         self.epoch = 0
-        self.number = 0  # Of the last block.
+        self.number = 0  # Of the queue's last block.
         self.next_seq = 1
         self.delivered_through = 0
-        self.live = RangeSet()  # Stored and not settled.
-        self.gone = RangeSet()  # Settled, ever.
-        self.redelivered = RangeSet()  # Part of live.
-        self.counts: dict[int, int] = {}  # How often messages were given back that are not settled yet.
+        self.live = RangeSet()  # Messages that are stored and not settled.
+        self.gone = RangeSet()  # All messages ever settled.
+        self.redelivered = RangeSet()  # A part of `live`.
+        self.counts: dict[int, int] = {}  # By message that is not settled: how often it was requeued.
         self.marks = Marks()
-        self.spilled = RangeSet()  # Transient, not settled, put away on disk until the node stops.
-        self.refs = Refs(shares)
-        self.spill_refs = Refs(shares)
-        self.floor = 0  # What segments before this one say about the queue is void: it was forgotten since.
-        self.mirror: Mirror | None = None  # Of a mirrored queue: then the above is what was applied.
+        self.spilled = RangeSet()  # Transient messages, not settled, on disk until the node stops.
+        self.refs = ContentIndex(shares)
+        self.spill_refs = ContentIndex(shares)
+        self.floor = 0  # Blocks in segments before this one are void: the queue was forgotten since.
+        self.mirror: MirrorCopy | None = None  # If the queue is mirrored: then the above is the sum of applied blocks.
 
     @property
     def count(self) -> int:
@@ -54,7 +54,7 @@ class QueueLog:
 
     @property
     def last_block_first(self) -> int:
-        """The number of the first message of the last block with messages."""
+        """Return the number of the first message of the last block with messages."""
         return self.refs.last_first
 
     def advance(self, epoch: int, number: int, next_seq: int, delivered_through: int) -> None:
@@ -68,7 +68,7 @@ class QueueLog:
             self.delivered_through = delivered_through
 
     def enqueue(self, low: int, high: int) -> None:
-        """Messages low..high are stored. What was settled before stays settled."""
+        """Add stored messages. Those that were settled before stay settled."""
         self.live.add(low, high)
         last = self.gone.last
         if last is not None and low <= last:
@@ -76,7 +76,7 @@ class QueueLog:
                 self.live.remove(start, end)
 
     def requeue(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """A mirror that is being filled may hear of it before it has the message."""
+        """Note requeued messages. A mirror that is being filled may not have them yet."""
         is_filling = self.mirror is not None and not self.mirror.complete
         for low, high in ranges:
             if is_filling:
@@ -86,12 +86,13 @@ class QueueLog:
                 continue
             for start, end in self.live.ranges(low, high):
                 self.redelivered.add(start, end)
-            if self.mirror is not None:  # What is spilled is about to be stored: see `unspill`.
+            if self.mirror is not None:  # Spilled messages are about to be stored: see `unspill`.
                 for start, end in self.spilled.ranges(low, high):
                     self.redelivered.add(start, end)
 
     def count_returns(self, counts: Iterable[tuple[int, int, int]]) -> None:
-        """Of two counts the larger holds. A mirror may hear of one before it has the message: see `mirror.sync`."""
+        """Note how often messages were requeued. The larger of two counts is valid. A mirror may not have the message
+        yet: see `replication.catch_up`."""
         known = self.counts
         for low, high, count in counts:
             for number in range(low, min(high + 1, self.next_seq)):
@@ -99,7 +100,7 @@ class QueueLog:
                     known[number] = count
 
     def uncount(self, low: int, high: int) -> None:
-        """Nobody will ask again how often these were given back."""
+        """Drop the counts of settled messages."""
         known = self.counts
         if not known:
             return
@@ -122,6 +123,6 @@ class QueueLog:
                 self.unspill(low, high)
 
     def unspill(self, low: int, high: int) -> None:
-        """These need not be kept as spilled any longer: they are gone, or stored like all others."""
+        """Drop spilled messages: they are settled, or stored like all others."""
         self.spill_refs.settle(low, high, self.spilled)
         self.spilled.remove(low, high)

@@ -1,16 +1,16 @@
-"""Segment files: their names, and what a scan of one finds.
+"""Segment files: their names, and the scan of a segment.
 
-A scan walks the groups of a segment from its start and checks every byte. Where a group is not valid, there are two
-possibilities, and telling them apart is the point of this module:
+A scan reads the groups of a segment from its start and checks every byte. If a group is not valid, there are two
+possibilities, and this module tells them apart:
 
 - *Torn tail*: the node died while the last write was under way. Nothing in it was confirmed. It is cut off.
 - *Damage*: the bytes were synced once and have changed since. Cutting them off would lose confirmed messages, and
-  perhaps all groups behind them.
+  perhaps all later groups.
 
-It is damage if and only if something valid claims that the place was synced: a later group of the same segment (each
-carries the offset up to which its segment was synced before it was written), the first group of the next segment (which
-is written only after this one was synced, and carries its length), or the checkpoint. Only the very last group of a log
-has no such witness: a bit that flips in there after the sync looks like a torn write.
+It is damage if and only if something valid says that the place was synced: a later group of the same segment (each has
+the offset up to which its segment was synced before it was written), the first group of the next segment (which is
+written only after this one was synced, and has its length), or the checkpoint. Only for the last group of a log there
+is no such evidence: a bit that flips in it after the sync looks like a torn write.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from leveret.storage.format.errors import Damage, FormatError
 from leveret.storage.format.queue_marks import Marks
 from leveret.storage.segments.disk import Disk
 
-SHARED_DAMAGED = "shared contents of a group are damaged"  # Each block that needs them is reported as well.
+SHARED_DAMAGED = "shared contents of a group are damaged"  # Each block that shares them is reported as well.
 _WINDOW_BYTES = 1 << 20
 
 
@@ -59,7 +59,7 @@ def spare_path(folder: str, number: int) -> str:
 
 
 def numbered(names: list[str], ending: str) -> list[int]:
-    """Numbers of the files in a segments folder that end so, ascending."""
+    """Return the numbers of the files with an ending, ascending."""
     numbers = []
     for name in names:
         stem, dot, end = name.partition(".")
@@ -69,7 +69,7 @@ def numbered(names: list[str], ending: str) -> list[int]:
 
 
 class Fold:
-    """What one segment says about one queue."""
+    """The sum of a queue's blocks in one segment."""
 
     __slots__ = (
         "reset", "epoch", "number", "next_seq", "delivered_through", "enqueued", "settled", "requeued", "counts",
@@ -77,7 +77,7 @@ class Fold:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.reset = False  # Forgotten within this segment: what is here came after, what earlier segments say is void.
+        self.reset = False  # The queue was forgotten in this segment: earlier blocks are void.
         self.epoch = 0
         self.number = 0
         self.next_seq = 0
@@ -86,10 +86,10 @@ class Fold:
         self.settled = RangeSet()
         self.requeued = RangeSet()
         self.counts: dict[int, int] = {}
-        self.marks = Marks()  # With what was removed: earlier segments may know of it.
+        self.marks = Marks()  # Including removed names: earlier segments may have them.
         # (first, span, count, offset, length, content bytes, overhead)
         self.refs: list[tuple[int, int, int, int, int, int, int]] = []
-        self.records: list[tuple[int, bytes]] = []  # Offset and meta of what a mirrored queue wrote, in order.
+        self.records: list[tuple[int, bytes]] = []  # Offset and meta of a mirrored queue's records, in order.
 
     def apply(self, header: Header, offset: int) -> None:
         if header.count:
@@ -118,7 +118,7 @@ class Fold:
 
 
 class SegmentIndex:
-    """What one segment holds: the contents of its sidecar."""
+    """The contents of a segment by queue, which its index file stores."""
 
     __slots__ = ("segment", "length", "blocks", "chain", "queues")
 
@@ -126,7 +126,7 @@ class SegmentIndex:
         self.segment = segment
         self.length = 0
         self.blocks = 0
-        self.chain = 0  # Checksum of the last group's head.
+        self.chain = 0  # The checksum of the last group's head.
         self.queues: dict[int, Fold] = {}
 
     def apply(self, header: Header, offset: int, meta: memoryview) -> None:
@@ -146,7 +146,7 @@ class SegmentIndex:
 
 
 class Window:
-    """Reads a file forward in large pieces."""
+    """Reads a file forward in large chunks."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -156,7 +156,7 @@ class Window:
         self._data = b""
 
     def get(self, offset: int, size: int) -> memoryview:
-        """Short where the file ends."""
+        """Return bytes of the file, fewer at its end."""
         size = max(min(size, self.size - offset), 0)
         if offset < self._start or offset + size > self._start + len(self._data):
             self._start = offset
@@ -172,12 +172,12 @@ class Scan:
     def __init__(self, segment: int) -> None:
         self.index = SegmentIndex(segment)
         self.damages: list[Damage] = []
-        self.synced = 0  # Up to here a later group says so.
-        self.torn: str | None = None  # Why the scan ended before the end of the file; None: nothing lies behind.
+        self.synced = 0  # Up to here, by the groups of the segment.
+        self.torn: str | None = None  # Why the scan ended before the end of the file; None: it did not.
 
 
 def scan_segment(disk: Disk, path: str, number: int, claimed: int) -> Scan:
-    """`claimed`: length up to which something outside the segment says it was synced."""
+    """Scan a segment. `claimed`: the length that was synced by evidence outside the segment."""
     scan = Scan(number)
     window = Window(disk, path)
     at = 0
@@ -235,7 +235,7 @@ def _more(window: Window, number: int, at: int) -> bool:
 
 
 def _later_groups(window: Window, number: int, at: int) -> Iterator[GroupHead]:
-    """Valid group heads of this segment behind `at`, wherever they start."""
+    """Yield the valid group heads of this segment after `at`, at any offset."""
     pattern = group_start(number)
     start = at + 1
     while start < window.size:
@@ -245,7 +245,7 @@ def _later_groups(window: Window, number: int, at: int) -> Iterator[GroupHead]:
             try:
                 yield parse_group_head(window.get(start + found, GROUP_HEAD.size), number, start + found)
             except FormatError:
-                pass  # Looks like a head by chance, or is damaged itself.
+                pass  # These bytes look like a head by chance, or the head is damaged too.
             found = data.find(pattern, found + 1)
         if len(data) < _WINDOW_BYTES:
             return
@@ -255,7 +255,7 @@ def _later_groups(window: Window, number: int, at: int) -> Iterator[GroupHead]:
 def _salvage(
     scan: Scan, path: str, window: Window, at: int, end: int, head: GroupHead | None, error: str
 ) -> None:
-    """Take the good blocks out of a damaged group and list the others."""
+    """Keep the good blocks of a damaged group and report the others."""
     if head is None:
         scan.damages.append(Damage(path, at, end - at, None, None, None, None, error))
         return
@@ -279,8 +279,8 @@ def _salvage(
                 scan.damages.append(Damage(path, at + place, header.length, None, None, None, None, SHARED_DAMAGED))
             else:
                 scan.damages.append(body_damage(path, at + place, header))
-                if header.type < MIRRORED:  # Their log ends before what is damaged: see `replay`.
-                    header.count = 0  # Settles and numbers of a block are good even where its contents are not.
+                if header.type < MIRRORED:  # The log of a mirrored queue ends before the damage: see `mirror_recovery`.
+                    header.count = 0  # Settles and numbers of a block are valid even if its contents are not.
                     scan.index.apply(header, at + place, meta)
         place += header.length
     if len(scan.damages) == before:

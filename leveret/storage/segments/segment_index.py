@@ -1,7 +1,7 @@
-"""The index of a sealed segment, in a file beside it, so that a start reads a few columns instead of every content.
+"""The index file of a sealed segment, so that a start reads a few columns instead of every content.
 
-It is made by scanning the segment, never from memory: what it says was read back from the disk. It is complete or
-absent (written aside, synced, renamed), a checksum covers all of it, and it can always be made anew from a good
+It is made by scanning the segment, never from memory: all of it was read back from the disk. It is complete or absent
+(written under another name, synced, renamed), a checksum covers all of it, and it can always be made again from a good
 segment.
 """
 
@@ -21,24 +21,24 @@ from leveret.storage.segments.segment import Fold, SegmentIndex
 
 _MAGIC = b"LVRI"
 _VERSION = 1
-_VERSION_MIRRORED = 2  # With a part about mirrored queues behind the others.
-_VERSION_COUNTED = 3  # And, before that, one about queues that count how often messages are given back.
-_VERSION_MARKED = 4  # And, between these two, one about marks.
+_VERSION_MIRRORED = 2  # With a part about mirrored queues at the end.
+_VERSION_COUNTED = 3  # And before that a part about queues that count requeues.
+_VERSION_MARKED = 4  # And between these two a part about marks.
 _HEAD = Struct("<4sHHQQQIIQ")  # magic, version, flags, file length, segment, length, blocks, chain, queues
 # queue, reset, epoch, number, next_seq, delivered_through, refs, enqueued, settled, requeued (in ranges)
 _QUEUE = Struct("<QQQQQQIIII")
 _CRC = Struct("<I")
 _MIRROR = Struct("<QI")  # queue, records
-_COUNTED = Struct("<QI")  # queue, stretches; for all such queues: 0 and how many there are
+_COUNTED = Struct("<QI")  # queue, runs; before the first queue: 0 and the number of queues
 _COUNT = Struct("<QQI")  # first, last, count
-_MARKED = Struct("<QI")  # queue, bytes; for all such queues: 0 and how many there are
+_MARKED = Struct("<QI")  # queue, bytes; before the first queue: 0 and the number of queues
 _RECORD = Struct("<QI")  # offset, length of its meta
 _COLUMNS = "QIIIIII"  # first, span, count, offset, length, bytes, overhead
 _REF_BYTES = 8 + 6 * 4
 
 
 class Entry:
-    """One queue of a sidecar, with its references as columns."""
+    """A queue in an index file, with its references as columns."""
 
     __slots__ = ("fold", "columns")
 
@@ -50,7 +50,7 @@ class Entry:
 def to_columns(fold: Fold, segment: int) -> Columns | None:
     if not fold.refs:
         return None
-    refs = sorted({ref[0]: ref for ref in fold.refs}.values())  # Of two copies in one segment the later stays.
+    refs = sorted({ref[0]: ref for ref in fold.refs}.values())  # The later of two copies in one segment is valid.
     first, span, count, offset, length, size, overhead = zip(*refs, strict=True)
     return Columns(
         (
@@ -60,7 +60,7 @@ def to_columns(fold: Fold, segment: int) -> Columns | None:
     )  # fmt: skip
 
 
-def encode_sidecar(index: SegmentIndex) -> list[bytes]:
+def encode_index(index: SegmentIndex) -> list[bytes]:
     parts: list[bytes] = []
     for queue, fold in index.queues.items():
         columns = to_columns(fold, index.segment)
@@ -109,8 +109,8 @@ def _counts(fold: Fold) -> list[tuple[int, int, int]]:
     return stretches({number: count for number, count in fold.counts.items() if number not in fold.settled})
 
 
-def decode_sidecar(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, Entry]]:
-    """The index (its folds without their refs) and, by queue, folds with columns. Raises FormatError."""
+def decode_index(data: bytes, segment: int) -> tuple[SegmentIndex, dict[int, Entry]]:
+    """Return the index (its folds without their references) and, by queue, folds with columns. Raises `FormatError`."""
     if len(data) < _HEAD.size + _CRC.size:
         raise FormatError("index is cut off")
     magic, version, flags, length, number, segment_length, blocks, chain, queues = _HEAD.unpack_from(data)

@@ -9,7 +9,7 @@ from leveret.storage.format.queue_block import Block, Run
 from leveret.storage.log import Log, LogOptions
 from leveret.storage.mirror_log import outside, without
 from leveret.storage.segments.disk_jobs import Checkpoint, Compact, Write
-from leveret.storage.segments.mirror_copy import Mirror, Unapplied
+from leveret.storage.segments.mirror_copy import MirrorCopy, Unapplied
 from simulation.core.disk import FaultyDisk
 
 Q, PLAIN = 7, 9
@@ -49,7 +49,7 @@ class Node:
             job.perform(self.disk)
             self.log.on_done(job)
 
-    def restart(self) -> Mirror:
+    def restart(self) -> MirrorCopy:
         self.disk.crash()
         self.log = Log(self.disk, "log", self.options)
         self.log.recover([Q, PLAIN])
@@ -228,14 +228,14 @@ def test_a_full_disk_loses_nothing() -> None:
 
 
 def test_state_in_a_checkpoint() -> None:
-    mirror = Mirror(3, 2)
+    mirror = MirrorCopy(3, 2)
     mirror.serial, mirror.begun, mirror.complete, mirror.read_at = 17, True, False, 4
     mirror.cut, mirror.bound, mirror.after, mirror.have, mirror.disk = 5, 6, 7, ((8, 9),), (1 << 64) - 1
     mirror.void = {(1, 10), (2, 11), (3, 12)}
     item = Unapplied(2, 4, 20, 3, 99)
     item.segment, item.offset, item.length, item.extra = 2, 5, 6, 7
     mirror.tail.append(item)
-    queue, back = Mirror.unpack(mirror.pack(Q, {1, 2}))
+    queue, back = MirrorCopy.unpack(mirror.pack(Q, {1, 2}))
     assert queue == Q and back.void == {(1, 10), (2, 11)}
     for name in ("serial", "begun", "base", "history", "complete", "read_at", "cut", "bound", "after", "have", "disk"):
         assert getattr(back, name) == getattr(mirror, name), name

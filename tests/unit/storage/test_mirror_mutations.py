@@ -12,10 +12,10 @@ from leveret.storage import recovery as log_recovery
 from leveret.storage.format import block_format
 from leveret.storage.format.errors import LogDamaged
 from leveret.storage.format.queue_marks import Marks
-from leveret.storage.mirror_log import Mirrors
-from leveret.storage.mirror_recovery import Judgement, Replay
+from leveret.storage.mirror_log import MirrorLog
+from leveret.storage.mirror_recovery import DamagedMirrors, MirrorRecovery
 from leveret.storage.segments.disk_jobs import MirrorEntry
-from leveret.storage.segments.mirror_copy import Mirror
+from leveret.storage.segments.mirror_copy import MirrorCopy
 from leveret.storage.segments.queue_index import QueueLog
 
 from . import test_mirror_damage
@@ -25,32 +25,32 @@ Patch = pytest.MonkeyPatch
 
 
 def applied_at_once(patch: Patch) -> None:
-    real = Mirrors.append
+    real = MirrorLog.append
 
-    def eager(self: Mirrors, block: Any, raw: Any, confirmed: int, mark: Any = None) -> None:
+    def eager(self: MirrorLog, block: Any, raw: Any, confirmed: int, mark: Any = None) -> None:
         real(self, block, raw, max(confirmed, block.number - 1), mark)
 
-    patch.setattr(Mirrors, "append", eager)
+    patch.setattr(MirrorLog, "append", eager)
 
 
 def cut_off_blocks_are_referred_to(patch: Patch) -> None:
-    patch.setattr(Mirror, "untold", lambda self, segment: set())
+    patch.setattr(MirrorCopy, "untold", lambda self, segment: set())
 
 
 def truncation_is_not_written(patch: Patch) -> None:
-    real = Mirrors._gather
+    real = MirrorLog._gather
 
-    def lazy(self: Mirrors, entry: MirrorEntry, mirror: Mirror, *more: Any) -> None:
+    def lazy(self: MirrorLog, entry: MirrorEntry, mirror: MirrorCopy, *more: Any) -> None:
         entry.type = block_format.COMPLETED if entry.type == block_format.TRUNCATED else entry.type
         if entry.type == block_format.COMPLETED and not more[1]:
             more = (more[0], (mirror.read_at,), more[2])
         real(self, entry, mirror, *more)
 
-    patch.setattr(Mirrors, "_gather", lazy)
+    patch.setattr(MirrorLog, "_gather", lazy)
 
 
 def waiting_blocks_do_not_keep_their_segment(patch: Patch) -> None:
-    patch.setattr(Mirrors, "_count", lambda self, item, sign: None)
+    patch.setattr(MirrorLog, "_count", lambda self, item, sign: None)
 
 
 def fillings_settle_nothing(patch: Patch) -> None:
@@ -64,36 +64,36 @@ def beginning_anew_keeps_what_is_stored(patch: Patch) -> None:
 
 def former_lives_are_replayed(patch: Patch) -> None:
     patch.setattr(mirror_recovery, "BEGUN", 0xFF)
-    real = Replay._takes
+    real = MirrorRecovery._takes
 
-    def any_serial(self: Replay, queue: Any, mirror: Mirror, header: Any, place: Any) -> bool:
+    def any_serial(self: MirrorRecovery, queue: Any, mirror: MirrorCopy, header: Any, place: Any) -> bool:
         if header.note()[0] > mirror.serial:
             mirror.serial = header.note()[0] - 1
         return real(self, queue, mirror, header, place)
 
-    patch.setattr(Replay, "_takes", any_serial)
+    patch.setattr(MirrorRecovery, "_takes", any_serial)
 
 
 def confirmed_is_not_noted(patch: Patch) -> None:
-    patch.setattr(Replay, "_confirm", lambda self, queue, mirror, number: None)
+    patch.setattr(MirrorRecovery, "_confirm", lambda self, queue, mirror, number: None)
 
 
 def durable_with_the_first_block(patch: Patch) -> None:
     """Of several blocks of one write."""
-    real = Mirrors._gather
+    real = MirrorLog._gather
 
-    def early(self: Mirrors, entry: MirrorEntry, *more: Any) -> None:
+    def early(self: MirrorLog, entry: MirrorEntry, *more: Any) -> None:
         real(self, entry, *more)
         if entry.mark is not None and len(self._log.gathered) > 1:
             for before in reversed(list(self._log.gathered)[:-1]):
                 if isinstance(before, MirrorEntry) and before.queue is entry.queue and before.mark is None:
                     before.mark = entry.mark
 
-    patch.setattr(Mirrors, "_gather", early)
+    patch.setattr(MirrorLog, "_gather", early)
 
 
 def epochs_are_forgotten(patch: Patch) -> None:
-    patch.setattr(Mirror, "cut_history", lambda self, number: None)
+    patch.setattr(MirrorCopy, "cut_history", lambda self, number: None)
 
 
 def counts_that_come_before_their_message_are_dropped(patch: Patch) -> None:
@@ -107,13 +107,13 @@ def counts_that_come_before_their_message_are_dropped(patch: Patch) -> None:
 
 
 def counts_are_not_filled(patch: Patch) -> None:
-    real: Any = Mirrors.fill
-    patch.setattr(Mirrors, "fill", lambda self, *arguments: real(self, *arguments[:8], (), *arguments[9:]))
+    real: Any = MirrorLog.fill
+    patch.setattr(MirrorLog, "fill", lambda self, *arguments: real(self, *arguments[:8], (), *arguments[9:]))
 
 
 def marks_are_not_filled(patch: Patch) -> None:
-    real = Mirrors.fill
-    patch.setattr(Mirrors, "fill", lambda self, *arguments: real(self, *arguments[:9]))
+    real = MirrorLog.fill
+    patch.setattr(MirrorLog, "fill", lambda self, *arguments: real(self, *arguments[:9]))
 
 
 def the_last_word_that_comes_holds(patch: Patch) -> None:
@@ -170,17 +170,17 @@ def gaps_are_overlooked(patch: Patch) -> None:
 
 
 def the_last_record_is_never_missed(patch: Patch) -> None:
-    real = Judgement.__init__
+    real = DamagedMirrors.__init__
 
-    def trusting(self: Judgement, *arguments: Any) -> None:
+    def trusting(self: DamagedMirrors, *arguments: Any) -> None:
         real(self, *arguments)
         self._furthest = (0, 0)
 
-    patch.setattr(Judgement, "__init__", trusting)
+    patch.setattr(DamagedMirrors, "__init__", trusting)
 
 
 def lost_contents_are_not_missed(patch: Patch) -> None:
-    patch.setattr(Judgement, "_lacks", lambda self, queue, mirror, lost: mirror)
+    patch.setattr(DamagedMirrors, "_lacks", lambda self, queue, mirror, lost: mirror)
 
 
 def damage_is_not_let_go(patch: Patch) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from leveret.storage.compaction import Maintenance
+from leveret.storage.compaction import Compaction
 from leveret.storage.format import block_format as log_format
 from leveret.storage.format.errors import FormatError, LogDamaged
 from leveret.storage.format.queue_marks import Marks
 from leveret.storage.log import Log
 from leveret.storage.segments import checkpoint as log_checkpoint
 from leveret.storage.segments import segment as log_segment
-from leveret.storage.segments import segment_index as log_sidecar
+from leveret.storage.segments import segment_index
 from leveret.storage.segments.disk_jobs import Checkpoint, Reclaim, Write
 from simulation.core.disk import FaultyDisk
 
@@ -33,10 +33,10 @@ def deleted_without_checkpoint(patch: Patch) -> None:
 
 
 def checkpoint_ahead_of_the_log(patch: Patch) -> None:
-    def ready(self: Maintenance) -> Checkpoint | None:
+    def ready(self: Compaction) -> Checkpoint | None:
         return self._snapshot
 
-    patch.setattr(Maintenance, "_checkpoint", ready)
+    patch.setattr(Compaction, "_checkpoint", ready)
 
 
 def unsynced_folder(patch: Patch) -> None:
@@ -85,13 +85,13 @@ def copies_lack_what_was_settled_later(patch: Patch) -> None:
 
 
 def contents_skipped_under_a_checkpoint(patch: Patch) -> None:
-    patch.setattr(Maintenance, "snapshot_serial", 0)
+    patch.setattr(Compaction, "snapshot_serial", 0)
 
 
 def spare_before_its_checkpoint(patch: Patch) -> None:
     """Dead segments become spares as soon as they are dead."""
 
-    def eager(self: Maintenance) -> Reclaim | None:
+    def eager(self: Compaction) -> Reclaim | None:
         log = self._log
         dead = [number for number, one in log.segment_table.items() if one.sealed and not one.live and not one.pins]
         self._doomed = dead
@@ -99,7 +99,7 @@ def spare_before_its_checkpoint(patch: Patch) -> None:
         job = Reclaim(log.folder, dead, indexed, 0)
         return job if dead else None
 
-    patch.setattr(Maintenance, "_reclaim", eager)
+    patch.setattr(Compaction, "_reclaim", eager)
 
 
 def forgetting_is_not_written(patch: Patch) -> None:
@@ -122,7 +122,7 @@ def checkpoints_without_counts(patch: Patch) -> None:
 
 
 def indexes_without_counts(patch: Patch) -> None:
-    patch.setattr(log_sidecar, "_counts", lambda fold: [])
+    patch.setattr(segment_index, "_counts", lambda fold: [])
 
 
 def checkpoints_without_marks(patch: Patch) -> None:
@@ -130,7 +130,7 @@ def checkpoints_without_marks(patch: Patch) -> None:
 
 
 def indexes_without_marks(patch: Patch) -> None:
-    patch.setattr(log_sidecar, "pack_marks", lambda marks: b"")
+    patch.setattr(segment_index, "pack_marks", lambda marks: b"")
 
 
 def removed_marks_are_forgotten_within_a_segment(patch: Patch) -> None:

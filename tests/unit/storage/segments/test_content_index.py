@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from leveret.base.range_set import RangeSet
-from leveret.storage.segments.content_index import PENDING, Refs, Share
+from leveret.storage.segments.content_index import PENDING, ContentIndex, Share
 
 
 def test_pieces_of_about_a_size() -> None:
-    refs = Refs({PENDING: Share()})
+    refs = ContentIndex({PENDING: Share()})
     assert refs.pieces(10) == [] and refs.last_first == 0
     live = RangeSet()
     for at in range(10):
