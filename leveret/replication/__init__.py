@@ -17,14 +17,14 @@ only change when something is given to them. A thousand idle queues cost nothing
 
 **Views.** `ProposeView` is a metadata command: compare-and-set of the queue's view, refused if `misfit(old, new)` gives
 a reason. Its proposer is not told of the outcome except by `on_view`, which everybody gets with every committed view
-(some may be skipped). `Refresh`: there is a newer one, read it through the consensus. So is the *first* view of a
-process: a barrier read, not what the local log happens to hold. `born` is true only where this very process proposed
-the command that made the queue, or that made it mirrored. In the latter case the epoch is above that of all its blocks;
-and a queue without mirrors takes a new epoch at each start, for it may have lost blocks that were mirrored once.
-`on_majority` tells whether this node reaches the consensus. `Left`: the ring goes on without this node. Its copy may be
-forgotten and the member dropped; should the node be named again, it gets a new one, which sees no older view, with a
-higher `life` and, if the copy was forgotten, another disk id: words of the old one may still be on their way, and the
-master must not take what it had for what the new one has.
+(some may be skipped). The *first* view of a process is read through the consensus: a barrier read, not what the local
+log happens to hold. `born` is true only where this very process proposed the command that made the queue, or that made
+it mirrored. In the latter case the epoch is above that of all its blocks; and a queue without mirrors takes a new epoch
+at each start, for it may have lost blocks that were mirrored once. `on_majority` tells whether this node reaches the
+consensus. `Left`: the ring goes on without this node. Its copy may be forgotten and the member dropped; should the node
+be named again, it gets a new one, which sees no older view, with a higher `life` and, if the copy was forgotten,
+another disk id: words of the old one may still be on their way, and the master must not take what it had for what the
+new one has.
 
 **The master's queue.** `Started(epoch, number, tail, forced)`: make the queue from what is stored and the blocks of
 `tail` behind it; its epoch is `epoch`, its last block `number`. From then on each block it makes is given to `submit`

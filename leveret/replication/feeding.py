@@ -171,9 +171,9 @@ class Neighbours:
     def on_reset(self, src: str, frame: Reset) -> None:
         member = self.member
         assert member.view is not None
-        if frame.version > member.view.version:  # As far as I know, I am still counted on.
-            member.refresh()
-        elif member.master is None and member.tail.common(frame.history, frame.cut) < frame.cut:
+        if frame.version > member.view.version:
+            return  # By its own view this member is still in sync, so it must not drop anything.
+        if member.master is None and member.tail.common(frame.history, frame.cut) < frame.cut:
             member.restart(frame.cut, frame.history, frame.known, frame.bound, frame.delivered)
             self.feed = src
 

@@ -71,7 +71,6 @@ from leveret.replication.ring_frames import (
     Pulse,
     Ranges,
     Recovered,
-    Refresh,
     Request,
     Reset,
     Restart,
@@ -134,7 +133,6 @@ class Member:
         self.unsynced: deque[tuple[int, int]] = deque()  # Write, number of its last block.
         # To be done at the end of the turn.
         self._report = False
-        self._refresh = False
         self._forget_due = False
         # Roles.
         self._stamp = life * _STAMPS_PER_LIFE
@@ -186,7 +184,7 @@ class Member:
 
     def take(self) -> list[Effect]:
         """All that has come of the input so far, to be done in this order. Once a turn is enough."""
-        if self._report or self.neighbours.moved or self._forget_due or self._refresh:
+        if self._report or self.neighbours.moved or self._forget_due:
             self._flush()
         out, self.out = self.out, []
         return out
@@ -470,9 +468,6 @@ class Member:
         self.proposal_age = 0
         self.out.append(ProposeView(view))
 
-    def refresh(self) -> None:
-        self._refresh = True
-
     # -- frames --------------------------------------------------------------------------
 
     def send(self, to: str, frame: Frame) -> None:
@@ -486,30 +481,21 @@ class Member:
         if view is None:
             if isinstance(frame, Attach):
                 self.neighbours.waiting[src] = frame
-        elif isinstance(frame, Poll | Standing | Newer):
-            self._on_version(src, frame, view)
+        elif isinstance(frame, Newer):
+            pass  # The metadata brings every view by itself.
+        elif isinstance(frame, Poll):
+            if frame.version == view.version:
+                self.doubt.on_poll(src, frame)
+        elif isinstance(frame, Standing):
+            if frame.version == view.version:
+                self.doubt.on_standing(src, frame)
         elif frame.epoch == view.epoch and self.me not in view.ring:
             if isinstance(frame, Blocks):  # Somebody goes on feeding one who has left.
                 self.send(src, Detach(view.epoch))
         elif frame.epoch == view.epoch:
             _HANDLERS[frame.__class__](self, src, frame)
-        elif frame.epoch > view.epoch:
-            self._refresh = True
-            if isinstance(frame, Attach):
-                self.neighbours.waiting[src] = frame
-        else:
-            self.send(src, Newer(view.version))
-
-    def _on_version(self, src: str, frame: Poll | Standing | Newer, view: View) -> None:
-        if frame.version > view.version:
-            self._refresh = True
-        elif frame.version < view.version:
-            if isinstance(frame, Poll):
-                self.send(src, Newer(view.version))
-        elif isinstance(frame, Poll):
-            self.doubt.on_poll(src, frame)
-        elif isinstance(frame, Standing):
-            self.doubt.on_standing(src, frame)
+        elif frame.epoch > view.epoch and isinstance(frame, Attach):
+            self.neighbours.waiting[src] = frame  # Answered when this member has the view of that epoch.
 
     def on_pulse(self, src: str, frame: Pulse) -> None:
         assert self.view is not None
@@ -552,9 +538,6 @@ class Member:
         view = self.view
         if view is None or self.failed:
             return
-        if self._refresh:
-            self._refresh = False
-            self.out.append(Refresh())
         if self.me not in view.ring:
             return
         if self._report and self.master is not None:

@@ -214,10 +214,6 @@ class ProposeView(NamedTuple):  # Compare-and-set through consensus. The outcome
     view: View
 
 
-class Refresh(NamedTuple):  # There is a newer view than mine: look it up.
-    pass
-
-
 class Started(NamedTuple):
     """This member leads from now on; its next block is number + 1. `tail`: blocks above what is applied, without the
     start block: whatever is stored plus these is the queue."""
@@ -264,7 +260,7 @@ class Left(NamedTuple):  # No longer a member of the ring: what is stored may go
 
 
 Effect = (
-    Send | Write | Apply | Confirmed | ProposeView | Refresh | Started | Stopped | Read | HandOverDue | Resumed | Left
+    Send | Write | Apply | Confirmed | ProposeView | Started | Stopped | Read | HandOverDue | Resumed | Left
 )
 
 

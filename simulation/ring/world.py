@@ -35,7 +35,6 @@ from leveret.replication.ring_frames import (
     Options,
     ProposeView,
     Read,
-    Refresh,
     Request,
     Reset,
     Restart,
@@ -410,9 +409,6 @@ class World:
             if self.reaches(name):
                 self.flying += 1
                 self.at(self.wait(self.meta), self.commit, name, effect.view)
-        elif isinstance(effect, Refresh):
-            if self.reaches(name):
-                self.at(self.wait(self.meta), self.refresh, name, node.life)
         elif isinstance(effect, Started):
             self.on_started(node, member, effect)
         elif isinstance(effect, Stopped):
@@ -445,9 +441,6 @@ class World:
         for peer in sorted(links):
             node.member.on_peer_up(peer)
         self.at(self.wait(self.meta), self.barrier, node.name, node.life)
-
-    def refresh(self, name: str, life: int) -> None:
-        self.learn(name, life, self.view)
 
     def commit(self, proposer: str, view: View) -> None:
         self.flying -= bool(proposer)

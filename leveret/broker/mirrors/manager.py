@@ -664,9 +664,6 @@ class Mirrors:
         self.proposed_for_used += is_used
         self.broker.propose(c.ChangeView(spec.vhost, spec.name, spec.id, view), then)
 
-    def _refresh(self, mirror: Mirror, effect: f.Refresh) -> None:
-        """The metadata is brought here by itself."""
-
     def _started(self, mirror: Mirror, effect: f.Started) -> None:
         assert self.store is not None
         queue = mirror.queue  # It becomes mirrored as it is.
@@ -822,7 +819,6 @@ _EFFECTS: Final[dict[type, Callable[[Mirrors, Mirror, Any], None]]] = {
     f.Apply: Mirrors._apply,
     f.Confirmed: Mirrors._confirmed,
     f.ProposeView: Mirrors._propose,
-    f.Refresh: Mirrors._refresh,
     f.Started: Mirrors._started,
     f.Stopped: Mirrors._stopped,
     f.Read: Mirrors._read,

@@ -212,8 +212,8 @@ MUTATIONS: Final = [
         "older epochs are listened to",
         (
             "Member.on_frame",
-            "if frame.epoch == view.epoch: ...\nelif frame.epoch > view.epoch: ...\nelse: ...",
-            "if frame.epoch <= view.epoch: ...\nelif frame.epoch > view.epoch: ...\nelse: ...",
+            "if frame.epoch == view.epoch: ...\nelif frame.epoch > view.epoch and isinstance(frame, Attach): ...",
+            "if frame.epoch <= view.epoch: ...\nelif frame.epoch > view.epoch and isinstance(frame, Attach): ...",
         ),
     ),
     _bug(
@@ -221,8 +221,8 @@ MUTATIONS: Final = [
         "newer epochs are listened to",
         (
             "Member.on_frame",
-            "if frame.epoch == view.epoch: ...\nelif frame.epoch > view.epoch: ...\nelse: ...",
-            "if frame.epoch >= view.epoch: ...\nelif frame.epoch > view.epoch: ...\nelse: ...",
+            "if frame.epoch == view.epoch: ...\nelif frame.epoch > view.epoch and isinstance(frame, Attach): ...",
+            "if frame.epoch >= view.epoch: ...\nelif frame.epoch > view.epoch and isinstance(frame, Attach): ...",
         ),
     ),
     _bug(
