@@ -1,45 +1,45 @@
-"""Filling up: how a member gets what it lacks while the queue runs on at full speed.
+"""Filling: how a member gets the messages that it lacks while the queue is in use.
 
-A member whose log ends before the blocks that its neighbours still have begins anew at a *cut*, the neighbour's
-confirmed number, and takes part in the ring from there. What lives below the cut it fetches in bounded pieces from a
-complete in-sync member, in the order of message numbers.
+A member whose log ends before the blocks that its neighbours still have starts again at a *cut*, the neighbour's
+confirmed number, and takes part in the ring from there. It fetches the live messages below the cut in pieces of limited
+size from a complete in-sync member, in the order of message numbers.
 
-A piece says of the messages `after + 1` to `upto` which live, and brings the contents of those that the asker lacks. A
-member that returns lacks little: what is stored of the beginning that both logs have in common is named in `have`, and
-of that only the list of what still lives is sent. The same holds for one that was interrupted while it filled: the
-messages it had fetched, and those of the blocks behind its former cut, count as had.
+A piece lists the live messages of `after + 1` to `upto`, and has the contents of those that the asker lacks. A member
+that returns lacks little: messages of the common beginning of both logs are named in `have`, and for these only the
+list of live ones is sent. The same holds for a member that was interrupted while it was filled: the messages it had
+fetched, and those of the blocks after its former cut, are in `have`.
 
-**Why cut and tail meet.** What is stored is a set: enqueued less settled, whatever the order. A piece is read at some
+**Why the result is exact.** The stored state is a set: enqueued minus settled, in any order. A piece is read at some
 confirmed number `read_at` of its source, which may be ahead of the asker or behind it.
 
-- Settled at or before read_at: not in the piece. If the asker has it stored, it settles it on the piece's word; which
-  is final, since read_at was confirmed.
-- Settled after read_at: that block is above the cut, so it passes the asker, before the piece (then the settle is
-  remembered, and the message not stored when it comes) or after it.
-- Enqueued above the cut: comes in its block.
-- Given back, in a queue that keeps count: the piece says how often until read_at, for all that live, had or not; later
-  counts come in blocks, before the message or after it, and of two the larger holds.
-- Marks: all of them come with the first piece, each with the number of the block that set it, and of two the higher
-  holds. So there is always a first piece, for a queue that never had a message, too.
+- Messages settled at or before read_at are not in the piece. If the asker has stored one, it settles it; that is final,
+  since read_at was confirmed.
+- Messages settled after read_at: that block is above the cut, so the asker gets it, before the piece (then the settle
+  is remembered, and the message is not stored when it arrives) or after it.
+- Messages enqueued above the cut arrive in their blocks.
+- Requeues, in a queue that counts them: the piece has the counts until read_at of all live messages, also of those in
+  `have`; later counts come in blocks, before the message or after it, and the larger of two is valid.
+- Marks: all of them come with the first piece, each with the number of the block that set it, and the higher of two is
+  valid. So there is always a first piece, also for a queue that never had a message.
 
-So the copy is exact when all pieces are in and the asker's own confirmed number has reached the highest read_at, those
-of pieces fetched before an interruption included: their source may have been restarted since, and know of less that is
-confirmed. Until then it is *fuzzy*: no number of which one could say that it shows the queue there. It says that it is
-complete when the disk knows, and only then may it be waited for, enter the in-sync set, and give pieces to others.
+So the copy is exact when all pieces have arrived and the asker's own confirmed number has reached the highest read_at,
+including those of pieces fetched before an interruption: their source may have been restarted since, and know a lower
+confirmed number. Until then the copy is *fuzzy*: it does not show the queue at any block number. It reports that it is
+complete when that is on disk, and only then may it be waited for, enter the in-sync set, and give pieces to others.
 
-**Bounds.** One question is under way at a time, and the next is asked when the answer is on disk: a slow disk slows its
-own filling, nobody else. An answer is one piece; or several, where an operator wants pieces of few messages
-(`fill_messages`): to ask for each of them would cost a round trip and a sync for a handful. `fill_bytes_per_tick` caps
-the rate: what one answer takes too much, the next waits for. With filling switched off, a member asks now and then
-for what needs no contents, so that it is complete as soon as all that it lacks was consumed.
+**Limits.** One request is under way at a time, and the next is sent when the answer is on disk: a slow disk slows down
+only its own filling. An answer is one piece; or several, where an operator wants pieces of few messages
+(`fill_messages`): to request each of them would cost a round trip and a sync for a few messages. `fill_bytes_per_tick`
+limits the rate: after a large answer, the next request waits. With filling switched off, a member requests now and then
+what needs no contents, so that it is complete as soon as all messages that it lacks are consumed.
 
-Messages that are fetched cost the nodes about as much as when they were published, and piece upon piece would come as
-fast as the nodes can work. So while queues are in use (`yielding`) there is a rest between pieces, twice as long as the
-last one took to come: a mirror that is complete some seconds later harms nobody, clients that are slowed down notice. A
-node without other work fills as fast as it can.
+Fetching a message costs the nodes about as much as publishing it, and pieces would follow each other as fast as the
+nodes can work. So while queues are in use (`yielding`) there is a pause between pieces, twice as long as the last one
+took: it does not matter if a mirror is complete some seconds later, but clients would notice a slower node. A node
+without other work fills as fast as it can.
 
-A Reset is obeyed only with a view at least as new as the sender's: a member that was taken out of the in-sync set and
-does not know it yet may still be the best copy there is.
+A Reset is obeyed only with a view at least as new as the sender's: a member that was removed from the in-sync set and
+does not know it yet may still be the best copy.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ from leveret.storage.format.queue_marks import Mark
 if TYPE_CHECKING:
     from leveret.replication.member import Member
 
-# From one question to the next while the node has other work: ticks at least, and times what the last piece took.
+# The time between requests while the node has other work: at least so many ticks, and so many times the time of the
+# last.
 YIELD_TICKS, YIELD_TIMES = 3, 3
-BATCHES = 512  # Pieces of one answer, where each holds few messages.
+BATCHES = 512  # The most pieces of one answer, if each has few messages.
 
 
 def merged(ranges: list[tuple[int, int]]) -> Ranges:
-    """Ascending, apart from each other, without empty ones."""
+    """Return the same numbers as ascending ranges that do not touch, without empty ones."""
     result: list[tuple[int, int]] = []
     for low, high in sorted(pair for pair in ranges if pair[0] <= pair[1]):
         if result and low <= result[-1][1] + 1:
@@ -73,22 +74,22 @@ def merged(ranges: list[tuple[int, int]]) -> Ranges:
 
 
 class Filling:
-    """The side that lacks something."""
+    """The side that fetches messages."""
 
     def __init__(self, member: Member, found: Recovered) -> None:
         self.member = member
         self.cut = found.cut
         self.bound = found.bound
-        self.after = found.after  # Messages up to here are dealt with.
+        self.after = found.after  # Messages up to here are done.
         self.have = found.have
-        self.marked = found.marked or found.after > 0  # They come with the first piece.
+        self.marked = found.marked or found.after > 0  # It has the queue's marks, which come with the first piece.
         self.wanted = member.options.filling
-        self.yielding = False  # The shell's word, before each tick.
+        self.yielding = False  # Whether queues are in use; set by the shell before each tick.
         self._asked: str | None = None
-        self._age = 0  # Ticks since a piece was asked for.
-        self._pace = 0  # The age at which the next one may be, while the node has other work.
-        self._turn = 0  # Whose turn it is to be asked.
-        self._write = 0  # The last piece's.
+        self._age = 0  # Ticks since the last request.
+        self._pace = 0  # The age at which the next request may follow, while the node has other work.
+        self._turn = 0  # The member to ask next.
+        self._write = 0  # The write of the last piece.
         self._budget = member.options.fill_bytes_per_tick
 
     @property
@@ -97,12 +98,13 @@ class Filling:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Message numbers dealt with, and to deal with."""
+        """The message numbers that are done, and those in all."""
         return (self.bound, self.bound) if self.member.complete else (min(self.after, self.bound), self.bound)
 
     @property
     def lacks(self) -> Ranges:
-        """Numbers of messages of which nothing is known here: some of them live, and their contents are missing."""
+        """Return the message numbers of which nothing is known here: some of them are live, and their contents missing.
+        """
         found, at = [], self.after + 1
         for low, high in self.have:
             if at < low <= self.bound:
@@ -121,12 +123,12 @@ class Filling:
         self.wanted = False
 
     def kept(self, known: int) -> Ranges:
-        """What stays of the messages that are stored, when the log begins anew and was the ring's up to `known`."""
+        """Return the stored messages that stay when the log starts again and equals the ring's up to `known`."""
         member = self.member
         if not member.options.incremental:
             return ()
         if known < member.confirmed or (member.complete and known < member.read_at):
-            return ()  # Something was applied that the ring does not have.
+            return ()  # Blocks were applied that the ring does not have.
         if not member.complete and known < self.cut:
             return ()
         member.confirm_to(min(known, member.tail.end))
@@ -155,7 +157,7 @@ class Filling:
 
     def on_tick(self) -> None:
         if self.member.matched:
-            self.check()  # After a restart, all that it waits for may be there already.
+            self.check()  # After a restart, the copy may be complete already.
         self._age += 1
         rate = self.member.options.fill_bytes_per_tick
         self._budget = min(rate, self._budget + rate)
@@ -188,9 +190,9 @@ class Filling:
         if member.complete or self.is_filled:
             return
         if (frame.cut, frame.after, frame.have) != (self.cut, self.after, self.have):
-            return  # The answer to an older question, perhaps of one who was a member here before and had something.
+            return  # The answer to an older request, perhaps of an earlier member on this node.
         if frame.upto <= frame.after and self.after < self.bound:
-            return  # Nothing without contents; the tick asks again.
+            return  # Nothing can be sent without contents; the tick asks again.
         if not frame.more:
             self._asked = None
             self._pace = max(YIELD_TICKS, YIELD_TIMES * self._age)
@@ -203,7 +205,7 @@ class Filling:
         self.check()
 
     def check(self) -> None:
-        """Have cut and tail met?"""
+        """Note that the copy is complete, if it is."""
         member = self.member
         if not member.complete and self.is_filled and member.confirmed >= member.read_at:
             member.complete = True
@@ -212,7 +214,7 @@ class Filling:
 
 
 class Source:
-    """The side that gives. At most one read is under way for each member that asks."""
+    """The side that gives messages. At most one read is under way for each member that asks."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -221,7 +223,7 @@ class Source:
     def on_fetch(self, src: str, frame: Fetch) -> None:
         member = self.member
         if not (member.complete and member.matched) or member.confirmed < max(frame.cut, member.read_at):
-            return  # The asker will try another.
+            return  # The asker will try another member.
         old = self.reads.get(src)
         if old is not None and (old.cut, old.after, old.have) == (frame.cut, frame.after, frame.have):
             return
@@ -241,7 +243,7 @@ class Source:
     ) -> None:
         member, view = self.member, self.member.view
         if view is None or self.reads.get(request.to) is not request:
-            return  # Its link broke, or the epoch is another.
+            return  # Its link broke, or the epoch has changed.
         del self.reads[request.to]
         cut, after, have, read_at = request.cut, request.after, request.have, request.read_at
         whole = Piece(view.epoch, cut, after, have, upto, live, runs, read_at, counts, marks)
@@ -250,12 +252,12 @@ class Source:
 
 
 def pieces(whole: Piece, batch: int) -> Iterator[Piece]:
-    """One answer as pieces of at most `batch` message numbers each, in their order."""
+    """Yield an answer as pieces of at most `batch` message numbers each, in order."""
     after, upto = whole.after, whole.upto
     if not batch or upto - after <= batch:
         yield whole
         return
-    batch = max(batch, -(-(upto - after) // BATCHES))  # Whoever asks for more gets no more pieces.
+    batch = max(batch, -(-(upto - after) // BATCHES))  # At most `BATCHES` pieces.
     live: deque[tuple[int, ...]] = deque(whole.live)
     counts: deque[tuple[int, ...]] = deque(whole.counts)
     runs, marks = deque(whole.runs), whole.marks
@@ -274,7 +276,7 @@ def pieces(whole: Piece, batch: int) -> Iterator[Piece]:
 
 
 def _taken(ranges: deque[tuple[int, ...]], end: int) -> Iterator[tuple[int, ...]]:
-    """Takes the part of ascending ranges that is not above `end`."""
+    """Take and yield the part of ascending ranges up to `end`."""
     while ranges and ranges[0][0] <= end:
         low, high, *rest = ranges.popleft()
         if high > end:

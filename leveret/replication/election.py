@@ -1,26 +1,28 @@
-"""Who leads next.
+"""The election of the next master.
 
-An in-sync member that no longer hears its master asks the others of the in-sync set how they stand. Whoever hears a
-working master says so, and that ends it: a single broken link deposes nobody. Otherwise the best of those that
-answered is proposed with the next epoch: one that reaches the majority, for no other would serve; then highest last
-epoch, then longest log, then oldest. All that are in sync hold everything confirmed, so the choice is about what is
-*not* confirmed yet, and transient messages live by it. Several may propose at once; compare-and-set takes one.
+An in-sync member that no longer hears its master asks the others of the in-sync set for their state. If one of them
+hears a working master, nothing happens: a single broken link deposes no master. Otherwise the best of those that
+answered is proposed with the next epoch: one that reaches the majority, because no other could serve; then the highest
+last epoch, then the longest log, then the oldest. All members in sync have all that is confirmed, so the choice
+concerns only what is *not* confirmed yet, and transient messages. Several may propose at once; compare-and-set takes
+one.
 
-**What counts as hearing.** There are no beats here: the links between nodes have their own, and a link that is silent
-or closed is reported as down. A member hears its master if their link is up and the master itself has said, since it
-came up, that it leads this epoch and reaches the majority (`Pulse`, or its `Standing`). What a third one says it hears
-counts only against deposing, never as hearing: two that have lost their master could go on assuring each other.
+**Hearing a master.** There are no heartbeats here: the links between nodes have their own, and a silent or closed link
+is reported as down. A member hears its master if their link is up and the master itself has said, since the link came
+up, that it leads this epoch and reaches the majority (`Pulse`, or its `Standing`). That a third member hears it only
+prevents an election, and does not count as hearing: otherwise two members that lost their master could assure each
+other for ever.
 
-A poll carries the asker's own standing. So when a master dies, the members, each of which notices by itself, know all
-about each other after one frame, whoever noticed first.
+A poll contains the asker's own state. So when a master dies, the members, each of which notices that by itself, know
+each other's state after one frame, whichever noticed first.
 
-**Orphans.** When no in-sync member is left, the queue is down until one returns, or an operator has another promoted by
-force. With `promote_always` the others do that by themselves after a while: they ask each other like those in sync do,
-and the best of them, complete logs first, forces its own promotion. What only the lost ones had is lost then.
+**No member in sync.** Then the queue is down until one returns, or an operator forces the promotion of another. With
+`promote_always` the others do that by themselves after a while: they ask each other as members in sync do, and the best
+of them, complete copies first, forces its own promotion. Messages that only the lost ones had are lost then.
 
-**Restarted masters.** A process that finds itself named master did not lead: an earlier one did, and may have lost
-blocks that it had sent. It polls like the others, saying that the place is vacant, and may well be chosen again, with
-a new epoch. A master whose disk was wiped is not in sync, and is passed over.
+**Restarted masters.** A process that starts and is named master did not lead: an earlier process did, and may have lost
+blocks that it had sent. It polls like the others, saying that there is no master, and may be chosen again, with a new
+epoch. A master whose disk was wiped is not in sync, and cannot be chosen.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ if TYPE_CHECKING:
     from leveret.replication.member import Member
 
 
-class Doubt:
-    """Whether the master is there, and what to do if not."""
+class MasterWatch:
+    """Watches whether the master is there, and takes part in the election of the next one."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
         self.heard = False
-        self.age = 0  # Ticks without hearing.
-        self.standings: dict[str, Standing] | None = None  # None: not asked.
+        self.age = 0  # Ticks without hearing the master.
+        self.standings: dict[str, Standing] | None = None  # By member: its state; None: no poll is under way.
         self.poll_age = 0
-        self.left: set[str] = set()  # Whose disk has failed, this epoch.
+        self.left: set[str] = set()  # Members whose disks have failed in this epoch.
 
     @property
     def hears(self) -> bool:
@@ -123,7 +125,7 @@ class Doubt:
             return
         retry = member.options.retry
         if self.standings is None:
-            # With a link, the new master of a new epoch may be about to say that it is there.
+            # If the link is up, the master of a new epoch may be about to send its first Pulse.
             assert member.view is not None
             linked = member.view.master in member.links and member.view.master not in self.left
             if not at_once and linked and not self.is_vacant and self.age <= 2 * retry:
@@ -151,12 +153,13 @@ class Doubt:
                 self._ask(name)
 
     def _force_best(self, standings: dict[str, Standing]) -> None:
-        """If nobody can do better. Each knows the same of all and finds the same best, who acts."""
+        """Force the promotion of this member if it is the best. All members have the same states and find the same
+        best."""
         member, in_sync = self.member, self._in_sync()
         if any(standing.hears or (name, standing.disk) in in_sync for name, standing in standings.items()):
             return
         if any(name in member.links and name not in standings for name, _ in in_sync):
-            return  # Whether it still has the disk that counts is not known.
+            return  # It is unknown whether this member still has the disk that was in sync.
         best = (member.complete, member.tail.last_epoch, member.tail.end, member.me)
         for name, standing in standings.items():
             best = max(best, (standing.complete, standing.last_epoch, standing.end, name))
@@ -205,11 +208,11 @@ class Doubt:
         if standings is None or view is None or member.proposal_age is not None or not member.in_sync:
             return
         if not member.majority:
-            # Nothing can be agreed on now. What waits until it can would depose a master that served all the time, and
-            # with asynchronous replication that loses what it has confirmed.
+            # Nothing can be committed now. A proposal that waits until it can would depose a master that served all the
+            # time, and with asynchronous replication lose messages that it has confirmed.
             return
         if not member.may_lead:
-            return  # Named master by force, it lost messages before it heard of that. Only force helps.
+            return  # It was made master by force and lost messages before it learned that. Only force helps.
         asked = [name for name, _ in view.in_sync if name != member.me and name in member.links]
         if any(name not in standings and name not in self.left for name in asked):
             if self.poll_age <= member.options.retry:

@@ -1,26 +1,26 @@
-"""Who feeds a member, and whom it feeds.
+"""How blocks travel along the ring: the member that feeds this one, and those that this one feeds.
 
-A member asks the nearest reachable member on its left to feed it (Attach: my log's epochs, and where it ends), and is
-sent what follows the last block that both have. With `star` the nearest is always the master; nothing else differs.
+A member asks the nearest reachable member on its left to feed it (Attach: its log's epochs, and where it ends), and
+gets the blocks after the last one that both have. With `star` the nearest is always the master; nothing else differs.
 
-**After a death** the member on the right of the gap attaches to the next one on the left. All living members keep every
-unconfirmed block, so what one of them has, all will have. A neighbour that has forgotten the blocks that are asked for
-answers with Reset: the asker begins anew at the cut and fetches what is live below it (`sync`). An in-sync member is
-never in that place, for it has everything that is confirmed, and nothing else is forgotten.
+**After the loss of a member** the one on its right attaches to the next one on the left. All live members keep every
+unconfirmed block, so blocks that one of them has reach all. A neighbour that has dropped the blocks that are asked for
+answers with Reset: the asker starts again at the cut and fetches the live messages below it (`catch_up`). That never
+happens to an in-sync member: it has all that is confirmed, and only confirmed blocks are dropped.
 
-A log that is cut somewhere because its left neighbour's is shorter would lose what others count on: the neighbour may
-have been restarted, and its disk was behind. Only a different block under the same number proves anything, and then
-the log is cut there, never below what is confirmed. For the same reason only a matched log is fed from: who does not
-know yet whether its own blocks stand lets the asker wait.
+A log must not be cut off because its left neighbour's is shorter: the neighbour may have been restarted with a disk
+that was behind, and others rely on the blocks. Only a different block with the same number is a reason to cut the log
+there, never below what is confirmed. For the same reason only a matched log feeds others: a member that does not know
+yet whether its own blocks are valid lets the asker wait.
 
-**Silence.** A feed that has nothing to give does not know that it should have, and there are no beats to miss. The
-master sees who lags behind without progress and tells it so (Pulse). One that is told twice, without progress between,
-turns to the next on the left, in the end to the master itself, and returns when the nearest answers.
+**Silence.** A feeder without blocks does not know that there are any, and there are no heartbeats to miss. The master
+sees which member makes no progress and tells it (Pulse). A member that is told twice, without progress in between, asks
+the next one on the left, in the end the master itself, and returns when the nearest answers.
 
-**Bounds.** A child is sent at most `window_bytes` that are not on its disk yet (one block may be larger). It tells how
-far its disk is, to the master with its numbers, to another feed with Got, once for every quarter of the window. So a
-slow disk or a full one holds a bounded number of blocks in memory, there and here. A child that is too slow for the
-blocks that are kept is turned away, and reset when it asks again.
+**Limits.** A child is sent at most `window_bytes` that are not on its disk yet (one block may be larger). It reports
+how far its disk is, to the master with its numbers, to another feeder with Got, once for every quarter of the window.
+So a slow or full disk keeps a limited number of blocks in memory, there and here. A child that is too slow for the
+blocks that are kept is refused, and reset when it asks again.
 """
 
 from __future__ import annotations
@@ -42,25 +42,27 @@ class Child:
     __slots__ = ("next", "acked", "told")
 
     def __init__(self, following: int) -> None:
-        self.next = following  # The first block that was not sent.
-        self.acked = following - 1  # On its disk.
-        self.told = -1  # What it was told to be confirmed.
+        self.next = following  # The first block that was not sent to it.
+        self.acked = following - 1  # The last block on its disk.
+        self.told = -1  # The confirmed number that it was told.
 
 
-class Neighbours:
+class Feeding:
+    """The neighbours of a member in the ring."""
+
     def __init__(self, member: Member) -> None:
         self.member = member
-        self.left: tuple[str, ...] = ()  # Who may feed me, nearest first.
+        self.left: tuple[str, ...] = ()  # Members that may feed this one, nearest first.
         self.feed: str | None = None
         self.children: dict[str, Child] = {}
-        self.waiting: dict[str, Attach] = {}  # Who wants to be fed once my log is matched.
-        self.relay: dict[str, Entry] = {}  # Numbers of others that are on their way home through me.
-        self.moved = False  # There is something for the children.
-        self._tried = 0  # How many on the left were asked in vain.
-        self._quiet = 0  # Ticks since one was asked, or since blocks came.
-        self._asked = False  # To be fed again, because of a gap; once a tick, for many frames show the same gap.
-        self._lagged = -1  # Where the log ended when it was last said to lag.
-        self._got_sum = 0  # Bytes up to what the feed knows to be durable here.
+        self.waiting: dict[str, Attach] = {}  # Members to be fed once this log is matched.
+        self.relay: dict[str, Entry] = {}  # Numbers of others, to be passed on towards the master.
+        self.moved = False  # There are blocks or numbers for the children.
+        self._tried = 0  # How many members on the left were asked in vain.
+        self._quiet = 0  # Ticks since one was asked, or since blocks arrived.
+        self._asked = False  # It has asked to be fed again because of a gap, in this tick.
+        self._lagged = -1  # The end of the log when the master last said that it lags.
+        self._got_sum = 0  # Bytes up to the block that the feeder knows to be durable here.
 
     @property
     def wants_tick(self) -> bool:
@@ -72,11 +74,12 @@ class Neighbours:
 
     @property
     def has_news(self) -> bool:
-        """Whether a child does not know all that is confirmed. It is told with its next blocks, or by the tick."""
+        """Whether a child does not know all that is confirmed. Its next blocks or the tick tell it."""
         return any(child.told < self.member.confirmed for child in self.children.values())
 
     def lowest(self, view: View) -> int | None:
-        """What every child has on disk that is not in sync. Those in sync have all that is confirmed."""
+        """Return the block that every child that is not in sync has on disk. Those in sync have all that is confirmed.
+        """
         members = dict(view.in_sync)
         return min((child.acked for name, child in self.children.items() if name not in members), default=None)
 
@@ -128,7 +131,7 @@ class Neighbours:
         self._got_sum = min(self._got_sum, self.member.tail.sum_to(self.member.durable))
 
     def on_restarted(self) -> None:
-        """The log begins anew: whoever was fed has to ask another."""
+        """Refuse all children: the log starts again."""
         member = self.member
         assert member.view is not None
         for child in self.children:
@@ -139,7 +142,7 @@ class Neighbours:
     # -- being fed -------------------------------------------------------------------
 
     def seek(self) -> None:
-        """Ask the nearest on the left for blocks; whoever did not answer is passed over."""
+        """Ask the nearest member on the left for blocks, except those that did not answer."""
         view = self.member.view
         assert view is not None
         if self.feed is not None and self.feed not in self.left:
@@ -165,7 +168,7 @@ class Neighbours:
     def on_deny(self, src: str, frame: Deny) -> None:
         if self.feed in (None, src) and self.member.master is None:
             self.feed = None
-            if self._tried < len(self.left):  # Not round and round: after each was asked once, the tick does it.
+            if self._tried < len(self.left):  # After each was asked once, the tick asks again.
                 self.seek()
 
     def on_reset(self, src: str, frame: Reset) -> None:
@@ -183,7 +186,7 @@ class Neighbours:
         if member.master is not None:
             return
         if tail.epoch_at(frame.previous) != frame.previous_epoch:
-            if not self._asked:  # There is a gap between, or a conflict further back.
+            if not self._asked:  # There is a gap, or a conflict further back.
                 self._asked = True
                 self._attach(src)
             return
@@ -208,7 +211,7 @@ class Neighbours:
         member.confirm_to(min(frame.confirmed, tail.end))
 
     def _unknown(self, src: str, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        """The blocks that are not in the log yet, after making room for them."""
+        """Return the blocks that are not in the log yet, after cutting off conflicting ones."""
         member = self.member
         tail = member.tail
         assert member.view is not None
@@ -220,7 +223,7 @@ class Neighbours:
             if block.number <= max(member.confirmed, member.read_at):
                 if member.view.lossy <= tail.epoch_at(member.confirmed):
                     raise ProtocolError(f"{member.me} holds another block {block.number} as confirmed")
-                member.restart(0, (), 0, 0)  # Lost by a forced promotion. What was applied cannot be undone.
+                member.restart(0, (), 0, 0)  # After a forced promotion; applied blocks cannot be undone.
                 self._attach(src)
                 return ()
             member.truncate(block.number - 1)
@@ -228,7 +231,7 @@ class Neighbours:
         return ()
 
     def _choose(self, src: str) -> None:
-        """Be fed by the nearest of those who do."""
+        """Be fed by the nearest of the members that feed this one."""
         assert self.member.view is not None
         left, other = self.left, self.feed
         if src not in left:
@@ -241,7 +244,7 @@ class Neighbours:
             self.member.send(other, Detach(self.member.view.epoch))
 
     def on_lag(self, end: int) -> None:
-        """Somebody's log of this epoch ends there. If mine gets no nearer, whoever feeds me has nothing to give."""
+        """Note where the master's log ends. If this log makes no progress towards it, its feeder has no blocks."""
         member = self.member
         if end > member.tail.end or not member.matched:
             if member.tail.end == self._lagged and member.durable == member.tail.end:
@@ -265,8 +268,8 @@ class Neighbours:
                 member.send(src, Deny(view.epoch))
                 return
             cut = member.confirmed
-            # What is forgotten here was confirmed, and that may be a consequence of a view without the asker, which
-            # neither of us has seen. It must have seen it before it drops anything; hence not the view's version.
+            # The dropped blocks were confirmed, perhaps under a view without the asker that neither of the two has yet.
+            # The asker must have that view before it drops anything; hence not the version of this member's view.
             history, messages = tail.history_to(cut), member.messages
             member.send(src, Reset(view.epoch, member.version, cut, history, known, messages, member.delivered))
             start = cut + 1
@@ -298,7 +301,7 @@ class Neighbours:
                 self._push(name, child, False)
 
     def _push(self, name: str, child: Child, always: bool) -> None:
-        """Send what the child lacks, as far as it has room. `always`: at least what is confirmed."""
+        """Send the blocks that a child lacks, within its window. `always`: at least the confirmed number."""
         member = self.member
         tail, options, view = member.tail, member.options, member.view
         assert view is not None
@@ -306,7 +309,7 @@ class Neighbours:
             del self.children[name]
             member.send(name, Deny(view.epoch))
             return
-        # What was confirmed before a forced promotion may be lost by it: it is not passed on as confirmed.
+        # Blocks confirmed before a forced promotion may be lost by it, so they are not passed on as confirmed.
         lasting = not view.lossy or tail.epoch_at(member.confirmed) >= view.lossy
         confirmed = member.confirmed if lasting else 0
         while True:
@@ -340,7 +343,7 @@ class Neighbours:
         self.member.report()
 
     def tell(self, view: View) -> bool:
-        """Send the numbers home. False: there is no way; with the next link."""
+        """Send numbers towards the master. Return False if there is no link; they are sent with the next one."""
         member = self.member
         home = view.master if view.master in member.links else self.feed
         if home is None:

@@ -1,17 +1,17 @@
-"""Frames of many groups as few payloads between two nodes, and back.
+"""Encoding of ring frames: those of many groups share few payloads between two nodes.
 
     payload:  item*          item:  group u64 | kind u8 | more u8 | size u32 | body
 
-A node gathers in a `Packer`, for each peer, what all its groups have to send in one turn, and sends the payloads it
-gives: small frames of a thousand queues share one, and an item that is larger than a payload (one message may be) is
-cut into parts that follow each other. An `Unpacker` belongs to one link and puts them together again; a new link gets a
-new one. Contents are never joined here on their way out, and are copied once on their way in.
+A `Packer` collects, for one peer, the frames of all groups in one turn: small frames of a thousand queues share a
+payload, and an item that is larger than a payload (one message may be) is split into consecutive parts. An `Unpacker`
+belongs to one link and joins them again; a new link gets a new one. Contents are never joined for sending, and are
+copied once on receipt.
 
-Reading is strict. What passes here the ring may rely on: blocks follow each other without gaps, are of the group they
-came for, and no newer than their frame; ranges ascend; numbers are far below where adding to them would overflow. Block
-heads are behind a checksum and contents behind another, and both are looked at here, once for each block and not for
-each message: a member reports what it has taken, so it must not take what was damaged on its way. Whatever is wrong is
-a `BadFrame`, and nothing else is ever raised: the shell closes the link, and over the next one the blocks come again.
+Reading is strict, so that the ring can rely on it: blocks follow each other without gaps, are of the frame's group, and
+no newer than their frame; ranges ascend; numbers are far from an overflow. Block heads and contents have a checksum
+each, and both are checked here, once per block and not per message: a member reports the blocks that it has taken, so
+it must not take one that was damaged on the way. Any error is a `BadFrame`, and nothing else is ever raised: the shell
+closes the link, and the blocks are sent again on the next one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from leveret.storage.format.queue_marks import Mark
 
 Buffer = bytes | bytearray | memoryview
 
-PAYLOAD_BYTES: Final = 1 << 20  # Payloads are filled up to this; only contents make one larger.
+PAYLOAD_BYTES: Final = 1 << 20  # Payloads are filled up to this size; only contents make one larger.
 ITEM_BYTES_MAX: Final = (1 << 30) + (64 << 20)
 NUMBER_MAX: Final = 1 << 62
 BLOCKS_MAX: Final = 1 << 16
@@ -80,11 +80,11 @@ _STANDING: Final = struct.Struct(">QQBBB")
 
 
 class BadFrame(ValueError):
-    """The bytes are not what a node of this cluster could have sent."""
+    """Bytes are not what a node of this cluster could have sent."""
 
 
 class Packer:
-    """Gathers frames for one peer."""
+    """Collects frames for one peer."""
 
     __slots__ = ("_payloads", "_current", "_bytes", "_bytes_max")
 
@@ -138,7 +138,7 @@ class Packer:
         self._current, self._bytes = [], 0
 
     def take(self) -> list[list[Buffer]]:
-        """The payloads, each a sequence of buffers."""
+        """Return the payloads, each a sequence of buffers."""
         if self._current:
             self._close()
         payloads, self._payloads = self._payloads, []
@@ -146,17 +146,17 @@ class Packer:
 
 
 class Unpacker:
-    """Takes the payloads of one link, in their order."""
+    """Reads the payloads of one link, in order."""
 
     __slots__ = ("_key", "_parts", "_bytes")
 
     def __init__(self) -> None:
-        self._key: tuple[int, int] | None = None  # Of the item whose parts are coming.
+        self._key: tuple[int, int] | None = None  # The group and kind of the item whose parts are arriving.
         self._parts: list[bytes] = []
         self._bytes = 0
 
     def feed(self, payload: bytes) -> list[tuple[int, Frame]]:
-        """Raises BadFrame; then the link is of no more use."""
+        """Return the frames of a payload. Raises `BadFrame`; then the link must be closed."""
         found: list[tuple[int, Frame]] = []
         at, end = 0, len(payload)
         while at < end:
@@ -212,7 +212,7 @@ class FrameReader(Reader):
         self.group = group
 
     def need(self, size: int) -> int:
-        """The place of the next `size` bytes, which must be there."""
+        """Return the offset of the next `size` bytes, which must be there."""
         at = self.at
         if at + size > self.stop:
             raise BadMessage(f"ends at byte {self.stop}; {size} bytes were announced at byte {at}")
@@ -300,7 +300,7 @@ def _put_entries(frame: Numbers, parts: list[Buffer]) -> None:
             _put_ranges(entry.lacks, parts)
 
 
-@lru_cache(maxsize=1024)  # A node says the same of itself in each of its groups, in every turn.
+@lru_cache(maxsize=1024)  # A node's name and disk are the same in all its groups and turns.
 def _texts(name: str, disk: str) -> bytes:
     return pack_text(name) + pack_text(disk)
 

@@ -1,9 +1,9 @@
-"""The end of a log: its newest blocks, and which epoch every number before them belonged to.
+"""The tail of a log: its newest blocks, and the epochs of all earlier numbers.
 
-A member holds all blocks that are not confirmed, and for a while some that are, so that a neighbour that lacks them can
-be given them. Everything at or below `base` is known only by what it added up to. The *history* (epoch, number of its
-first block) reaches further back: two logs are equal up to the last number at which both have the same epoch, begun at
-the same number, because one epoch has one master and a master numbers without gaps.
+A member holds all blocks that are not confirmed, and for a while some that are, for neighbours that lack them. Blocks
+at or below `base` are known only by their sum. The *history* (epoch, number of its first block) reaches further back:
+two logs are equal up to the last number at which both have the same epoch with the same first number, because one epoch
+has one master, and a master numbers without gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leveret.storage.format.queue_block import Block
 
 
 def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]:
-    """The epoch a number belongs to, with the first number of it."""
+    """Return the epoch of a number, and the first number of that epoch."""
     found = (0, 0)
     for item in history:
         if item[1] > number:
@@ -28,7 +28,7 @@ def epoch_of(history: Iterable[tuple[int, int]], number: int) -> tuple[int, int]
 
 
 class Tail:
-    """Blocks base + 1 to end."""
+    """The blocks base + 1 to end of a log, and its history."""
 
     __slots__ = ("base", "end", "last_epoch", "history", "_blocks", "_sums", "_base_sum", "_counts", "_base_count")
 
@@ -37,15 +37,15 @@ class Tail:
         self.history: list[tuple[int, int]] = list(history)
         self.last_epoch = self.history[-1][0] if self.history else 0
         self._blocks: list[Block] = []
-        self._sums: list[int] = []  # Bytes ever appended, up to and with each block.
+        self._sums: list[int] = []  # Bytes ever appended, up to each block.
         self._base_sum = 0
-        self._counts: list[int] = []  # And messages.
+        self._counts: list[int] = []  # Messages ever appended, up to each block.
         self._base_count = 0
         for block in blocks:
             self.append(block)
 
     def epoch_at(self, number: int) -> int:
-        """-1: the log does not reach so far."""
+        """Return the epoch of a number; -1: the log does not reach so far."""
         if number > self.end:
             return -1
         history = self.history
@@ -54,7 +54,7 @@ class Tail:
         return epoch_of(history, number)[0]
 
     def common(self, history: History, end: int) -> int:
-        """The greatest number at which this log and another hold the same block."""
+        """Return the greatest number at which this log and another have the same block."""
         number = min(self.end, end)
         while number > 0:
             own, other = epoch_of(self.history, number), epoch_of(history, number)

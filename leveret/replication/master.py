@@ -1,34 +1,33 @@
-"""The master's part: what is confirmed, and who counts.
+"""The master of a ring: what is confirmed, and which members are waited for.
 
 **Confirm.** A block is confirmed when it is on the disk of every member that may be promoted: those of the committed
 in-sync set, those whose addition was proposed and whose outcome is unknown (`maybe`: they may be in it already), and
-those that confirms wait for while they join. One whose *removal* was only proposed still counts. The master's own copy
-counts like any other, when it is synced. And nothing is confirmed before the start block is: older blocks that were
-never confirmed by the master before are confirmed with it, for only then does every in-sync member hold a log that
-cannot be taken for the old one. So an older master, whatever it believes, lacks the acknowledgement of at least one
-member that has gone over to the new epoch.
+those for which confirms wait while they join. A member whose *removal* was only proposed still counts. The master's own
+copy counts like any other, when it is synced. And nothing is confirmed before the start block is: older blocks that the
+master before did not confirm are confirmed with it, because only then every in-sync member has a log that cannot be
+taken for the old one. So an older master lacks the acknowledgement of at least one member that is in the new epoch.
 
-Numbers are kept member by member, and the newest word of each counts, whichever way it came. A minimum alone would not
-say who is behind, nor over which in-sync set it was taken.
+Numbers are kept per member, and the newest report of each counts, whichever way it came. A minimum alone would not say
+which member is behind, nor over which in-sync set it was taken.
 
-**Shrinking.** Who holds up a confirm without making progress is taken out of the in-sync set by a committed view, and
-only then does the master confirm without it. A queue at rest waits for nobody, so a death does not touch it: the dead
-member holds all that is confirmed, and may well be the one that is promoted.
+**Removing.** A member that holds up a confirm without progress is removed from the in-sync set by a committed view, and
+only then the master confirms without it. A queue at rest waits for no member, so the loss of one does not matter: it
+has all that is confirmed, and may well be promoted when it is back.
 
-**Joining.** A member enters when nothing is missing in its log, it has the start block, and what is confirmed is on its
-disk. Under load the log would run away from it for ever; so once it has what the log held two ticks ago, confirms wait
-for it, for a bounded time.
+**Joining.** A member is added when it lacks nothing, has the start block, and has all confirmed blocks on its disk.
+Under load it would never reach the end of the log; so once it has what the log had two ticks ago, confirms wait for it,
+for a limited time.
 
-**Handing over.** The master takes no more blocks, waits until everybody has everything on disk, and proposes the other
-with the next epoch. Giving up is safe at any time: until the new epoch has its start block on every in-sync disk, this
-one's rules hold. A master whose own disk alone holds everybody up asks for a hand-over by itself, and then its own copy
-is not waited for: the others have it all.
+**Handing over.** The master takes no more blocks, waits until all members have all blocks on disk, and proposes the
+other with the next epoch. Giving up is safe at any time: until the new epoch has its start block on every in-sync disk,
+the rules of this one hold. A master whose own disk is the only slow one asks for a hand-over by itself, and then does
+not wait for its own copy: the others have all blocks.
 
-A *hasty* hand-over waits only until everybody who counts has received all there is: while the disks write, the nodes
-agree, which shortens the time for which publishers wait by a sync. What is not confirmed by then, here or for the sake
-of a slow disk, is confirmed by the next master under its rules, with its start block, which stands behind it in every
-log. This one hears of that as a mirror. If it is to leave the ring or to stop at once, it might not; then there is no
-haste. Should the heir die before, it is as if the master had.
+A *hasty* hand-over waits only until all members that count have received all blocks: the nodes agree while the disks
+write, so publishers wait for one sync less. Blocks that are not confirmed by then are confirmed by the next master,
+with its start block, which follows them in every log. The former master learns that as a mirror. A master that leaves
+the ring or stops at once might not learn it, so its hand-over is not hasty. If the next master dies before, it is as if
+the former had died.
 """
 
 from __future__ import annotations
@@ -57,26 +56,26 @@ class Lag(NamedTuple):
 
 
 class Master:
-    """Made for one epoch."""
+    """The state of the master, for one epoch."""
 
     def __init__(self, member: Member, view: View) -> None:
         self.member = member
         self.view = view
         self.epoch = view.epoch
         self.start_number = member.tail.end + 1
-        self.table: dict[str, Entry] = {}  # What the others say, this epoch.
-        self.told_order: dict[str, str] = {}  # Members, with their disks, that know whether they are to be filled.
+        self.table: dict[str, Entry] = {}  # The last report of each other member, in this epoch.
+        self.told_order: dict[str, str] = {}  # Members, with their disk ids, that know the operator's order.
         self.maybe: set[Disk] = set()
-        self.joining: dict[Disk, int] = {}  # Ticks that confirms have waited for each.
-        self.tired: dict[Disk, int] = {}  # Who was waited for in vain, and until when it is not again.
-        self.marks: deque[int] = deque([self.start_number], maxlen=3)  # Where the log ended at the last ticks.
-        self.stuck: dict[Disk, tuple[int, int, int]] = {}  # Received, durable, and ticks for which they were the same.
-        self.handing: tuple[str, int] | None = None  # To whom, and until when.
+        self.joining: dict[Disk, int] = {}  # By joining member: ticks for which confirms have waited.
+        self.tired: dict[Disk, int] = {}  # Members that were waited for in vain, and until when they are not again.
+        self.marks: deque[int] = deque([self.start_number], maxlen=3)  # The ends of the log at the last ticks.
+        self.stuck: dict[Disk, tuple[int, int, int]] = {}  # Received, durable, ticks without a change.
+        self.handing: tuple[str, int] | None = None  # The next master, and the time limit.
         self.hasty = False  # The hand-over does not wait for disks.
-        self.own_late = 0  # Ticks for which our own disk alone has held everybody up.
-        self._others = 0  # What all others had on disk at the last tick.
+        self.own_late = 0  # Ticks for which only this node's disk has held up confirms.
+        self._others = 0  # The block that all others had on disk at the last tick.
         self._told = (0, 0)
-        self._needed: list[Disk] = []  # Without ourselves.
+        self._needed: list[Disk] = []  # The other members that count.
         self._recount()
 
     def start(self) -> None:
@@ -84,7 +83,7 @@ class Master:
         tail = member.tail.upto(member.confirmed + 1, member.tail.end)
         lost = [] if member.complete else member.lost()
         member.append((start_block(member.group, self.epoch, self.start_number, lost),))
-        if not member.complete:  # Promoted by force. All are to agree on what is left of the queue.
+        if not member.complete:  # It was promoted by force: all members must agree on what is left of the queue.
             member.complete, member.read_at = True, self.start_number
             member.write(Complete(member.read_at))
             member.floor = member.written
@@ -109,7 +108,7 @@ class Master:
         return found
 
     def lowest(self) -> int:
-        """What every other member that is there has on disk. Who is away for long has to be filled anyway."""
+        """Return the block that every other connected member has on disk. Others will have to be filled anyway."""
         found = _NOBODY
         for name in self.view.ring:
             if name in self.member.links:
@@ -120,7 +119,7 @@ class Master:
     # -- events ----------------------------------------------------------------------
 
     def on_view(self, view: View) -> None:
-        """A newer view of this epoch: whatever was proposed before is decided."""
+        """Note a newer view of this epoch: all earlier proposals are decided."""
         self.view = view
         self.maybe.clear()
         ring, in_sync, joined = set(view.ring), set(view.in_sync), self.member.joined
@@ -137,15 +136,15 @@ class Master:
         if name not in self.view.ring or name == self.member.me or (old is not None and entry.stamp <= old.stamp):
             return
         if (old is not None and entry.disk == old.disk) or is_of(name, entry.disk, self.member.joined):
-            self.table[name] = entry  # Any other has left, does not know it yet, and will forget all that it has.
+            self.table[name] = entry  # Another copy has left, does not know it yet, and will be deleted.
             if not entry.complete and self.member.ordered is not None and self.told_order.get(name) != entry.disk:
-                self.told_order[name] = entry.disk  # It is new, or was restarted, since the order was given.
+                self.told_order[name] = entry.disk  # It is new, or was restarted since the order.
                 self.pulse(name)
 
     def on_peer_down(self, peer: str) -> None:
         self.told_order.pop(peer, None)
         if self.view.disk_of(peer) is None:
-            self.table.pop(peer, None)  # It has to show itself before it is waited for.
+            self.table.pop(peer, None)  # It must report again before it is waited for.
 
     def on_leave(self, peer: str) -> None:
         if peer != self.member.me and peer in self.view.ring:
@@ -171,8 +170,8 @@ class Master:
             self._give_up()
         self.judge()
         if self.maybe and member.proposal_age is None:
-            # Whoever was to be added is not fit to be proposed again, and may still have been added. The same view once
-            # more, under the next version, ends that: either it is committed, or the addition was.
+            # The member to be added cannot be proposed again now, but may have been added. Proposing the present view
+            # again, with the next version, settles that: either it is committed, or the addition was.
             self._propose()
 
     # -- confirming --------------------------------------------------------------------
@@ -186,7 +185,7 @@ class Master:
         return entry if entry is not None and entry.disk == key[1] else Entry(key[1], 0, 0, 0, False)
 
     def _have(self) -> tuple[int, int]:
-        """What all others that count have on disk, and have received."""
+        """Return the blocks that all other members that count have on disk, and have received."""
         durable = received = _NOBODY
         table = self.table
         for name, disk in self._needed:
@@ -200,7 +199,7 @@ class Master:
         return durable, received
 
     def judge(self) -> None:
-        """Something was said: see what it means."""
+        """Confirm, add or remove members after a report."""
         member = self.member
         durable, received = self._have()
         durable = min(durable, member.own_durable)
@@ -237,10 +236,10 @@ class Master:
             names = {name for name, _ in ready}
             self._propose(in_sync=(*(key for key in self.view.in_sync if key[0] not in names), *ready))
 
-    # -- who holds everybody up --------------------------------------------------------
+    # -- slow members ------------------------------------------------------------------
 
     def _find_stuck(self) -> list[Disk]:
-        """In-sync members that lack something and have made no progress for too long."""
+        """Return the in-sync members that lack blocks and have made no progress for too long."""
         member, options = self.member, self.member.options
         bad = []
         for key in self.view.in_sync:
@@ -263,7 +262,7 @@ class Master:
     def _watch_own_disk(self) -> None:
         member = self.member
         durable = member.own_durable
-        # Behind by a whole tick, not by the moment that one sync is slower than another.
+        # Late by a whole tick, not just because one sync took a little longer.
         self.own_late = self.own_late + 1 if durable < self._others else 0
         self._others = min(self._have()[0], member.tail.end)
         if self.own_late > member.options.own_slow and self.handing is None:
@@ -280,7 +279,7 @@ class Master:
         )
 
     def _is_unsettled(self) -> bool:
-        """Whether somebody is to join, or has come back with another disk than the one that counts."""
+        """Return whether a member wants to join, or has come back with another disk id than the one in sync."""
         for name, entry in self.table.items():
             disk = self.view.disk_of(name)
             if disk != entry.disk and (entry.complete or disk is not None):
@@ -288,7 +287,7 @@ class Master:
         return False
 
     def _nudge(self) -> None:
-        """Who gets no blocks is told so: its left neighbour may have none to give, and it cannot know."""
+        """Tell members that get no blocks: their left neighbour may have none, which they cannot know."""
         member = self.member
         if member.ticks % member.options.retry == 0 and self._lags():
             for name in self.view.ring:
@@ -341,7 +340,7 @@ class Master:
         return True
 
     def abdicate(self) -> bool:
-        """Make the best of those that are not in sync master, because this one has to go. False: there is none."""
+        """Make the best member that is not in sync master, because this one stops. Return False if there is none."""
         member, view = self.member, self.view
         if member.proposal_age is not None or any(name in member.links for name, _ in view.in_sync):
             return False
@@ -353,7 +352,7 @@ class Master:
         return True
 
     def is_in_the_dark(self) -> bool:
-        """Whether nobody else has said yet what it has, although somebody can."""
+        """Return whether no other member has reported yet, although one is connected."""
         links = self.member.links
         others = [name for name in self.view.ring if name in links]
         return bool(others) and not any(name in self.table for name in others)
@@ -367,7 +366,7 @@ class Master:
             self._propose(epoch=self.epoch + 1, master=to)
 
     def _is_drained(self) -> bool:
-        """Whether the next master has what it should have."""
+        """Return whether the next master has all blocks that it must have."""
         member, end = self.member, self.member.tail.end
         durable, received = self._have()
         if self.hasty:

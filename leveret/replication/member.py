@@ -1,32 +1,31 @@
-"""One member of the ring of one mirrored queue.
+"""A member of the ring of a mirrored queue.
 
     master ──blocks──▶ mirror ──blocks──▶ mirror          bodies travel each hop once
        ▲                 │                  │
-       └────numbers──────┴──────numbers─────┘             what each has received, and has on disk
+       └────numbers──────┴──────numbers─────┘             what each has received and has on disk
 
-A member is *fed* by the nearest reachable member on its left and feeds its *children* on the right (`neighbours`). It
-appends a block, passes it on in the same turn, and tells the master its numbers. The master confirms what everybody who
-counts has on disk (`master`), and with the next blocks everybody learns what is confirmed. Only then does a block take
-effect on what a member stores (`Apply`): so whatever turns out never to have been confirmed is cut off without undoing
-anything. When the master is gone, those in sync agree on the next one (`promotion`); who lacks messages fetches them
-while the queue runs on (`sync`).
+A member is *fed* by the nearest reachable member on its left and feeds its *children* on the right (`feeding`). It
+appends a block, passes it on in the same turn, and reports its numbers to the master. The master confirms blocks that
+all members in sync have on disk (`master`), and with the next blocks all members learn what is confirmed. Only then a
+block takes effect on the stored state of a member (`Apply`): so blocks that were never confirmed are cut off without
+undoing anything. When the master is lost, the members in sync agree on the next one (`election`); a member that lacks
+messages fetches them while the queue is in use (`catch_up`).
 
 **One log, many copies.** A log is *matched* when its last block is of the view's epoch; then it is a beginning of the
-master's log. That follows from three habits. A master opens its epoch with a start block behind its whole log, and
-nobody else makes blocks of that epoch. A member takes a block only behind the very block (number and epoch) that it
-stood behind at the sender. And only a matched member feeds others. While a log is not matched, its numbers say nothing
-about the master's blocks, so it reports zeros, and it keeps whatever it has.
+master's log. That follows from three rules. A master opens its epoch with a start block after its whole log, and no
+other member makes blocks of that epoch. A member takes a block only after the same block (number and epoch) that it
+followed at the sender. And only a matched member feeds others. While a log is not matched, its numbers say nothing
+about the master's blocks, so it reports zeros, and keeps what it has.
 
-**Old and new epochs.** A frame of an older epoch is refused, and its sender told to look up the view. One of a newer
-epoch is dropped, the view looked up, and what matters comes again: a member attaches and reports with each new epoch, a
-master pulses when it starts, an Attach that came too early is kept. Frames are lost only with their link, and whoever
-sees a link come up reports and attaches again; so nothing is ever repeated by the clock while all is well, and an idle
-queue sends nothing at all.
+**Old and new epochs.** Frames of an older or a newer epoch are dropped. What matters is sent again: a member attaches
+and reports with each new epoch, a master pulses when it starts, and an Attach that came too early is kept. Frames are
+lost only with their link, and both ends report and attach again when a link comes up; so nothing is repeated by timers
+while all is well, and an idle queue sends nothing at all.
 
 **Disks.** Writes are numbered, and durability follows those numbers, never the numbers of blocks: when a block was cut
 off and another took its place, the sync of the first says nothing about the second. A member whose sync has failed does
-not know what its disk holds; it leaves. One whose disk is full or slow makes no progress, is taken out of the in-sync
-set when it holds up a confirm, and comes back like any that was away.
+not know the contents of its disk; it leaves. One whose disk is full or slow makes no progress, is removed from the
+in-sync set when it holds up a confirm, and comes back like any that was down.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from typing import Any, Final
 
 from leveret.metadata.model.view import View
 from leveret.replication.catch_up import Filling, Source
-from leveret.replication.election import Doubt
-from leveret.replication.feeding import Neighbours
+from leveret.replication.election import MasterWatch
+from leveret.replication.feeding import Feeding
 from leveret.replication.log_tail import Tail
 from leveret.replication.master import Master
 from leveret.replication.packed_block import last_message
@@ -87,9 +86,9 @@ _STAMPS_PER_LIFE: Final = 1 << 36
 
 
 class Member:
-    """`life` rises with every member that this node makes for the group, over its restarts too: what an earlier one
-    said may still be on its way. `born`: the group was created by a command that this very process proposed, so nobody
-    can have led its first epoch before."""
+    """One copy of a mirrored queue. `life` rises with every member that this node makes for the group, over its
+    restarts too: frames of an earlier one may still arrive. `born`: the group was created by a command that this very
+    process proposed, so no process can have led its first epoch before."""
 
     def __init__(
         self,
@@ -111,38 +110,38 @@ class Member:
         self.born = born
         self.out: list[Effect] = []
         self.view: View | None = None
-        self.joined: Mapping[str, int] = {}  # With which version each member joined, where that is known.
-        self.version = 0  # The newest of which something here is a consequence: of the view, or of what was confirmed.
+        self.joined: Mapping[str, int] = {}  # By member: the version with which it joined, if known.
+        self.version = 0  # The newest version on which the state here depends: of the view, or of what was confirmed.
         self.links: set[str] = set()
         self.majority = True
-        self.ordered: bool | None = None  # An operator wants mirrors to be filled, or not; None: as the options say.
+        self.ordered: bool | None = None  # An operator's order to fill mirrors or not; None: as the options say.
         self.failed = False
         self.ticks = 0
         self.proposal_age: int | None = None
         # The log.
         self.tail = Tail(found.base, [item for item in found.history if item[1] <= found.base], found.blocks)
-        self.confirmed = found.base  # And applied.
-        self.messages = found.messages  # No applied block holds a message with a higher number.
-        self.delivered = found.delivered  # Messages up to here may have been, as applied blocks say.
+        self.confirmed = found.base  # Up to here blocks are confirmed and applied.
+        self.messages = found.messages  # The highest message number in applied blocks.
+        self.delivered = found.delivered  # Messages up to here may have been delivered, by the applied blocks.
         self.durable = self.tail.end
         self.complete = found.complete
-        self.read_at = found.read_at  # Exact, if complete, only from here on: what filled it was read so late.
+        self.read_at = found.read_at  # A complete copy is exact only from this block on: pieces were read so late.
         self.written = 0
         self.synced_to = 0
-        self.floor = 0  # The write that made the log begin where it does. Before its sync, no number counts.
-        self.unsynced: deque[tuple[int, int]] = deque()  # Write, number of its last block.
-        # To be done at the end of the turn.
+        self.floor = 0  # The write with which the log starts. Before its sync, no number is valid.
+        self.unsynced: deque[tuple[int, int]] = deque()  # Write id, number of its last block.
+        # What to do at the end of the turn.
         self._report = False
         self._forget_due = False
         # Roles.
         self._stamp = life * _STAMPS_PER_LIFE
-        self.neighbours = Neighbours(self)
+        self.neighbours = Feeding(self)
         self.master: Master | None = None
-        self.doubt = Doubt(self)
+        self.doubt = MasterWatch(self)
         self.filling = Filling(self, found)
         self.source = Source(self)
 
-    # -- what the shell asks ---------------------------------------------------------
+    # -- state for the shell ---------------------------------------------------------
 
     @property
     def in_sync(self) -> bool:
@@ -150,12 +149,13 @@ class Member:
 
     @property
     def matched(self) -> bool:
-        """The log is a beginning of this epoch's master's, and reaches into the epoch."""
+        """Whether the log is a beginning of the master's log of this epoch, and reaches into the epoch."""
         return self.view is not None and self.tail.last_epoch == self.view.epoch
 
     @property
     def may_lead(self) -> bool:
-        """A log that lacks messages is a master's only by force, and only if everybody was told so."""
+        """Whether this member can be master: a copy that lacks messages only by a forced promotion that the view names.
+        """
         return self.complete or (self.view is not None and self.view.void > self.tail.last_epoch)
 
     @property
@@ -164,12 +164,12 @@ class Member:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether publishers are to wait: too much is under way to the disks that count."""
+        """Whether publishers must wait: too much is not confirmed yet."""
         return self.tail.bytes_between(self.confirmed, self.tail.end) > self.options.unconfirmed_bytes_max
 
     @property
     def wants_tick(self) -> bool:
-        """Whether time matters now. A group at rest may be left out of the shell's rounds."""
+        """Whether the member needs ticks. A group at rest does not."""
         if not self._takes_part:
             return False
         if self.proposal_age is not None or self.neighbours.wants_tick:
@@ -183,13 +183,13 @@ class Member:
         return self.view is not None and not self.failed and self.me in self.view.ring
 
     def take(self) -> list[Effect]:
-        """All that has come of the input so far, to be done in this order. Once a turn is enough."""
+        """Return the effects of all input so far, to be performed in this order. Once a turn is enough."""
         if self._report or self.neighbours.moved or self._forget_due:
             self._flush()
         out, self.out = self.out, []
         return out
 
-    # -- what the shell tells ----------------------------------------------------------
+    # -- events of the shell -----------------------------------------------------------
 
     def on_peer_up(self, peer: str) -> None:
         self.links.add(peer)
@@ -205,7 +205,7 @@ class Member:
 
     def on_peer_down(self, peer: str) -> None:
         self.links.discard(peer)
-        if self.out:  # What it was to be told is of the session that is over.
+        if self.out:  # Frames for it belong to the session that is over.
             self.out = [one for one in self.out if one.__class__ is not Send or one.to != peer]
         self.source.reads.pop(peer, None)
         self.filling.on_peer_down(peer)
@@ -218,16 +218,16 @@ class Member:
         self._report = True
 
     def on_majority(self, reachable: bool) -> None:
-        """Whether this node reaches the metadata's majority. A master that does not steps back: it could neither remove
-        a silent member nor learn that it was replaced."""
+        """Note whether this node reaches the metadata's majority. A master that does not stops serving: it could
+        neither remove a silent member nor learn that it was replaced."""
         if reachable != self.majority:
             self.majority = reachable
             if self.master is not None:
                 self.master.pulse_all()
 
     def on_view(self, view: View) -> None:
-        """A committed view. The first one that a process gives must come from a read that went through the consensus (a
-        *barrier*): otherwise the member acknowledges once more in an epoch that it has left."""
+        """Note a committed view. The first one of a process must come from a read through the consensus (a *barrier*):
+        otherwise the member could acknowledge in an epoch that it has left."""
         old = self.view
         if (old is not None and view.version <= old.version) or self.failed:
             return
@@ -246,7 +246,7 @@ class Member:
             self.master.on_view(view)
         if self.in_sync and view.master != self.me:
             self.ordered = None
-            self.filling.wanted = self.options.filling  # For when it lacks something again.
+            self.filling.wanted = self.options.filling  # Until it lacks something again.
         if self.me not in view.ring:
             if old is not None and self.me in old.ring:
                 self.out.append(Left(view.version))
@@ -256,7 +256,7 @@ class Member:
         self._report = True
 
     def on_synced(self, write: int) -> None:
-        """All writes up to this one are on disk."""
+        """Note that all writes up to this one are on disk."""
         if self.failed or write <= self.synced_to:
             return
         self.synced_to = write
@@ -268,7 +268,7 @@ class Member:
             self.filling.on_synced()
 
     def on_disk_failed(self) -> None:
-        """A sync failed: what the disk holds is unknown. This member is out, and says so, and does nothing more."""
+        """Note a failed sync: the contents of the disk are unknown. This member says that it leaves, and stops."""
         if self.failed:
             return
         if self.view is not None:
@@ -303,18 +303,18 @@ class Member:
         counts: Counts = (),
         marks: tuple[Mark, ...] = (),
     ) -> None:
-        """The answer to a Read: what lives of request.after + 1 to `upto`, and contents of what the asker lacks. An
-        upto below the bound: there is more, or (`bytes_max` 0) the next one cannot be given without its content."""
+        """Handle the answer to a Read: the live messages of request.after + 1 to `upto`, and contents of those that the
+        asker lacks. If upto is below the bound, there are more, or (`bytes_max` 0) the next one needs its content."""
         self.source.on_read(request, live, runs, upto, counts, marks)
 
     def on_read_failed(self, request: Request) -> None:
         if self.source.reads.get(request.to) is request:
             del self.source.reads[request.to]
 
-    # -- what the shell wants ------------------------------------------------------------
+    # -- requests of the shell -----------------------------------------------------------
 
     def submit(self, block: Block) -> bool:
-        """Take the queue's next block. False: this member does not serve, and the block is not taken."""
+        """Take the queue's next block. Return False if this member does not serve, and the block is not taken."""
         if not self.serving:
             return False
         assert self.view is not None
@@ -324,33 +324,33 @@ class Member:
         return True
 
     def adopt(self, run: Run) -> int:
-        """At the master of a queue that was not mirrored before: store messages of it that came in no block. Gives the
-        write that does. Nobody may be told what is stored here before all of it is."""
+        """At the master of a queue that was not mirrored before: store messages that came in no block. Return the
+        write. No other member may read from here before all of it is stored."""
         self.write(Fill(run.last, run.last, (), (run,), self.read_at))
         return self.written
 
     def hand_over(self, to: str, hasty: bool = False) -> bool:
-        """Take nothing more; when everybody has everything, make `to` master. The block submitted last, with what the
-        next master is to know of deliveries, is then part of its log. Ends with Stopped, or with Resumed. `hasty`: this
-        member stays, to hear what becomes of its last blocks."""
+        """Take no more blocks; when all members have all blocks, make `to` master. The block submitted last, with the
+        state of deliveries, is then part of its log. Ends with Stopped, or with Resumed. `hasty`: this member stays in
+        the ring, to learn whether its last blocks are confirmed."""
         return self.serving and self.master is not None and self.master.hand_over(to, hasty)
 
     def abdicate(self) -> bool:
-        """Let one lead that is not in sync, whatever is lost by it: nobody else is there, and this node stops. False:
-        there is none, or not now."""
+        """Make a member master that is not in sync, whatever is lost: there is no other, and this node stops. Return
+        False if there is none, or it is not possible now."""
         return self.serving and self.master is not None and self.master.abdicate()
 
     def may_abdicate_soon(self) -> bool:
-        """Whether `abdicate` is only too early: the mirrors have just begun, and none has said yet what it has."""
+        """Return whether `abdicate` is only too early: the mirrors have just started, and none has reported yet."""
         return self.serving and self.master is not None and self.master.is_in_the_dark()
 
     def change_ring(self, ring: tuple[str, ...]) -> bool:
-        """Propose other members. Only a working master can: it alone may take somebody out of the in-sync set. False:
-        not now."""
+        """Propose other members. Only a serving master can: it alone may remove a member from the in-sync set. Return
+        False if it is not possible now."""
         return self.serving and self.master is not None and self.master.change_ring(ring)
 
     def change_options(self, options: Options) -> None:
-        """What a policy says from now on."""
+        """Change the options, which come from a policy."""
         self.options = options
         self.filling.wanted = options.filling if self.ordered is None else self.ordered
         if self.view is not None:
@@ -360,14 +360,14 @@ class Member:
         self._report = True
 
     def order(self, fill: bool) -> None:
-        """For an operator, at the master: who lacks messages is to fetch them, or not, whatever the options say. Those
-        who come while somebody lacks something are told as well."""
+        """For an operator, at the master: let mirrors that lack messages fetch them, or not, whatever the options say.
+        Mirrors that join while one lacks messages are told as well."""
         self.ordered = fill
         if self.master is not None:
             self.master.pulse_all()
 
     def force(self) -> bool:
-        """Become master whatever is lost by it. For an operator, or a policy that says so. False: not now."""
+        """Become master whatever is lost, for an operator or a policy. Return False if it is not possible now."""
         return not self.failed and self.master is None and self.doubt.force()
 
     # -- the log -------------------------------------------------------------------------
@@ -392,13 +392,13 @@ class Member:
         while unsynced and unsynced[-1][1] > number:
             write, _ = unsynced.pop()
             if number > (unsynced[-1][1] if unsynced else self.durable):
-                unsynced.append((write, number))  # Its first blocks stand, and are durable when it is.
+                unsynced.append((write, number))  # Its first blocks stay, and are durable when it is.
                 break
         self.durable = min(self.durable, number)
         self.neighbours.on_truncated(number)
 
     def restart(self, cut: int, history: History, known: int, bound: int, delivered: int = 0) -> None:
-        """Begin anew behind the cut. What is stored of a common beginning, up to `known`, is kept."""
+        """Start the log again after the cut. Stored messages of a common beginning, up to `known`, are kept."""
         assert self.view is not None
         if self.in_sync and self.view.lossy <= self.tail.last_epoch:
             raise ProtocolError(f"in-sync {self.me} is to drop its log")
@@ -433,7 +433,7 @@ class Member:
             self.filling.check()
 
     def _forget(self, view: View) -> None:
-        """Let go of blocks that nobody needs, or that take too much room."""
+        """Drop blocks that no member needs, or that take too much memory."""
         tail = self.tail
         floor = min(self.confirmed, self.durable)
         if floor <= tail.base:
@@ -450,13 +450,14 @@ class Member:
         self.filling.on_epoch()
         leads = view.master == self.me
         if view.lossy > self.tail.last_epoch and not leads and (not self.complete or view.void > self.tail.last_epoch):
-            self.restart(0, (), 0, 0)  # What was being filled may belong to what is lost; or what is stored does.
+            self.restart(0, (), 0, 0)  # Messages being filled or stored here may belong to what was lost.
         # The first view of a process comes from a barrier. If it names this member, an earlier process may have led
-        # the epoch and lost its last blocks, which others hold: its epoch is burnt. Nor may a wiped disk lead.
+        # the epoch and lost its last blocks, which others have: this epoch must not be led again. Nor may a wiped disk
+        # lead.
         if leads and (old is not None or self.born) and self.in_sync and self.may_lead:
             self.master = Master(self, view)
             self.master.start()
-            self.neighbours.serve_waiting()  # Who heard of the view first has asked before there was anything to give.
+            self.neighbours.serve_waiting()  # Members that got the view earlier have asked already.
         self.born = False
 
     def _stop(self, handed: bool = False) -> None:
@@ -490,7 +491,7 @@ class Member:
             if frame.version == view.version:
                 self.doubt.on_standing(src, frame)
         elif frame.epoch == view.epoch and self.me not in view.ring:
-            if isinstance(frame, Blocks):  # Somebody goes on feeding one who has left.
+            if isinstance(frame, Blocks):  # Its feeder does not know yet that this member has left.
                 self.send(src, Detach(view.epoch))
         elif frame.epoch == view.epoch:
             _HANDLERS[frame.__class__](self, src, frame)
@@ -531,7 +532,7 @@ class Member:
         return Entry(self.disk, self._stamp, self.tail.end, self.durable if solid else 0, complete, lacks)
 
     def report(self) -> None:
-        """Tell the master, or if that is us, see what follows, at the end of the turn."""
+        """Report to the master at the end of the turn, or if this is the master, count again."""
         self._report = True
 
     def _flush(self) -> None:

@@ -1,8 +1,8 @@
-"""Blocks as the ring sees them: a size, whether somebody waits for it before the disk has it, and bytes.
+"""Blocks as bytes, as they travel along the ring.
 
-The ring looks at a block's queue, epoch and number, and at nothing inside. A block that came from another node is a
-`PackedBlock`: it keeps the bytes it came as, so that passing it on costs nothing, and takes its messages apart only if
-somebody asks. Many blocks pass a mirror without that ever happening.
+The ring uses only a block's queue, epoch, number and size. A block from another node is a `PackedBlock`: it keeps its
+bytes, so that passing it on costs nothing, and decodes its messages only on demand. Many blocks pass a mirror without
+that.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from leveret.storage.format.errors import FormatError
 from leveret.storage.format.queue_block import LASTING_KIND, PERSISTENT, Block, Run
 from leveret.storage.format.queue_marks import marks_of
 
-OVERHEAD_BYTES = 128  # What a block weighs besides its messages: its objects, its place in lists.
+OVERHEAD_BYTES = 128  # The memory of a block besides its messages.
 MESSAGE_OVERHEAD_BYTES = 64
 
 
 class PackedBlock(Block):
-    """A block in the form in which it travels."""
+    """A block that keeps the bytes in which it arrived."""
 
     __slots__ = ("meta", "body", "size", "prompt", "last", "count", "_run")
 
@@ -27,8 +27,8 @@ class PackedBlock(Block):
         header = parse_meta(memoryview(meta), 0, 0)
         if header.body_length != len(body) or header.meta_length != len(meta) or header.type or header.flags:
             raise FormatError("a block that no ring sends")
-        # Here, before anybody passes it on or takes it for something that is stored: what a damaged block held would be
-        # reported as safe, and written it would make all that is in its group unreadable.
+        # Checked before the block is passed on or stored: otherwise a damaged block would be reported as safe, and
+        # once written would make its whole group unreadable.
         if crc32(body) != header.body_crc:
             raise FormatError("a block was damaged on its way")
         self.meta, self.body = meta, body
@@ -44,7 +44,7 @@ class PackedBlock(Block):
 
     @property
     def enqueued(self) -> Run | None:  # type: ignore[override]
-        """Raises FormatError if the contents are not what their sizes say."""
+        """The messages. Raises `FormatError` if the contents do not fit their sizes."""
         if self._run is None and self.count:
             header = parse_meta(memoryview(self.meta), 0, 0)
             records = decode_records(header, self.body, {})
@@ -60,7 +60,7 @@ def _size(count: int, content_bytes: int, block: Block) -> int:
 
 
 def block_bytes(block: Block) -> int:
-    """What a block counts for wherever bytes are limited. The same on every member."""
+    """Return the size of a block for all limits. It is the same on every member."""
     if isinstance(block, PackedBlock):
         return block.size
     run = block.enqueued
@@ -68,8 +68,8 @@ def block_bytes(block: Block) -> int:
 
 
 def is_prompt(block: Block) -> bool:
-    """Whether the master is told when it arrives, and not only when it is on disk: it holds a transient message, whose
-    publisher waits for no disk, or nothing, as the last one before a hand-over does."""
+    """Return whether a mirror reports a block when it arrives, and not only when it is on disk: it has a transient
+    message, whose publisher waits for no disk, or none, like the last block before a hand-over."""
     if isinstance(block, PackedBlock):
         return block.prompt
     run = block.enqueued
@@ -83,7 +83,7 @@ def _is_note(block: Block, count: int) -> bool:
 
 
 def last_message(block: Block) -> int:
-    """The highest number of its messages; 0 if it has none."""
+    """Return the highest number of a block's messages; 0 if it has none."""
     if isinstance(block, PackedBlock):
         return block.last
     run = block.enqueued
@@ -98,12 +98,12 @@ def message_count(block: Block) -> int:
 
 
 def start_block(group: int, epoch: int, number: int, lost: list[tuple[int, int]]) -> Block:
-    """What a master begins its epoch with. `lost`: message numbers that are no more, after a forced promotion."""
+    """Return the first block of an epoch. `lost`: message numbers that are lost, after a forced promotion."""
     return Block(group, epoch, number, 0, None, lost, [], 0)
 
 
 def pack_block(block: Block) -> tuple[bytes, list[bytes]]:
-    """Meta and body (in pieces)."""
+    """Return meta and body (in parts) of a block."""
     if isinstance(block, PackedBlock):
         return block.meta, [block.body] if block.body else []
     run = block.enqueued

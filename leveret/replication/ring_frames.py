@@ -1,7 +1,7 @@
-"""What goes into a member of a ring and what comes out of it, as values.
+"""The frames, effects and options of a member of a ring.
 
-Frames travel between members. All carry the epoch they belong to, except `Poll`, `Standing` and `Newer`, which are
-about finding the next one and carry the view's version. Effects are what the shell has to do.
+Frames travel between members. All have the epoch to which they belong, except `Poll`, `Standing` and `Newer`, which
+have the view's version. Effects are the work of the shell.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from leveret.storage.format.queue_marks import Mark
 
 History = tuple[tuple[int, int], ...]  # (epoch, number of its first block), ascending.
 Ranges = tuple[tuple[int, int], ...]  # Inclusive ranges of message numbers, ascending.
-Counts = tuple[tuple[int, int, int], ...]  # The same, with a number for each.
+Counts = tuple[tuple[int, int, int], ...]  # Ranges with a number for each.
 
 
 class ProtocolError(AssertionError):
-    """An invariant of the ring is broken. Whoever meets this serves the queue no more: its log cannot be trusted."""
+    """An invariant of the ring is broken. The member must not serve the queue any more: its log cannot be trusted."""
 
 
 class Entry(NamedTuple):
-    """What one member says of itself within one epoch. The numbers are 0 while its log may differ from the master's."""
+    """The report of a member in an epoch. The numbers are 0 while its log may differ from the master's."""
 
     disk: str
-    stamp: int  # Rises with all a member says, over its restarts too. Numbers may take different ways home.
+    stamp: int  # Rises with each report, over restarts too: reports may take different ways to the master.
     received: int
     durable: int
-    complete: bool  # Nothing is missing below its blocks, and its disk knows that.
-    lacks: Ranges = ()  # Messages that it has not dealt with, while it is not complete.
+    complete: bool  # It lacks no messages, and that is on its disk.
+    lacks: Ranges = ()  # Messages that it may lack, while it is not complete.
 
 
 # -- frames --------------------------------------------------------------------------
 
 
-class Attach(NamedTuple):  # Right to left: feed me; so far I have this.
+class Attach(NamedTuple):  # Right to left: asks to be fed, with the state of the log.
     epoch: int
     version: int
     history: History
     end: int
 
 
-class Detach(NamedTuple):  # Right to left: somebody else feeds me.
+class Detach(NamedTuple):  # Right to left: another member feeds the sender.
     epoch: int
 
 
-class Deny(NamedTuple):  # Left to right: I cannot feed you. Ask another.
+class Deny(NamedTuple):  # Left to right: the sender cannot feed the receiver, which asks another.
     epoch: int
 
 
-class Blocks(NamedTuple):  # Left to right. Empty: an answer to Attach, or news of what is confirmed.
+class Blocks(NamedTuple):  # Left to right. Empty: an answer to Attach, or only a confirmed number.
     epoch: int
     version: int
     confirmed: int
@@ -61,58 +61,58 @@ class Blocks(NamedTuple):  # Left to right. Empty: an answer to Attach, or news 
     blocks: tuple[Block, ...]
 
 
-class Got(NamedTuple):  # Right to left: my disk has this much; send more.
+class Got(NamedTuple):  # Right to left: the blocks on the sender's disk; more may be sent.
     epoch: int
     durable: int
 
 
-class Numbers(NamedTuple):  # To the master; if there is no link to it, through the left neighbour.
+class Numbers(NamedTuple):  # To the master; without a link to it, through the left neighbour.
     epoch: int
     entries: tuple[tuple[str, Entry], ...]
 
 
-class Reset(NamedTuple):  # Left to right: what you lack is no longer there as blocks. Begin at the cut, and fill.
+class Reset(NamedTuple):  # Left to right: the missing blocks were dropped. Start again at the cut, and fill.
     epoch: int
     version: int
     cut: int
     history: History
-    known: int  # Up to here your log equals mine.
-    bound: int  # No message of a block up to the cut has a higher number.
-    delivered: int = 0  # Up to this one they may have been delivered.
+    known: int  # Up to here both logs are equal.
+    bound: int  # The highest message number in blocks up to the cut.
+    delivered: int = 0  # Messages up to here may have been delivered.
 
 
-class Fetch(NamedTuple):  # From a member that fills up, to a complete one in sync.
+class Fetch(NamedTuple):  # From a member that is being filled, to a complete one in sync.
     epoch: int
     cut: int
     after: int
     bound: int
-    have: Ranges  # Contents that need not be sent.
-    bytes_max: int  # 0: only what needs no contents.
-    batch: int = 0  # Message numbers in one piece; the answer is several pieces then. 0: no limit, and one piece.
+    have: Ranges  # Messages whose contents need not be sent.
+    bytes_max: int  # 0: send only what needs no contents.
+    batch: int = 0  # Message numbers in one piece, of several; 0: no limit, and one piece.
 
 
 class Piece(NamedTuple):
     epoch: int
     cut: int
     after: int
-    have: Ranges  # These three are the question's: nobody takes the answer to another one.
-    upto: int  # The piece says all about the messages after + 1 to upto:
-    live: Ranges  # these live,
-    runs: tuple[Run, ...]  # and these are the contents of those that the asker lacks.
-    read_at: int  # The source's confirmed number when it looked.
-    counts: Counts = ()  # How often those that live were given back.
-    marks: tuple[Mark, ...] = ()  # All that the queue has, in the answer to who has dealt with nothing yet.
+    have: Ranges  # `cut`, `after` and `have` are those of the request, so that answers to others are ignored.
+    upto: int  # The piece is about the messages after + 1 to upto.
+    live: Ranges  # The live ones of these.
+    runs: tuple[Run, ...]  # The contents of those that the asker lacks.
+    read_at: int  # The source's confirmed number at the read.
+    counts: Counts = ()  # How often live messages were requeued.
+    marks: tuple[Mark, ...] = ()  # All marks of the queue, in the first piece.
     more: bool = False  # The next piece of the same answer follows.
 
 
-class Pulse(NamedTuple):  # From the master: I lead and reach the majority (or no longer), and my log ends here.
+class Pulse(NamedTuple):  # From the master: whether it leads and reaches the majority, and the end of its log.
     epoch: int
     working: bool
     end: int
-    fill: bool | None = None  # An operator wants those who lack messages to fetch them, or not; or has said nothing.
+    fill: bool | None = None  # An operator's order to fill mirrors, or not; None: there is none.
 
 
-class Leave(NamedTuple):  # My disk has failed. Do not wait for me.
+class Leave(NamedTuple):  # The sender's disk has failed: do not wait for it.
     epoch: int
 
 
@@ -121,18 +121,18 @@ class Standing(NamedTuple):
     disk: str
     last_epoch: int
     end: int
-    hears: bool  # A working master.
+    hears: bool  # It hears a working master.
     complete: bool
-    majority: bool = True  # Reaches it: could serve, if it led.
+    majority: bool = True  # It reaches the majority, so it could serve as master.
 
 
-class Poll(NamedTuple):  # How do you stand? I stand thus.
+class Poll(NamedTuple):  # Asks for the receiver's Standing, and has the sender's.
     version: int
-    vacant: bool  # I am the view's master, but lead no longer.
+    vacant: bool  # The sender is the view's master, but does not lead.
     standing: Standing
 
 
-class Newer(NamedTuple):  # Your epoch or version is over: look up the view.
+class Newer(NamedTuple):  # Of earlier versions: there is a newer view. Ignored.
     version: int
 
 
@@ -148,13 +148,13 @@ class Append(NamedTuple):
     blocks: tuple[Block, ...]
 
 
-class Truncate(NamedTuple):  # Blocks above this number never were. None of them has been applied.
+class Truncate(NamedTuple):  # Blocks above this number are void. None of them was applied.
     number: int
 
 
 class Restart(NamedTuple):
-    """The log begins anew after `cut`. Blocks that were not applied are void; so is everything, unless `have` names
-    messages: then what is stored stays. `read_at` and the rest are what `Recovered` has to give back."""
+    """The log starts again after `cut`. Blocks that were not applied are void; so is everything, unless `have` names
+    messages: then stored messages stay. `Recovered` must return `read_at` and the rest."""
 
     cut: int
     history: History
@@ -166,7 +166,7 @@ class Restart(NamedTuple):
 
 class Fill(NamedTuple):
     """Of the messages after + 1 to upto, only `live` are left; settle all others, and store `runs`. A few of `live` may
-    be neither stored nor among `runs`, if the piece is older than one before it: their settles are on their way."""
+    be neither stored nor in `runs`, if the piece is older than an earlier one: their settles will arrive."""
 
     after: int
     upto: int
@@ -177,7 +177,7 @@ class Fill(NamedTuple):
     marks: tuple[Mark, ...] = ()
 
 
-class Complete(NamedTuple):  # Nothing is missing any more once blocks up to here are applied.
+class Complete(NamedTuple):  # The copy is complete once blocks up to here are applied.
     read_at: int
 
 
@@ -193,14 +193,14 @@ class Send(NamedTuple):
 
 
 class Write(NamedTuple):
-    """To be written in the order of ids. `confirmed` is to be noted along with it, and is never worth a write."""
+    """A write, in the order of ids. `confirmed` is written along with it, and never alone."""
 
     id: int
     change: Change
     confirmed: int
 
 
-class Apply(NamedTuple):  # These are confirmed: they take effect on what is stored, in this order.
+class Apply(NamedTuple):  # These blocks are confirmed: they take effect on the stored state, in this order.
     blocks: tuple[Block, ...]
 
 
@@ -210,13 +210,13 @@ class Confirmed(NamedTuple):  # Master: persistent messages up to `durable`, tra
     received: int
 
 
-class ProposeView(NamedTuple):  # Compare-and-set through consensus. The outcome comes, if at all, as a view.
+class ProposeView(NamedTuple):  # Compare-and-set through consensus. The outcome is known, if at all, by a view.
     view: View
 
 
 class Started(NamedTuple):
-    """This member leads from now on; its next block is number + 1. `tail`: blocks above what is applied, without the
-    start block: whatever is stored plus these is the queue."""
+    """This member leads from now on; its next block is number + 1. `tail`: the unapplied blocks without the start
+    block; the stored state and these are the queue."""
 
     epoch: int
     number: int
@@ -224,12 +224,14 @@ class Started(NamedTuple):
     forced: bool
 
 
-class Stopped(NamedTuple):  # It leads no longer.
+class Stopped(NamedTuple):  # This member no longer leads.
     epoch: int
-    handed: bool = False  # It wanted that, and whoever leads now has all its blocks.
+    handed: bool = False  # By a hand-over: the new master has all its blocks.
 
 
 class Request(NamedTuple):
+    """A request for a piece."""
+
     to: str
     cut: int
     after: int
@@ -241,13 +243,13 @@ class Request(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Look at once which messages after + 1 to bound live, then read contents of those not in `have`, about
+    """Note at once which messages of after + 1 to bound are live, then read contents of those not in `have`, about
     `bytes_max` bytes; answer with `on_read`."""
 
     request: Request
 
 
-class HandOverDue(NamedTuple):  # Our own disk holds everybody up: `hand_over` to this member.
+class HandOverDue(NamedTuple):  # This node's disk holds up all confirms: call `hand_over` to this member.
     to: str
 
 
@@ -255,7 +257,7 @@ class Resumed(NamedTuple):  # A hand-over was given up; this member serves again
     epoch: int
 
 
-class Left(NamedTuple):  # No longer a member of the ring: what is stored may go.
+class Left(NamedTuple):  # No longer a member of the ring: the copy may be deleted.
     version: int
 
 
@@ -264,50 +266,50 @@ Effect = (
 )
 
 
-# -- what a member is given at its start ---------------------------------------------------
+# -- the start of a member -----------------------------------------------------------------
 
 
-Lost = Callable[[], list[tuple[int, int]]]  # Message numbers that are not stored, up to the highest that is.
+Lost = Callable[[], list[tuple[int, int]]]  # Returns the numbers of messages that are not stored.
 
 
 class Recovered(NamedTuple):
-    """What a log holds after a start. Blocks up to `base` are applied, `blocks` follow them without gaps."""
+    """The state of a log after a start. Blocks up to `base` are applied, `blocks` follow them without gaps."""
 
-    base: int = 0  # At most what was confirmed; at least the highest number noted with a surviving write.
+    base: int = 0  # At most the confirmed number; at least the highest one noted in a surviving write.
     history: History = ()
-    messages: int = 0  # No message of an applied block has a higher number.
+    messages: int = 0  # The highest message number in applied blocks.
     blocks: tuple[Block, ...] = ()
     complete: bool = True
     read_at: int = 0
-    cut: int = 0  # Where it is not complete: what it was filling, and how far.
+    cut: int = 0  # If it is not complete: the cut of its filling.
     bound: int = 0
     after: int = 0
     have: Ranges = ()
-    marked: bool = False  # And whether it has been given the queue's marks.
-    delivered: int = 0  # As far as applied blocks say.
+    marked: bool = False  # If it is not complete: it has the queue's marks.
+    delivered: int = 0  # Messages up to here may have been delivered, by the applied blocks.
 
 
 @dataclass(frozen=True)
 class Options:
-    """Times are in ticks. A shell that ticks every 50 ms gives seconds to what the defaults call slow."""
+    """Options of a member. Times are in ticks, of which a shell has about twenty a second."""
 
-    star: bool = False  # Everybody is fed by the master: for small blocks on fast networks.
-    asynchronous: bool = False  # Publishers are confirmed after the master's own sync alone.
-    incremental: bool = True  # One that returns fetches only what it lacks; else it fetches all.
-    promote_always: bool = False  # When no in-sync member is left, the best of the others is promoted, by force.
-    filling: bool = True  # A member that lacks messages fetches their contents by itself.
+    star: bool = False  # The master feeds all members: for small blocks on fast networks.
+    asynchronous: bool = False  # Messages are confirmed after the master's own sync alone.
+    incremental: bool = True  # A mirror that returns fetches only what it lacks; otherwise all.
+    promote_always: bool = False  # If no in-sync member is left, promote the best of the others by force.
+    filling: bool = True  # A member that lacks messages fetches them by itself.
     fill_bytes_per_tick: int = 0  # 0: no limit.
     fill_messages: int = 0  # Message numbers in one piece; 0: no limit.
-    retry: int = 3  # An unanswered question is repeated.
-    unlinked: int = 1  # An in-sync member without a link that holds up confirms is removed.
-    slow: int = 40  # One with a link, but without progress.
-    own_slow: int = 20  # Our own disk is the only one that holds up confirms: hand over.
-    orphaned: int = 40  # No in-sync member is reached: `promote_always` comes into force.
-    patience: int = 10  # Confirms wait so long for one who has nearly caught up.
-    # These are for one queue; that a thousand of them do not take too much together is for the shell to see to.
-    window_bytes: int = 4 << 20  # Sent to a neighbour and not on its disk.
-    unconfirmed_bytes_max: int = 8 << 20  # More, and publishers wait.
+    retry: int = 3  # Until an unanswered request is repeated.
+    unlinked: int = 1  # Until an in-sync member without a link that holds up confirms is removed.
+    slow: int = 40  # The same with a link, but without progress.
+    own_slow: int = 20  # Until a master hands over whose own disk alone holds up confirms.
+    orphaned: int = 40  # Until `promote_always` takes effect, without any in-sync member.
+    patience: int = 10  # How long confirms wait for a member that has nearly caught up.
+    # These limits are per queue; the shell limits what all queues take together.
+    window_bytes: int = 4 << 20  # Sent to a neighbour and not yet on its disk.
+    unconfirmed_bytes_max: int = 8 << 20  # With more, publishers wait.
     retain_bytes: int = 2 << 20  # Confirmed blocks kept for neighbours that lack them.
-    frame_bytes: int = 1 << 20  # Of blocks in one frame.
+    frame_bytes: int = 1 << 20  # The blocks in one frame.
     frame_blocks: int = 1024
     piece_bytes: int = 1 << 20

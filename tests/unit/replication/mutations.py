@@ -245,7 +245,7 @@ MUTATIONS: Final = [
         4,
         "a shorter neighbour truncates",
         (
-            "Neighbours.on_blocks",
+            "Feeding.on_blocks",
             "if not member.matched:\n    return",
             "if frame.previous + len(frame.blocks) < tail.end:\n"
             "    member.truncate(max(member.confirmed, frame.previous + len(frame.blocks)))\n"
@@ -256,28 +256,28 @@ MUTATIONS: Final = [
     _bug(
         4,
         "who is not matched feeds others",
-        ("Neighbours.on_attach", "if not member.matched:\n    self.waiting[src] = frame\n    return", ""),
+        ("Feeding.on_attach", "if not member.matched:\n    self.waiting[src] = frame\n    return", ""),
     ),
     _bug(
         4,
         "nothing is ever truncated",
-        ("Neighbours._unknown", "member.truncate(block.number - 1)\nreturn blocks[at:]", "return ()"),
+        ("Feeding._unknown", "member.truncate(block.number - 1)\nreturn blocks[at:]", "return ()"),
     ),
     _bug(
         10,
         "mirrors apply what is not confirmed",
-        ("Neighbours.on_blocks", "member.confirm_to(min(frame.confirmed, tail.end))", "member.confirm_to(tail.end)"),
+        ("Feeding.on_blocks", "member.confirm_to(min(frame.confirmed, tail.end))", "member.confirm_to(tail.end)"),
     ),
     _bug(
         11,
         "a reset is obeyed under an older view",
-        ("Neighbours.on_reset", "frame.version > member.view.version", "False"),
+        ("Feeding.on_reset", "frame.version > member.view.version", "False"),
     ),
     _bug(
         11,
         "a reset names the view of its sender only",
         (
-            "Neighbours.on_attach",
+            "Feeding.on_attach",
             "member.send(src, Reset(view.epoch, member.version, cut, history, known, messages, member.delivered))",
             "member.send(src, Reset(view.epoch, view.version, cut, history, known, messages, member.delivered))",
         ),
@@ -285,18 +285,18 @@ MUTATIONS: Final = [
     _bug(
         11,
         "a hollow log resets others",
-        ("Neighbours.on_attach", "not member.complete or member.confirmed < member.read_at", "False"),
+        ("Feeding.on_attach", "not member.complete or member.confirmed < member.read_at", "False"),
     ),
     _bug(
         0,
         "the block before does not matter",
-        ("Neighbours.on_blocks", "tail.epoch_at(frame.previous) != frame.previous_epoch", "False"),
+        ("Feeding.on_blocks", "tail.epoch_at(frame.previous) != frame.previous_epoch", "False"),
     ),
     _bug(
         0,
         "empty frames show no gap",
         (
-            "Neighbours.on_blocks",
+            "Feeding.on_blocks",
             "tail.epoch_at(frame.previous) != frame.previous_epoch",
             "frame.blocks and tail.epoch_at(frame.previous) != frame.previous_epoch",
         ),
@@ -304,18 +304,18 @@ MUTATIONS: Final = [
     _bug(
         0,
         "nobody is passed over",
-        ("Neighbours.seek", "self._attach(left[self._tried % len(left)])", "self._attach(left[0])"),
+        ("Feeding.seek", "self._attach(left[self._tried % len(left)])", "self._attach(left[0])"),
     ),
     _bug(
         0,
         "credit does not matter",
-        ("Neighbours._push", "room = options.window_bytes - flying", "room = options.window_bytes"),
+        ("Feeding._push", "room = options.window_bytes - flying", "room = options.window_bytes"),
     ),
     _bug(
         0,
         "feeds hear nothing of the disk",
         (
-            "Neighbours.tell",
+            "Feeding.tell",
             "sum_now - self._got_sum >= member.options.window_bytes // 4",
             "False and sum_now - self._got_sum >= member.options.window_bytes // 4",
         ),
@@ -324,7 +324,7 @@ MUTATIONS: Final = [
         0,
         "what was lost by force is passed on as confirmed",
         (
-            "Neighbours._push",
+            "Feeding._push",
             "lasting = not view.lossy or tail.epoch_at(member.confirmed) >= view.lossy",
             "lasting = True or tail.epoch_at(member.confirmed) >= view.lossy",
         ),
@@ -332,32 +332,32 @@ MUTATIONS: Final = [
     _bug(
         0,
         "what is confirmed is not told at rest",
-        ("Neighbours.on_tick", "child.told < self.member.confirmed", "False"),
+        ("Feeding.on_tick", "child.told < self.member.confirmed", "False"),
     ),
-    _bug(0, "an early attach is lost", ("Neighbours.on_blocks", "self.serve_waiting()", "pass")),
-    _bug(0, "numbers are not relayed", ("Neighbours.on_numbers", "self.relay[name] = entry", "pass")),
-    _bug(0, "one who is too slow is not turned away", ("Neighbours._push", "child.next <= tail.base", "False")),
-    _bug(0, "proposes without a majority", ("Doubt._decide", "not member.majority", "False")),
+    _bug(0, "an early attach is lost", ("Feeding.on_blocks", "self.serve_waiting()", "pass")),
+    _bug(0, "numbers are not relayed", ("Feeding.on_numbers", "self.relay[name] = entry", "pass")),
+    _bug(0, "one who is too slow is not turned away", ("Feeding._push", "child.next <= tail.base", "False")),
+    _bug(0, "proposes without a majority", ("MasterWatch._decide", "not member.majority", "False")),
     _bug(
         9,
         "a broken link deposes the master",
-        ("Doubt._decide", "if any(standing.hears for standing in standings.values()):\n    return", ""),
+        ("MasterWatch._decide", "if any(standing.hears for standing in standings.values()):\n    return", ""),
     ),
     _bug(
         9,
         "who is not in sync stands",
         (
-            "Doubt.check",
+            "MasterWatch.check",
             "member.master is not None or not member.in_sync or self.hears",
             "member.master is not None or self.hears",
         ),
         (
-            "Doubt._decide",
+            "MasterWatch._decide",
             "standings is None or view is None or member.proposal_age is not None or not member.in_sync",
             "standings is None or view is None or member.proposal_age is not None",
         ),
         (
-            "Doubt._decide",
+            "MasterWatch._decide",
             "best = (member.tail.last_epoch, member.tail.end, ages[member.me, member.disk], member.me)",
             "best = (member.tail.last_epoch, member.tail.end, ages.get((member.me, member.disk), -99), member.me)",
         ),
@@ -366,7 +366,7 @@ MUTATIONS: Final = [
         9,
         "a promotion keeps the epoch",
         (
-            "Doubt._decide",
+            "MasterWatch._decide",
             "member.propose(View(view.version + 1, view.epoch + 1, best[3], ring, keep, view.lossy, view.void))",
             "member.propose(View(view.version + 1, view.epoch, best[3], ring, keep, view.lossy, view.void))",
         ),
@@ -375,7 +375,7 @@ MUTATIONS: Final = [
         9,
         "the least complete is promoted",
         (
-            "Doubt._decide",
+            "MasterWatch._decide",
             "best = max(best, (standing.last_epoch, standing.end, ages[name, standing.disk], name))",
             "best = min(best, (standing.last_epoch, standing.end, ages[name, standing.disk], name))",
         ),
@@ -384,23 +384,23 @@ MUTATIONS: Final = [
         9,
         "wiped disks are promoted",
         (
-            "Doubt._decide",
+            "MasterWatch._decide",
             "(name, standing.disk) in ages and name not in self.left and standing.majority",
             "(name, standing.disk) in ages or name not in self.left and standing.majority",
         ),
         (
-            "Doubt._decide",
+            "MasterWatch._decide",
             "best = max(best, (standing.last_epoch, standing.end, ages[name, standing.disk], name))",
             "best = max(best, (standing.last_epoch, standing.end, 0, name))",
         ),
     ),
-    _bug(9, "nobody asks", ("Doubt.check", "for name, _ in self._in_sync():\n    self._ask(name)", "")),
-    _bug(0, "orphans do not care who is better", ("Doubt._force_best", "best[3] == member.me", "True")),
+    _bug(9, "nobody asks", ("MasterWatch.check", "for name, _ in self._in_sync():\n    self._ask(name)", "")),
+    _bug(0, "orphans do not care who is better", ("MasterWatch._force_best", "best[3] == member.me", "True")),
     _bug(
         0,
         "orphans do not wait",
         (
-            "Doubt._check_orphaned",
+            "MasterWatch._check_orphaned",
             "self.age > member.options.orphaned and (self.standings is None or self.poll_age > member.options.retry)",
             "self.standings is None or self.poll_age > member.options.retry",
         ),
@@ -408,18 +408,18 @@ MUTATIONS: Final = [
     _bug(
         0,
         "orphans do not care who is in sync",
-        ("Doubt._force_best", "standing.hears or (name, standing.disk) in in_sync", "standing.hears"),
+        ("MasterWatch._force_best", "standing.hears or (name, standing.disk) in in_sync", "standing.hears"),
     ),
     _bug(
         0,
         "what others hear is hearing",
         (
-            "Doubt.on_standing",
+            "MasterWatch.on_standing",
             "src == member.view.master and frame.hears and member.master is None",
             "frame.hears and member.master is None",
         ),
     ),
-    _bug(0, "without a majority it still leads", ("Doubt.hears", "return member.majority", "return True")),
+    _bug(0, "without a majority it still leads", ("MasterWatch.hears", "return member.majority", "return True")),
     _bug(
         11,
         "complete before cut and tail have met",
