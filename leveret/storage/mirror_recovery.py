@@ -83,7 +83,7 @@ class MirrorRecovery:
         return dropped
 
     def _takes(self, queue: QueueLog, mirror: MirrorCopy, header: Header, place: tuple[int, int]) -> bool:
-        """Return whether a record is the next one, or needs no replay."""
+        """Replay a record. Return whether its contents are handled, and need no reference of the queue."""
         serial, confirmed, *more = header.note()
         if not serial and not mirror.broken:
             if more[0] > mirror.serial:

@@ -348,7 +348,7 @@ class Checkpoint:
         self.buffers = buffers
         self.serial = serial  # The checkpoint contains all entries up to this one.
         self.sync_before: int | None = None
-        self.sync_length = 0  # The length of the current segment when this job was made.
+        self.sync_length = 0  # The length of that segment when this job was made.
 
     @property
     def bytes(self) -> int:
