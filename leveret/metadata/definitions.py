@@ -85,7 +85,7 @@ class BadDefinition(ValueError):
     """An item is invalid; the text says why."""
 
 
-class Left(NamedTuple):
+class Skipped(NamedTuple):
     """The reason for which a valid item is not imported."""
 
     why: str
@@ -292,7 +292,7 @@ class Reader:
         self._vhost = vhost
         self._old = _is_before_3_6(version)
 
-    def read(self, section: str, item: Json) -> list[c.Command] | Left:
+    def read(self, section: str, item: Json) -> list[c.Command] | Skipped:
         """Return the commands that import an item, or why it is not imported. Raises `BadDefinition`."""
         if not isinstance(item, dict):
             raise BadDefinition("is not an object")
@@ -337,7 +337,7 @@ class Reader:
         user, vhost, exchange = _text(item, "user"), self._vhost_of(item), _text(item, "exchange")
         return [c.SetTopicPermissions(user, vhost, exchange, _text(item, "write"), _text(item, "read"))]
 
-    def _parameters(self, item: Mapping[str, Json]) -> list[c.Command] | Left:
+    def _parameters(self, item: Mapping[str, Json]) -> list[c.Command] | Skipped:
         component, vhost, name = _text(item, "component"), self._vhost_of(item), _text(item, "name")
         if "value" not in item:
             raise BadDefinition("value is missing")
@@ -348,32 +348,32 @@ class Reader:
             if not isinstance(value, dict):
                 raise BadDefinition("value must be an object")
             return [_set_policy(vhost, name, {**value, "definition": _joined(value.get("definition"))}, operator=True)]
-        return Left(f"this version has nothing that acts on parameters of component {component}")
+        return Skipped(f"this version has nothing that acts on parameters of component {component}")
 
-    def _global_parameters(self, item: Mapping[str, Json]) -> list[c.Command] | Left:
+    def _global_parameters(self, item: Mapping[str, Json]) -> list[c.Command] | Skipped:
         name = _text(item, "name")
         if "value" not in item:
             raise BadDefinition("value is missing")
         if is_internal(name):
-            return Left("it belongs to the cluster that the file comes from, and is set by the cluster alone")
+            return Skipped("it belongs to the cluster that the file comes from, and is set by the cluster alone")
         return [c.SetGlobalParameter(name, item["value"])]
 
     def _policies(self, item: Mapping[str, Json]) -> list[c.Command]:
         return [_set_policy(self._vhost_of(item), _name(item), item, operator=False)]
 
-    def _exchanges(self, item: Mapping[str, Json]) -> list[c.Command] | Left:
+    def _exchanges(self, item: Mapping[str, Json]) -> list[c.Command] | Skipped:
         vhost, name = self._vhost_of(item), _text(item, "name")
         if not name:
-            return Left("the default exchange is there anyway")
+            return Skipped("the default exchange is there anyway")
         if name.startswith("amq."):
-            return Left(_SERVERS)
+            return Skipped(_SERVERS)
         flags = (_flag(item, "durable"), _flag(item, "auto_delete"), _flag(item, "internal", False))
         return [c.DeclareExchange(vhost, name, _text(item, "type"), *flags, to_table(item.get("arguments")))]
 
-    def _queues(self, item: Mapping[str, Json]) -> list[c.Command] | Left:
+    def _queues(self, item: Mapping[str, Json]) -> list[c.Command] | Skipped:
         vhost, name = self._vhost_of(item), _name(item)
         if name.startswith("amq."):
-            return Left(_SERVERS)
+            return Skipped(_SERVERS)
         arguments = to_table(item.get("arguments"))
         kind = _text(item, "type", "classic")
         if kind != "classic" and "x-queue-type" not in arguments:  # It is the default type of its vhost.
@@ -384,10 +384,10 @@ class Reader:
             )
         ]
 
-    def _bindings(self, item: Mapping[str, Json]) -> list[c.Command] | Left:
+    def _bindings(self, item: Mapping[str, Json]) -> list[c.Command] | Skipped:
         vhost, source, destination = self._vhost_of(item), _text(item, "source"), _text(item, "destination")
         if not source:
-            return Left("every queue is bound to the default exchange anyway")
+            return Skipped("every queue is bound to the default exchange anyway")
         kind = _text(item, "destination_type")
         if kind not in ("queue", "exchange"):
             raise BadDefinition(f"destination_type must be queue or exchange, not {kind}")
@@ -396,7 +396,7 @@ class Reader:
         return [c.Bind(vhost, source, ends, destination, key, arguments)]
 
 
-_READ: Final[dict[str, Callable[[Reader, Mapping[str, Json]], list[c.Command] | Left]]] = {
+_READ: Final[dict[str, Callable[[Reader, Mapping[str, Json]], list[c.Command] | Skipped]]] = {
     "users": Reader._users,
     "vhosts": Reader._vhosts,
     "permissions": Reader._permissions,

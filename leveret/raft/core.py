@@ -90,7 +90,7 @@ from leveret.raft.options import Options
 Draw = Callable[[int], int]
 
 # So many elections in a row have a short timeout after the link to the leader broke: votes can be split.
-HURRIES_MAX = 8
+SHORT_TIMEOUTS_MAX = 8
 
 
 class Role(IntEnum):
@@ -208,8 +208,8 @@ class Raft:
         self._forced = False
         self._elapsed = self._timeout = 0
         self._spread = self.options.election_ticks
-        self._fruitless = False  # The last campaign led to no leader.
-        self._hurry = 0  # So many more elections have a short timeout.
+        self._campaign_failed = False  # The last campaign led to no leader.
+        self._short_timeouts = 0  # So many more elections have a short timeout.
         self._outbox = Outbox()
         self._assembly: _Assembly | None = None
         self._install: Snapshot | None = None
@@ -329,8 +329,8 @@ class Raft:
         if self._succession is not None:
             return  # It waits for its own disk only.
         self._elapsed += 1
-        if self._elapsed >= self._timeout and self._elapsed >= self._timeout + self._deference():
-            self._fruitless = True
+        if self._elapsed >= self._timeout and self._elapsed >= self._timeout + self._priority_delay():
+            self._campaign_failed = True
             self.campaign()
 
     def on_link_lost(self, peer: str) -> None:
@@ -341,20 +341,20 @@ class Raft:
             follower.active = False
             follower.applied = 0  # It may have been restarted, and have applied less.
         elif peer == self.leader and self.role is Role.FOLLOWER:
-            self._hurry = HURRIES_MAX
+            self._short_timeouts = SHORT_TIMEOUTS_MAX
             self._restart_timeout()
 
     def on_majority_linked(self) -> None:
         """Note that there are links to a majority after a start: if no node leads, stand for election soon."""
-        if self.leader is None and self.role is Role.FOLLOWER and not self._hurry:
-            self._hurry = HURRIES_MAX
+        if self.leader is None and self.role is Role.FOLLOWER and not self._short_timeouts:
+            self._short_timeouts = SHORT_TIMEOUTS_MAX
             self._restart_timeout()
 
     def _restart_timeout(self) -> None:
         """Draw the time until this node stands for election: a short one if it knows that the leader is gone."""
         ticks = self.options.election_ticks
-        if self._hurry:
-            self._hurry -= 1
+        if self._short_timeouts:
+            self._short_timeouts -= 1
             self._spread = max(2, ticks // 16)
             self._elapsed = ticks
             self._timeout = ticks + self.draw(self._spread)
@@ -363,10 +363,10 @@ class Raft:
             self._elapsed = 0
             self._timeout = ticks + self.draw(ticks)
 
-    def _deference(self) -> int:
+    def _priority_delay(self) -> int:
         """Return for how many more ticks to wait, so that voters of a higher priority can go first."""
         own = self.membership.get(self.id)
-        if own is None or self._fruitless:
+        if own is None or self._campaign_failed:
             return 0
         others = [member.priority for member in self.membership.voters if member.id != self.leader]
         return self._spread * len({priority for priority in others if priority > own.priority})
@@ -494,10 +494,10 @@ class Raft:
             free = self.vote == message.sender or (self.vote is None and self.leader is None)
         current = (message.last_term, message.last_index) >= (self.log.last_term, self.last_index)
         granted = free and current
-        if not current and self.leader is None and not self._hurry:
+        if not current and self.leader is None and not self._short_timeouts:
             # The sender misses the leader too, and cannot be elected: its log is older. This node may have asked all
             # others before they missed the leader, and would otherwise wait a whole timeout before it asks again.
-            self._hurry = 1
+            self._short_timeouts = 1
             self._restart_timeout()
         if granted and not message.pre:
             self.vote = message.sender
@@ -523,7 +523,7 @@ class Raft:
         if self.role is Role.PRE_CANDIDATE:
             self._stand()
             return
-        self.role, self.leader, self._fruitless = Role.LEADER, self.id, False
+        self.role, self.leader, self._campaign_failed = Role.LEADER, self.id, False
         self._assembly = None
         self.leadership = Leadership(self.id, self.term, self.log, self.snapshot, self.options, self._outbox)
         self.log.extend([Entry(self.last_index + 1, self.term, Kind.NOOP, b"")])
@@ -598,11 +598,11 @@ class Raft:
         assert not self.is_leader, "two leaders in one term"
         if self.role is not Role.FOLLOWER or self.leader != message.sender:
             self._follow(self.term, message.sender)
-        if self._hurry or self._spread != self.options.election_ticks:
-            self._hurry = 0
+        if self._short_timeouts or self._spread != self.options.election_ticks:
+            self._short_timeouts = 0
             self._restart_timeout()
         self._elapsed = 0
-        self._fruitless = False
+        self._campaign_failed = False
         match message:
             case Append():
                 self._on_append(message)

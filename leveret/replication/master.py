@@ -67,7 +67,7 @@ class Master:
         self.told_order: dict[str, str] = {}  # Members, with their disk ids, that know the operator's order.
         self.maybe: set[Disk] = set()
         self.joining: dict[Disk, int] = {}  # By joining member: ticks for which confirms have waited.
-        self.tired: dict[Disk, int] = {}  # Members that were waited for in vain, and until when they are not again.
+        self.not_again: dict[Disk, int] = {}  # Members waited for in vain, and until when they are not again.
         self.marks: deque[int] = deque([self.start_number], maxlen=3)  # The ends of the log at the last ticks.
         self.stuck: dict[Disk, tuple[int, int, int]] = {}  # Received, durable, ticks without a change.
         self.handing: tuple[str, int] | None = None  # The next master, and the time limit.
@@ -159,16 +159,16 @@ class Master:
             self.joining[key] += 1
             if self.joining[key] > member.options.patience and key not in self.maybe:
                 del self.joining[key]
-                self.tired[key] = member.ticks + 4 * member.options.patience
+                self.not_again[key] = member.ticks + 4 * member.options.patience
                 self._recount()
-        self._nudge()
+        self._tell_lagging()
         bad = self._find_stuck()
         if bad and member.proposal_age is None:
             self._propose(in_sync=tuple(key for key in self.view.in_sync if key not in bad))
         self._watch_own_disk()
         if self.handing is not None and member.ticks > self.handing[1]:
             self._give_up()
-        self.judge()
+        self.count_reports()
         if self.maybe and member.proposal_age is None:
             # The member to be added cannot be proposed again now, but may have been added. Proposing the present view
             # again, with the next version, settles that: either it is committed, or the addition was.
@@ -198,7 +198,7 @@ class Master:
                 received = entry.received
         return durable, received
 
-    def judge(self) -> None:
+    def count_reports(self) -> None:
         """Confirm, add or remove members after a report."""
         member = self.member
         durable, received = self._have()
@@ -213,11 +213,11 @@ class Master:
             self._told = told
             member.out.append(Confirmed(self.epoch, *told))
         if len(self.view.ring) > len(self.view.in_sync):
-            self._welcome()
+            self._add_members()
         if self.handing is not None:
             self._hand()
 
-    def _welcome(self) -> None:
+    def _add_members(self) -> None:
         member = self.member
         for name in self.view.ring:
             entry = self.table.get(name)
@@ -225,7 +225,7 @@ class Master:
                 continue
             if not entry.complete or entry.durable < self.start_number or entry.received < self.marks[0]:
                 continue
-            if self.tired.get((name, entry.disk), 0) <= member.ticks:
+            if self.not_again.get((name, entry.disk), 0) <= member.ticks:
                 self.joining[name, entry.disk] = 0
                 self._recount()
         floor = max(member.confirmed, self.start_number)
@@ -286,7 +286,7 @@ class Master:
                 return True
         return False
 
-    def _nudge(self) -> None:
+    def _tell_lagging(self) -> None:
         """Tell members that get no blocks: their left neighbour may have none, which they cannot know."""
         member = self.member
         if member.ticks % member.options.retry == 0 and self._lags():
@@ -351,7 +351,7 @@ class Master:
         member.propose(forced(view, best, self.table[best].disk, self.table[best].complete))
         return True
 
-    def is_in_the_dark(self) -> bool:
+    def has_no_reports(self) -> bool:
         """Return whether no other member has reported yet, although one is connected."""
         links = self.member.links
         others = [name for name in self.view.ring if name in links]

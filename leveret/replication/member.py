@@ -342,7 +342,7 @@ class Member:
 
     def may_abdicate_soon(self) -> bool:
         """Return whether `abdicate` is only too early: the mirrors have just started, and none has reported yet."""
-        return self.serving and self.master is not None and self.master.is_in_the_dark()
+        return self.serving and self.master is not None and self.master.has_no_reports()
 
     def change_ring(self, ring: tuple[str, ...]) -> bool:
         """Propose other members. Only a serving master can: it alone may remove a member from the in-sync set. Return
@@ -543,7 +543,7 @@ class Member:
             return
         if self._report and self.master is not None:
             self._report = False
-            self.master.judge()
+            self.master.count_reports()
         if self.neighbours.moved:
             self.neighbours.flush()
         if self._report and self.master is None:

@@ -49,7 +49,7 @@ class Report:
 def check(disk: Disk, folder: str) -> Report:
     """Verify all segments, their indexes and the checkpoint. Only reads."""
     recovery, _, report = _read(disk, folder)
-    report.notes += recovery.weak
+    report.notes += recovery.bad_indexes
     return report
 
 
@@ -62,12 +62,12 @@ def repair(disk: Disk, folder: str, mirrored: Collection[int]) -> Report:
     recovery, log, report = _read(disk, folder)
     if report.good:
         return report
-    judgement = recovery.judgement(log, mirrored)
+    mirrors = recovery.damaged_mirrors(log, mirrored)
     report.is_blind = any(damage.queue is None for damage in report.damages)
-    report.lost = _lost(recovery, judgement.is_mirrored)
-    report.refilled = judgement.mark()
+    report.lost = _lost(recovery, mirrors.is_mirrored)
+    report.refilled = mirrors.mark()
     recovery.tidy(log)
-    recovery.let_go(log)
+    recovery.drop_damaged(log)
     return report
 
 

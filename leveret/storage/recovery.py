@@ -63,7 +63,7 @@ class Recovery:
         self.through = 1
         self.segments: list[Found] = []
         self.damaged: set[int] = set()  # Segments with wrong bytes.
-        self.weak: list[str] = []  # Damaged segment indexes; they are simply made again.
+        self.bad_indexes: list[str] = []  # Damaged segment indexes; they are simply made again.
         self.base = 1
         self.missing: dict[int, list[tuple[int, int]]] = {}  # By queue: live messages without contents.
         self._names: list[str] = []
@@ -140,7 +140,7 @@ class Recovery:
         try:
             index, _ = decode_index(self.disk.read(path, 0, self.disk.size(path)), number)
         except FormatError as error:
-            self.weak.append(f"{path}: {error}")
+            self.bad_indexes.append(f"{path}: {error}")
             return 0
         return index.length
 
@@ -168,7 +168,7 @@ class Recovery:
         self.progress(f"{len(self.segments)} segments, {len(log.queues)} queues, {waiting} messages")
         return unknown
 
-    def judgement(self, log: Log, mirrored: Collection[int]) -> DamagedMirrors:
+    def damaged_mirrors(self, log: Log, mirrored: Collection[int]) -> DamagedMirrors:
         return DamagedMirrors(log, self.through, self.damages, self.missing, mirrored)
 
     def fold_into(self, log: Log, known: set[int]) -> set[int]:
@@ -239,7 +239,7 @@ class Recovery:
             if queue is None or segment < queue.floor:
                 return
             if columns is not None and queue.mirror is not None:
-                columns = _less(columns, queue.mirror.untold(segment))
+                columns = _less(columns, queue.mirror.unreferenced(segment))
         else:
             if queue is None or fold.reset:
                 queue = log.queues[number] = QueueLog(number, log.shares)
@@ -296,7 +296,7 @@ class Recovery:
 
     # -- damage ------------------------------------------------------------------------
 
-    def let_go(self, log: Log) -> None:
+    def drop_damaged(self, log: Log) -> None:
         """Write the live messages of damaged segments to another one, write a checkpoint, and delete the damaged ones.
         It can be interrupted and done again: until the checkpoint is written, the same damage is found."""
         before = log.upkeep.through

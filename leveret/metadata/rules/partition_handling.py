@@ -259,7 +259,7 @@ class Partitions:
         return None
 
 
-class Sights:
+class ContactCounts:
     """Counts the voters that each node says it is in contact with. A leader needs that in every tick, and with fifty
     nodes that is fifty times fifty look-ups: so only nodes whose report has changed are counted again."""
 

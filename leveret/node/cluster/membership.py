@@ -29,7 +29,7 @@ from leveret.metadata.model.queue_location import has_queues
 from leveret.metadata.model.renaming import RENAMING, Renaming, renamings
 from leveret.metadata.model.witnesses import WITNESS, witness_names
 from leveret.metadata.rules.global_parameters import CLUSTER_ID, parse_cluster_id
-from leveret.metadata.rules.partition_handling import Sights
+from leveret.metadata.rules.partition_handling import ContactCounts
 from leveret.metadata.rules.placement import LABELS
 from leveret.metadata.store import Applied
 from leveret.node.cluster.bulk_delete import forget_node
@@ -95,7 +95,7 @@ class Cluster:
         self.transfer_at = 0.0  # When another node may be asked to lead.
         self.renaming: set[str] = set()  # Nodes for whose other names something is on its way.
         self.bettered_at: float | None = None  # Since when one sees more of the cluster than this one, which leads.
-        self.sights = Sights()
+        self.sights = ContactCounts()
         self.surviving = Surviving(self)
         self.consensus.proposals.advice = self.surviving.advice
 

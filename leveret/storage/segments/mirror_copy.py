@@ -104,7 +104,7 @@ class MirrorCopy:
         assert len(blocks) == len(self.tail), "blocks wait that nobody has in memory"
         return blocks
 
-    def untold(self, segment: int) -> set[int]:
+    def unreferenced(self, segment: int) -> set[int]:
         """Return the offsets of blocks in a segment to which the queue must not refer."""
         found = {offset for number, offset in self.void if number == segment}
         found.update(item.offset for item in self.tail if item.segment == segment)

@@ -54,7 +54,11 @@ MUTATIONS: Final = [
     _bug(
         1,
         "the own copy counts at once",
-        ("Master.judge", "durable = min(durable, member.own_durable)", "durable = min(durable, member.tail.end)"),
+        (
+            "Master.count_reports",
+            "durable = min(durable, member.own_durable)",
+            "durable = min(durable, member.tail.end)",
+        ),
     ),
     _bug(1, "received is enough", ("Master._have", "durable = entry.durable", "durable = entry.received")),
     _bug(
@@ -70,7 +74,7 @@ MUTATIONS: Final = [
     _bug(
         3,
         "older blocks are confirmed without the start block",
-        ("Master.judge", "durable >= self.start_number", "True"),
+        ("Master.count_reports", "durable >= self.start_number", "True"),
     ),
     _bug(
         3,
@@ -87,12 +91,12 @@ MUTATIONS: Final = [
         7,
         "a joiner need not be complete",
         (
-            "Master._welcome",
+            "Master._add_members",
             "not entry.complete or entry.durable < self.start_number or entry.received < self.marks[0]",
             "entry.durable < self.start_number or entry.received < self.marks[0]",
         ),
         (
-            "Master._welcome",
+            "Master._add_members",
             "self._entry(key).complete and self._entry(key).durable >= floor",
             "self._entry(key).durable >= floor",
         ),
@@ -101,11 +105,11 @@ MUTATIONS: Final = [
         7,
         "a joiner need not have the start block",
         (
-            "Master._welcome",
+            "Master._add_members",
             "not entry.complete or entry.durable < self.start_number or entry.received < self.marks[0]",
             "not entry.complete or entry.received < self.marks[0]",
         ),
-        ("Master._welcome", "floor = max(member.confirmed, self.start_number)", "floor = 0"),
+        ("Master._add_members", "floor = max(member.confirmed, self.start_number)", "floor = 0"),
     ),
     _bug(
         7,
@@ -115,7 +119,7 @@ MUTATIONS: Final = [
             "needed = set(self.view.in_sync) | self.maybe | set(self.joining)",
             "needed = set(self.view.in_sync) | self.maybe",
         ),
-        ("Master._welcome", "entry.received < self.marks[0]", "entry.received < member.tail.end"),
+        ("Master._add_members", "entry.received < self.marks[0]", "entry.received < member.tail.end"),
     ),
     _bug(
         7,
@@ -167,7 +171,7 @@ MUTATIONS: Final = [
     ),
     _bug(0, "a hasty hand-over does not wait", ("Master._is_drained", "return received >= end", "return True")),
     _bug(0, "a slow own disk stays", ("Master._watch_own_disk", "self.own_late > member.options.own_slow", "False")),
-    _bug(0, "nobody is told that it lags", ("Master._nudge", "self.pulse(name)", "pass")),
+    _bug(0, "nobody is told that it lags", ("Master._tell_lagging", "self.pulse(name)", "pass")),
     _bug(
         0, "a forced start is silent", ("Master.start", "lost = [] if member.complete else member.lost()", "lost = []")
     ),

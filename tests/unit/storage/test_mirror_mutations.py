@@ -34,7 +34,7 @@ def applied_at_once(patch: Patch) -> None:
 
 
 def cut_off_blocks_are_referred_to(patch: Patch) -> None:
-    patch.setattr(MirrorCopy, "untold", lambda self, segment: set())
+    patch.setattr(MirrorCopy, "unreferenced", lambda self, segment: set())
 
 
 def truncation_is_not_written(patch: Patch) -> None:
@@ -184,7 +184,7 @@ def lost_contents_are_not_missed(patch: Patch) -> None:
 
 
 def damage_is_not_let_go(patch: Patch) -> None:
-    patch.setattr(log_recovery.Recovery, "let_go", lambda self, log: None)
+    patch.setattr(log_recovery.Recovery, "drop_damaged", lambda self, log: None)
 
 
 DAMAGE: list[Callable[[Patch], None]] = [

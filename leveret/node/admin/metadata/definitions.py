@@ -35,7 +35,7 @@ from leveret.broker.session import checks
 from leveret.broker.session.arguments import check_queue_arguments
 from leveret.broker.session.wanted import QueueWanted
 from leveret.metadata import definitions
-from leveret.metadata.definitions import SECTIONS, BadDefinition, Left, Reader
+from leveret.metadata.definitions import SECTIONS, BadDefinition, Reader, Skipped
 from leveret.metadata.model import commands as c
 from leveret.metadata.model.hidden_queues import DELAYED, keeper_arguments, keeper_name
 from leveret.metadata.model.records import NO_ARGUMENTS, Binding
@@ -152,7 +152,7 @@ class Import:
         except BadDefinition as error:
             self.problems.add(f"{where}: {error}")
             return
-        if isinstance(read, Left):
+        if isinstance(read, Skipped):
             self.notes.add(f"{where}: left out: {read.why}")
             return
         for command in read:

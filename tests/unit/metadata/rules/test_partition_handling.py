@@ -12,9 +12,9 @@ from leveret.metadata.rules.partition_handling import (
     DEFAULT,
     PARAMETER,
     BadHandling,
+    ContactCounts,
     PartitionHandling,
     Partitions,
-    Sights,
     Strategy,
     from_json,
     parse,
@@ -234,13 +234,13 @@ class Word(frozenset[str]):
 
 def test_voters_that_are_seen_are_counted() -> None:
     says = {"a": frozenset("b"), "b": frozenset("abx"), "x": frozenset("abc")}
-    counts = Sights().count(THREE, ("a", "b", "c"), says)
+    counts = ContactCounts().count(THREE, ("a", "b", "c"), says)
     assert counts == {"a": 2, "b": 2}, "c has said nothing, x was not asked for"
 
 
 def test_only_another_word_is_counted_anew() -> None:
     """A leader asks in each tick, and what fifty nodes say of fifty others rarely changes."""
-    sights, says = Sights(), {name: Word("abc") for name in THREE}
+    sights, says = ContactCounts(), {name: Word("abc") for name in THREE}
     Word.read = 0
     for _ in range(100):
         assert sights.count(THREE, THREE, says) == {"a": 3, "b": 3, "c": 3}
