@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.delivery.batch import MESSAGE_OVERHEAD
 from leveret.broker.routing.reply_address import PREFIX
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.protocol.cc_bcc import CC
 from leveret.protocol.frames import HEADER, HEADER_AT, OVERHEAD, frame, rechannel
 from leveret.protocol.properties import BadProperties, Properties, body_size, decode, encode
@@ -90,7 +90,7 @@ class Firehose:
         if exchange == TRACE or not self._is_watched():
             return
         # The default exchange leads to a name, whether or not there is a queue of it.
-        names = [queue.spec.name for queue in queues if not is_keeper(queue.spec.name)]
+        names = [queue.spec.name for queue in queues if not is_hidden_queue(queue.spec.name)]
         if not exchange:
             names = sorted(key for key in set(keys) if not key.startswith(PREFIX))
         properties = _properties_of(content)

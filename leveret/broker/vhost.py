@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from leveret.base.counters import ExchangeCounters
 from leveret.broker.routing.reply_address import PREFIX
 from leveret.broker.routing.router import Router, first_of
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.protocol.frames import HEADER_AT
 from leveret.protocol.properties import correlation_id, headers, message_id, timestamp
 
@@ -71,7 +71,7 @@ class Vhost:
 
     def queue(self, name: str) -> AnyQueue | None:
         """For clients, who know nothing of keepers."""
-        return None if is_keeper(name) else self.queues.get(name)
+        return None if is_hidden_queue(name) else self.queues.get(name)
 
     def forget_routes(self) -> None:
         """A binding, an exchange, a queue or a permission changed."""

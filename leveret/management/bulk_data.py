@@ -20,7 +20,7 @@ from leveret.broker.queue.leases import TIMEOUT_MS_MAX, ack_lease, open_lease, r
 from leveret.data.sheet import MEDIA_TYPE
 from leveret.management.http.http_messages import Problem, Request, Response, bad_request, json_response
 from leveret.management.http.pause_check import check_serving
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.admin.common.command import NoAnswer, Refused
@@ -77,7 +77,7 @@ class DataHandlers:
         self.gate.check_vhost(request, vhost)
         check_serving(self.node)
         spec = self.node.metadata.queues.get((vhost, name))
-        if spec is None or is_keeper(name):
+        if spec is None or is_hidden_queue(name):
             raise Problem(404, "Object Not Found", f"Not Found: queue '{name}'")  # Of several, this one.
         self.gate.check_read(request, spec)
         return spec
@@ -104,7 +104,7 @@ class DataHandlers:
             raise bad_request(f"the pattern is bad: {error}") from None
 
         def is_wanted(spec: QueueSpec) -> bool:
-            is_there = spec.vhost == vhost and not is_keeper(spec.name)
+            is_there = spec.vhost == vhost and not is_hidden_queue(spec.name)
             return is_there and matches(spec.name) and self.gate.may_read(request, spec)
 
         return await picked(list(queues.values()), is_wanted, steps=1)
@@ -241,7 +241,7 @@ class DataHandlers:
                 self.gate.check_vhost(request, vhost)
             specs = [
                 spec for spec in self.node.metadata.queues.values()
-                if (vhost is None or spec.vhost == vhost) and not is_keeper(spec.name)
+                if (vhost is None or spec.vhost == vhost) and not is_hidden_queue(spec.name)
                 and self.gate.may_read(request, spec)
             ]  # fmt: skip
         known = await self._ask_masters(specs)

@@ -20,7 +20,7 @@ from leveret.metadata.command_codec import (
     load_record,
     load_table,
 )
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.records import (
     Binding,
     DestinationKind,
@@ -173,7 +173,7 @@ def _read_queue(metadata: Metadata, *values: Any) -> None:
     spec = load_record(QueueSpec, values)
     assert spec.id <= metadata.last_queue_id  # Otherwise the next queue could get the id of another.
     metadata.queues[spec.vhost, spec.name] = spec
-    metadata.queue_counts[spec.vhost] += not is_keeper(spec.name)
+    metadata.queue_counts[spec.vhost] += not is_hidden_queue(spec.name)
 
 
 def _read_bindings(metadata: Metadata, vhost: str, source: str, bindings: list[Any]) -> None:

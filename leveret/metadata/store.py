@@ -37,7 +37,14 @@ from leveret.base.safe_regex import CHARACTERS_MAX, VHOST_COST_MAX, too_costly
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
 from leveret.metadata.model.bindings import Bindings
-from leveret.metadata.model.hidden_queues import DELAYED, exchange_of, is_closed, is_keeper, keeper_name, make_keeper
+from leveret.metadata.model.hidden_queues import (
+    DELAYED,
+    exchange_of,
+    hidden_queue_name,
+    is_closed,
+    is_hidden_queue,
+    make_hidden_queue,
+)
 from leveret.metadata.model.implicit_bindings import Listings, implicit_binding
 from leveret.metadata.model.queue_location import change_view, end_view, move_queue, put_view
 from leveret.metadata.model.records import (
@@ -335,12 +342,12 @@ class Metadata(Listings):
         self.exchanges[vhost.name, command.name] = spec
         events.append(e.ExchangeDeclared(spec))
         if spec.type == DELAYED:
-            self._add_keeper(spec, command.node, command.view, events)
+            self._add_hidden_queue(spec, command.node, command.view, events)
         return None
 
-    def _add_keeper(self, exchange: ExchangeSpec, node: str, view: View | None, events: list[e.Event]) -> None:
+    def _add_hidden_queue(self, exchange: ExchangeSpec, node: str, view: View | None, events: list[e.Event]) -> None:
         self.last_queue_id += 1
-        spec = make_keeper(self.last_queue_id, exchange, node or min(self.runs, default=""), view)
+        spec = make_hidden_queue(self.last_queue_id, exchange, node or min(self.runs, default=""), view)
         self.queues[spec.vhost, spec.name] = spec
         events.append(e.QueueDeclared(spec))
 
@@ -376,7 +383,7 @@ class Metadata(Listings):
                     doomed.append(unused)
             events.append(e.ExchangeDeleted(spec))
             if spec.type == DELAYED:
-                self._drop_queue(self.queues[spec.vhost, keeper_name(spec.name)], events)
+                self._drop_queue(self.queues[spec.vhost, hidden_queue_name(spec.name)], events)
 
     def _remove_binding(self, binding: Binding, events: list[e.Event]) -> ExchangeSpec | None:
         """Remove a binding. Return its source if that must be deleted too."""
@@ -395,7 +402,7 @@ class Metadata(Listings):
             return None
         if not command.name or not fits(command.name):  # The caller makes the name of a server-named queue.
             return unfit("queue name", command.name)
-        if is_keeper(command.name):
+        if is_hidden_queue(command.name):
             return Refusal(403, f"queue name '{command.name}' contains reserved prefix 'amq.*'")
         limit = vhost.limits.get("max-queues", -1)
         if 0 <= limit <= self.queue_counts[vhost.name]:
@@ -426,7 +433,7 @@ class Metadata(Listings):
         if command.vhost not in self.vhosts:
             return no_vhost(command.vhost)
         spec = self.queues.get((command.vhost, command.name))
-        if spec is None or (command.id is not None and command.id != spec.id) or is_keeper(spec.name):
+        if spec is None or (command.id is not None and command.id != spec.id) or is_hidden_queue(spec.name):
             return not_found("queue", command.name, command.vhost)
         self._drop_queue(spec, events)
         return None
@@ -438,7 +445,7 @@ class Metadata(Listings):
             if source is not None:
                 unused.append(source)
         del self.queues[spec.vhost, spec.name]
-        self.queue_counts[spec.vhost] -= not is_keeper(spec.name)
+        self.queue_counts[spec.vhost] -= not is_hidden_queue(spec.name)
         for component in OF_QUEUES:
             if self.parameters.pop((component, spec.vhost, spec.name), None) is not None:
                 events.append(e.ParameterChanged(component, spec.vhost, spec.name))
@@ -616,8 +623,8 @@ class Metadata(Listings):
                 put_view(self, queue, view, events)
             elif queue.node == command.node:
                 self._drop_queue(queue, events)
-                if is_keeper(queue.name):  # Its messages are lost with the node. The exchange gets a new, empty one.
-                    self._add_keeper(self.exchanges[queue.vhost, exchange_of(queue)], "", None, events)
+                if is_hidden_queue(queue.name):  # Its messages are lost. The exchange gets a new one.
+                    self._add_hidden_queue(self.exchanges[queue.vhost, exchange_of(queue)], "", None, events)
         return None
 
     def _rename_node(self, command: c.RenameNode, events: list[e.Event]) -> Refusal | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.metadata.defaults import first_boot
 from leveret.metadata.model import commands as c
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.records import Permission
 from leveret.metadata.rules.global_parameters import CLUSTER_ID, CLUSTER_NAME
 from leveret.metadata.rules.passwords import SALT_BYTES, verify_password
@@ -254,7 +254,7 @@ def _contents(metadata: Metadata, vhost: str) -> list[c.Command]:
     queues: list[c.Command] = [
         c.DeleteQueue(vhost, spec.name, spec.id)
         for spec in metadata.queues.values()
-        if spec.vhost == vhost and not is_keeper(spec.name)  # Hidden queues are deleted with their exchanges.
+        if spec.vhost == vhost and not is_hidden_queue(spec.name)  # Hidden queues are deleted with their exchanges.
     ]
     exchanges: list[c.Command] = [
         c.DeleteExchange(vhost, name)

@@ -50,7 +50,7 @@ from leveret.broker.kinds.retention import Retention
 from leveret.broker.queue.hold import park
 from leveret.broker.queue.paging import KEEP_BYTES
 from leveret.broker.queue.queue import Queue
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal, resource
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.metadata.rules.queue_rules import max_priority
@@ -573,7 +573,7 @@ def unsupported(what: str, spec: QueueSpec) -> Refusal:
 
 def make_queue(spec: QueueSpec, host: Host) -> Queue:
     """A queue of the type that it was declared with."""
-    if is_keeper(spec.name):
+    if is_hidden_queue(spec.name):
         return Keeper(spec, host)
     if is_stream(spec.arguments):
         return StreamQueue(spec, host)

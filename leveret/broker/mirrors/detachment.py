@@ -21,7 +21,7 @@ from leveret.broker.queue.reserve import reserve
 from leveret.broker.remote import peer_frames as w
 from leveret.broker.remote.remote_queue import resubscribe
 from leveret.links.proposals import BadFrame
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal, resource
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.replication.packed_block import last_message
@@ -360,7 +360,7 @@ class Detachment:
 def _may_be_detached(spec: QueueSpec) -> bool:
     """Whether a queue is of a kind that is served from a copy. A quorum queue promises that it is not, readers of a
     stream remember offsets, and what is delayed is for its node alone."""
-    return not (is_stream(spec.arguments) or is_quorum(spec.arguments) or is_keeper(spec.name))
+    return not (is_stream(spec.arguments) or is_quorum(spec.arguments) or is_hidden_queue(spec.name))
 
 
 def _not_waiting(queue: Queue, live: RangeSet) -> RangeSet:

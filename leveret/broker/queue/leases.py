@@ -74,7 +74,7 @@ from leveret.broker.queue.lease import (
     unpack_lease,
 )
 from leveret.broker.queue.reserve import reserve
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal, not_found, resource
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.storage.format.queue_marks import TABLE_BYTES_MAX, VALUE_BYTES_MAX, fits
@@ -522,7 +522,7 @@ def _refusal(queue: Queue) -> Refusal | None:
     spec = queue.spec
     if queue.frozen:
         return unreachable(spec)
-    if is_keeper(spec.name):
+    if is_hidden_queue(spec.name):
         return not_found("queue", spec.name, spec.vhost)
     if is_stream(spec.arguments):
         what = resource("queue", spec.name, spec.vhost)

@@ -41,7 +41,7 @@ from leveret.broker.remote.handover import bequeath
 from leveret.broker.remote.owner_end import RemoteConsumer
 from leveret.broker.remote.remote_queue import RemoteQueue, resubscribe
 from leveret.metadata.model import commands as c
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.refusals import Refusal
 from leveret.metadata.rules.ha_policy import is_stream
 from leveret.storage.format.queue_marks import marks_of, pack_marks
@@ -364,7 +364,7 @@ def move(queue: AnyQueue, to: str, then: Callable[[str | None], None]) -> None:
         then(unreachable(queue.spec).text)
     elif is_stream(queue.spec.arguments):
         then("a stream goes with its members only: its messages must keep their offsets")
-    elif is_keeper(queue.spec.name):
+    elif is_hidden_queue(queue.spec.name):
         then("what is delayed goes with its members only: it would lose the times at which it came")
     elif queue.departure is not None:
         then("it is being moved already")

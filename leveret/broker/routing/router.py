@@ -39,7 +39,7 @@ from leveret.broker.routing import consistent_hash
 from leveret.broker.routing.delayed_exchange import DELAYED_TYPE, check_delayed_arguments, delay_ms
 from leveret.broker.routing.headers import HeadersIndex, check_x_match
 from leveret.broker.routing.topic import Many, TopicTrie, holds, joined, parted
-from leveret.metadata.model.hidden_queues import DELAYED, is_closed, keeper_name
+from leveret.metadata.model.hidden_queues import DELAYED, hidden_queue_name, is_closed
 from leveret.protocol.tables import Field, canonical, type_name
 
 T = TypeVar("T", bound=Hashable)
@@ -198,7 +198,7 @@ class Exchange(Generic[D]):
         draw: Callable[[int], int],
     ) -> None:
         self.name = name
-        self.keeper = keeper_name(name) if type == DELAYED else None  # The queue for messages that have to wait.
+        self.keeper = hidden_queue_name(name) if type == DELAYED else None  # The queue for messages that have to wait.
         self.type = type = str(arguments[DELAYED_TYPE].value) if type == DELAYED else type
         self.alternate = self.own_alternate = _text(arguments, "alternate-exchange")
         self.draw = draw

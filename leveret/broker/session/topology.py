@@ -33,7 +33,7 @@ from leveret.broker.session.checks import (
 from leveret.broker.session.stream_checks import refuse_for_stream
 from leveret.broker.session.wanted import QueueFound
 from leveret.metadata.model import commands as c
-from leveret.metadata.model.hidden_queues import DELAYED, keeper_arguments, keeper_name
+from leveret.metadata.model.hidden_queues import DELAYED, hidden_queue_arguments, hidden_queue_name
 from leveret.metadata.model.records import NO_ARGUMENTS, Binding
 from leveret.metadata.model.refusals import Refusal, not_found, resource
 from leveret.metadata.rules.redeclare import exchange_mismatch, queue_declare_locked, queue_mismatch
@@ -335,7 +335,7 @@ class Topology:
 
         home, view = broker.node_name, None
         if wanted.type == DELAYED and broker.placing is not None:
-            keeper, arguments = keeper_name(name), keeper_arguments(name)
+            keeper, arguments = hidden_queue_name(name), hidden_queue_arguments(name)
             home = broker.placing.home(vhost, keeper, arguments)
             view = broker.placing.first_view(vhost, keeper, True, arguments, home)
         command = c.DeclareExchange(

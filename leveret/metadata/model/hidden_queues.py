@@ -44,7 +44,7 @@ def is_closed(queue: str) -> bool:
     return queue.startswith((_PREFIX, _LONG_PREFIX, JOURNAL_PREFIX))
 
 
-def keeper_name(exchange: str) -> str:
+def hidden_queue_name(exchange: str) -> str:
     """Return the name of an exchange's hidden queue. The exchange's name may already have 255 bytes, the most allowed.
     """
     name = _PREFIX + exchange
@@ -53,21 +53,21 @@ def keeper_name(exchange: str) -> str:
     return _LONG_PREFIX + hashlib.blake2b(exchange.encode("utf-8", "surrogateescape"), digest_size=32).hexdigest()
 
 
-def is_keeper(queue: str) -> bool:
+def is_hidden_queue(queue: str) -> bool:
     """Return whether a queue of this name is one. No command makes any other queue with such a name."""
     return queue.startswith((_PREFIX, _LONG_PREFIX))
 
 
-def keeper_arguments(exchange: str) -> Table:
+def hidden_queue_arguments(exchange: str) -> Table:
     return {"x-queue-type": Field("S", "quorum"), EXCHANGE: Field("S", exchange)}
 
 
-def make_keeper(number: int, exchange: ExchangeSpec, node: str, view: View | None) -> QueueSpec:
+def make_hidden_queue(number: int, exchange: ExchangeSpec, node: str, view: View | None) -> QueueSpec:
     return QueueSpec(
         number,
         exchange.vhost,
-        keeper_name(exchange.name),
-        arguments=keeper_arguments(exchange.name),
+        hidden_queue_name(exchange.name),
+        arguments=hidden_queue_arguments(exchange.name),
         node=node if view is None else view.master,
         view=view,
         joined={} if view is None else dict.fromkeys(view.ring, 1),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.records import Binding, DestinationKind, QueueSpec
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Listings:
         """Return the bindings of an exchange; of the default exchange, one for each queue."""
         if exchange:
             return self.bindings.from_source(vhost, exchange)
-        there = (spec for (where, name), spec in self.queues.items() if where == vhost and not is_keeper(name))
+        there = (spec for (where, name), spec in self.queues.items() if where == vhost and not is_hidden_queue(name))
         return [implicit_binding(spec) for spec in there]
 
     def bindings_to(self, vhost: str, kind: DestinationKind, name: str) -> list[Binding]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.metadata.model import commands as c
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.queue_location import has_copy
 from leveret.metadata.model.view import without
 from leveret.node.cluster.paced_commands import AT_ONCE, Agreeing, agree
@@ -29,7 +29,7 @@ async def delete_vhost(cluster: Agreeing, metadata: Metadata, name: str) -> Appl
     """Have the cluster agree on it; a refusal is in what is returned. Raises what `change` raises."""
     if metadata.queue_counts.get(name, 0) > AT_ONCE:
         queues = await picked(
-            list(metadata.queues.values()), lambda spec: spec.vhost == name and not is_keeper(spec.name)
+            list(metadata.queues.values()), lambda spec: spec.vhost == name and not is_hidden_queue(spec.name)
         )
         for start in range(0, len(queues), AT_ONCE):
             batch = [c.DeleteQueue(name, spec.name, spec.id) for spec in queues[start : start + AT_ONCE]]
@@ -52,7 +52,7 @@ async def forget_node(cluster: Agreeing, metadata: Metadata, name: str) -> Appli
 def _without_node(spec: QueueSpec, node: str) -> c.Command | None:
     """What becomes of a queue when a node is gone for good, if that is sure by now: where another one has a copy that
     does not count, it may be made to."""
-    if is_keeper(spec.name):
+    if is_hidden_queue(spec.name):
         return None
     if spec.view is None or spec.view.ring == (node,):
         return c.DeleteQueue(spec.vhost, spec.name, spec.id)

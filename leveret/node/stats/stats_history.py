@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leveret.base.counters import WORDS, MessageCounters
 from leveret.broker.queue.queue import Queue
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.system.time_slices import Slices
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Samples:
 
     def _add(self, spec: QueueSpec, values: Iterable[int], before: Iterable[int]) -> None:
         """To the sums: what a queue counts more than before. How much was published is counted by channels there."""
-        if is_keeper(spec.name):
+        if is_hidden_queue(spec.name):
             return
         kind = spec.arguments.get("x-queue-type")
         more = [new - old for new, old in zip(values, before, strict=True)]

@@ -17,7 +17,7 @@ from leveret.management.api.common.binding_keys import properties_key
 from leveret.management.api.common.internal_client import Closed, Session
 from leveret.management.http.http_messages import Problem, Response, bad_request, not_found
 from leveret.metadata.definitions import from_table
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.records import NO_ARGUMENTS, Binding
 from leveret.node.admin.queues.lists import running_nodes
 from leveret.protocol import methods as m
@@ -94,7 +94,7 @@ class TopologyHandlers(Handlers):
         """A queue that exists. Raises Problem."""
         vhost, name = request.parameters["vhost"], request.parameters["queue"]
         self.rights.check_entry(request, vhost)
-        if (vhost, name) not in self.metadata.queues or is_keeper(name):
+        if (vhost, name) not in self.metadata.queues or is_hidden_queue(name):
             raise not_found()
         return vhost, name
 

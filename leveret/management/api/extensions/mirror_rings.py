@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.management.api.common.base import Handlers
 from leveret.management.http.auth import refused
 from leveret.management.http.http_messages import Request, Response, bad_request, json_response, not_found
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.metadata.rules.permissions import refused_text
@@ -42,7 +42,7 @@ class OwnPathHandlers(Handlers):
         vhost, name = request.parameters["vhost"], request.parameters["queue"]
         self.rights.check_vhost(request, vhost)
         spec = self.node.metadata.queues.get((vhost, name))
-        if spec is None or is_keeper(name):
+        if spec is None or is_hidden_queue(name):
             raise not_found()
         return spec
 
@@ -121,7 +121,7 @@ class RingHandlers(OwnPathHandlers):
         seen: dict[str, bool] = {}
         async for key in Slices().each(list(queues)):
             spec = queues.get(key)
-            if spec is None or spec.view is None or is_keeper(spec.name) or (vhost and spec.vhost != vhost):
+            if spec is None or spec.view is None or is_hidden_queue(spec.name) or (vhost and spec.vhost != vhost):
                 continue
             if not seen.setdefault(spec.vhost, self.rights.may_see(request, spec.vhost)):
                 continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.base.safe_regex import BadPattern, Pattern, compiled
 from leveret.management.api.extensions.mirror_rings import OwnPathHandlers
 from leveret.management.http.http_messages import Request, Response, bad_request, json_response
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules.policies import APPLIES, EXCHANGE, is_applicable, queue_kind
 from leveret.node.admin.common.listing_columns import LEASES
 from leveret.node.admin.queues.peek import PEEK_BYTES_MAX, PEEK_MAX
@@ -76,7 +76,7 @@ class DeskHandlers(OwnPathHandlers):
         queues = await _found(
             search,
             list(metadata.queues.values()),
-            lambda spec: spec.vhost == vhost and not is_keeper(spec.name) and fits[queue_kind(spec.arguments)],
+            lambda spec: spec.vhost == vhost and not is_hidden_queue(spec.name) and fits[queue_kind(spec.arguments)],
         )
         exchanges = await _found(
             search, list(metadata.exchanges.values()), lambda spec: spec.vhost == vhost and spec.name and fits[EXCHANGE]

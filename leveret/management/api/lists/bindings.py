@@ -12,7 +12,7 @@ from leveret.management.api.common.listing import Listing, Row, query_of
 from leveret.management.api.lists.exchanges import DEFAULT
 from leveret.management.http.http_messages import Request, Response, json_response, not_found
 from leveret.metadata.definitions import from_table
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.implicit_bindings import implicit_binding
 from leveret.metadata.model.records import DestinationKind
 from leveret.node.system.time_slices import Slices
@@ -49,7 +49,7 @@ class BindingHandlers(Handlers):
         """Yield the bindings of one source after the other; bindings may change meanwhile."""
         slices = Slices()
         for spec in list(self.metadata.queues.values()):
-            if spec.vhost in vhosts and not is_keeper(spec.name):
+            if spec.vhost in vhosts and not is_hidden_queue(spec.name):
                 yield shown(implicit_binding(spec))
             if slices.is_over():
                 await slices.rest()
@@ -74,7 +74,7 @@ class BindingHandlers(Handlers):
     async def of_queue(self, request: Request) -> Response:
         vhost, queue = request.parameters["vhost"], request.parameters["queue"]
         self.rights.check_vhost(request, vhost)
-        if is_keeper(queue):
+        if is_hidden_queue(queue):
             raise not_found()
         return await self._these(request, self.metadata.bindings_to(vhost, "queue", queue))
 

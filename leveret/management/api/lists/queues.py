@@ -15,7 +15,7 @@ from leveret.management.api.common.aggregate import Everyone
 from leveret.management.api.common.base import Handlers
 from leveret.management.api.common.listing import Listing, Query, Row, past_of, query_of, value_of
 from leveret.management.http.http_messages import Request, Response, json_response, not_found
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.admin.queues.queues import ask_homes
 from leveret.node.stats.queue_rows import queue_down, queue_head
 from leveret.node.system.time_slices import in_order, picked
@@ -66,7 +66,7 @@ class QueueHandlers(Handlers):
         one, unless something has changed."""
         index = self.metadata.index
         if self._ordered is None or self._ordered[0] != index:
-            there = await picked(list(self.metadata.queues.values()), lambda spec: not is_keeper(spec.name))
+            there = await picked(list(self.metadata.queues.values()), lambda spec: not is_hidden_queue(spec.name))
             self._ordered = (index, await in_order(there, _place))
         return self._ordered[1]
 
@@ -133,7 +133,7 @@ class QueueHandlers(Handlers):
         vhost, name = request.parameters["vhost"], request.parameters["queue"]
         self.rights.check_vhost(request, vhost)
         spec = self.metadata.queues.get((vhost, name))
-        if spec is None or is_keeper(name):
+        if spec is None or is_hidden_queue(name):
             raise not_found()
         query = query_of(request)
         [row] = await self.rows([spec], past_of(request))

@@ -21,7 +21,7 @@ from leveret.management.api.common.base import Handlers
 from leveret.management.api.monitoring import metrics as m
 from leveret.management.http.http_messages import Buffer, Problem, Request, Response, bad_request
 from leveret.management.http.routes import Router
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules.global_parameters import CLUSTER_ID
 from leveret.node.admin.statistics.peer_stats import mirror_figures
 from leveret.node.system.time_slices import Slices
@@ -108,7 +108,7 @@ class MetricHandlers(Handlers):
         slices, found = Slices(), []
         for queue in list(self.node.broker.queues_by_id.values()):
             spec = queue.spec
-            if isinstance(queue, Queue) and not is_keeper(spec.name) and (vhosts is None or spec.vhost in vhosts):
+            if isinstance(queue, Queue) and not is_hidden_queue(spec.name) and (vhosts is None or spec.vhost in vhosts):
                 found.append((f'vhost="{_escaped(spec.vhost)}",queue="{_escaped(spec.name)}"', queue))
             if slices.is_over():
                 await slices.rest()

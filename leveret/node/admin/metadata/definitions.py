@@ -37,7 +37,7 @@ from leveret.broker.session.wanted import QueueWanted
 from leveret.metadata import definitions
 from leveret.metadata.definitions import SECTIONS, BadDefinition, Reader, Skipped
 from leveret.metadata.model import commands as c
-from leveret.metadata.model.hidden_queues import DELAYED, keeper_arguments, keeper_name
+from leveret.metadata.model.hidden_queues import DELAYED, hidden_queue_arguments, hidden_queue_name
 from leveret.metadata.model.records import NO_ARGUMENTS, Binding
 from leveret.metadata.model.refusals import fits
 from leveret.metadata.rules.global_parameters import fault_of
@@ -365,8 +365,8 @@ class Import:
     def _placed_exchange(self, command: c.DeclareExchange) -> c.Command:
         if command.type != DELAYED:
             return command
-        arguments = keeper_arguments(command.name)
-        home, view = self._place(command.vhost, keeper_name(command.name), True, arguments)
+        arguments = hidden_queue_arguments(command.name)
+        home, view = self._place(command.vhost, hidden_queue_name(command.name), True, arguments)
         return replace(command, node=home, view=view)
 
     def _place(self, vhost: str, name: str, durable: bool, arguments: Table) -> tuple[str, Any]:

@@ -16,7 +16,7 @@ from leveret.base.control_protocol import NO_MIRRORS
 from leveret.base.exit_codes import TIMED_OUT, UNAVAILABLE
 from leveret.links.frame_types import CONTROL
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
-from leveret.metadata.model.hidden_queues import is_journal, is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue, is_journal
 from leveret.metadata.model.maintenance_mark import DRAINING, LEAVING, MAINTENANCE, mark, state_of
 from leveret.node.admin.common.command import ALWAYS, FLAG, NUMBER, RUNNING, Commands, NoAnswer, Refused
 from leveret.node.admin.nodes.rebalancer import BY_ITSELF
@@ -100,7 +100,7 @@ async def _move_away(control: Control) -> tuple[int, dict[int, str]]:
     async def move_one(spec: QueueSpec) -> None:
         try:
             to = node.maintenance.next_home()
-            if is_keeper(spec.name):  # Which no command knows by its name.
+            if is_hidden_queue(spec.name):  # Which no command knows by its name.
                 await move_alone(control, spec, to)
             else:
                 await move_queue_master(control, spec.vhost, spec.name, to)
@@ -174,7 +174,7 @@ async def restart_state(control: Control) -> Any:
     for spec in list(metadata.queues.values()):
         if slices.is_over():
             await slices.rest()
-        if spec.exclusive or is_journal(spec.name) or is_keeper(spec.name):
+        if spec.exclusive or is_journal(spec.name) or is_hidden_queue(spec.name):
             continue
         if _is_alone(spec):
             unmirrored[spec.node] = unmirrored.get(spec.node, 0) + 1

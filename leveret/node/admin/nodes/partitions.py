@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.base.exit_codes import DATA_ERROR, UNAVAILABLE
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules import partition_handling
 from leveret.node.admin.common.command import RUNNING, STARTED, TEXT, TEXTS, Commands, Refused
 from leveret.node.cluster.consensus import AdminError
@@ -154,7 +154,7 @@ def _queues_down(control: Control) -> tuple[list[dict[str, Any]], int]:
     found: list[dict[str, Any]] = []
     left = 0
     for spec in control.node.metadata.queues.values():
-        if is_keeper(spec.name) or (spec.node == control.name) or _is_there(control, spec.node):
+        if is_hidden_queue(spec.name) or (spec.node == control.name) or _is_there(control, spec.node):
             continue
         if len(found) >= QUEUES_MAX:
             left += 1

@@ -31,7 +31,7 @@ from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.broker.queue.queue import Queue
 from leveret.metadata import rebalancing as r
 from leveret.metadata.model.commands import ClearGlobalParameter, SetGlobalParameter
-from leveret.metadata.model.hidden_queues import is_journal, is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue, is_journal
 from leveret.metadata.model.maintenance_mark import state_of
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.metadata.rules.placement import LABELS, REBALANCE, labels_of, moving_to, own_labels
@@ -346,7 +346,7 @@ class Rebalancer:
         for spec in list(self.control.node.metadata.queues.values()):
             if slices.is_over():
                 await slices.rest()
-            if spec.exclusive or is_keeper(spec.name) or is_journal(spec.name):
+            if spec.exclusive or is_hidden_queue(spec.name) or is_journal(spec.name):
                 continue
             state = self._state(spec, *counts.get(spec.id, (0, 0)))
             meant = vhosts.search(spec.vhost) and queues.search(spec.name) and _is_kind(spec, wanted.kind)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from leveret.base.exit_codes import UNAVAILABLE, USAGE
 from leveret.broker.client_log import CONNECTION_PID
 from leveret.broker.firehose import is_traced
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.model.implicit_bindings import implicit_binding
 from leveret.node.admin.common import listing_columns as columns_
 from leveret.node.admin.common.command import NUMBER, OBJECT, RUNNING, TEXT, TEXTS, Commands, NoAnswer, Refused
@@ -132,7 +132,7 @@ async def list_bindings(control: Control, vhost: str, columns: list[str], after:
     check_columns(columns, columns_.BINDINGS)
     metadata, start = control.node.metadata, after or 0
     specs = list(metadata.queues.values())
-    queues = await picked(specs, lambda spec: spec.vhost == vhost and not is_keeper(spec.name))
+    queues = await picked(specs, lambda spec: spec.vhost == vhost and not is_hidden_queue(spec.name))
     there: list[Binding] = [implicit_binding(spec) for spec in queues[start : start + PAGE]]
     if len(there) < PAGE:
         stored, behind = metadata.bindings.in_vhost(vhost), max(start - len(queues), 0)

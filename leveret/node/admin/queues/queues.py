@@ -30,7 +30,7 @@ from leveret.broker.mirrors import status
 from leveret.broker.queue.queue import Queue
 from leveret.broker.session.arguments import CLASSIC
 from leveret.metadata.model.commands import DeleteQueue
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.metadata.rules.ha_policy import is_quorum, is_stream
 from leveret.node.admin.common import listing_columns as columns_
 from leveret.node.admin.common.command import FLAG, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, NoAnswer, Refused
@@ -258,7 +258,7 @@ async def queue_page(
     most = lists.PAGE if most is None else most
     if known is None or known[0] is not metadata or known[1] != metadata.index:
         index = metadata.index
-        there = await picked(list(metadata.queues.values()), lambda spec: not is_keeper(spec.name))
+        there = await picked(list(metadata.queues.values()), lambda spec: not is_hidden_queue(spec.name))
         known = control.queues_in_order = (metadata, index, await in_order(there, _number))
     found: list[QueueSpec] = []
     start = bisect_right(known[2], after, key=_number)
@@ -381,7 +381,7 @@ async def local_copies(control: Control, queues: list[int]) -> Any:
 
 def queue_spec(control: Control, vhost: str, name: str, code: int, text: str) -> QueueSpec:
     spec = control.node.metadata.queues.get((vhost, name))
-    if spec is None or is_keeper(name):
+    if spec is None or is_hidden_queue(name):
         raise Refused(code, text)
     return spec
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.base.exit_codes import USAGE
 from leveret.broker.mirrors import status
 from leveret.broker.queue.queue import Queue
-from leveret.metadata.model.hidden_queues import is_keeper
+from leveret.metadata.model.hidden_queues import is_hidden_queue
 from leveret.node.admin.common.command import NUMBER, NUMBERS, OBJECT, RUNNING, TEXT, TEXTS, Commands, Refused
 from leveret.node.admin.statistics import node_rows
 from leveret.node.admin.statistics.client_rows import channel_row, connection_row, consumer_row
@@ -87,7 +87,7 @@ async def local_queue_figures(control: Control, path: list[str], after: int) -> 
     for number in islice(there, after, None):
         last += 1
         queue = control.node.broker.queues_by_id.get(number)
-        if isinstance(queue, Queue) and not is_keeper(queue.spec.name):
+        if isinstance(queue, Queue) and not is_hidden_queue(queue.spec.name):
             found[str(number)] = queue_rows.queue_figure(control, queue, path)
             if len(found) >= FIGURES_MAX:
                 break

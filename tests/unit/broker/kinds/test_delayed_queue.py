@@ -14,7 +14,7 @@ from leveret.broker.kinds.delayed_queue import AHEAD_MS, Keeper
 from leveret.broker.queue.queue import Queue
 from leveret.broker.remote.remote_queue import RemoteQueue
 from leveret.metadata.model import commands as c
-from leveret.metadata.model.hidden_queues import is_keeper, keeper_name
+from leveret.metadata.model.hidden_queues import hidden_queue_name, is_hidden_queue
 from leveret.metadata.store import Metadata
 from leveret.protocol import methods as m
 from leveret.protocol.tables import Field, Table, table_from_python, to_python
@@ -49,7 +49,7 @@ class DelayWorld(World):
             self.turn()
 
     def keeper(self, exchange: str = "x") -> Keeper:
-        keeper = self.queue(keeper_name(exchange))
+        keeper = self.queue(hidden_queue_name(exchange))
         assert isinstance(keeper, Keeper)
         return keeper
 
@@ -206,7 +206,7 @@ def test_with_the_exchange_goes_what_it_kept(world: DelayWorld, client: Client) 
     send(client, b"m", 100)
     number = world.keeper().spec.id
     assert client.call(m.ExchangeDelete(exchange="x")) == m.ExchangeDeleteOk()
-    assert number not in world.log.queues and not any(is_keeper(name) for _, name in world.metadata.queues)
+    assert number not in world.log.queues and not any(is_hidden_queue(name) for _, name in world.metadata.queues)
     declare(client, "x")
     bind(client, "q", "#")
     world.at(LATE_MS)
@@ -217,7 +217,7 @@ def test_a_long_name(world: DelayWorld) -> None:
     client = world.client()
     declare(client, "n" * 255)
     declare(client, "n" * 254)
-    assert len({name for _, name in world.metadata.queues if is_keeper(name) and len(name) <= 255}) == 2
+    assert len({name for _, name in world.metadata.queues if is_hidden_queue(name) and len(name) <= 255}) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from leveret.metadata.command_codec import decode_command, encode_command
 from leveret.metadata.model import commands as c
 from leveret.metadata.model import events as e
-from leveret.metadata.model.hidden_queues import exchange_of, is_keeper, keeper_name
+from leveret.metadata.model.hidden_queues import exchange_of, hidden_queue_name, is_hidden_queue
 from leveret.metadata.model.view import View
 from leveret.metadata.store import Metadata
 
@@ -65,10 +65,10 @@ def test_a_vhost_takes_keepers_along(store: Metadata) -> None:
 
 def test_names() -> None:
     names = ["x", "n" * 243, "n" * 244, "n" * 255, "\u00e9" * 127, "bad\udcff"]
-    made = [keeper_name(name) for name in names]
-    assert all(is_keeper(name) and len(name.encode("utf-8", "surrogateescape")) <= 255 for name in made)
+    made = [hidden_queue_name(name) for name in names]
+    assert all(is_hidden_queue(name) and len(name.encode("utf-8", "surrogateescape")) <= 255 for name in made)
     assert len(set(made)) == len(names)
-    assert not is_keeper("amq.delayed") and not is_keeper("x")
+    assert not is_hidden_queue("amq.delayed") and not is_hidden_queue("x")
 
 
 def test_where_it_is(store: Metadata) -> None:
